@@ -25,6 +25,7 @@ from twisted_broker.log.meta_properties import (
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Crash, Fault
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from twisted_broker.wire.messages.log_dirs import DescribeLogDirsRequest
 from twisted_broker.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -313,6 +314,53 @@ def test_a_broker_starts_from_its_own_copy(pair: Pair) -> None:
     assert b"and one more" in pair.reads()
     found = read_meta_properties(pair.broker.files, "/data")
     assert found is not None and found.node_id == 1
+
+
+@pytest.mark.parametrize("roles", ["broker,controller", "broker"])
+def test_the_metadata_has_a_directory_of_its_own(roles: str) -> None:
+    """As in Kafka: it is locked and formatted like the others, holds no partition, is no log
+    directory of the broker's, and is found again.
+    """
+    controller = memory_controller().start()
+    own = {"metadata_log_dir": "/meta", "log_dirs": "/data,/more"}
+
+    def node(files: MemoryFileSystem | None = None) -> MemoryBroker:
+        if roles == "broker":
+            return memory_broker(controller, files=files, **own)
+        return MemoryBroker(files=files, **own)
+
+    first = node().start()
+    topic = CreatableTopic(name="t", num_partitions=5, replication_factor=1)
+    first.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
+    first.pass_time(2)
+    files = first.files
+    with pytest.raises(BlockingIOError):
+        files.lock("/meta/.lock")
+    first.stop()
+    assert files.listdir("/meta") == [".lock", "__cluster_metadata-0", "meta.properties"]
+    assert not files.exists(METADATA) and not files.exists("/more/__cluster_metadata-0")
+    again = node(files).start()
+    assert again.broker.parts.metadata.image.topics_by_name["t"]
+    directories = {each.log_dir for each in again.ask(DescribeLogDirsRequest(), 4).results}
+    assert directories == {"/data", "/more"}
+    (registered,) = again.broker.parts.metadata.image.brokers.values()
+    assert len(registered.directories) == 2
+    again.stop()
+
+
+def test_a_disk_that_fails_under_the_copy_alone_fails_no_log_directory() -> None:
+    """The copy ends, and the broker serves on."""
+    controller = memory_controller().start()
+    disk = SimDisk(3)
+    node = memory_broker(controller, files=disk, metadata_log_dir="/meta").start()
+    disk.faults.append(Fault(EIO, "write", "/meta/__cluster_metadata-0"))
+    topic = CreatableTopic(name="t", num_partitions=2, replication_factor=1)
+    node.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
+    node.pass_time(5)
+    assert node.broker.log_manager.directories.offline() == [] and node.fatal == []
+    assert node.broker.role.copy.failed is not None
+    assert "t" in node.broker.parts.metadata.image.topics_by_name
+    node.stop()
 
 
 def test_a_disk_that_fails_under_the_copy_fails_its_directory() -> None:

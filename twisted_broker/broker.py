@@ -185,7 +185,7 @@ class Broker:
 
         Raises LogDirMismatch when it is not `wanted`.
         """
-        for path in self.config.log_directories:
+        for path in dict.fromkeys((*self.config.log_directories, self.metadata_directory)):
             try:
                 found = read_meta_properties(self.runtime.files, path)
             except FileNotFoundError:
@@ -260,7 +260,7 @@ class Broker:
                 {self.metadata_directory: self._format_metadata} if is_controller else None,
             )
         except GeneratorExit:  # this coroutine is thrown away: nothing may be waited for
-            for directory in self.log_manager.directories.by_path.values():
+            for directory in self.log_manager.directories.claimed():
                 directory.stop_workers()
                 directory.release()
             raise
@@ -459,8 +459,8 @@ class Broker:
         from twisted_broker.image.metadata_image import EMPTY
 
         path = self.metadata_directory
-        directory = self.log_manager.directories.by_path.get(path)
-        if "controller" in self.roles or directory is None or directory.failed is not None:
+        directory = self.log_manager.directories.at(path)
+        if "controller" in self.roles or directory.failed is not None:
             return None, EMPTY
         runtime = self.runtime
         try:

@@ -17,7 +17,6 @@ server.properties.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import resource
 import signal
@@ -31,6 +30,7 @@ from twisted.internet.error import ReactorNotRunning
 from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
+from twisted_broker import garbage_collection
 from twisted_broker.reactor_watch import ReactorWatch, WatchedClock
 from twisted_broker.settings import ConfigError, parse_properties
 
@@ -178,6 +178,7 @@ class Options(UsageOptions):
 
 def makeService(options: Options) -> Any:
     """The broker of these options, as a service that `twistd` starts."""
+    garbage_collection.spare_start()
     from twisted.internet import reactor
 
     from twisted_broker.broker_service import BrokerService
@@ -196,7 +197,7 @@ def makeService(options: Options) -> Any:
         "descriptors": descriptors,
     }
     more["on_stop_again"] = partial(_take_signals, clock)
-    more["when_ready"] = partial(_settle_heap, watch)
+    more["when_ready"] = partial(_ready, watch)
     if len(options.broker_configs) == 1:
         config = options.broker_config
         return BrokerService(
@@ -218,12 +219,8 @@ def _take_signals(reactor: Any, skip_handover: Callable[[], None]) -> None:
             signal.signal(each, lambda number, frame: reactor.callFromThread(skip_handover))
 
 
-def _settle_heap(watch: ReactorWatch) -> None:
-    """What is there after the start stays: the collector need not walk it again, which took a
-    quarter of a second with 10,000 partitions.
-    """
-    gc.collect()
-    gc.freeze()
+def _ready(watch: ReactorWatch) -> None:
+    garbage_collection.settle()
     watch.started()
 
 

@@ -36,7 +36,7 @@ _SETTING = "replog.controlled.shutdown.timeout.ms"
 
 
 class ControlledShutdown:
-    """`over` is called once, when the wait has ended without the controller's word.
+    """`over` is called once, when the wait has ended without the controller's confirmation.
 
     `done` fires when the broker may leave, for whatever reason.
     """

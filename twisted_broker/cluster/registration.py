@@ -30,6 +30,7 @@ from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_me
 
 _logger = Logger()
 _RETRY_MS = 100
+# A retry cannot change these, only the operator can.
 _HOPELESS = frozenset(
     {
         ErrorCode.INCONSISTENT_CLUSTER_ID,

@@ -37,7 +37,8 @@ from __future__ import annotations
 import errno
 import posixpath
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
 
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Buffer, IDiskWorker, IRandom, TopicPartition
@@ -247,6 +248,17 @@ class Log:
 
     def _leader_epochs_changed(self) -> None:
         self.durability.write_leader_epochs()
+
+    def retire(self, error: OSError) -> None:
+        """Taken out for good: offline, and no part of it knows the whole any more (a cycle would
+        be left, see `garbage_collection.py`). Whoever still holds it is refused.
+        """
+        self.set_failed(error)
+        refusal = LogDirFailure(posixpath.dirname(self.directory), error)
+        self.leader_epochs.detach()
+        self.watermarks.find_place = partial(_refuse, refusal)
+        self.durability.detach(refusal)
+        self.rebuild.detach(refusal)
 
     def _sync_done(self) -> None:
         if self.synced is not None:
@@ -716,3 +728,7 @@ class Log:
 
 def _nothing() -> None:
     """All is durable."""
+
+
+def _refuse(refusal: LogDirFailure, offset: int) -> NoReturn:
+    raise refusal

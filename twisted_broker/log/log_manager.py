@@ -83,7 +83,11 @@ class LogManager:
         self.runtime, self.config = runtime, config
         most_files = min(config.integer("replog.max.open.segments"), most_files)
         self.directories = LogDirectories(
-            runtime, config.log_directories, most_files, self._fail_logs
+            runtime,
+            config.log_directories,
+            most_files,
+            self._fail_logs,
+            config.text("metadata.log.dir") or "",
         )
         self.logs: dict[TopicPartition, Log] = {}
         self._listeners: list[LogListener] = []
@@ -132,7 +136,7 @@ class LogManager:
         """
         first = before_format or {}
         for directory in sorted(
-            self.directories.by_path.values(), key=lambda each: each.path not in first
+            self.directories.claimed(), key=lambda each: each.path not in first
         ):
             try:
                 directory.claim(self.config.node_id, cluster_id, first.get(directory.path))
@@ -358,7 +362,7 @@ class LogManager:
             return
         log.segments.close()
         # A job or a read that still holds the log finds it failed, and creates no new file.
-        log.set_failed(FileNotFoundError(f"{topic_partition} was deleted"))
+        log.retire(FileNotFoundError(f"{topic_partition} was deleted"))
         self._checkpoint_soon()
         if suffix == DELETE_SUFFIX:
             self.directories.call_later(
@@ -482,9 +486,7 @@ class LogManager:
         self._tasks.stop()
         # What was to be removed later stays: the next start finds it by its name.
         self.directories.cancel_delayed()
-        waiting = [
-            self._close(directory, broker_epoch) for directory in self.directories.by_path.values()
-        ]
+        waiting = [self._close(directory, broker_epoch) for directory in self.directories.claimed()]
         return gather(waiting).addCallback(self._all_closed)
 
     def _close(self, directory: LogDirectory, broker_epoch: int | None) -> Deferred[None]:
@@ -526,13 +528,15 @@ class LogManager:
 
         if directory.failed is None and directory.loaded:
             directory.disk.submit(job, done)
+        elif directory is self.directories.metadata_alone:
+            directory.disk.submit(lambda: None, done)  # behind the last sync of the metadata
         else:
             done(None, directory.failed)  # nothing is written to what is perhaps another process's
         return closed
 
     def _all_closed(self, _: object) -> None:
         self.logs.clear()
-        for directory in self.directories.by_path.values():
+        for directory in self.directories.claimed():
             directory.stop_workers()
 
 

@@ -329,6 +329,7 @@ class KafkaConnection(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.closing = True
         self.output.close()
+        self.frames.close()
         self.listener.closed(self)
         # Released once, here: `abandon` below must find nothing allocated.
         granted, self._starting, self.arriving_bytes = self._allocated_bytes(), 0, 0

@@ -131,6 +131,10 @@ class FrameReader:
         assert self._buffer is not None
         return memoryview(self._buffer)[self._filled : min(self._size, len(self._buffer))]
 
+    def close(self) -> None:
+        """No frame is taken any more."""
+        self._may_receive = None
+
     def filled(self, count: int) -> None:
         """`count` bytes were written into `space()`."""
         self._filled += count

@@ -115,7 +115,7 @@ class HighWatermarkCheckpoint:
     def _by_directory(self, logs: Iterable[Log]) -> dict[str, dict[TopicPartition, int]]:
         found: dict[str, dict[TopicPartition, int]] = defaultdict(dict)
         for log in logs:
-            found[posixpath.dirname(log.directory)][log.topic_partition] = log.high_watermark
+            found[log.directory.rpartition("/")[0]][log.topic_partition] = log.high_watermark
         # A log that the checkpoint names and that has not been loaded yet keeps its row.
         for directory, offsets in found.items():
             for topic_partition, offset in self._loaded.get(directory, {}).items():

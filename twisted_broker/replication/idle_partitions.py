@@ -2,8 +2,9 @@
 again would find nothing.
 
 Owns `IdleRead` (one such read, and what it depends on) and `IdlePartitions` (those of one session).
-A follower of a thousand partitions fetches all of them twice a second, and mostly nobody wrote to
-any: an idle partition costs a round nothing at all, neither a look nor a place in the answer.
+A follower of a thousand partitions fetches all of them twice a second, and mostly nothing was
+written to any: an idle partition is neither read nor named in the answer, so it costs a round
+nothing.
 
     read --(found nothing, and was answered so)--> idle --(woken)--> woken --(next read)--> read
 
@@ -103,7 +104,7 @@ class IdleRead:
 
     # what its partition says
     def partition_changed(self) -> None:
-        """The request that waits in its session hears of this partition from now on."""
+        """The request that waits in its session is checked at this partition's events, too."""
         self._session.wake(self)
         self._session.watch(self._session, self.partition.topic_partition)
 

@@ -582,15 +582,17 @@ class ReplicaManager:
         params: FetchParams,
         requests: Sequence[FetchPartitionRequest],
         record_progress: bool = True,
+        already_read: int = 0,
     ) -> list[FetchPartitionResult]:
         """RL 1.8: reads in the order of the request under the shrinking limit.
 
-        Results own file slices. `record_progress` False: a second read.
+        Results own file slices. `record_progress` False: a second read; `already_read`: bytes that
+        parts of the same fetch before this one gave.
         """
         # Only a follower's progress needs the time.
         now_ms = self.runtime.now_ms() if params.replica_id >= 0 else 0
-        limit = params.max_bytes
-        min_one_message = not params.hard_max_bytes
+        limit = max(0, params.max_bytes - already_read)
+        min_one_message = not params.hard_max_bytes and not already_read
         rack = params.rack if self.reads_nearby and params.replica_id < 0 else ""
         results = []
         for request in requests:

@@ -29,7 +29,7 @@ appends or truncates (`fetcher`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Buffer, TopicPartition
@@ -80,6 +80,10 @@ if TYPE_CHECKING:
     from twisted_broker.log.log import Log
 
 _NONE = ErrorCode.NONE
+
+
+_WITHOUT_LOG: Any = None
+"""In place of the events that only a partition with a log emits."""
 
 
 class Brokers(Protocol):
@@ -165,6 +169,10 @@ class Partition:
         self.listeners: tuple[PartitionListener, ...] = ()
         self.history = PartitionHistory()
         self.stats = TopicStats() if stats is None else stats
+        self._make_events()
+
+    def _make_events(self) -> None:
+        """The usual events, once a role: every append emits one."""
         self._log_end_changed = LogEndChanged(self)
         self.high_watermark_advanced = HighWatermarkAdvanced(self)
 
@@ -269,6 +277,9 @@ class Partition:
         self.isr_state = EMPTY_ISR
         self.remote_replicas = {}
         self.emit(ReplicaStopped(self))
+        # Without a log nothing emits them. They name the partition: a cycle would be left
+        # (`garbage_collection.py`).
+        self._log_end_changed = self.high_watermark_advanced = _WITHOUT_LOG
 
     def fail(self, reason: str) -> None:
         """Its directory is offline, or an effect on it raised: it answers KAFKA_STORAGE_ERROR
@@ -283,6 +294,7 @@ class Partition:
     def _apply_registration(
         self, state: PartitionRegistration, isr: frozenset[int], leader_recovery_state: int
     ) -> None:
+        self._make_events()
         self.replicas, self.adding, self.removing = state.replicas, state.adding, state.removing
         known = self.remote_replicas
         self.remote_replicas = {

@@ -30,7 +30,7 @@ from twisted_broker.replication.partition.fetch_data import (
     FetchPartitionRequest,
     FetchPartitionResult,
 )
-from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.replication.partition.partition import Partition, is_registered
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 PartitionOf = Callable[[TopicPartition], Partition]
@@ -261,7 +261,9 @@ class DelayedFetch:
             self.unchanged = self._first_read
 
     def _would_read_the_same(self, result: FetchPartitionResult) -> bool:
-        """Whether the follower is at the end of the same log, and knows its watermarks."""
+        """Whether the follower is at the end of the same log, knows its watermarks, and may still
+        fetch: it may have registered again while it waited.
+        """
         request = result.request
         try:
             partition = self._partition_of(request.topic_partition)
@@ -275,6 +277,7 @@ class DelayedFetch:
             and log.log_start_offset == result.log_start_offset
             and request.topic_id in (None, partition.topic_id)
             and log.failed is None
+            and is_registered(self.params.replica_id, self.params.replica_epoch, partition.brokers)
         )
 
     def _readable(self, request: FetchPartitionRequest, fetch_offset: LogOffsetMetadata) -> int:

@@ -230,6 +230,7 @@ class TimingWheel:
             assert first is not None
             self.cancel(first)
             self._call_expired(first.expired)
+        circle._next = circle._previous = None  # a circle of one is a cycle, too
 
     def _call_expired(self, expired: Callable[[], None]) -> None:
         try:

@@ -10,19 +10,19 @@ import pytest
 from twisted.internet.task import Clock
 
 from tests.log.batches import NOW_MS, all_batches, batch, config, open_log
-from tests.log.standing_worker import StandingWorker
+from tests.log.manual_worker import ManualWorker
 from twisted_broker.log.log import Log
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Fault
 from twisted_broker.testing.sim.stalling_worker import StallingWorker
 
 
-def standing(files: SimDisk | None = None, **settings: object) -> tuple[Log, StandingWorker]:
+def standing(files: SimDisk | None = None, **settings: object) -> tuple[Log, ManualWorker]:
     """An empty log whose name and epochs are durable, over a disk that stands still."""
     files = files or SimDisk(1)
     files.make_directories("/data")
     log = open_log(files, settings=config(**settings))
-    worker = StandingWorker()
+    worker = ManualWorker()
     log.durability.disk = worker
     log.leader_epochs.assign(0, 0)
     worker.run_all()

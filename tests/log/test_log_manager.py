@@ -13,7 +13,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from tests.log.batches import NOW_MS, TOPIC_ID, batch, config, values
-from tests.log.standing_worker import StandingWorker
+from tests.log.manual_worker import ManualWorker
 from tests.log.test_golden import unpack
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import IFileSystem, Runtime, TopicPartition
@@ -468,11 +468,11 @@ def test_a_sync_that_was_waited_for_is_told() -> None:
     manager.subscribe(Listener())
     log, other = create(manager, flush_messages=1), create(manager, B, flush_messages=1)
     for each in (log, other):
-        each.durability.disk = StandingWorker()
+        each.durability.disk = ManualWorker()
         fill(each, 3)
     manager.delete(B)
     for each in (log, other):
-        assert isinstance(each.durability.disk, StandingWorker)
+        assert isinstance(each.durability.disk, ManualWorker)
         each.durability.disk.run_all()
     assert told == [A, A] and log.durability.recovery_point == 3
 
@@ -575,7 +575,7 @@ def test_topic_ids_that_could_not_be_synced_are_synced_later() -> None:
 def test_topic_ids_of_many_logs_are_synced_a_few_in_a_turn() -> None:
     """Syncs on several threads starve a busy reactor: each turn allows a few of them only."""
     world = World(log_dirs="/d1")
-    worker = StandingWorker()
+    worker = ManualWorker()
     manager = world.manager(lambda directory: worker, start=False)
     manager.start(CLUSTER)
     worker.run_all()

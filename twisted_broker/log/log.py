@@ -37,8 +37,7 @@ from __future__ import annotations
 import errno
 import posixpath
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Buffer, IDiskWorker, IRandom, TopicPartition
@@ -256,7 +255,7 @@ class Log:
         self.set_failed(error)
         refusal = LogDirFailure(posixpath.dirname(self.directory), error)
         self.leader_epochs.detach()
-        self.watermarks.find_place = partial(_refuse, refusal)
+        self.watermarks.detach(refusal)
         self.durability.detach(refusal)
         self.rebuild.detach(refusal)
 
@@ -728,7 +727,3 @@ class Log:
 
 def _nothing() -> None:
     """All is durable."""
-
-
-def _refuse(refusal: LogDirFailure, offset: int) -> NoReturn:
-    raise refusal

@@ -19,10 +19,13 @@ end (`segments.py`), transactions (`producer_state.py`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import NoReturn
 
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.log.segments import LogSegments
+from twisted_broker.wire.errors import BrokerError
 
 
 class Watermarks:
@@ -52,6 +55,10 @@ class Watermarks:
         self._high_watermark = LogOffsetMetadata(0)
         self._first_unstable = -1
         self._last_stable: LogOffsetMetadata | None = None
+
+    def detach(self, refusal: BrokerError) -> None:
+        """The log is gone: whoever looks for a place in it is refused."""
+        self.find_place = partial(_refuse, refusal)
 
     @property
     def high_watermark_metadata(self) -> LogOffsetMetadata:
@@ -103,3 +110,7 @@ class Watermarks:
         self._last_stable = None
         self.update_first_unstable()
         self.set_high_watermark(max(self.log_start_offset, self.high_watermark))
+
+
+def _refuse(refusal: BrokerError, offset: int) -> NoReturn:
+    raise refusal

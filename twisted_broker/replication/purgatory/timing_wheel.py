@@ -138,7 +138,7 @@ class TimingWheel:
         return max(0, ceil(timer.deadline_ms - (self._clock.seconds() - self._origin) * 1000))
 
     def stop(self) -> None:
-        """Lets go of the clock; what waits is never fired."""
+        """Cancels its call on the clock; what waits is never fired."""
         if self._call is not None and self._call.active():
             self._call.cancel()
         self._call = None

@@ -5,10 +5,10 @@ Owns the order of starting and stopping, and which part gets which collaborators
 1. Start: directories claimed and logs loaded; controller (its listener, then its epoch); the
    broker's ports bound, still closed to clients; metadata followed, registration, caught up,
    unfenced; then clients are let in, and `start` ends.
-2. Stop, as Kafka does: leadership handed over (controlled shutdown; how long that may take:
-   `cluster/controlled_shutdown.py`), listeners closed, coordinators, replica manager with its
-   high-watermark checkpoint, controller, logs closed cleanly, with their clean shutdown file. Each
-   step happens whatever became of the one before.
+2. Stop, as Kafka does: controlled shutdown (the whole way: `cluster/controlled_shutdown.py`),
+   listeners closed, coordinators, replica manager with its high-watermark checkpoint, controller,
+   logs closed cleanly, with their clean shutdown file. Each step happens whatever became of the one
+   before.
 3. A broker talks to its controller over the network only, also when both are in one process.
 4. A start that fails stops what it started.
 
@@ -660,9 +660,9 @@ class Broker:
 
     # stopping
 
-    async def hand_over(self) -> None:
-        """Hands leadership over (controlled shutdown), and follows nobody any more. `stop` begins
-        with it.
+    async def controlled_shutdown(self) -> None:
+        """Waits until the controller has moved its leaderships, and follows nobody any more. `stop`
+        begins with it.
 
         Nodes of one process do it side by side before any of them stops: none waits for one that
         leaves too, or fetches from one that is gone.
@@ -676,13 +676,14 @@ class Broker:
         await role.lifecycle.controlled_shutdown()
         role.fetchers.shutdown()
 
-    def skip_handover(self) -> None:
-        """Asked to stop once more: what is handed over is handed over.
+    def skip_controlled_shutdown(self) -> None:
+        """A second stop signal: a controlled shutdown under way ends at once, and leaderships not
+        moved yet stay.
 
         The rest of the stop is as orderly as ever.
         """
         if self.role is not None:
-            self.role.lifecycle.skip_handover()
+            self.role.lifecycle.skip_controlled_shutdown()
 
     async def stop(self) -> None:
         """Takes back what was started, in the reverse order; never raises."""
@@ -695,7 +696,7 @@ class Broker:
                 _logger.failure("a step of the shutdown failed; the shutdown continues")
 
     async def _stop_serving(self) -> None:
-        await self.hand_over()
+        await self.controlled_shutdown()
         await self._open.close(lambda listener: not listener.is_controller)
         self._close_connections(on_controller=False)
         assert self.role is not None

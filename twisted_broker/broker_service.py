@@ -5,8 +5,8 @@ on.
 2. A start that fails, or an end that nobody requested, is one line on the log, and the process
    leaves with status 1.
 3. The first SIGTERM or SIGINT begins an orderly stop; another one ends the wait for the controller
-   (`Broker.skip_handover`): leaderships not handed over yet stay, and the logs are still closed
-   cleanly.
+   (`Broker.skip_controlled_shutdown`): leaderships not moved yet stay, and the logs are still
+   closed cleanly.
 
 Ring 2. Source: `twisted.application.service`. Not here: options (`tap.py`), the parts of a broker
 (`broker.py`).
@@ -56,13 +56,13 @@ class BrokerService(Service):
         run_file: str | None = None,
         reactor: Any,
         descriptors: int = INT_MAX,
-        on_stop_again: Callable[[Callable[[], None]], None] = lambda skip_handover: None,
+        on_stop_again: Callable[[Callable[[], None]], None] = lambda skip_controlled_shutdown: None,
         when_ready: Callable[[], None] = lambda: None,
     ) -> None:
         """`descriptors`: how many this process may open.
 
-        `on_stop_again(skip_handover)`: once it stops, the process calls `skip_handover` at every
-        further request to stop.
+        `on_stop_again(skip_controlled_shutdown)`: once it stops, the process calls
+        `skip_controlled_shutdown` at every further request to stop.
         """
         self.config = config
         self.runtime = runtime
@@ -170,14 +170,14 @@ class BrokerService(Service):
         if self.broker is not None:
             await self._stop_broker(self.broker)
 
-    def _skip_handover(self) -> None:
+    def _skip_controlled_shutdown(self) -> None:
         if self.broker is not None:
-            self.broker.skip_handover()
+            self.broker.skip_controlled_shutdown()
 
     def stopService(self) -> Deferred[None]:
         Service.stopService(self)
         self._stopping = True
-        self._on_stop_again(self._skip_handover)
+        self._on_stop_again(self._skip_controlled_shutdown)
         return ensureDeferred(self._stop())
 
 

@@ -7,8 +7,8 @@ Owns what differs between them, and the order in which they start and stop.
 2. They talk over real TCP, as brokers on several machines do; nothing is shared but the process.
 3. Node 1 starts first, the others together. Ready means all are; then one line says how topics get
    several replicas, where they would get one.
-4. All hand over leadership side by side, so that none waits for a broker that stops too; then the
-   others stop, and node 1 with the controller last.
+4. Their controlled shutdowns run side by side, so that none waits for a broker that stops too; then
+   the others stop, and node 1 with the controller last.
 
 Ring 2. Source: our own. Not here: one broker's parts
 (`broker.py`).
@@ -119,7 +119,7 @@ class LocalCluster(BrokerService):
         run_file: str | None = None,
         reactor: Any,
         descriptors: int = INT_MAX,
-        on_stop_again: Callable[[Callable[[], None]], None] = lambda skip_handover: None,
+        on_stop_again: Callable[[Callable[[], None]], None] = lambda skip_controlled_shutdown: None,
         when_ready: Callable[[], None] = lambda: None,
     ) -> None:
         runtime = make_runtime(configs[0])
@@ -199,14 +199,14 @@ class LocalCluster(BrokerService):
             self._run_file, self.brokers[0].cluster_id, ",".join(clients), controller, entries
         )
 
-    def _skip_handover(self) -> None:
+    def _skip_controlled_shutdown(self) -> None:
         for broker in self.brokers:
-            broker.skip_handover()
+            broker.skip_controlled_shutdown()
 
     async def _stop(self) -> None:
         if self._run_file is not None:
             remove_run_file(self._run_file)
-        await _side_by_side(broker.hand_over() for broker in self.brokers)
+        await _side_by_side(broker.controlled_shutdown() for broker in self.brokers)
         await _side_by_side(self._stop_broker(broker) for broker in self.brokers[1:])
         await _side_by_side(self._stop_broker(broker) for broker in self.brokers[:1])
 

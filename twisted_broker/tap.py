@@ -212,11 +212,13 @@ def makeService(options: Options) -> Any:
     )
 
 
-def _take_signals(reactor: Any, skip_handover: Callable[[], None]) -> None:
-    """From now on the stop signals call `skip_handover`, in the reactor's thread."""
+def _take_signals(reactor: Any, skip_controlled_shutdown: Callable[[], None]) -> None:
+    """From now on the stop signals call `skip_controlled_shutdown`, in the reactor's thread."""
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(each) is not signal.SIG_IGN:
-            signal.signal(each, lambda number, frame: reactor.callFromThread(skip_handover))
+            signal.signal(
+                each, lambda number, frame: reactor.callFromThread(skip_controlled_shutdown)
+            )
 
 
 def _ready(watch: ReactorWatch) -> None:

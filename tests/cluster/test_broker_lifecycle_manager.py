@@ -275,7 +275,7 @@ def test_stopping_while_it_registers(fixture: ControllerFixture, stage: Any) -> 
         member = stage(fixture)
         member.stop()
         fixture.pass_time(20.0)
-        del member.lifecycle._running
+        del member.lifecycle._registering
         gc.collect()
     assert (
         not member.lifecycle.caught_up.called

@@ -74,7 +74,7 @@ def test_one_that_has_been_dead_for_long_is_not_waited_for_again(
     assert seconds < 0.5
 
 
-def test_a_controller_that_comes_back_in_time_hands_over(fixture: ControllerFixture) -> None:
+def test_a_controller_that_comes_back_in_time_moves_the_leaders(fixture: ControllerFixture) -> None:
     """The short wait has its reason."""
     member, other = member_with_leadership(fixture), MemberSide(fixture, 3).follow().join()
     place(fixture, "u", 2, 3)
@@ -121,15 +121,15 @@ def test_asked_once_more(fixture: ControllerFixture) -> None:
     member = member_with_leadership(fixture)
     fixture.crash()
     listen_mute(fixture, PORT)
-    member.lifecycle.skip_handover()
+    member.lifecycle.skip_controlled_shutdown()
     assert member.lifecycle.state is BrokerState.RUNNING
     left = member.lifecycle.controlled_shutdown()
     fixture.pass_time(3.0)
     assert not left.called
     at = fixture.clock.seconds()
     with capturedLogs() as told:
-        member.lifecycle.skip_handover()
-        member.lifecycle.skip_handover()
+        member.lifecycle.skip_controlled_shutdown()
+        member.lifecycle.skip_controlled_shutdown()
     assert left.called and fixture.clock.seconds() == at
     assert [formatEvent(each) for each in told] == [
         (

@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.controller_fixture import PORT, ControllerFixture, served
 from tests.cluster.fixtures import CLUSTER_ID
 from twisted_broker.cluster.metadata_check import read_mark
-from twisted_broker.cluster.metadata_copy import MOST_STRAYS, SYNC_MS, open_metadata_copy
+from twisted_broker.cluster.metadata_copy import MOST_DAMAGED_COPIES, SYNC_MS, open_metadata_copy
 from twisted_broker.cluster.metadata_loader import MetadataLoader, MetadataRegression
 from twisted_broker.cluster.metadata_recovery import Target, read_source, recover
 from twisted_broker.cluster.observer import MetadataObserver
@@ -406,13 +406,13 @@ def test_the_newest_damaged_copies_are_kept(fixture: ControllerFixture) -> None:
     own = f"/own/__cluster_metadata-0.{99:032x}-stray"
     member.files.make_directories(own)
     member.files.open(f"{own}/quorum-state", create=True)
-    for number in range(MOST_STRAYS + 2):
+    for number in range(MOST_DAMAGED_COPIES + 2):
         member.files.nodes[LOG].data[200] ^= 1
         create(fixture, f"u{number}")
         again = Follower(fixture, member.files, unique=number).stop()
         assert f"{number:032x}-stray" in again.told
     kept = {name for name in member.files.listdir("/own") if name.endswith("-stray")}
-    newest = range(2, MOST_STRAYS + 2)
+    newest = range(2, MOST_DAMAGED_COPIES + 2)
     assert kept == {f"__cluster_metadata-0.{each:032x}-stray" for each in (*newest, 99)}
 
 

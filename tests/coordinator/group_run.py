@@ -14,7 +14,7 @@ from twisted_broker.coordinator.effects import (
     WriteGroup,
 )
 from twisted_broker.coordinator.group_metadata_manager import GroupMetadataManager
-from twisted_broker.coordinator.group_records import GroupSnapshot
+from twisted_broker.coordinator.group_records import GroupMetadata
 from twisted_broker.coordinator.group_requests import (
     JoinAnswer,
     JoinRequest,
@@ -56,7 +56,7 @@ class GroupRun:
         self.settings = settings or GroupSettings(initial_rebalance_delay_ms=0)
         self.manager = GroupMetadataManager(lambda: self.settings)
         self.timers: dict[tuple[TimerKind, str], int] = {}
-        self.stored: list[GroupSnapshot] = []
+        self.stored: list[GroupMetadata] = []
         self.waiting_writes: list[Purpose] = []
         self.hold_writes = False
         self.tokens: list[Token] = []
@@ -76,7 +76,7 @@ class GroupRun:
                 self.timers.pop((done.kind, done.member_id), None)
             else:
                 assert isinstance(done, WriteGroup)
-                self.stored.append(done.snapshot)
+                self.stored.append(done.metadata)
                 self.waiting_writes.append(done.purpose)
                 if not self.hold_writes:
                     self.finish_write()

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.coordinator.group_run import GroupRun
-from twisted_broker.coordinator.classic_group import ClassicGroupState, group_from_snapshot
+from twisted_broker.coordinator.classic_group import ClassicGroupState, group_from_metadata
 from twisted_broker.coordinator.effects import TimerKind
 from twisted_broker.coordinator.rebalance import GroupSettings
 from twisted_broker.wire.errors import ErrorCode as E
@@ -18,7 +18,7 @@ def test_a_group_comes_back_from_its_record():
     """
     run = GroupRun()
     members = run.stable(2, session_ms=10_000)
-    loaded = GroupRun(group=group_from_snapshot(run.stored[-1], run.now_ms))
+    loaded = GroupRun(group=group_from_metadata(run.stored[-1], run.now_ms))
     loaded.manager.group_loaded(loaded.group, loaded.now_ms)
     loaded.run_effects()
     assert (
@@ -36,7 +36,7 @@ def test_a_group_that_is_too_large_after_the_load_gathers_anew():
     """group.max.size that fell while the group was on disk."""
     run = GroupRun()
     run.stable(3)
-    loaded = GroupRun(GroupSettings(0, 2), group_from_snapshot(run.stored[-1], run.now_ms))
+    loaded = GroupRun(GroupSettings(0, 2), group_from_metadata(run.stored[-1], run.now_ms))
     loaded.manager.group_loaded(loaded.group, loaded.now_ms)
     loaded.run_effects()
     assert loaded.group.state is S.PREPARING_REBALANCE

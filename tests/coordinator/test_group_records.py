@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from twisted_broker.coordinator.group_records import (
     CommittedOffset,
+    GroupMetadata,
     GroupRecord,
-    GroupSnapshot,
     MalformedRecord,
     MemberSnapshot,
     OffsetRecord,
@@ -190,8 +190,8 @@ members = st.builds(
 )
 def test_groups_come_back(group, kind, generation, protocol, leader, timestamp_ms, found):
     """Version 3: everything of the group and its members."""
-    snapshot = GroupSnapshot(group, kind, generation, protocol, leader, timestamp_ms, tuple(found))
-    assert read_record(*group_record(group, snapshot)) == GroupRecord(group, snapshot)
+    metadata = GroupMetadata(group, kind, generation, protocol, leader, timestamp_ms, tuple(found))
+    assert read_record(*group_record(group, metadata)) == GroupRecord(group, metadata)
 
 
 @pytest.mark.parametrize("kind", [3, 8, 16, 17, 99])

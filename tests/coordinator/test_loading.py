@@ -20,7 +20,7 @@ from twisted_broker.coordinator.coordinator_shard import CoordinatorShard
 from twisted_broker.coordinator.group_offsets import GroupOffsets
 from twisted_broker.coordinator.group_records import (
     CommittedOffset,
-    GroupSnapshot,
+    GroupMetadata,
     MalformedRecord,
     OffsetRecord,
     batch_of,
@@ -120,7 +120,7 @@ def strange_log(random: Random, batches: int = 60) -> MemoryStore:
                 found.append((offset(group, 0, 1)[0], b"\0\x09bad"))
             elif kind < 0.15:
                 found.append(
-                    group_record(group, random.choice([None, GroupSnapshot(group, "consumer", 3)]))
+                    group_record(group, random.choice([None, GroupMetadata(group, "consumer", 3)]))
                 )
             else:
                 found.append(
@@ -195,7 +195,7 @@ def test_no_step_raises_many_groups():
             INDEX,
             batch_of(
                 [
-                    group_record(f"g{n}", GroupSnapshot(f"g{n}", "consumer", 1))
+                    group_record(f"g{n}", GroupMetadata(f"g{n}", "consumer", 1))
                     for n in range(start, start + 100)
                 ],
                 WALL_MS,

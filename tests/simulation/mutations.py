@@ -73,7 +73,7 @@ def expansion_without_the_epochs_start(stack: ExitStack) -> None:
             log is None
             or not isinstance(state, CommittedIsr)
             or replica.broker_id in state.isr
-            or not partition.is_eligible(replica)
+            or not partition.is_isr_eligible(replica)
         ):
             return
         if replica.log_end.offset >= log.high_watermark:
@@ -141,7 +141,7 @@ def old_incarnation_counted(stack: ExitStack) -> None:
         finally:
             params.replica_epoch = epoch
 
-    def is_eligible(self: Partition, replica: Any) -> bool:
+    def is_isr_eligible(self: Partition, replica: Any) -> bool:
         return replica.broker_epoch is not None and self.brokers.may_be_in_isr(replica.broker_id)
 
     def proposal(partition: Partition, pending: Any) -> IsrProposal:
@@ -149,7 +149,7 @@ def old_incarnation_counted(stack: ExitStack) -> None:
         return made._replace(members=tuple((member, -1) for member, _ in made.members))
 
     stack.enter_context(patch.object(Partition, "_follower", follower))
-    stack.enter_context(patch.object(Partition, "is_eligible", is_eligible))
+    stack.enter_context(patch.object(Partition, "is_isr_eligible", is_isr_eligible))
     stack.enter_context(patch.object(Partition, "isr_proposal", proposal))
 
 

@@ -46,8 +46,10 @@ async def describe_configs(
     for resource in request.resources:
         result = _result(context, request, resource)
         results.append(result)
-        context.room -= 1 + len(resource.configuration_keys or ()) // 8 + len(result.configs)
-        if context.room < 0:
+        context.elements_left -= (
+            1 + len(resource.configuration_keys or ()) // 8 + len(result.configs)
+        )
+        if context.elements_left < 0:
             await context.next_turn()
     return configs_messages.DescribeConfigsResponse(results=results)
 
@@ -166,8 +168,8 @@ async def list_config_resources(
     found = []
     for kind in asked:
         for name in names[kind]:
-            context.room -= 1
-            if context.room < 0:
+            context.elements_left -= 1
+            if context.elements_left < 0:
                 await context.next_turn()
             found.append(configs_messages.ConfigResource(resource_name=name, resource_type=kind))
     return configs_messages.ListConfigResourcesResponse(config_resources=found)

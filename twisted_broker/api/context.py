@@ -2,9 +2,9 @@
 the broker.
 
 1. One context per request, gone with its answer.
-2. A loop over what a client named, or over what the cluster holds, takes its elements off `room`,
-   and awaits `next_turn()` when none is left: no client waits for another's long request. That
-   waits only when the time of the slice is over.
+2. A loop over what a client named, or over what the cluster holds, takes its elements off
+   `elements_left`, and awaits `next_turn()` when none is left: no client waits for another's long
+   request. That waits only when the time of the slice is over.
 3. `appended` is set by Produce once its records are in the logs: from then on, and only then, the
    connection may start the next Produce.
 
@@ -138,10 +138,10 @@ class RequestContext:
         "client_id",
         "connection",
         "correlation_id",
+        "elements_left",
         "listener",
         "principal",
         "raw_request",
-        "room",
         "sliced",
         "version",
     )
@@ -172,26 +172,26 @@ class RequestContext:
         self.raw_request = raw_request
         self._dispatcher = dispatcher
         self.appended = self.sliced = False
-        self.room = LOOK_ELEMENTS
+        self.elements_left = LOOK_ELEMENTS
         self._slice_ends = 0.0
 
     async def next_turn(self) -> None:
-        """Lets others be served, unless room was used up before the time of a slice was; there
-        is room again afterwards.
+        """Lets others be served, unless the elements were used up before the time of a slice was.
+        Afterwards `elements_left` is full again.
 
         What was looked up before may have changed.
         """
         seconds = self.broker.runtime.clock.seconds
-        if self.room < 0:
+        if self.elements_left < 0:
             if not self._slice_ends:
                 self._slice_ends, self._used = seconds() + SECONDS_PER_TURN, 0
-            self._used += LOOK_ELEMENTS - self.room
+            self._used += LOOK_ELEMENTS - self.elements_left
             if self._used < SLICE_ELEMENTS and seconds() < self._slice_ends:
-                self.room = LOOK_ELEMENTS
+                self.elements_left = LOOK_ELEMENTS
                 return
         self.sliced = True
         await self.broker.turns.next_turn()
-        self.room, self._used = LOOK_ELEMENTS, 0
+        self.elements_left, self._used = LOOK_ELEMENTS, 0
         self._slice_ends = seconds() + SECONDS_PER_TURN
 
     async def in_slices(self, work: Generator[None, None, T], cost: int = 0) -> T:
@@ -203,15 +203,17 @@ class RequestContext:
                 next(work)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            self.room -= cost
-            if not cost or self.room < 0:
+            self.elements_left -= cost
+            if not cost or self.elements_left < 0:
                 await self.next_turn()
 
     async def each(self, elements: Iterable[E], cost: int = 1) -> AsyncIterator[E]:
-        """The elements, each of which takes `cost` off the room; others are served in between."""
+        """The elements, each of which takes `cost` off `elements_left`; others are served in
+        between.
+        """
         for element in elements:
-            self.room -= cost
-            if self.room < 0:
+            self.elements_left -= cost
+            if self.elements_left < 0:
                 await self.next_turn()
             yield element
 
@@ -297,8 +299,9 @@ class RequestContext:
         return self.broker.authorizer
 
     def bounded_wait(self, wait_ms: int) -> int:
-        """How long a request waits that asks for `wait_ms`: no longer than a silent connection
-        is kept. Kafka closes the connection then.
+        """How long a request may wait, in ms, that names `wait_ms`: at most
+        `connections.max.idle.ms`, but never limited below 30 s; 10 minutes where that setting is
+        off. Kafka closes the connection after that time.
         """
         if wait_ms <= _USUAL_WAIT_MS:
             return wait_ms

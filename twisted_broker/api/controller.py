@@ -233,7 +233,7 @@ async def create_topics(
     async for some, found, answer in _written(context, request.topics, decide):
         response.topics += answer.topics
         budget -= sum(each.num_partitions for each in answer.topics if not each.error_code)
-        context.room -= 10 * len(some) + len(found) // 4
+        context.elements_left -= 10 * len(some) + len(found) // 4
     await permissions.hide_configs(context, response)
     response.topics += refused
     return response
@@ -261,7 +261,7 @@ async def create_partitions(
     async for some, found, answer in _written(context, request.topics, decide):
         response.results += answer.results
         budget -= len(found)
-        context.room -= len(some) + len(found) // 4
+        context.elements_left -= len(some) + len(found) // 4
     response.results += refused
     return response
 
@@ -294,7 +294,7 @@ async def delete_topics(
     elements: Sequence[Any] = request.topics if by_state else request.topic_names
     async for some, found, answer in _written(context, elements, decide):
         response.responses += answer.responses
-        context.room -= len(some) + 10 * len(found)
+        context.elements_left -= len(some) + 10 * len(found)
     response.responses += refused
     return response
 
@@ -317,7 +317,7 @@ async def incremental_alter_configs(
 
     async for some, found, answer in _written(context, request.resources, decide):
         response.responses += answer.responses
-        context.room -= 2 * len(some) + 4 * len(found)
+        context.elements_left -= 2 * len(some) + 4 * len(found)
     response.responses += refused
     return response
 
@@ -338,7 +338,7 @@ async def alter_configs(
 
     async for some, found, answer in _written(context, request.resources, decide):
         response.responses += answer.responses
-        context.room -= 2 * len(some) + 4 * len(found)
+        context.elements_left -= 2 * len(some) + 4 * len(found)
     response.responses += refused
     return response
 
@@ -414,7 +414,7 @@ async def _written(
     """
     controller = _controller(context)
     for start in range(0, len(elements) or 1, _AT_A_TIME):
-        if context.room < 0:
+        if context.elements_left < 0:
             await context.next_turn()
         some = list(elements[start : start + _AT_A_TIME])
         decided_on = controller.decided
@@ -435,8 +435,8 @@ async def _counted(context: RequestContext, keys: Iterable[T]) -> Counter[T]:
     run: list[T] = []
     for key in keys:
         run.append(key)
-        context.room -= 1
-        if context.room < 0:
+        context.elements_left -= 1
+        if context.elements_left < 0:
             found.update(run)
             run.clear()
             await context.next_turn()
@@ -452,10 +452,10 @@ async def _partitions(
     """
     for name, numbers in asked:
         for start in range(0, len(numbers) or 1, _PARTITIONS_AT_A_TIME):
-            if context.room < 0:
+            if context.elements_left < 0:
                 await context.next_turn()
             some = list(numbers[start : start + _PARTITIONS_AT_A_TIME])
-            context.room -= 1 + len(some)
+            context.elements_left -= 1 + len(some)
             yield name, some, start > 0
 
 

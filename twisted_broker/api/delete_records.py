@@ -41,10 +41,10 @@ async def delete_records(
     for topic in request.topics:
         allowed = context.may(Operation.DELETE, ResourceType.TOPIC, topic.name)
         results = []
-        context.room -= 1
+        context.elements_left -= 1
         for asked in topic.partitions:
-            context.room -= 1
-            if context.room < 0:
+            context.elements_left -= 1
+            if context.elements_left < 0:
                 await context.next_turn()
             result = DeleteRecordsPartitionResult(
                 partition_index=asked.partition_index, low_watermark=-1

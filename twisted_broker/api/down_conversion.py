@@ -7,8 +7,8 @@
 4. At most about `TURN_BYTES` are converted in one turn of the reactor: a large answer for an old
    client delays no other one.
 
-Source: RL 1.8, RELIABILITY 5.3; Kafka's `LazyDownConversionRecords`. Not here: the formats
-(`wire.legacy`).
+Source: RL 1.8, RELIABILITY 5.3; Kafka's `LazyDownConversionRecords` (up to 3.9; KIP-724 removed
+it in 4.0). Not here: the formats (`wire.legacy`).
 """
 
 from __future__ import annotations

@@ -221,12 +221,12 @@ async def _many_asked(
     """
     found: dict[tuple[str | bytes, int], FetchPartitionRequest] = {}
     for topic in request.topics:
-        context.room -= 1
+        context.elements_left -= 1
         name = _name_of(context, topic.topic_id) if by_id else topic.topic
         topic_id = topic.topic_id if by_id else None
         for asked in topic.partitions:
-            context.room -= 1
-            if context.room < 0:
+            context.elements_left -= 1
+            if context.elements_left < 0:
                 await context.next_turn()
             found[topic_id or name, asked.partition] = FetchPartitionRequest(
                 TopicPartition(name, asked.partition),
@@ -286,10 +286,10 @@ async def _guard_many(
     readable: list[FetchPartitionRequest] = []
     refused: list[tuple[int, FetchPartitionResult]] = []
     for start in range(0, len(requests), SLICE_ELEMENTS):
-        if context.room < 0:
+        if context.elements_left < 0:
             await context.next_turn()
         some = requests[start : start + SLICE_ELEMENTS]
-        context.room -= len(some)
+        context.elements_left -= len(some)
         good, bad = _guard(context, params, may_replicate, some)
         readable += good
         refused += [(start + index, result) for index, result in bad]
@@ -304,10 +304,10 @@ async def _read_many(
     read = 0
     try:
         for start in range(0, len(readable), LOOK_ELEMENTS):
-            if context.room < 0:
+            if context.elements_left < 0:
                 await context.next_turn()
             some = readable[start : start + LOOK_ELEMENTS]
-            context.room -= 2 * len(some)
+            context.elements_left -= 2 * len(some)
             found = context.replica_manager.fetch(params, some, already_read=read)
             results += found
             read += sum(result.size for result in found)

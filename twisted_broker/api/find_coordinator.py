@@ -61,8 +61,8 @@ async def find_coordinator(
 async def _find_all(context: RequestContext, key_type: int, keys: Sequence[str]) -> list[Found]:
     found = []
     for key in keys:
-        context.room -= 1
-        if context.room < 0:
+        context.elements_left -= 1
+        if context.elements_left < 0:
             await context.next_turn()
         found.append(_find(context, key_type, key))
     return found

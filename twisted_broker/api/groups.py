@@ -260,16 +260,16 @@ async def describe_groups(
     for group_id in request.groups:
         group = _describe(context, group_id)
         described.append(group)
-        context.room -= 1 + len(group.members)
-        if context.room < 0:
+        context.elements_left -= 1 + len(group.members)
+        if context.elements_left < 0:
             await context.next_turn()
     if (
         request.include_authorized_operations
         and context.version >= FIRST_WITH_AUTHORIZED_OPERATIONS
     ):
         for group in described:
-            context.room -= 1
-            if context.room < 0:
+            context.elements_left -= 1
+            if context.elements_left < 0:
                 await context.next_turn()
             if group.error_code == ErrorCode.NONE:
                 group.authorized_operations = context.authorized_operations(
@@ -317,14 +317,14 @@ async def delete_groups(
     """All tombstones are appended before the first is waited for."""
     started: list[tuple[str, Deferred[ErrorCode] | ErrorCode]] = []
     for name in dict.fromkeys(request.groups_names):
-        context.room -= 1
-        if context.room < 0:
+        context.elements_left -= 1
+        if context.elements_left < 0:
             await context.next_turn()
         started.append((name, _delete(context, name)))
     results: list[Any] = []
     for group_id, deleted in started:
-        context.room -= 1
-        if context.room < 0:
+        context.elements_left -= 1
+        if context.elements_left < 0:
             await context.next_turn()
         error = deleted if isinstance(deleted, ErrorCode) else await deleted
         results.append(DeletableGroupResult(group_id=group_id, error_code=error))

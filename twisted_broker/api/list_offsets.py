@@ -71,8 +71,8 @@ async def _repeated(context: RequestContext, request: ListOffsetsRequest) -> set
     repeated: set[TopicPartition] = set()
     for topic in request.topics:
         for asked in topic.partitions:
-            context.room -= 1
-            if context.room < 0:
+            context.elements_left -= 1
+            if context.elements_left < 0:
                 await context.next_turn()
             topic_partition = TopicPartition(topic.name, asked.partition_index)
             (repeated if topic_partition in seen else seen).add(topic_partition)
@@ -85,14 +85,14 @@ async def _topic(
     topic: ListOffsetsTopic,
     repeated: set[TopicPartition],
 ) -> ListOffsetsTopicResponse:
-    context.room -= 1
+    context.elements_left -= 1
     allowed = context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
     answers = []
     for asked in topic.partitions:
-        context.room -= (
+        context.elements_left -= (
             1 if asked.timestamp < 0 and asked.timestamp != MAX_TIMESTAMP else _OF_A_SEARCH
         )
-        if context.room < 0:
+        if context.elements_left < 0:
             await context.next_turn()
         answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
         try:

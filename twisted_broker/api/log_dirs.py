@@ -30,14 +30,14 @@ async def describe_log_dirs(
         return log_dirs_messages.DescribeLogDirsResponse()
     named: set[TopicPartition] = set()
     for topic in request.topics or ():
-        context.room -= 1
+        context.elements_left -= 1
         for start in range(0, len(topic.partitions), SLICE_ELEMENTS):
             named |= {
                 TopicPartition(topic.topic, number)
                 for number in topic.partitions[start : start + SLICE_ELEMENTS]
             }
-            context.room -= min(SLICE_ELEMENTS, len(topic.partitions) - start)
-            if context.room < 0:
+            context.elements_left -= min(SLICE_ELEMENTS, len(topic.partitions) - start)
+            if context.elements_left < 0:
                 await context.next_turn()
     wanted = None if request.topics is None else named
     manager = context.log_manager
@@ -69,8 +69,8 @@ async def _online(
         )
     topics: dict[str, log_dirs_messages.DescribeLogDirsTopic] = {}
     for log in sorted(logs, key=lambda log: log.topic_partition):
-        context.room -= 1
-        if context.room < 0:
+        context.elements_left -= 1
+        if context.elements_left < 0:
             await context.next_turn()
         name, number = log.topic_partition
         topic = topics.setdefault(name, log_dirs_messages.DescribeLogDirsTopic(name=name))

@@ -136,8 +136,8 @@ async def _asked_for(
     missing: dict[str, metadata_messages.MetadataResponseTopic] = {}
     seen: set[str | bytes] = set()
     for each in asked:
-        context.room -= 1
-        if context.room < 0:
+        context.elements_left -= 1
+        if context.elements_left < 0:
             await context.next_turn()
         key = bytes(each.topic_id) if each.name is None else each.name
         if key in seen:
@@ -203,11 +203,11 @@ async def _topic(
 ) -> metadata_messages.MetadataResponseTopic:
     numbers = sorted(topic.partitions)
     partitions: list[metadata_messages.MetadataResponsePartition] = []
-    context.room -= 1
+    context.elements_left -= 1
     for start in range(0, len(numbers), _AT_A_TIME):
         some = numbers[start : start + _AT_A_TIME]
-        context.room -= len(some)
-        if context.room < 0:
+        context.elements_left -= len(some)
+        if context.elements_left < 0:
             await context.next_turn()
         partitions += [
             _partition(context.version, reach, number, topic.partitions[number]) for number in some
@@ -257,8 +257,8 @@ async def _create(
     """
     wanted: list[CreatableTopic] = []
     for name, answer in missing.items():
-        context.room -= 1
-        if context.room < 0:
+        context.elements_left -= 1
+        if context.elements_left < 0:
             await context.next_turn()
         if not (
             context.may_on_cluster(Operation.CREATE)
@@ -302,8 +302,8 @@ async def describe_topic_partitions(
             break
         start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         answer = _described(context, reach, name, start, limit)
-        context.room -= 1 + len(answer.partitions)
-        if context.room < 0:
+        context.elements_left -= 1 + len(answer.partitions)
+        if context.elements_left < 0:
             await context.next_turn()
         response.topics.append(answer)
         limit -= len(answer.partitions)

@@ -38,10 +38,10 @@ async def offset_for_leader_epoch(
     for topic in request.topics:
         allowed = is_broker or context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.topic)
         answers = []
-        context.room -= 1
+        context.elements_left -= 1
         for asked in topic.partitions:
-            context.room -= 1
-            if context.room < 0:
+            context.elements_left -= 1
+            if context.elements_left < 0:
                 await context.next_turn()
             answers.append(_answer(context, topic.topic, asked, allowed))
         response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))

@@ -67,11 +67,11 @@ async def _answers(
     """`answer(row of the topic, partition)` for every partition, by topic; in slices."""
     answers: list[list[T]] = []
     for row, topic in enumerate(topics):
-        context.room -= 1
+        context.elements_left -= 1
         answers.append([])
         for partition in topic.partitions:
-            context.room -= 1
-            if context.room < 0:
+            context.elements_left -= 1
+            if context.elements_left < 0:
                 await context.next_turn()
             answers[row].append(answer(row, partition))
     return answers
@@ -87,10 +87,10 @@ async def offset_commit(
     offsets: dict[tuple[str, int], OffsetToCommit] = {}
     for row, (topic, name) in enumerate(zip(request.topics, names, strict=True)):
         topic_id, error = _topic_to_change(context, name)
-        context.room -= 1
+        context.elements_left -= 1
         for partition in topic.partitions:
-            context.room -= 1
-            if context.room < 0:
+            context.elements_left -= 1
+            if context.elements_left < 0:
                 await context.next_turn()
             wrong = error or _partition_error(context, name, partition.partition_index)
             if wrong:
@@ -238,8 +238,8 @@ def _error_of_old(context: RequestContext, partition: OffsetFetchResponsePartiti
 async def _fetch_group(
     context: RequestContext, request: OffsetFetchRequestGroup, require_stable: bool
 ) -> OffsetFetchResponseGroup:
-    context.room -= 4
-    if context.room < 0:
+    context.elements_left -= 4
+    if context.elements_left < 0:
         await context.next_turn()
     try:
         check_group(context, request.group_id, Operation.DESCRIBE)
@@ -261,7 +261,7 @@ async def _fetch_group(
 async def _fetch_topic(
     context: RequestContext, group_id: str, topic: OffsetFetchRequestTopics, require_stable: bool
 ) -> OffsetFetchResponseTopics:
-    context.room -= 1
+    context.elements_left -= 1
     name = _name(context, topic.name, topic.topic_id)
     error = ErrorCode.NONE
     if name is None:
@@ -271,10 +271,10 @@ async def _fetch_topic(
     topic_id = bytes(topic.topic_id)
     partitions: list[OffsetFetchResponsePartitions] = []
     for start in range(0, len(topic.partition_indexes), SLICE_ELEMENTS):
-        if context.room < 0:
+        if context.elements_left < 0:
             await context.next_turn()
         indexes = topic.partition_indexes[start : start + SLICE_ELEMENTS]
-        context.room -= len(indexes)
+        context.elements_left -= len(indexes)
         if error or name is None:
             partitions += _refused(indexes, error)
         else:
@@ -295,8 +295,8 @@ async def _all_topics(
     topics: list[OffsetFetchResponseTopics] = []
     committed = context.groups.committed_partitions(group_id)
     for name, some in groupby(committed, key=itemgetter(0)):
-        context.room -= 1
-        if context.room < 0:
+        context.elements_left -= 1
+        if context.elements_left < 0:
             await context.next_turn()
         topic = context.metadata.image.topics_by_name.get(name)
         has_ids = context.version >= FIRST_WITH_TOPIC_IDS
@@ -308,12 +308,12 @@ async def _all_topics(
         answer = OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=[])
         wanted = [(*each, NULL_UUID) for each in some]
         for start in range(0, len(wanted), SLICE_ELEMENTS):
-            if context.room < 0:
+            if context.elements_left < 0:
                 await context.next_turn()
             found = context.groups.fetch_offsets(
                 group_id, wanted[start : start + SLICE_ELEMENTS], require_stable
             )
-            context.room -= len(found)
+            context.elements_left -= len(found)
             answer.partitions += [
                 _fetched(f)
                 for f in found
@@ -360,10 +360,10 @@ async def offset_delete(
     errors: dict[tuple[str, int], ErrorCode] = {}
     for topic in request.topics:
         error = _topic_to_change(context, topic.name)[1]
-        context.room -= 1
+        context.elements_left -= 1
         for p in topic.partitions:
-            context.room -= 1
-            if context.room < 0:
+            context.elements_left -= 1
+            if context.elements_left < 0:
                 await context.next_turn()
             errors[topic.name, p.partition_index] = error or _partition_error(
                 context, topic.name, p.partition_index

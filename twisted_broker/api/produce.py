@@ -79,11 +79,11 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
     assert replicas is not None
     outcomes: list[AppendOutcome] = []
     for topic in request.topic_data:
-        context.room -= 1
+        context.elements_left -= 1
         for start in range(0, len(topic.partition_data) or 1, _AT_A_TIME):
             # Appends what is there before the pause: the order of the partitions is kept, and the
-            # room of the next turn is for new ones.
-            if context.room < 0:
+            # elements of the next turn are for new ones.
+            if context.elements_left < 0:
                 await _append_some(context, entries, acks, outcomes)
             _topic_response(context, topic, start, topics, entries, awaited)
     if entries:
@@ -148,7 +148,7 @@ def _topic_response(
         else topic.partition_data[start : start + _AT_A_TIME]
     )
     for data in data_of:
-        context.room -= 1 + (
+        context.elements_left -= 1 + (
             len(data.records) >> _BYTES_OF_AN_ELEMENT if data.records is not None else 0
         )
         refused = refusal or _records_refusal(data.records, version)

@@ -34,12 +34,12 @@ async def describe_producers(
     for topic in request.topics:
         refusal = _refusal(context, topic.name)
         answers = []
-        context.room -= 1
+        context.elements_left -= 1
         for index in topic.partition_indexes:
             answer = _answer(context, TopicPartition(topic.name, index), refusal)
             answers.append(answer)
-            context.room -= 1 + len(answer.active_producers) // 4
-            if context.room < 0:
+            context.elements_left -= 1 + len(answer.active_producers) // 4
+            if context.elements_left < 0:
                 await context.next_turn()
         response.topics.append(TopicResponse(name=topic.name, partitions=answers))
     return response

@@ -81,11 +81,11 @@ def verify(directories: tuple[Path, ...], records: bool, replicas: bool) -> None
         raise click.UsageError(
             "give one DIRECTORY, or --replicas (without --records) and two or more"
         )
-    with progress() as tell:
+    with progress() as on_progress:
         report = (
-            verify_replicas(directories, tell)
+            verify_replicas(directories, on_progress)
             if replicas
-            else verify_directory(directories[0], records, tell)
+            else verify_directory(directories[0], records, on_progress)
         )
     for finding in report.findings:
         click.echo(str(finding))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 ProgressCallback = Callable[[str, int], None]
-"""`tell(what, bytes_done)`: called for each file as it is read."""
+"""`on_progress(what, bytes_done)`: called for each file as it is read."""
 
 
 def silent(what: str, done: int) -> None:

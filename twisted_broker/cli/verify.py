@@ -40,7 +40,7 @@ Checkpoints = dict[str, dict[str, int]]
 
 
 def verify_directory(
-    directory: Path, with_records: bool = False, tell: ProgressCallback = silent
+    directory: Path, with_records: bool = False, on_progress: ProgressCallback = silent
 ) -> Report:
     """Checks `directory` and returns all that was found."""
     report = Report()
@@ -49,7 +49,7 @@ def verify_directory(
         and not (directory / "meta.properties").exists()
         and any(directory.glob("*.log"))
     ):
-        return verify_partition(directory, report, with_records, tell)
+        return verify_partition(directory, report, with_records, on_progress)
     report.in_use = is_in_use(directory)
     clean = (directory / ".kafka_cleanshutdown").exists()
     checkpoints = read_checkpoints(directory, report)
@@ -63,7 +63,12 @@ def verify_directory(
         if report.in_use and not path.exists():
             continue
         checks[name] = LogCheck(
-            path, report, with_records, tell, recovery_points.get(name, 0), starts.get(name, 0)
+            path,
+            report,
+            with_records,
+            on_progress,
+            recovery_points.get(name, 0),
+            starts.get(name, 0),
         )
         checks[name].run()
     check_checkpoints(directory, report, checkpoints, checks, clean)
@@ -72,7 +77,7 @@ def verify_directory(
 
 
 def verify_partition(
-    directory: Path, report: Report, with_records: bool, tell: ProgressCallback
+    directory: Path, report: Report, with_records: bool, on_progress: ProgressCallback
 ) -> Report:
     """One partition; what its log directory says of its start is believed."""
     parent = directory.resolve().parent
@@ -80,7 +85,7 @@ def verify_partition(
     start = read_checkpoints(parent, Report())["log-start-offset-checkpoint"].get(
         directory.resolve().name, 0
     )
-    LogCheck(directory, report, with_records, tell, log_start=start).run()
+    LogCheck(directory, report, with_records, on_progress, log_start=start).run()
     return report
 
 

@@ -8,7 +8,7 @@
 3. Transaction index: each entry's last offset is a marker of its producer in this segment.
 
 `batch(...)` is called for each batch in order, `end(...)` once behind the last one. Memory is one
-entry.
+entry of the offset and of the time index; the transaction index is read whole.
 """
 
 from __future__ import annotations

@@ -106,15 +106,15 @@ class LogCheck:
         directory: Path,
         report: Report,
         with_records: bool,
-        tell: ProgressCallback,
+        on_progress: ProgressCallback,
         recovery_point: int | None = None,
         log_start: int = 0,
     ) -> None:
-        self.directory, self.report, self.with_records, self.tell = (
+        self.directory, self.report, self.with_records, self.on_progress = (
             directory,
             report,
             with_records,
-            tell,
+            on_progress,
         )
         self.recovery_point = recovery_point
         self.names = sorted(entry.name for entry in directory.iterdir())
@@ -173,7 +173,7 @@ class LogCheck:
             self.end_of_segment(index, times, aborted)
         self.report.segments += 1
         self.report.bytes += path.stat().st_size
-        self.tell(str(path), self.report.bytes)
+        self.on_progress(str(path), self.report.bytes)
 
     def end_of_segment(
         self,

@@ -107,7 +107,7 @@ def batch_of(found: FileBatch) -> Batch:
     return Batch(view.offset, view.offset, -1, view.crc, found.size)
 
 
-def verify_replicas(directories: Sequence[Path], tell: ProgressCallback = silent) -> Report:
+def verify_replicas(directories: Sequence[Path], on_progress: ProgressCallback = silent) -> Report:
     """Compares every partition that two or more of the log directories hold."""
     report = Report()
     partitions: dict[str, list[Replica]] = {}
@@ -130,7 +130,7 @@ def verify_replicas(directories: Sequence[Path], tell: ProgressCallback = silent
                 partitions.setdefault(entry.name, []).append(replica)
     for name, replicas in sorted(partitions.items()):
         report.partitions += 1
-        tell(name, report.bytes)
+        on_progress(name, report.bytes)
         if len(replicas) > 1 and _same_topic(replicas, report):
             compare(replicas, report)
     return report

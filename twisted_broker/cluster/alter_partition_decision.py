@@ -4,8 +4,8 @@ lie.
 Owns the decisions on AlterPartition and AssignReplicasToDirs.
 
 1. Only the leader, under the current leader epoch and partition epoch, may change its ISR.
-2. A member joins the ISR only while it is registered under the epoch that the leader saw, unfenced
-   and not shutting down.
+2. Every member of the proposed ISR, not only one that joins, must be unfenced, not shutting down,
+   and registered under the broker epoch that the leader saw (-1: not checked).
 3. A proposal of the state that is there already is granted and writes nothing.
 
 Source: Kafka's `ReplicationControlManager.alterPartition`, KIP-903, KIP-858; `RL 8.4`. Not here:
@@ -39,7 +39,8 @@ Members = Sequence[tuple[int, int]]
 def alter_partition(
     view: ClusterView, request: broker_lifecycle_messages.AlterPartitionRequest, version: int
 ) -> tuple[list[Record], broker_lifecycle_messages.AlterPartitionResponse]:
-    """The records of all changes that are granted, and the answer.
+    """The records of all changes that are granted, and the answer. A change that makes another
+    broker the leader is granted, too, and answered with NEW_LEADER_ELECTED.
 
     Raises BrokerError(STALE_BROKER_EPOCH).
     """
@@ -104,14 +105,18 @@ def _decide(
     members: Members,
     found: list[Record],
 ) -> PartitionRegistration:
-    """The partition after the change, whose record goes to `found`. Raises BrokerError."""
+    """The partition after the change, whose record goes to `found`.
+
+    Raises BrokerError; nothing is written then, but with NEW_LEADER_ELECTED, whose record is in
+    `found` already.
+    """
     partition = topic.partitions.get(requested.partition_index)
     if partition is None:
         raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     isr = [member for member, _ in members]
     _check_epochs(partition, sender, requested)
     _check_isr(partition, isr, requested.leader_recovery_state)
-    if not all(_eligible(view, member, epoch) for member, epoch in members):
+    if not all(_is_isr_eligible(view, member, epoch) for member, epoch in members):
         raise BrokerError(ErrorCode.INELIGIBLE_REPLICA)
     rules = view.rules(topic.name, partition)
     change = change_partition(
@@ -126,6 +131,8 @@ def _decide(
         return partition
     found.append(change)
     changed = partition.changed(change)
+    # This ISR completed a reassignment that removes the sender: the change is written, but the
+    # sender must not apply it as the leader. This error makes it wait for the metadata log.
     if changed.leader != sender:
         raise BrokerError(ErrorCode.NEW_LEADER_ELECTED)
     return changed
@@ -164,7 +171,7 @@ def _check_isr(partition: PartitionRegistration, isr: list[int], recovery_state:
         raise BrokerError(ErrorCode.INVALID_REQUEST)
 
 
-def _eligible(view: ClusterView, broker_id: int, epoch: int) -> bool:
+def _is_isr_eligible(view: ClusterView, broker_id: int, epoch: int) -> bool:
     broker = view.image.brokers.get(broker_id)
     return broker is not None and broker.may_be_in_isr and epoch in (-1, broker.epoch)
 

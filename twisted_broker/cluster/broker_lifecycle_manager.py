@@ -16,7 +16,7 @@ Owns `BrokerLifecycleManager`.
 
 Source: Kafka's `BrokerLifecycleManager`; KRAFT 3.5; `RL 8.2`. Not here: what a registration says
 (`registration.py`), how long a controlled shutdown may take (`controlled_shutdown.py`), the
-clean-shutdown file (`broker.py` writes and reads it).
+controller's side (`broker_registry.py`), the clean-shutdown file (`broker.py` writes and reads it).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
 
 _logger = Logger()
-# While it leaves, each beat may be the one that is answered "go": more often than usual.
-_SHUTDOWN_INTERVAL_MS, _RETRY_MS = 50, 200
+# While it waits to be unfenced, or to leave, each answer may be the one: more often than usual.
+_EAGER_INTERVAL_MS, _RETRY_MS = 50, 200
 
 
 class BrokerState(Enum):
@@ -62,7 +62,7 @@ def _stopped(failure: Failure) -> None:
 
 class BrokerLifecycleManager:
     """`caught_up`: the image includes our registration; `unfenced`: clients may be served. The
-    first fails when registration is hopeless.
+    first fails when the registration is refused for good.
 
     `on_fatal(reason)`: a broker that served may not go on.
     """
@@ -96,7 +96,7 @@ class BrokerLifecycleManager:
         self._refused_with: ErrorCode | None = None
         self._unexpected_errors = UnexpectedErrors("heartbeats")
         self._controlled_shutdown = ControlledShutdown(runtime, config, observer, self._shut_down)
-        self._running: Deferred[None] | None = None
+        self._registering: Deferred[None] | None = None
 
     def start(
         self,
@@ -112,7 +112,7 @@ class BrokerLifecycleManager:
         self._registration.describe(
             cluster_id, incarnation_id, listeners, features, directories, previous_broker_epoch
         )
-        self._running = ensureDeferred(self._register()).addErrback(_stopped)
+        self._registering = ensureDeferred(self._register()).addErrback(_stopped)
 
     async def _register(self) -> None:
         try:
@@ -157,7 +157,7 @@ class BrokerLifecycleManager:
         self.send_heartbeat()
 
     def directory_failed(self, directory_id: bytes) -> None:
-        """Tells the controller that a log directory cannot be used any more."""
+        """Reports to the controller that a log directory cannot be used any more."""
         if directory_id not in self._offline:
             self._offline.append(directory_id)
             self.send_heartbeat()
@@ -216,7 +216,7 @@ class BrokerLifecycleManager:
             self._schedule(delay_ms)
 
     def _heartbeat_refused(self, error: BrokerError) -> None:
-        """Told once for each reason.
+        """Logged once for each reason.
 
         An epoch that is not ours any more: whoever leaves may go, whoever serves registers again.
         """
@@ -230,7 +230,7 @@ class BrokerLifecycleManager:
             BrokerState.RUNNING,
         ):
             self.state = BrokerState.STARTING
-            self._running = ensureDeferred(self._register_again()).addErrback(_stopped)
+            self._registering = ensureDeferred(self._register_again()).addErrback(_stopped)
         elif error.code not in (
             ErrorCode.NOT_CONTROLLER,
             ErrorCode.STALE_BROKER_EPOCH,
@@ -255,14 +255,14 @@ class BrokerLifecycleManager:
             if not self.unfenced.called:
                 self.unfenced.callback(None)
         if is_shutting_down:
-            return _SHUTDOWN_INTERVAL_MS
+            return _EAGER_INTERVAL_MS
         waiting_to_serve = self.state is BrokerState.RECOVERY and self._ready
-        return _SHUTDOWN_INTERVAL_MS if waiting_to_serve else self._interval_ms
+        return _EAGER_INTERVAL_MS if waiting_to_serve else self._interval_ms
 
     # controlled shutdown
 
     def controlled_shutdown(self) -> Deferred[None]:
-        """Asks to leave; fires when the controller moved all leaders away, or that was waited
+        """Wants to leave; fires when the controller moved all leaders away, or that was waited
         for long enough. Never fails.
         """
         if self.state in (BrokerState.RUNNING, BrokerState.RECOVERY):
@@ -273,9 +273,9 @@ class BrokerLifecycleManager:
             self._shut_down()
         return self._controlled_shutdown.done
 
-    def skip_handover(self) -> None:
+    def skip_controlled_shutdown(self) -> None:
         """A controlled shutdown under way ends at once."""
-        self._controlled_shutdown.skip_handover()
+        self._controlled_shutdown.skip()
 
     def _shut_down(self) -> None:
         self.state = BrokerState.SHUTTING_DOWN
@@ -286,6 +286,6 @@ class BrokerLifecycleManager:
         self._shut_down()
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
-        if self._running is not None:
-            self._running.cancel()
+        if self._registering is not None:
+            self._registering.cancel()
         self._channel.close()

@@ -1,13 +1,19 @@
 """Brokers register, send heartbeats, are fenced, shut down: what the controller decides about
-membership.
+membership. The broker's side is `registration.py` and `broker_lifecycle_manager.py`.
 
 Owns the sessions (`BrokerSessions`), and the decisions on BrokerRegistration, BrokerHeartbeat,
 UnregisterBroker and lapsed sessions.
 
-    registered, fenced --(beat: caught up, wants out)--> unfenced --(beat: wants shutdown, leads)-->
-          controlled shutdown ^                                                 |
-          | +----------(session over, beat wants fence)-------+------(leads nothing, others have
-          seen it)---+
+Its states, and what moves a broker between them:
+
+- fenced (as it registers) -> unfenced: a heartbeat that has caught up and wants neither to stay
+  fenced nor to shut down.
+- unfenced -> controlled shutdown: a heartbeat that wants to shut down, of a broker that leads
+  something.
+- unfenced -> fenced: its session is over; a heartbeat that wants to be fenced, or to shut down
+  while it leads nothing; no directory left.
+- controlled shutdown -> fenced: it leads nothing, and every broker that serves has the metadata
+  that says so; its session is over; no directory left.
 
 1. One live incarnation per id: another one is refused while the first one's session holds.
 2. A registration is accepted only if its feature ranges hold every finalised level, and its
@@ -98,7 +104,7 @@ class BrokerSessions:
         """Unfenced brokers whose session is over. One that was never heard here has its full
         session from the first look on.
 
-        It is asked for again and again; a long time since the last look is one in which no
+        It is called again and again; a long time since the last look is one in which no
         heartbeat could be heard.
         """
         if self._looked_ms is not None and now_ms - self._looked_ms > SESSION_STALL_MS:

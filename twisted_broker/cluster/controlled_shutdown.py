@@ -1,7 +1,13 @@
-"""How long a broker that is to stop waits for its leaderships to be moved, and what it logs
-meanwhile.
+"""Controlled shutdown, the broker's wait: how long a broker that stops waits until the controller
+has moved its leaderships, and what it logs meanwhile.
 
-Owns `ControlledShutdown`, of one broker.
+Owns `ControlledShutdown`, of one broker. The whole way:
+
+    Broker.stop -> Broker.controlled_shutdown                         broker.py
+      -> BrokerLifecycleManager.controlled_shutdown                   broker_lifecycle_manager.py
+           starts the wait (`begin`) and sends heartbeats that want the shutdown
+      -> heartbeat: moves the leaders, then confirms                  broker_registry.py, controller
+      -> the answer, or the end of the wait (`over`) -> `end`: `done` fires, the broker goes on
 
 1. It waits `replog.controlled.shutdown.timeout.ms` at most, whatever the controller does. Every
    second it logs what it waits for.
@@ -10,13 +16,12 @@ Owns `ControlledShutdown`, of one broker.
    connection means that the process is gone, not that the network is down: nobody can elect other
    leaders, and waiting helps only if a controller starts just now. A controller that does not
    answer may be well: it gets the whole time.
-3. `skip_handover` ends the wait at once: the broker stops in order, but hands nothing over.
+3. `skip` ends the wait at once: the broker stops in order, and what it leads then has no leader
+   until the controller has fenced it.
 
 Source: Kafka's `BrokerServer.shutdown` waits five minutes for its controller, alive or not, which
 has no setting. Supervisors kill sooner than that (docker after 10 s, Kubernetes after 30 s), and a
-broker that is killed must recover its logs. Not here: the heartbeats that announce it
-(`broker_lifecycle_manager.py`, `Broker.hand_over`); the controller's side, which moves the leaders
-(`broker_registry.py`: `heartbeat`).
+broker that is killed must recover its logs. Not here: the heartbeats, and the controller's side.
 """
 
 from __future__ import annotations
@@ -57,7 +62,7 @@ class ControlledShutdown:
         self._timer: IDelayedCall | None = None
 
     def begin(self) -> None:
-        """Heartbeats want the shutdown from now on."""
+        """Starts the timer of the wait; the caller sends the heartbeats."""
         self._since_ms = self._runtime.now_ms()
         _logger.info("controlled shutdown: {led} partition(s) still to hand over", led=self._led())
         self._next()
@@ -67,7 +72,9 @@ class ControlledShutdown:
         return self._runtime.now_ms() - self._since_ms
 
     def controller_is_away(self) -> None:
-        """A heartbeat reached no controller."""
+        """A heartbeat failed: it reached no controller, or was refused. Ends the wait when all
+        addresses have refused connections for long enough.
+        """
         refused_ms = self._observer.refused_ms
         if self._timer is not None and refused_ms is not None and refused_ms >= self._refused_ms:
             words = (
@@ -76,8 +83,8 @@ class ControlledShutdown:
             )
             self._give_up(words, ms=refused_ms, led=self._led())
 
-    def skip_handover(self) -> None:
-        """The process got a second stop signal."""
+    def skip(self) -> None:
+        """The process got a second stop signal: ends the wait at once."""
         if self._timer is not None:
             self._give_up(
                 "second signal: this broker stops without handing over {led} partition(s)",

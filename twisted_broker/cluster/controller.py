@@ -113,7 +113,7 @@ class Controller:
     def start(self, listeners: Sequence[Endpoint]) -> Deferred[int]:
         """Replays the log, leads a new epoch and registers; fires when that is durable.
 
-        OSError, MetadataDamage.
+        Raises OSError, MetadataDamage.
         """
         self.listeners = listeners
         if self.log.torn is not None:

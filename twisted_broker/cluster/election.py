@@ -4,8 +4,9 @@ Owns the choice of a leader among a partition's replicas. Pure: what is known of
 `acceptable`.
 
 1. A leader is an acceptable (unfenced, not shutting down, directory alive) replica in the ISR; with
-   an empty ISR one of the eligible leader replicas; with neither, the last known leader, or under
-   unclean election anybody acceptable.
+   an empty ISR one of the eligible leader replicas (ELR); with both empty, the last known leader.
+   Where that finds nobody, an unclean election takes any acceptable replica: also while the ISR or
+   the ELR has members, of which none is acceptable.
 2. The leader that serves stays, unless the preferred one is requested and may lead.
 3. An election that may have lost records says so (`unclean`), and is recorded as recovering.
 

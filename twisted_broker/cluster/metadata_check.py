@@ -86,7 +86,7 @@ class Reach(NamedTuple):
 
 
 def read_mark(files: IFileSystem, directory: str) -> int | None:
-    """Everything below it was synced. None: not known. OSError."""
+    """Everything below it was synced. None: not known. Raises OSError."""
     try:
         return metadata_offset(read_offsets(files, directory, HIGH_WATERMARK))
     except CheckpointError:
@@ -94,13 +94,13 @@ def read_mark(files: IFileSystem, directory: str) -> int | None:
 
 
 def make_mark(files: IFileSystem, directory: str, offset: int) -> None:
-    """A mark that is durable itself. OSError."""
+    """A mark that is durable itself. Raises OSError."""
     write_aside(files, posixpath.join(directory, HIGH_WATERMARK), _mark_text(offset))
 
 
 def move_mark(files: IFileSystem, directory: str, offset: int, sync: bool = False) -> None:
     """Writes the mark in its place; without `sync` it may be an older one after a loss of power,
-    which is true as well. OSError. For the disk worker.
+    which is true as well. Raises OSError. For the disk worker.
     """
     file = files.open(posixpath.join(directory, HIGH_WATERMARK), create=True)
     try:
@@ -118,7 +118,10 @@ def _mark_text(offset: int) -> bytes:
 
 
 def is_empty(files: IFileSystem, directory: str) -> bool:
-    """Whether a directory holds neither log, nor snapshot, nor mark, or is not there. OSError."""
+    """Whether a directory holds neither log, nor snapshot, nor mark, or is not there.
+
+    Raises OSError.
+    """
     if not files.is_directory(directory):
         return True
     names = files.listdir(directory)
@@ -127,7 +130,7 @@ def is_empty(files: IFileSystem, directory: str) -> bool:
 
 def holds_records(files: IFileSystem, directory: str) -> bool:
     """Whether a directory holds, or held, anything of a cluster: not what founding one makes
-    before the first record. OSError.
+    before the first record. Raises OSError.
     """
     if not files.is_directory(directory):
         return False
@@ -173,7 +176,7 @@ NOT_APPLIED = Applied(0, "")
 
 def read_applied(files: IFileSystem, log_directories: Iterable[str]) -> Applied:
     """What the checkpoints of high watermarks beside a node's logs say: they are written with
-    those of its partitions. OSError.
+    those of its partitions. Raises OSError.
     """
     found = NOT_APPLIED
     for path in log_directories:
@@ -220,7 +223,7 @@ def _last_epoch(log: Log) -> int:
 def check_metadata(
     files: IFileSystem, directory: str, is_copy: bool, applied: Applied = NOT_APPLIED
 ) -> Checked:
-    """When all is there. `is_copy`: all of it was committed. MetadataDamage, OSError."""
+    """When all is there. `is_copy`: all of it was committed. Raises MetadataDamage, OSError."""
     mark = read_mark(files, directory)
     snapshots = list_snapshots(files, directory)
     image = _load(files, directory, snapshots[-1]) if snapshots else EMPTY
@@ -284,7 +287,7 @@ class _Break(NamedTuple):
 
 class Walk:
     """Goes over the batches from the newest snapshot on, up to the first that does not follow the
-    one before it. OSError.
+    one before it. Raises OSError.
 
     `newest`: the highest epoch there can be, where that is known. `offset`, `epoch`: behind the
     last good batch; `broken`: where it ended before the files did.
@@ -376,7 +379,7 @@ class Walk:
                 self._doubt_leader_change()
 
     def goes_on(self) -> bool:
-        """Whether good batches lie behind where it ended. Slow. OSError."""
+        """Whether good batches lie behind where it ended. Slow. Raises OSError."""
         at = self.broken
         for path in self.paths:
             if at is not None and path >= at.path:
@@ -391,7 +394,7 @@ class Walk:
 
 
 def _segments(files: IFileSystem, directory: str) -> list[str]:
-    """The segments' paths, in order. OSError."""
+    """The segments' paths, in order. Raises OSError."""
     return sorted(
         posixpath.join(directory, name)
         for name in files.listdir(directory)
@@ -401,7 +404,7 @@ def _segments(files: IFileSystem, directory: str) -> list[str]:
 
 def _newest_epoch(files: IFileSystem, directory: str) -> int | None:
     """The newest epoch that quorum-state knows; it is durable before an epoch's first record.
-    MetadataDamage, OSError.
+    Raises MetadataDamage, OSError.
     """
     try:
         found = read_quorum_state(files, directory)
@@ -456,7 +459,7 @@ def _is_batch(data: bytes) -> bool:
 
 def reach_of(files: IFileSystem, directory: str) -> Reach:
     """How far damaged metadata is known to have gone: by mark, snapshots, and every batch up to
-    the first that does not follow. OSError.
+    the first that does not follow. Raises OSError.
     """
     walk, snapshots = Walk(files, directory, None), list_snapshots(files, directory)
     for _ in walk.batches():

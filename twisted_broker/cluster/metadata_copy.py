@@ -3,13 +3,14 @@
 Owns `MetadataCopy`: the batches that the controller sent, byte for byte, snapshots, and what is
 known of a copy that was damaged.
 
-1. It holds committed records only: whatever contradicts it is a fault, and is never truncated here.
+1. It holds committed records only: what contradicts them is a fault of the controller, and
+   truncates nothing here. A snapshot from the controller replaces the whole log.
 2. Nothing waits for a sync. The copy is synced every `SYNC_MS` while records come, with snapshots
    and at a clean end, and its mark moves then; a loss of power takes the newest part of it, no
    more.
-3. A damaged copy is kept under another name, the newest `MOST_STRAYS` of them; `floor` says how far
-   it went, and the new one begins with a mark of that offset until it has reached it. That mark is
-   durable before the new one has the name.
+3. A damaged copy is renamed; the newest `MOST_DAMAGED_COPIES` are kept. The new copy is empty. Its
+   mark, durable before it takes the name, is the end of the damaged copy (`floor`): the metadata
+   went at least that far. It keeps that mark until it has reached it.
 4. A disk that fails ends the copy (`on_fatal`); the broker follows on without one.
 
 Source: Kafka's brokers, which are observers of the metadata log with a log of their own; KIP-595,
@@ -45,8 +46,8 @@ from twisted_broker.wire.records import BatchView
 
 NOTHING = Reach(0, -1)
 SYNC_MS = 10_000
-MOST_STRAYS = 3
-_STRAY = re.compile(re.escape(DIRECTORY_NAME) + r"\.[0-9a-f]{32}" + STRAY_SUFFIX)
+MOST_DAMAGED_COPIES = 3
+_DAMAGED_COPY = re.compile(re.escape(DIRECTORY_NAME) + r"\.[0-9a-f]{32}" + STRAY_SUFFIX)
 
 
 def open_metadata_copy(
@@ -60,7 +61,7 @@ def open_metadata_copy(
     applied: Applied = NOT_APPLIED,
 ) -> tuple[MetadataCopy, MetadataImage, str]:
     """The copy in a log directory, its image, and one line about a damaged one that was put
-    aside, "" otherwise. Slow. OSError.
+    aside, "" otherwise. Slow. Raises OSError.
 
     `unique`: 128 random bits for the name of a damaged one. `applied`: how far this broker is known
     to have applied the metadata; the copy may lack the end of it after a loss of power.
@@ -85,7 +86,7 @@ def _open(
     on_fatal: Callable[[BaseException], None],
     warn: Callable[[str], None],
 ) -> tuple[MetadataCopy, MetadataImage]:
-    """MetadataDamage, OSError."""
+    """Raises MetadataDamage, OSError."""
     try:
         opened = open_directory(files, disk, log_directory, wall_ms(), is_copy=True)
         copy = MetadataCopy(opened, wall_ms, on_fatal, warn)
@@ -117,7 +118,7 @@ def _finish_replacing(files: IFileSystem, directory: str) -> None:
 def _put_aside(files: IFileSystem, directory: str, unique: int, damage: MetadataDamage) -> str:
     """An empty copy, whose mark says how far the damaged one went, takes its place."""
     reached = reach_of(files, directory).end_offset
-    _remove_old_strays(files, posixpath.dirname(directory))
+    _remove_old_damaged_copies(files, posixpath.dirname(directory))
     new, aside = _new_name(directory), f"{directory}.{unique:032x}{STRAY_SUFFIX}"
     files.make_directories(new)
     make_mark(files, new, reached)
@@ -131,16 +132,16 @@ def _put_aside(files: IFileSystem, directory: str, unique: int, damage: Metadata
     )
 
 
-def _remove_old_strays(files: IFileSystem, log_directory: str) -> None:
+def _remove_old_damaged_copies(files: IFileSystem, log_directory: str) -> None:
     """A disk that rots must not fill up. What was a controller's log is not touched."""
-    strays = [
+    damaged = [
         posixpath.join(log_directory, name)
         for name in files.listdir(log_directory)
-        if _STRAY.fullmatch(name)
+        if _DAMAGED_COPY.fullmatch(name)
     ]
-    strays = [path for path in strays if not files.exists(posixpath.join(path, QUORUM_STATE))]
-    strays.sort(key=lambda path: read_mark(files, path) or 0, reverse=True)
-    for path in strays[MOST_STRAYS - 1 :]:
+    damaged = [path for path in damaged if not files.exists(posixpath.join(path, QUORUM_STATE))]
+    damaged.sort(key=lambda path: read_mark(files, path) or 0, reverse=True)
+    for path in damaged[MOST_DAMAGED_COPIES - 1 :]:
         files.remove_tree(path)
 
 

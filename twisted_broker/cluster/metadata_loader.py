@@ -192,7 +192,10 @@ class MetadataLoader:
         return False
 
     def snapshot(self, content: Buffer, snapshot: SnapshotId) -> MetadataDelta | None:
-        """Takes a whole snapshot in place of the log before it. WireError, CorruptRecordError."""
+        """Takes a whole snapshot in place of the log before it.
+
+        Raises WireError, CorruptRecordError.
+        """
         self._built = image_of(content, snapshot)
         self._transactions = TransactionBuffer()
         self._last = None

@@ -72,7 +72,7 @@ def format_metadata(
     others: Iterable[str] = (),
 ) -> None:
     """Before a controller's directory is formatted: makes the empty metadata directory of a new
-    cluster. OSError.
+    cluster. Raises OSError.
 
     MetadataDamage where the cluster exists and its metadata is gone: the directory bears its id,
     and a process `was_started` on it (`kafka-storage format` writes the id and starts none).
@@ -123,7 +123,7 @@ def open_metadata_log(
     applied: Applied = NOT_APPLIED,
 ) -> MetadataLog:
     """The metadata log in a log directory, made when it is not there. `applied`: how far this node
-    is known to have applied it. MetadataDamage, OSError, CheckpointError, BrokerError.
+    is known to have applied it. Raises MetadataDamage, OSError, CheckpointError, BrokerError.
     """
     try:
         _check_leadership(files, log_directory, node_id)
@@ -151,7 +151,7 @@ def _remedy(damage: MetadataDamage, log_directory: str) -> str:
 
 def _check_leadership(files: IFileSystem, log_directory: str, node_id: int) -> None:
     """Records that a broker copied, or that a voter of a larger quorum got, are led by nobody but
-    who led them. MetadataDamage, OSError.
+    who led them. Raises MetadataDamage, OSError.
     """
     directory = posixpath.join(log_directory, DIRECTORY_NAME)
     if not holds_records(files, directory):

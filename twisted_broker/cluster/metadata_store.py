@@ -103,7 +103,8 @@ def open_directory(
     applied: Applied = NOT_APPLIED,
 ) -> Opened:
     """`__cluster_metadata-0` of a log directory, made when it is not there. `is_copy`: a broker's;
-    `applied`: it must reach that far. Slow. MetadataDamage, OSError, CheckpointError, BrokerError.
+    `applied`: it must reach that far. Slow.
+    Raises MetadataDamage, OSError, CheckpointError, BrokerError.
     """
     directory = posixpath.join(log_directory, DIRECTORY_NAME)
     config = LogConfig(cleanup_policy=frozenset(), max_message_bytes=INT_MAX, segment_jitter_ms=0)
@@ -217,7 +218,7 @@ class MetadataStore:
 
     def _reads(self, offset: int) -> Iterator[list[BatchView]]:
         """The batches from `offset` to the log end, as many at a time as one read holds: at
-        least one. CorruptRecordError, OSError.
+        least one. Raises CorruptRecordError, OSError.
         """
         while offset < self.end_offset:
             found = self.log.read(offset, READ_BYTES).slice
@@ -291,7 +292,7 @@ class MetadataStore:
             make_mark(self.files, self.directory, self.end_offset)
 
     def _mark_durable(self, offset: int) -> None:
-        """Everything below `offset` was synced. OSError. For the disk worker."""
+        """Everything below `offset` was synced. Raises OSError. For the disk worker."""
         if offset <= self._durable_mark:
             return
         now_ms, synced_ms = self.wall_ms(), self._mark_synced_ms

@@ -87,7 +87,7 @@ def change_partition(
     target = assignment or Assignment.of(partition)
     target_isr = list(partition.isr if isr is None else isr)
     target, target_isr = completed(target, target_isr) or (target, target_isr)
-    elr = _eligible(partition, target.replicas, target_isr, rules, unclean_shutdown)
+    elr = _next_elr(partition, target.replicas, target_isr, rules, unclean_shutdown)
     known = partition.last_known_elr if rules.elr else ()
     elected = elect(
         Candidates(target.replicas, target_isr, elr, known, partition.leader),
@@ -124,7 +124,7 @@ def change_partition(
     )
 
 
-def _eligible(
+def _next_elr(
     partition: PartitionRegistration,
     replicas: Sequence[int],
     isr: list[int],

@@ -29,7 +29,7 @@ class QuorumState(NamedTuple):
 
 
 def read_quorum_state(files: IFileSystem, directory: str) -> QuorumState | None:
-    """None when the node never took part. CheckpointError, OSError."""
+    """None when the node never took part. Raises CheckpointError, OSError."""
     path = posixpath.join(directory, NAME)
     content = read_whole(files, path)
     if content is None:
@@ -44,7 +44,7 @@ def read_quorum_state(files: IFileSystem, directory: str) -> QuorumState | None:
 
 
 def write_quorum_state(files: IFileSystem, directory: str, state: QuorumState) -> None:
-    """Durably. OSError."""
+    """Durably. Raises OSError."""
     fields = {
         "clusterId": "",
         "leaderId": state.leader_id,

@@ -117,7 +117,7 @@ def batch_records(batch: BatchView) -> list[Record]:
 
 def records_from(batch: BatchView, offset: int) -> list[Record]:
     """Those of a batch from `offset` on: an image may end within it, and nothing counts twice.
-    None of a control batch. WireError.
+    None of a control batch. Raises WireError.
     """
     if batch.is_control:
         return []

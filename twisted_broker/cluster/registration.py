@@ -1,7 +1,8 @@
 """A broker's registration with the controller: requested until it is granted, and again when the
 controller has lost it.
 
-Owns `Registration`, and the words for a node id that another process has.
+Owns `Registration`, the broker's side: what it sends, when it tries again, and what it logs about a
+refusal. The controller's side, which grants it, is `broker_registry.register`.
 
 1. A broker that starts waits for the session of whoever is registered under its id: mostly that is
    its own earlier incarnation, which died.
@@ -31,7 +32,7 @@ from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_me
 _logger = Logger()
 _RETRY_MS = 100
 # A retry cannot change these, only the operator can.
-_HOPELESS = frozenset(
+_FATAL_ERRORS = frozenset(
     {
         ErrorCode.INCONSISTENT_CLUSTER_ID,
         ErrorCode.UNSUPPORTED_VERSION,
@@ -98,53 +99,56 @@ class Registration:
     async def first(self) -> int:
         """The broker epoch, within `initial.broker.registration.timeout.ms`.
 
-        Raises BrokerError: hopeless, or not in time.
+        Raises BrokerError: one of `_FATAL_ERRORS`, or not in time.
         """
         deadline = self._runtime.now_ms() + self._config.integer(
             "initial.broker.registration.timeout.ms"
         )
         while True:
             try:
-                return await self._ask(max(deadline - self._runtime.now_ms(), 1))
+                return await self._register(max(deadline - self._runtime.now_ms(), 1))
             except BrokerError as error:
-                if error.code in _HOPELESS or self._runtime.now_ms() + _RETRY_MS >= deadline:
-                    raise self._in_words(error) from error
-                self._tell_refused(error)
+                if error.code in _FATAL_ERRORS or self._runtime.now_ms() + _RETRY_MS >= deadline:
+                    raise self._with_remedy(error) from error
+                self._log_refusal(error)
                 await self._channel.pause(_RETRY_MS)
 
     async def again(self) -> int:
         """The new broker epoch of a broker that runs.
 
-        Raises BrokerError: hopeless, or another process has the node id.
+        Raises BrokerError: one of `_FATAL_ERRORS`, or another process has the node id.
         """
         # Not the clean shutdown's: this process has written since.
         self._request.previous_broker_epoch = -1
         while True:
             try:
-                return await self._ask(None)
+                return await self._register(None)
             except BrokerError as error:
-                if error.code in _HOPELESS or error.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
-                    raise self._in_words(error) from error
-                self._tell_refused(error)
+                if (
+                    error.code in _FATAL_ERRORS
+                    or error.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+                ):
+                    raise self._with_remedy(error) from error
+                self._log_refusal(error)
                 await self._channel.pause(_RETRY_MS)
 
-    async def _ask(self, timeout_ms: int | None) -> int:
+    async def _register(self, timeout_ms: int | None) -> int:
         response = await self._channel.send_until_answered(self._request, 4, timeout_ms)
         check_answer(response.error_code)
         self._logged_code = None
         epoch: int = response.broker_epoch
         return epoch
 
-    def _tell_refused(self, error: BrokerError) -> None:
+    def _log_refusal(self, error: BrokerError) -> None:
         if error.code is not self._logged_code:
             self._logged_code = error.code
             _logger.info(
                 "the controller refuses the registration, retrying: {error}",
-                error=self._in_words(error),
+                error=self._with_remedy(error),
             )
 
-    def _in_words(self, error: BrokerError) -> BrokerError:
-        """With whose fault it is, and what to do, where the code alone does not say."""
+    def _with_remedy(self, error: BrokerError) -> BrokerError:
+        """The error with its cause and its remedy, where the code alone does not say."""
         node_id = self._config.node_id
         if error.code is ErrorCode.INVALID_REGISTRATION:
             words = (

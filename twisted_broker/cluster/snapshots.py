@@ -82,7 +82,7 @@ def snapshot_bytes(image: MetadataImage, wall_ms: int) -> Iterator[bytes]:
 def write_snapshot(
     files: IFileSystem, directory: str, image: MetadataImage, wall_ms: int
 ) -> SnapshotId:
-    """Writes the snapshot of an image, durably. OSError. Slow: for the disk worker."""
+    """Writes the snapshot of an image, durably. Raises OSError. Slow: for the disk worker."""
     snapshot = SnapshotId(image.offset + 1, image.epoch)
     write_aside(
         files,
@@ -135,6 +135,6 @@ def image_of(content: Buffer, snapshot: SnapshotId) -> MetadataImage:
 
 
 def remove_snapshots(files: IFileSystem, directory: str, snapshots: Iterable[SnapshotId]) -> None:
-    """Deletes snapshots that a newer one replaces. OSError."""
+    """Deletes snapshots that a newer one replaces. Raises OSError."""
     for snapshot in snapshots:
         files.remove(posixpath.join(directory, snapshot.file_name))

@@ -1,5 +1,5 @@
 """The assignment of a generation: from the leader's SyncGroup over its record to every member.
-Ring 0.
+Ring 0 (pure: docs/ARCHITECTURE.md 1).
 
 Owns `Assignment`.
 
@@ -66,7 +66,7 @@ class Assignment:
             given = dict(request.assignments)
             assignment = {member_id: given.get(member_id, b"") for member_id in group.members}
             self._effects.write(
-                group, group.snapshot(assignment), AssignmentStored(group.generation, assignment)
+                group, group.metadata(assignment), AssignmentStored(group.generation, assignment)
             )
 
     def write_ended(

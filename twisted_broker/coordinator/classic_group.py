@@ -1,4 +1,5 @@
-"""A classic group's state: members, protocols, generation, and the table of its states. Ring 0.
+"""A classic group's state: members, protocols, generation, and the table of its states.
+Ring 0 (pure: docs/ARCHITECTURE.md 1).
 
 Owns `ClassicGroup`, `ClassicGroupMember`, `ClassicGroupState`: what is true of a group, and which
 state may follow which. `membership.py`, `rebalance.py`, `assignment.py` and `static_members.py`
@@ -31,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from twisted_broker.coordinator.group_records import GroupSnapshot, MemberSnapshot
+from twisted_broker.coordinator.group_records import GroupMetadata, MemberSnapshot
 from twisted_broker.coordinator.subscription import MalformedSubscription, subscribed_topics
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -358,7 +359,7 @@ class ClassicGroup:
         assert name is not None
         return tuple((m.member_id, m.instance_id, m.protocols[name]) for m in self.members.values())
 
-    def snapshot(self, assignment: dict[str, bytes] | None = None) -> GroupSnapshot:
+    def metadata(self, assignment: dict[str, bytes] | None = None) -> GroupMetadata:
         """The group as a record, with `assignment` in place of the members' own where it is
         given.
         """
@@ -380,7 +381,7 @@ class ClassicGroup:
                     given,
                 )
             )
-        return GroupSnapshot(
+        return GroupMetadata(
             self.group_id,
             self.protocol_type or "",
             self.generation,
@@ -391,23 +392,23 @@ class ClassicGroup:
         )
 
 
-def group_from_snapshot(snapshot: GroupSnapshot, wall_ms: int) -> ClassicGroup:
+def group_from_metadata(metadata: GroupMetadata, wall_ms: int) -> ClassicGroup:
     """A group as its last record says: Stable with members, else Empty.
 
     Raises ValueError for a record that contradicts itself.
     """
-    group = ClassicGroup(snapshot.group_id, wall_ms)
-    group.generation, group.protocol_name = snapshot.generation, snapshot.protocol
-    group.protocol_type = snapshot.protocol_type or None
-    group.state_timestamp_ms = snapshot.state_timestamp_ms
-    if snapshot.members and (snapshot.protocol is None or not snapshot.protocol_type):
-        raise ValueError(f"group {snapshot.group_id!r} has members and no protocol")
-    for m in snapshot.members:
+    group = ClassicGroup(metadata.group_id, wall_ms)
+    group.generation, group.protocol_name = metadata.generation, metadata.protocol
+    group.protocol_type = metadata.protocol_type or None
+    group.state_timestamp_ms = metadata.state_timestamp_ms
+    if metadata.members and (metadata.protocol is None or not metadata.protocol_type):
+        raise ValueError(f"group {metadata.group_id!r} has members and no protocol")
+    for m in metadata.members:
         if m.member_id in group.members or (
             m.instance_id is not None and m.instance_id in group.static_members
         ):
-            raise ValueError(f"group {snapshot.group_id!r} has a member twice")
-        assert snapshot.protocol is not None
+            raise ValueError(f"group {metadata.group_id!r} has a member twice")
+        assert metadata.protocol is not None
         group.add(
             ClassicGroupMember(
                 m.member_id,
@@ -416,13 +417,13 @@ def group_from_snapshot(snapshot: GroupSnapshot, wall_ms: int) -> ClassicGroup:
                 m.client_host,
                 m.rebalance_timeout_ms,
                 m.session_timeout_ms,
-                {snapshot.protocol: m.subscription},
+                {metadata.protocol: m.subscription},
                 m.assignment,
             ),
-            snapshot.protocol_type,
+            metadata.protocol_type,
         )
-    if snapshot.leader in group.members:
-        group.leader = snapshot.leader
+    if metadata.leader in group.members:
+        group.leader = metadata.leader
     group.state = group.previous_state = STABLE if group.members else EMPTY
     group.subscribed_topics = group.compute_subscribed_topics()
     return group

@@ -7,8 +7,8 @@ between two of them.
    per key winning. A read may end in the middle of a batch, which the next read begins with; a
    batch larger than a read comes whole.
 2. Only the last value of a key is decoded: values wait as bytes, of about `PENDING_KEYS` keys at
-   most. While a transaction is open each record is decoded in its turn: a tombstone takes from
-   transactions what came before it.
+   most. While a transaction is open, records are decoded one by one in the order of the log: an
+   offset's tombstone also removes what open transactions wrote for its partition before it.
 3. Offsets of a transaction stay apart until its marker; those of an aborted one never show.
 4. Records that cannot be read are counted and skipped, and an older value of the same key counts:
    where there is one, the log is read once more, every record in its turn. A batch that cannot be
@@ -28,13 +28,13 @@ from collections.abc import Iterator
 
 from twisted.logger import Logger
 
-from twisted_broker.coordinator.classic_group import ClassicGroup, group_from_snapshot
+from twisted_broker.coordinator.classic_group import ClassicGroup, group_from_metadata
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard
 from twisted_broker.coordinator.group_entry import GroupEntry
 from twisted_broker.coordinator.group_offsets import GroupOffsets
 from twisted_broker.coordinator.group_records import (
+    GroupMetadata,
     GroupRecord,
-    GroupSnapshot,
     MalformedRecord,
     OffsetRecord,
     read_record,
@@ -84,17 +84,17 @@ class _Replay:
         "_latest",
         "_one_by_one",
         "_until_step",
+        "group_metadata",
         "offsets",
         "open_transactions",
         "position",
         "skipped",
-        "snapshots",
         "topic_names",
     )
 
     def __init__(self, position: int, one_by_one: bool = False) -> None:
         self.position = position
-        self.snapshots: dict[str, GroupSnapshot | None] = {}
+        self.group_metadata: dict[str, GroupMetadata | None] = {}
         self.offsets: dict[str, GroupOffsets] = {}
         self.open_transactions: dict[int, set[str]] = {}
         self.skipped = 0
@@ -172,9 +172,9 @@ class _Replay:
             return
         if isinstance(read, GroupRecord):
             if read.value is None:
-                self.snapshots.pop(read.group_id, None)
+                self.group_metadata.pop(read.group_id, None)
             else:
-                self.snapshots[read.group_id] = read.value
+                self.group_metadata[read.group_id] = read.value
         elif isinstance(read, OffsetRecord):
             self._replay_offset(read, record_offset, producer_id)
 
@@ -256,18 +256,18 @@ def _read(shard: CoordinatorShard, replayed: _Replay, end: int) -> Iterator[None
 
 
 def _create_groups(shard: CoordinatorShard, replayed: _Replay) -> Iterator[None]:
-    snapshots, offsets = replayed.snapshots, replayed.offsets
+    group_metadata, offsets = replayed.group_metadata, replayed.offsets
     number = 0
-    for name in snapshots:
-        _create_group(shard, name, snapshots[name], offsets.get(name))
-        snapshots[name] = None  # so that a million of them do not all go at the end
+    for name in group_metadata:
+        _create_group(shard, name, group_metadata[name], offsets.get(name))
+        group_metadata[name] = None  # so that a million of them do not all go at the end
         number += 1
         if number % FREEZE_EVERY == 0:
             _freeze_loaded()
         if number % GROUPS_PER_STEP == 0:
             yield
     for name, held in offsets.items():
-        if name not in snapshots and not held.is_empty():
+        if name not in group_metadata and not held.is_empty():
             _create_group(shard, name, None, held)
         number += 1
         if number % FREEZE_EVERY == 0:
@@ -277,17 +277,17 @@ def _create_groups(shard: CoordinatorShard, replayed: _Replay) -> Iterator[None]
 
 
 def _create_group(
-    shard: CoordinatorShard, name: str, snapshot: GroupSnapshot | None, offsets: GroupOffsets | None
+    shard: CoordinatorShard, name: str, metadata: GroupMetadata | None, offsets: GroupOffsets | None
 ) -> None:
-    shard.groups[name] = GroupEntry(_group(shard, name, snapshot), offsets)
+    shard.groups[name] = GroupEntry(_group(shard, name, metadata), offsets)
 
 
-def _group(shard: CoordinatorShard, group_id: str, snapshot: GroupSnapshot | None) -> ClassicGroup:
+def _group(shard: CoordinatorShard, group_id: str, metadata: GroupMetadata | None) -> ClassicGroup:
     wall_ms = shard.context.wall_ms()
-    if snapshot is None:
+    if metadata is None:
         return ClassicGroup(group_id, wall_ms)
     try:
-        return group_from_snapshot(snapshot, wall_ms)
+        return group_from_metadata(metadata, wall_ms)
     except ValueError as error:
         _logger.warn(
             "__consumer_offsets-{index}: {error}; the group starts empty",

@@ -146,7 +146,7 @@ class CoordinatorShard:
         written = maybeDeferred(
             lambda: self.append(
                 batch_of(
-                    [group_record(write.snapshot.group_id, write.snapshot)], self.context.wall_ms()
+                    [group_record(write.metadata.group_id, write.metadata)], self.context.wall_ms()
                 )
             )
         )

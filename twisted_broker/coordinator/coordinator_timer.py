@@ -1,4 +1,4 @@
-"""The timers of one shard's groups. Ring 0.
+"""The timers of one shard's groups. Ring 0 (pure: docs/ARCHITECTURE.md 1).
 
 Owns `CoordinatorTimer`.
 

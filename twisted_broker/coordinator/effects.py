@@ -1,4 +1,5 @@
-"""What the decisions on groups want done: requests answered, timers set, records written. Ring 0.
+"""What the decisions on groups want done: requests answered, timers set, records written.
+Ring 0 (pure: docs/ARCHITECTURE.md 1).
 
 Owns `GroupEffects`, the queue of one shard, and the effects in it.
 
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from twisted_broker.coordinator.classic_group import ClassicGroup, ClassicGroupMember, Token
-from twisted_broker.coordinator.group_records import GroupSnapshot
+from twisted_broker.coordinator.group_records import GroupMetadata
 from twisted_broker.coordinator.group_requests import JoinAnswer, SyncAnswer
 
 
@@ -104,7 +105,7 @@ class WriteGroup:
     """Appends the group's record."""
 
     group: ClassicGroup
-    snapshot: GroupSnapshot
+    metadata: GroupMetadata
     purpose: Purpose
 
 
@@ -149,5 +150,5 @@ class GroupEffects:
     def cancel(self, group: ClassicGroup, kind: TimerKind, member_id: str = "") -> None:
         self.queue.append(CancelTimer(group, kind, member_id))
 
-    def write(self, group: ClassicGroup, snapshot: GroupSnapshot, purpose: Purpose) -> None:
-        self.queue.append(WriteGroup(group, snapshot, purpose))
+    def write(self, group: ClassicGroup, metadata: GroupMetadata, purpose: Purpose) -> None:
+        self.queue.append(WriteGroup(group, metadata, purpose))

@@ -1,4 +1,5 @@
-"""The decisions on the classic groups of one shard, put together. Ring 0.
+"""The decisions on the classic groups of one shard, put together.
+Ring 0 (pure: docs/ARCHITECTURE.md 1).
 
 Owns `GroupMetadataManager`: the parts that decide, and what happens to a group without a
 request: timers, the end of a write, loading and unloading.
@@ -68,15 +69,15 @@ class GroupMetadataManager:
     def write_first_record(self, group: ClassicGroup) -> None:
         """The record of a group that a join has just made: empty, as Kafka's first one is."""
         members = group.members or group.pending_joins
-        snapshot = replace(
-            group.snapshot({}),
+        metadata = replace(
+            group.metadata({}),
             protocol_type="",
             protocol=None,
             leader=None,
             generation=0,
             members=(),
         )
-        self.effects.write(group, snapshot, GroupCreated(next(iter(members), "")))
+        self.effects.write(group, metadata, GroupCreated(next(iter(members), "")))
 
     def write_ended(
         self, group: ClassicGroup, purpose: Purpose, error: ErrorCode, wall_ms: int

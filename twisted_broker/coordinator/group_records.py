@@ -1,4 +1,5 @@
-"""Records of `__consumer_offsets`: bytes <-> offsets and groups. Ring 0.
+"""Records of `__consumer_offsets`: bytes <-> offsets and groups.
+Ring 0 (pure: docs/ARCHITECTURE.md 1).
 
 Owns which versions are written and what is made of what is read.
 
@@ -76,7 +77,7 @@ class MemberSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSnapshot:
+class GroupMetadata:
     """The content of one group record."""
 
     group_id: str
@@ -103,7 +104,7 @@ class GroupRecord:
     """`value` None: a tombstone."""
 
     group_id: str
-    value: GroupSnapshot | None
+    value: GroupMetadata | None
 
 
 KeyValue = tuple[bytes, bytes | None]
@@ -157,18 +158,18 @@ def offset_record(
     return key, _SHORT.pack(version) + encode(value, version)
 
 
-def group_record(group_id: str, snapshot: GroupSnapshot | None) -> KeyValue:
+def group_record(group_id: str, metadata: GroupMetadata | None) -> KeyValue:
     """The record of a group; None: its tombstone."""
     key = _SHORT.pack(GROUP) + encode(GroupMetadataKey(group=group_id), 0)
-    if snapshot is None:
+    if metadata is None:
         return key, None
     value = GroupMetadataValue(
-        protocol_type=snapshot.protocol_type,
-        generation=snapshot.generation,
-        protocol=snapshot.protocol,
-        leader=snapshot.leader,
-        current_state_timestamp=snapshot.state_timestamp_ms,
-        members=[_member_record(m) for m in snapshot.members],
+        protocol_type=metadata.protocol_type,
+        generation=metadata.generation,
+        protocol=metadata.protocol,
+        leader=metadata.leader,
+        current_state_timestamp=metadata.state_timestamp_ms,
+        members=[_member_record(m) for m in metadata.members],
     )
     return key, _SHORT.pack(GROUP_VERSION) + encode(value, GROUP_VERSION)
 
@@ -252,7 +253,7 @@ def _read_offset(value: bytes | None, record_offset: int) -> CommittedOffset | N
     )
 
 
-def _read_group(group_id: str, value: bytes | None) -> GroupSnapshot | None:
+def _read_group(group_id: str, value: bytes | None) -> GroupMetadata | None:
     if value is None:
         return None
     v = _read_value(GroupMetadataValue, value, NEWEST_GROUP_VERSION)
@@ -269,7 +270,7 @@ def _read_group(group_id: str, value: bytes | None) -> GroupSnapshot | None:
         )
         for m in v.members
     )
-    return GroupSnapshot(
+    return GroupMetadata(
         group_id,
         v.protocol_type,
         v.generation,

@@ -1,5 +1,5 @@
 """A classic group's rebalance: gather the members' joins, start a generation, hand out its
-assignment. Ring 0.
+assignment. Ring 0 (pure: docs/ARCHITECTURE.md 1).
 
 Owns `Rebalance`: when a rebalance begins, how long it waits for members, when it ends, and how a
 member leaves the group in it.
@@ -154,7 +154,7 @@ class Rebalance:
             return
         group.start_generation(wall_ms)
         if group.state is EMPTY:
-            effects.write(group, group.snapshot(), GroupEmptied())
+            effects.write(group, group.metadata(), GroupEmptied())
             return
         for member in group.members.values():
             effects.complete_join(

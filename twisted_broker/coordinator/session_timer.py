@@ -1,4 +1,5 @@
-"""A session's timer that counts only silence which this process could have heard. Ring 0.
+"""A session's timer that counts only silence which this process could have heard.
+Ring 0 (pure: docs/ARCHITECTURE.md 1).
 
 Owns `SessionTimer`, an `IDelayedCall`.
 
@@ -7,8 +8,8 @@ Owns `SessionTimer`, an `IDelayedCall`.
 2. A timer that comes due `SILENCE_STALL_SECONDS` late or more shows that this process was stopped
    (SIGSTOP, a machine suspended, a slow disk). Its client may have closed its connection meanwhile
    and be reconnecting: once, `RECONNECT_SECONDS` more are granted.
-3. It ends: `RECONNECT_SECONDS` later than it would, and what the clock is late, at the latest.
-   Setting it again begins all over.
+3. It fires at most `RECONNECT_SECONDS` plus the clock's own lateness after its time. Setting it
+   again begins all over.
 
 Source: our own. Kafka does neither: after a SIGSTOP its reaper races its network threads, and a
 consumer may lose its place in the group because its broker was stopped. A whole session more (what

@@ -1,4 +1,5 @@
-"""A static member that comes back: the same instance id under a new member id. Ring 0.
+"""A static member that comes back: the same instance id under a new member id.
+Ring 0 (pure: docs/ARCHITECTURE.md 1).
 
 Owns `StaticMembers`: the replacement in memory, its record, and the way back when that fails.
 
@@ -55,7 +56,7 @@ class StaticMembers:
         if group.state is STABLE and group.select_protocol() == group.protocol_name:
             effects.write(
                 group,
-                group.snapshot(),
+                group.metadata(),
                 StaticMemberReplaced(
                     request.instance_id,
                     old_member_id,

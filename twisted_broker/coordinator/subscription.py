@@ -1,5 +1,5 @@
 """Topic names out of a consumer's subscription (what JoinGroup's metadata holds in a group of type
-"consumer"). Ring 0.
+"consumer"). Ring 0 (pure: docs/ARCHITECTURE.md 1).
 
 1. Versions only ever append fields, so version 0's layout reads all of them.
 

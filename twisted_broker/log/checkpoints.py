@@ -38,7 +38,7 @@ _VERSION = "0"
 def write_aside(files: IFileSystem, path: str, content: bytes, sync: bool = True) -> None:
     """Replaces the file at `path` by `content`, in one step for every reader and every crash.
 
-    OSError.
+    Raises OSError.
     """
     aside = path + ".tmp"
     file = files.open(aside, create=True)
@@ -56,7 +56,7 @@ def write_aside(files: IFileSystem, path: str, content: bytes, sync: bool = True
 
 
 def sync_path(files: IFileSystem, path: str) -> None:
-    """Syncs a file that may have been removed meanwhile. OSError."""
+    """Syncs a file that may have been removed meanwhile. Raises OSError."""
     try:
         file = files.open(path)
     except FileNotFoundError:
@@ -104,7 +104,7 @@ def _text(rows: list[str]) -> bytes:
 def read_offsets(files: IFileSystem, directory: str, name: str) -> dict[TopicPartition, int]:
     """An offset checkpoint of a log directory; empty when absent or without content.
 
-    CheckpointError, OSError.
+    Raises CheckpointError, OSError.
     """
     path = posixpath.join(directory, name)
     content = read_whole(files, path)
@@ -122,7 +122,7 @@ def read_offsets(files: IFileSystem, directory: str, name: str) -> dict[TopicPar
 def write_offsets(
     files: IFileSystem, directory: str, name: str, offsets: Mapping[TopicPartition, int]
 ) -> None:
-    """Writes an offset checkpoint durably. OSError."""
+    """Writes an offset checkpoint durably. Raises OSError."""
     rows = [f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items())]
     write_aside(files, posixpath.join(directory, name), _text(rows))
 
@@ -147,7 +147,7 @@ def epochs_text(epochs: list[int], start_offsets: list[int]) -> bytes:
 
 def read_epochs(files: IFileSystem, path: str) -> list[tuple[int, int]]:
     """(epoch, start offset) rows of a leader-epoch checkpoint; empty when absent or without
-    content. CheckpointError, OSError.
+    content. Raises CheckpointError, OSError.
     """
     content = read_whole(files, path)
     if not content:  # Kafka makes the file before it first writes it
@@ -161,7 +161,7 @@ def read_epochs(files: IFileSystem, path: str) -> list[tuple[int, int]]:
 def write_partition_metadata(
     files: IFileSystem, directory: str, topic_id: bytes, sync: bool = True
 ) -> None:
-    """Writes the topic id of the partition in `directory`. OSError."""
+    """Writes the topic id of the partition in `directory`. Raises OSError."""
     write_aside(
         files,
         posixpath.join(directory, PARTITION_METADATA),
@@ -171,7 +171,7 @@ def write_partition_metadata(
 
 
 def read_partition_metadata(files: IFileSystem, directory: str) -> bytes | None:
-    """The topic id, None without the file. CheckpointError, OSError."""
+    """The topic id, None without the file. Raises CheckpointError, OSError."""
     path = posixpath.join(directory, PARTITION_METADATA)
     content = read_whole(files, path)
     if content is None:
@@ -190,7 +190,7 @@ def read_partition_metadata(files: IFileSystem, directory: str) -> bytes | None:
 
 
 def write_clean_shutdown(files: IFileSystem, directory: str, broker_epoch: int) -> None:
-    """Writes the clean shutdown file. OSError."""
+    """Writes the clean shutdown file. Raises OSError."""
     content = json.dumps(
         {"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")
     ).encode()
@@ -200,7 +200,7 @@ def write_clean_shutdown(files: IFileSystem, directory: str, broker_epoch: int) 
 def read_clean_shutdown(files: IFileSystem, directory: str) -> int | None:
     """The broker epoch in the clean shutdown file, -1 when it holds none, None without the file.
 
-    OSError.
+    Raises OSError.
     """
     content = read_whole(files, posixpath.join(directory, CLEAN_SHUTDOWN))
     if content is None:

@@ -31,7 +31,7 @@ def base_offset_of(name: str) -> int:
 
 
 def clean_up_after_crash(files: IFileSystem, directory: str) -> None:
-    """Brings the directory to exactly one state. OSError."""
+    """Brings the directory to exactly one state. Raises OSError."""
     # In this order: an unfinished swap must not be completed, and only then is it known which
     # indexes have a log.
     _remove_unfinished(files, directory)

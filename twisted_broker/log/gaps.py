@@ -47,7 +47,7 @@ class Gap(NamedTuple):
 
 def end_of(segment: LogSegment) -> int:
     """One above the last offset of a segment that is written no more, read from its index's last
-    entry on; -1 when it is not known. OSError.
+    entry on; -1 when it is not known. Raises OSError.
     """
     files, path, size = segment.log.pool.files, segment.log.path, segment.size
     if not size:

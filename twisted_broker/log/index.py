@@ -50,7 +50,7 @@ class Index:
         self._values: array[int] = array("i")
 
     def create(self) -> None:
-        """Starts without entries, without looking at the file: it is new or worthless."""
+        """Empties it, in memory and on disk, without reading the file: it is new or worthless."""
         self._keys, self._values = array(self._key_type), array("i")
         file = self.file.create()
         if file.size():

@@ -277,7 +277,8 @@ class Log:
         `max_bytes` of one segment.
 
         With `min_one_message` a first batch beyond `max_bytes` comes whole; else it is truncated
-        (`first_entry_incomplete`). BrokerError OFFSET_OUT_OF_RANGE. The slice must be released.
+        (`first_entry_incomplete`).
+        Raises BrokerError OFFSET_OUT_OF_RANGE. The slice must be released.
         """
         segments = self.segments
         if (
@@ -681,7 +682,7 @@ class Log:
 
     def finish(self) -> Callable[[], None]:
         """Completes indexes and writes a producer snapshot; returns what must then run on the disk
-        worker. OSError.
+        worker. Raises OSError.
 
         When that has run, records, epochs, transactions and producers are durable; `release_files`
         comes last. Indexes are not synced: lost ones are rebuilt. With the recovery point at the
@@ -710,7 +711,7 @@ class Log:
     def rename_directory(self, directory: str) -> None:
         """Moves the log to another name in the same log directory; slices stay readable.
 
-        OSError.
+        Raises OSError.
         """
         self.pool.files.rename(self.directory, directory)
         self.producers.directory = directory

@@ -107,7 +107,7 @@ class LogDirectory:
         """Locks the directory and makes sure it is ours; formats a new one. `before_format` is
         called when it is known to be ours, before it has the cluster's id.
 
-        LogDirMismatch, CheckpointError, OSError.
+        Raises LogDirMismatch, CheckpointError, OSError.
         """
         if not self.files.is_directory(self.path):
             self._make(self.path)
@@ -140,7 +140,7 @@ class LogDirectory:
             write_meta_properties(self.files, self.path, properties)
 
     def _make(self, path: str) -> None:
-        """Makes the directory and those above it that are missing, each durably. OSError."""
+        """Makes the directory and those above it that are missing, each durably. Raises OSError."""
         parent = posixpath.dirname(path)
         if not self.files.is_directory(parent):
             self._make(parent)
@@ -161,7 +161,7 @@ class LogDirectory:
     def load(self, config: LogConfig, wall_ms: int) -> list[Log]:
         """Opens every log of the directory, all with `config`.
 
-        Slow: runs on the disk worker. OSError.
+        Slow: runs on the disk worker. Raises OSError.
         """
         logs = self._load_logs(config, wall_ms)
         self.loaded = True
@@ -217,7 +217,7 @@ class LogDirectory:
     ) -> Log:
         """Opens or makes one log; what it deletes while loading goes at once.
 
-        OSError, BrokerError INCONSISTENT_TOPIC_ID.
+        Raises OSError, BrokerError INCONSISTENT_TOPIC_ID.
         """
         return load_log(
             self.pool,
@@ -238,7 +238,7 @@ class LogDirectory:
     ) -> Log:
         """A new log; one that somebody left in its place is opened.
 
-        OSError, BrokerError INCONSISTENT_TOPIC_ID.
+        Raises OSError, BrokerError INCONSISTENT_TOPIC_ID.
         """
         path = posixpath.join(self.path, str(partition))
         if self.files.exists(path):
@@ -248,12 +248,12 @@ class LogDirectory:
         return new_log(self.pool, path, partition, topic_id, config, wall_ms, self.random)
 
     def write_clean_shutdown(self, broker_epoch: int) -> None:
-        """The last thing a clean stop writes. OSError."""
+        """The last thing a clean stop writes. Raises OSError."""
         checkpoints.write_clean_shutdown(self.files, self.path, broker_epoch)
 
     def write_topic_ids(self) -> None:
         """Writes `partition.metadata` of new logs: on the disk worker, for all that came since.
-        `sync_names` makes them durable. OSError.
+        `sync_names` makes them durable. Raises OSError.
         """
         waiting = self.without_id
         while waiting:
@@ -269,7 +269,7 @@ class LogDirectory:
             waiting.popleft()
 
     def sync_names(self) -> None:
-        """Makes `partition.metadata` of some new logs durable: on the disk worker. OSError.
+        """Makes `partition.metadata` of some new logs durable: on the disk worker. Raises OSError.
 
         A log whose records outlive a power failure and whose topic id does not would be taken for
         one of another topic of its name.

@@ -33,7 +33,7 @@ class MetaProperties:
 
 
 def read_meta_properties(files: IFileSystem, directory: str) -> MetaProperties | None:
-    """None when the directory was never formatted. CheckpointError, OSError."""
+    """None when the directory was never formatted. Raises CheckpointError, OSError."""
     path = posixpath.join(directory, NAME)
     content = read_whole(files, path)
     if content is None:
@@ -65,7 +65,7 @@ def _parse(text: str) -> MetaProperties:
 
 
 def write_meta_properties(files: IFileSystem, directory: str, properties: MetaProperties) -> None:
-    """Writes version 1 durably. OSError."""
+    """Writes version 1 durably. Raises OSError."""
     assert properties.cluster_id is not None and properties.node_id is not None
     lines = [
         "#",

@@ -55,7 +55,7 @@ _MAX_SEQUENCE = 2**31 - 1
 def recover_producer_batches(
     segments: Iterable[LogSegment], producers: Iterable[ProducerEntry]
 ) -> None:
-    """Completes the batches of `producers` out of `segments`, newest first. OSError."""
+    """Completes the batches of `producers` out of `segments`, newest first. Raises OSError."""
     wanted = {entry.producer_id: entry for entry in producers if _lacks_batches(entry)}
     if not wanted:
         return
@@ -120,7 +120,7 @@ def _headers_backwards(segments: Iterable[LogSegment]) -> Iterator[BatchHeader]:
 
 def _headers(file: IFile, start: int, end: int, most: int) -> list[BatchHeader]:
     """Those from byte `start`, a batch's first, to `end`; one more than `most` when there are
-    more. CorruptRecordError.
+    more. Raises CorruptRecordError.
     """
     found: list[BatchHeader] = []
     near = file.read_at(start, end - start) if end - start <= _READ_WHOLE_BYTES else b""

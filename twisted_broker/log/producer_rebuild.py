@@ -110,7 +110,8 @@ class ProducerRebuild:
         self._fail = lambda error: refusal
 
     def after_load(self, wall_ms: int, recovered: frozenset[int] = frozenset()) -> None:
-        """Newest snapshot, the batches since, and those before that may be sent again. OSError.
+        """Newest snapshot, the batches since, and those before that may be sent again.
+        Raises OSError.
 
         Slow where much was written since that snapshot. `recovered` are base offsets of segments
         whose transaction index is empty and must be filled again.
@@ -121,7 +122,7 @@ class ProducerRebuild:
         self._replay(recovered)
 
     def after_truncation(self, wall_ms: int) -> None:
-        """As `after_load`, but what takes long goes on behind it, in slices. OSError."""
+        """As `after_load`, but what takes long goes on behind it, in slices. Raises OSError."""
         producers, end, disk = self._producers, self._segments.log_end_offset, self._durability.disk
         # The transaction indexes hold all below the new end, as far as an unfinished rebuild
         # before had filled them.
@@ -188,7 +189,7 @@ class ProducerRebuild:
                 self._fail(failure)
 
     def _run(self, disk: IDiskWorker) -> None:
-        """Goes on as long as the worker answers at once. OSError."""
+        """Goes on as long as the worker answers at once. Raises OSError."""
         if self._running:
             return
         self._running = True
@@ -312,7 +313,7 @@ def _add(
 def _read_slice(files: IFileSystem, path: str, position: int, end: int, start: int) -> _Slice:
     """The next headers of the file, of batches at `start` and above.
 
-    On the disk worker. OSError.
+    On the disk worker. Raises OSError.
     """
     found: list[tuple[BatchHeader, BatchView | None]] = []
     last_offset, left = -1, SLICE_HEADERS

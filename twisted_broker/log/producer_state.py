@@ -213,7 +213,10 @@ class ProducerStateManager:
         return posixpath.join(self.directory, snapshot_name(offset))
 
     def take_snapshot(self, sync: bool = False) -> int:
-        """Writes a snapshot at the map's end unless there is one; its offset, or -1. OSError."""
+        """Writes a snapshot at the map's end unless there is one; its offset, or -1.
+
+        Raises OSError.
+        """
         offset = self.map_end_offset
         if offset <= self.last_snapshot_offset or self.rebuilt is not None:
             return -1

@@ -30,7 +30,8 @@ def read_segments(
     """Batches from the one that holds `offset` on, up to `upto`, about `max_bytes` of one segment.
 
     With `min_one_message` a first batch beyond `max_bytes` comes whole; else it is truncated
-    (`first_entry_incomplete`). The slice must be released. OSError, BrokerError CORRUPT_MESSAGE.
+    (`first_entry_incomplete`). The slice must be released.
+    Raises OSError, BrokerError CORRUPT_MESSAGE.
     """
     if offset >= upto.offset:
         return _nothing(segments, offset, upto, read_committed)
@@ -80,7 +81,7 @@ def _aborted(
 
 
 def aborted_transactions(segments: LogSegments, offset: int, upper_bound: int) -> list[AbortedTxn]:
-    """Aborted transactions that touch [offset, upper_bound). OSError."""
+    """Aborted transactions that touch [offset, upper_bound). Raises OSError."""
     found: list[AbortedTxn] = []
     row = max(0, segments.row_of(offset))
     while (segment := segments.at(row)) is not None and not segment.txn_index.collect(

@@ -45,7 +45,7 @@ def new_log(
     random: IRandom,
 ) -> Log:
     """An empty log in a directory that is not there yet. `partition.metadata` is left to the
-    caller. OSError.
+    caller. Raises OSError.
 
     A topic may have a thousand partitions, all made in one turn of the reactor: nothing is read,
     listed or opened twice here.
@@ -192,7 +192,7 @@ def _delete_from(log: Log, bases: list[int], wall_ms: int) -> None:
 
 def recover_segment(log: Log, segment: LogSegment) -> int:
     """Checks every batch, rebuilds indexes and epochs, truncates at the first bad byte;
-    returns the bytes dropped. OSError.
+    returns the bytes dropped. Raises OSError.
     """
     file = segment.log.open()
     end = file.size()

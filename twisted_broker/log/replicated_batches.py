@@ -19,7 +19,7 @@ from twisted_broker.wire.records import BatchView, iterate_batches
 def replicated_batches(records: Buffer, leader_epoch: int) -> list[BatchView]:
     """The whole batches up to the first one of an epoch above `leader_epoch` (-1: any).
 
-    BrokerError.
+    Raises BrokerError.
     """
     batches: list[BatchView] = []
     expected = -1

@@ -25,7 +25,7 @@ _Old = Callable[[LogSegment, LogSegment | None], bool]
 def delete_old_segments(log: Log, wall_ms: int) -> int:
     """Applies all rules that the log's policy allows; returns the number of segments deleted.
 
-    BrokerError.
+    Raises BrokerError.
     """
     log.check_online()
     try:

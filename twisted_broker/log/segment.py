@@ -105,7 +105,7 @@ class LogSegment:
     # -- making and opening
 
     def create(self, preallocate_bytes: int = 0) -> None:
-        """Makes the files, empty. OSError."""
+        """Makes the files, empty. Raises OSError."""
         file = self.log.create()
         # Left by a crash in the middle of a roll, or preallocated.
         if file.size():
@@ -118,7 +118,7 @@ class LogSegment:
         self.max_timestamp, self.full = -1, False
 
     def reset_indexes(self) -> None:
-        """Empties all indexes and publishes nothing: `publish` fills them again. OSError."""
+        """Empties all indexes and publishes nothing: `publish` fills them again. Raises OSError."""
         self.offset_index.create()
         self.time_index.create()
         self.txn_index.reset()
@@ -139,7 +139,7 @@ class LogSegment:
         return self.txn_index.is_sound()
 
     def open(self) -> None:
-        """Takes the size from the file. OSError."""
+        """Takes the size from the file. Raises OSError."""
         self.size = self.log.pool.files.size(self.log.path)
 
     def load_timestamps(self) -> None:
@@ -208,7 +208,7 @@ class LogSegment:
     def write(self, buffers: Sequence[Buffer], size_in_bytes: int) -> None:
         """Writes bytes behind the published end, in one call.
 
-        `publish` makes their batches visible. OSError.
+        `publish` makes their batches visible. Raises OSError.
         """
         self.log.open().write_at(self.size, buffers)
 
@@ -250,7 +250,8 @@ class LogSegment:
 
     def become_inactive(self) -> bool:
         """Completes and trims the indexes of a segment that is written no more; whether a
-        preallocated tail of the records went, which a sync before this one does not cover. OSError.
+        preallocated tail of the records went, which a sync before this one does not cover.
+        Raises OSError.
         """
         if self.max_timestamp >= 0:
             self.time_index.append(
@@ -263,7 +264,7 @@ class LogSegment:
         return trimmed
 
     def trim(self) -> bool:
-        """Truncates preallocated tails; whether the records had one. OSError."""
+        """Truncates preallocated tails; whether the records had one. Raises OSError."""
         self.offset_index.trim()
         self.time_index.trim()
         if self.log.open().size() <= self.size:
@@ -355,7 +356,7 @@ class LogSegment:
     def position_of(self, offset: int) -> int:
         """The first byte of the batch that holds `offset` or follows it; the end without one.
 
-        CorruptRecordError.
+        Raises CorruptRecordError.
         """
         place = self.locate(offset) if self.size else None
         return self.size if place is None else place.position
@@ -368,7 +369,7 @@ class LogSegment:
         return scan_headers(self.log.open(), self.position_of(offset), self.size)
 
     def load(self, position: int, header: BatchHeader) -> BatchView:
-        """The whole batch of this header. OSError."""
+        """The whole batch of this header. Raises OSError."""
         return BatchView(self.log.open().read_at(position, LOG_OVERHEAD + header[LENGTH]))
 
     # -- truncating and removing
@@ -376,7 +377,7 @@ class LogSegment:
     def truncate_to(self, offset: int, wall_ms: int) -> int:
         """Drops the batch that holds `offset` and all behind it; returns the bytes dropped.
 
-        OSError.
+        Raises OSError.
         """
         place = self.locate(offset)
         # Indexes before the file: an entry must never point behind the end.
@@ -393,7 +394,7 @@ class LogSegment:
         return dropped
 
     def truncate_at(self, position: int) -> None:
-        """Makes `position` the end. OSError."""
+        """Makes `position` the end. Raises OSError."""
         self.size = position
         self.log.truncate(position)
         self._bytes_since_index = 0
@@ -419,7 +420,10 @@ class LogSegment:
             file.path = posixpath.join(directory, posixpath.basename(file.path))
 
     def mark_deleted(self) -> list[str]:
-        """Renames the files to `.deleted`; returns their paths, to be removed later. OSError."""
+        """Renames the files to `.deleted`; returns their paths, to be removed later.
+
+        Raises OSError.
+        """
         paths = []
         for file in self.files():
             if file.pool.files.exists(file.path):

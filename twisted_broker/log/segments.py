@@ -121,7 +121,7 @@ class LogSegments:
         self.active = segment
 
     def create(self, base_offset: int, wall_ms: int) -> LogSegment:
-        """Makes a new, empty, active segment. OSError."""
+        """Makes a new, empty, active segment. Raises OSError."""
         segment = self.make(base_offset, wall_ms)
         segment.create(self.config.segment_bytes if self.config.preallocate else 0)
         self.add(segment)
@@ -191,7 +191,7 @@ class LogSegments:
     def remove_above(self, offset: int) -> None:
         """Deletes the segments whose base offset is above `offset`; slices of them are gone.
 
-        OSError.
+        Raises OSError.
         """
         # From the top: after a crash in between, what is left is the beginning of the log without a
         # hole.
@@ -205,7 +205,7 @@ class LogSegments:
     def set_aside_above(self, offset: int, suffix: str) -> int:
         """As `remove_above`, but the record files are kept under another name; their number.
 
-        OSError.
+        Raises OSError.
         """
         count, files = 0, self.pool.files
         for segment in self._all:
@@ -218,11 +218,11 @@ class LogSegments:
         return count
 
     def remove_all(self) -> None:
-        """Deletes every segment; `create` must follow. OSError."""
+        """Deletes every segment; `create` must follow. Raises OSError."""
         self.remove_above(-1)
 
     def remove_first(self) -> LogSegment:
-        """Deletes the oldest segment; its slices stay readable. OSError."""
+        """Deletes the oldest segment; its slices stay readable. Raises OSError."""
         segment = self._all[0]
         self._drop(0)
         self._delete(segment)

@@ -1,4 +1,5 @@
-"""Other brokers as the metadata image shows them: the answers a leader needs for its ISR.
+"""What a leader must know of other brokers: fenced or not, shutting down, broker epoch, rack; all
+read from the metadata image.
 
 Source: KRAFT 3.6; Kafka's `Partition.isReplicaIsrEligible`. Not here: the image
 (`image`).

@@ -305,7 +305,7 @@ def _counts_as(partition: Partition, replica: RemoteReplica, log: Log, now: Mome
         return "in the ISR"
     if replica.is_caught_up(
         log.log_end_offset, now.monotonic_ms, partition.max_lag_ms
-    ) and partition.is_eligible(replica):
+    ) and partition.is_isr_eligible(replica):
         return "caught up, about to be proposed"
     return None
 

@@ -10,6 +10,9 @@ truncate (`truncation_for`), and where to go on when the leader no longer has wh
    older one and is not complete: the next request is about that one.
 3. An offset reset without a truncation keeps all that the log has, or nothing of it.
 
+Called by `followed_replicas` (`truncate`, `offset_reset_for`), which then calls
+`Partition.truncate_to` or `truncate_fully_and_start_at`.
+
 Source: RL 6.3, 6.5; KIP-101, KIP-279; Kafka's `AbstractFetcherThread.getOffsetTruncationState`,
 `fetchOffsetAndApplyTruncateAndBuild`. Not here: when, and for whom (`fetcher`,
 `fetcher_state`), the truncation itself (`Partition.truncate_to`).

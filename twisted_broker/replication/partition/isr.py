@@ -13,6 +13,9 @@ Owns three sealed states, and what the controller's answer makes of a pending on
 2. A state is immutable; a pending one remembers the committed one it came from. Only a committed
    one can expand or shrink: one change at a time.
 
+Where it changes: `Partition.maybe_expand_isr` (a follower's fetch), `Partition.maybe_shrink_isr`
+(the replica manager's timer), `Partition.alter_partition_answered`.
+
 Source: RL 2.5; Kafka's `PartitionState`, `Partition.handleAlterPartitionError`; KIP-497. Not here:
 who may join or must leave (`partition`), the way to the controller
 (`cluster.alter_partition_manager`).

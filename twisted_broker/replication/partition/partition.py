@@ -12,8 +12,9 @@ Owns its role, its in-sync replicas and what moves its high watermark.
 
 1. A leader is in its own ISR; a follower's ISR is empty. Leader epochs and partition epochs
    only grow; older metadata changes nothing.
-2. The high watermark moves forward only, to the least log end of the maximal ISR and of those about
-   to join it, and not at all while the ISR is below the minimum (RL 2.3).
+2. A leader's high watermark moves forward only, to the least log end of the maximal ISR and of
+   those about to join it, and not at all while the ISR is below the minimum (RL 2.3). A
+   follower's is the lesser of its log end and the leader's high watermark, and may go back.
 3. At most one ISR change is on its way (RL 2.5): while it is, nothing else is proposed. A follower
    joins when its log end reached the high watermark and the start of the leader epoch; it leaves
    when it was not caught up for `replica.lag.time.max.ms`, but never while it is at the leader's
@@ -467,7 +468,7 @@ class Partition:
         self.history.following_failed(reason, now_ms)
 
     # the in-sync replicas
-    def is_eligible(self, replica: RemoteReplica) -> bool:
+    def is_isr_eligible(self, replica: RemoteReplica) -> bool:
         """KRAFT 3.6: not fenced, not shutting down, fetching under the broker epoch that it
         registered (KIP-903).
         """
@@ -484,7 +485,7 @@ class Partition:
             log is None
             or not isinstance(state, CommittedIsr)
             or replica.broker_id in state.isr
-            or not self.is_eligible(replica)
+            or not self.is_isr_eligible(replica)
         ):
             return
         # Not by the high watermark alone: a new leader's may be below what was committed before it.
@@ -595,7 +596,7 @@ class Partition:
                 broker_id in maximal_isr
                 or (
                     replica.is_caught_up(leader_end.offset, now_ms, self.max_lag_ms)
-                    and self.is_eligible(replica)
+                    and self.is_isr_eligible(replica)
                 )
             ):
                 least = replica.log_end

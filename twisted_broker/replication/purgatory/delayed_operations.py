@@ -8,8 +8,10 @@ outcomes they complete.
 2. Time-out is an answer too: what is not satisfied gets REQUEST_TIMED_OUT; a fetch is simply read
    again.
 
-Woken by the effects in `ReplicaManager._event_table`; a follower's fetch by its idle partitions,
-too (`idle_partitions`).
+What wakes them: an event of a partition -> an effect in `ReplicaManager._event_table` ->
+`Purgatory.check_and_complete(partition)` -> `is_complete` here; a metadata delta wakes DeleteRecords
+(`check_all`). A follower's fetch is also woken through its session, by the first event of an idle
+partition (`idle_partitions`).
 
 Source: RL 1.7, 1.9, 2.8; Kafka's `DelayedProduce`, `DelayedFetch`, `DelayedDeleteRecords`. Not
 here: waiting (`purgatory`).

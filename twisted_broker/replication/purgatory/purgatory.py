@@ -5,14 +5,16 @@ Owns the lists of what waits, by key, and the Deferreds that are fired when it w
 1. An operation completes exactly once: by its condition, by its time, or because its waiter gave up
    (`cancel()`).
 2. Try, watch on every key, try again: no event between is lost.
-3. `check` looks at everything under a key first and fires Deferreds afterwards; it is called from
-   the event queue only, so completing an operation never re-enters the code that caused it.
+3. `check_and_complete` tries everything under a key first and fires Deferreds afterwards. It is
+   called from the event queue, never in the middle of a change, so completing an operation never
+   re-enters the code that caused it.
 4. Completed operations leave the lists when their number passes `purge_interval`, or when their key
    is looked at.
-5. One that raises when tried is completed and logged; the others go on.
+5. One that raises when tried is completed and logged once it is watched; the others go on. At the
+   first try, before that, it raises to the caller.
 
-Woken by the effects in `ReplicaManager._event_table` (`check`, `check_all`, `complete_all`), and by
-the timing wheel.
+Woken by the effects in `ReplicaManager._event_table` (`check_and_complete`), after a metadata delta
+(`check_all`, DeleteRecords only), by the timing wheel, and at shutdown (`complete_all`).
 
 Source: RL 4.1, 4.3; Kafka's `DelayedOperationPurgatory`. Not here: the conditions
 (`delayed_operations`), time (`timing_wheel`).

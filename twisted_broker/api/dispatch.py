@@ -145,7 +145,7 @@ class BoundRoute:
     def unwritable(self) -> list[Any]:
         """The body for an answer that cannot be written: never one that looks like success.
 
-        WireError where the API has no error of its own.
+        Raises WireError where the API has no error of its own.
         """
         if not self.refused_as_a_whole:
             raise WireError(f"the answer of {self.route.name} v{self.version} cannot be written")

@@ -702,7 +702,7 @@ class Log:
         self.segments.close()
 
     def close(self) -> None:
-        """A clean end in one go. OSError; slow."""
+        """A clean end in one go. Slow. Raises OSError."""
         self.finish()()
         if self.failed is None:
             self.durability.recovery_point = self.log_end_offset
@@ -718,7 +718,7 @@ class Log:
         self.segments.move(directory)
 
     def delete(self) -> None:
-        """Closes and deletes all files. OSError; slow."""
+        """Closes and deletes all files. Slow. Raises OSError."""
         self.segments.close()
         if self.failed is None:
             self.set_failed(OSError("the log is deleted"))

@@ -72,8 +72,8 @@ def load_log(
     random: IRandom | None = None,
     sync: bool = True,
 ) -> Log:
-    """The log in `directory`, made when it is not there. `clean`: nothing needs checking. OSError;
-    BrokerError INCONSISTENT_TOPIC_ID.
+    """The log in `directory`, made when it is not there. `clean`: nothing needs checking.
+    Raises OSError, BrokerError INCONSISTENT_TOPIC_ID.
 
     Offsets that are missing before a segment are noted in `log.gap`, which `gaps.resolve_gap`
     decides about. Without `sync` a new directory and its `partition.metadata` are left for the

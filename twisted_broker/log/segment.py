@@ -364,7 +364,7 @@ class LogSegment:
     def headers_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of each batch (magic 2) from the one that holds `offset` on.
 
-        CorruptRecordError at damage.
+        Raises CorruptRecordError at damage.
         """
         return scan_headers(self.log.open(), self.position_of(offset), self.size)
 

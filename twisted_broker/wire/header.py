@@ -62,7 +62,7 @@ class RequestHeader:
 
 
 def is_flexible(api_key: int, api_version: int) -> bool:
-    """WireError for a key that does not exist."""
+    """Raises WireError for a key that does not exist."""
     if not 0 <= api_key < len(FLEXIBLE_FROM):
         raise WireError(f"there is no API {api_key}")
     return api_version >= FLEXIBLE_FROM[api_key]

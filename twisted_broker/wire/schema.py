@@ -108,7 +108,7 @@ _SLICED: dict[tuple[type[Message], int, str], Any] = {}
 
 def decode(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> M:
     """The message that starts at `offset` and, unless `allows_trailing_bytes`, fills `buffer` to
-    its end. WireError when it does not.
+    its end. Raises WireError when it does not.
     """
     try:
         return decode_few(cls, buffer, version, offset)

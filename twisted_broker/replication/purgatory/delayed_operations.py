@@ -9,9 +9,9 @@ outcomes they complete.
    again.
 
 What wakes them: an event of a partition -> an effect in `ReplicaManager._event_table` ->
-`Purgatory.check_and_complete(partition)` -> `is_complete` here; a metadata delta wakes DeleteRecords
-(`check_all`). A follower's fetch is also woken through its session, by the first event of an idle
-partition (`idle_partitions`).
+`Purgatory.check_and_complete(partition)` -> `is_complete` here. A metadata delta wakes
+DeleteRecords, too (`check_all`). A follower's fetch is also woken through its session, by the first
+event of an idle partition (`idle_partitions`).
 
 Source: RL 1.7, 1.9, 2.8; Kafka's `DelayedProduce`, `DelayedFetch`, `DelayedDeleteRecords`. Not
 here: waiting (`purgatory`).

@@ -124,6 +124,15 @@ def test_the_first_gap_counts() -> None:
     assert loaded(without(disk_with_segments(), 4, 6, 10)).gap == Gap(4, 8, True)
 
 
+@pytest.mark.parametrize("clean", [False, True])
+def test_an_empty_file_in_the_middle_is_a_gap(clean: bool) -> None:
+    """A loss of power kept the names of two segments and the records of the second only."""
+    disk = disk_with_segments()
+    disk.cut(f"{DIRECTORY}/{file_name(6, '.log')}", 0)
+    log = loaded(disk, clean=clean)
+    assert log.gap == Gap(6, 8, not clean)
+
+
 def test_compacted_topics_have_gaps_and_keep_them() -> None:
     """RL 3.6: what the cleaner took is not missed."""
     log = loaded(without(disk_with_segments(), 6), clean=True)

@@ -51,7 +51,8 @@ def end_of(segment: LogSegment) -> int:
     """
     files, path, size = segment.log.pool.files, segment.log.path, segment.size
     if not size:
-        return -1
+        # Its records were lost, and the name of the next segment was not.
+        return segment.base_offset
     file = files.open(path, read_only=True)
     try:
         for start in {_last_indexed(segment): None, 0: None}:

@@ -406,7 +406,7 @@ def test_many_partitions_are_taken_over_in_several_turns() -> None:
         def leadership_lost(self, topic_partition: object, leader_epoch: int) -> None:
             """At the stop."""
 
-    manager.leadership_listeners.append(Observer())
+    manager.subscribe(Observer())
     create(house, "wide", 120)
     assert [(count, seen.count(count)) for count in sorted(set(seen))] == [
         (50, 50),

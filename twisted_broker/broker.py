@@ -29,7 +29,7 @@ from twisted.internet.defer import ensureDeferred
 from twisted.internet.error import CannotListenError
 from twisted.logger import Logger
 
-from twisted_broker.api.context import BrokerParts, Listener
+from twisted_broker.api.context import BrokerParts
 from twisted_broker.api.dispatch import BoundRoute, Dispatcher
 from twisted_broker.cluster.metadata_check import MetadataDamage, recover_hint
 from twisted_broker.config import BrokerConfig, LiveConfig
@@ -46,6 +46,8 @@ from twisted_broker.net.connection_limits import (
 )
 from twisted_broker.net.listeners import (
     ConfiguredListener,
+    Listener,
+    ListenerName,
     ListenerPlan,
     OpenListeners,
     plan_listeners,
@@ -127,7 +129,6 @@ class Broker:
         self.log_manager = LogManager(
             runtime,
             config,
-            self.cluster_id,
             directory_failed=self._directory_failed,
             most_files=self._shares.files,
         )
@@ -142,7 +143,7 @@ class Broker:
         )
         self._request_bytes = RequestBytes(config.integer("queued.max.request.bytes"))
         self._undo: list[Callable[[], Awaitable[None]]] = []
-        self._turns = Turns(runtime.clock)
+        self._turns = Turns(runtime.clock, runtime.marks)
         self._controller: Controller | None = None
         self.role: BrokerComponents | None = None
         self.parts = self._make_parts({})
@@ -203,7 +204,7 @@ class Broker:
         from twisted_broker.cluster.cluster_id import fetch_cluster_id
 
         found = await fetch_cluster_id(self.runtime, self._controllers(), lambda: self._stopping)
-        self.cluster_id = self.log_manager.cluster_id = found
+        self.cluster_id = found
         self.parts = self._make_parts({})
 
     def served(self) -> list[BoundRoute]:
@@ -237,11 +238,12 @@ class Broker:
         is_controller = "controller" in self.roles
         try:
             await self.log_manager.start(
-                {self.metadata_directory: self._format_metadata} if is_controller else None
+                self.cluster_id,
+                {self.metadata_directory: self._format_metadata} if is_controller else None,
             )
         except GeneratorExit:  # this coroutine is thrown away: nothing may be waited for
             for directory in self.log_manager.directories.by_path.values():
-                directory.disk.stop()
+                directory.stop_workers()
                 directory.release()
             raise
         except BaseException:
@@ -307,9 +309,7 @@ class Broker:
     async def _listen(self, endpoint: ConfiguredListener, is_controller: bool) -> Listener:
         """Opens a port; for a broker's port, clients wait until they are let in."""
         advertised = self.plan.advertised.get(endpoint.name, endpoint)
-        dispatcher = Dispatcher(
-            self.parts, Listener(endpoint.name, advertised.host, advertised.port, is_controller)
-        )
+        dispatcher = Dispatcher(self.parts, ListenerName(endpoint.name, is_controller))
         factory = ConnectionFactory(
             self.runtime,
             dispatcher,
@@ -323,11 +323,11 @@ class Broker:
         )
         self._factories.append(factory)
         self._dispatchers.append(dispatcher)
-        dispatcher.listener = await self._open.open(
+        listener = await self._open.open(
             endpoint, factory, advertised, is_controller, start_accepting=is_controller
         )
-        self.listeners.append(dispatcher.listener)
-        return dispatcher.listener
+        self.listeners.append(listener)
+        return listener
 
     async def _start_broker(self) -> None:
         from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager

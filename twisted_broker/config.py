@@ -523,6 +523,13 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         -1,
         high=65535,
     ),
+    _int(
+        "replog.reactor.slow.ms",
+        50,
+        "Turns of the reactor longer than that are counted and logged with what ran; 0: none.",
+        0,
+        unit="ms",
+    ),
     _int("replog.max.open.segments", 512, "Segment files held open at a time.", 8),
     _flag(
         "replog.validate.records",

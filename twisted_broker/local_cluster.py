@@ -10,7 +10,7 @@ Owns what differs between them, and the order in which they start and stop.
 4. All hand over leadership side by side, so that none waits for a broker that stops too; then the
    others stop, and node 1 with the controller last.
 
-Ring 2. Source: issue "Replication", forms of a cluster. Not here: one broker's parts
+Ring 2. Source: our own. Not here: one broker's parts
 (`broker.py`).
 """
 

@@ -31,6 +31,7 @@ from twisted.internet.error import ReactorNotRunning
 from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
+from twisted_broker.reactor_watch import ReactorWatch, WatchedClock
 from twisted_broker.settings import ConfigError, parse_properties
 
 if TYPE_CHECKING:
@@ -185,6 +186,8 @@ def makeService(options: Options) -> Any:
     clock.seconds = time.monotonic
     clock.callWhenRunning(_stop_on_hangup, clock)
     descriptors = raise_file_limit()
+    watch = ReactorWatch(options.broker_config.integer("replog.reactor.slow.ms"))
+    watch.install(clock)
     in_memory = options["data"] == MEMORY
     more: Any = {
         "cluster_id": options["cluster-id"],
@@ -193,15 +196,17 @@ def makeService(options: Options) -> Any:
         "descriptors": descriptors,
     }
     more["on_stop_again"] = partial(_take_signals, clock)
-    more["when_ready"] = _settle_heap
+    more["when_ready"] = partial(_settle_heap, watch)
     if len(options.broker_configs) == 1:
         config = options.broker_config
-        return BrokerService(config, production_runtime(clock, config, in_memory=in_memory), **more)
+        return BrokerService(
+            config, production_runtime(clock, config, watch, in_memory=in_memory), **more
+        )
     from twisted_broker.local_cluster import LocalCluster
 
     return LocalCluster(
         options.broker_configs,
-        lambda config: production_runtime(clock, config, in_memory=in_memory),
+        lambda config: production_runtime(clock, config, watch, in_memory=in_memory),
         **more,
     )
 
@@ -213,12 +218,13 @@ def _take_signals(reactor: Any, skip_handover: Callable[[], None]) -> None:
             signal.signal(each, lambda number, frame: reactor.callFromThread(skip_handover))
 
 
-def _settle_heap() -> None:
+def _settle_heap(watch: ReactorWatch) -> None:
     """What is there after the start stays: the collector need not walk it again, which took a
     quarter of a second with 10,000 partitions.
     """
     gc.collect()
     gc.freeze()
+    watch.started()
 
 
 def _stop_on_hangup(reactor: Any) -> None:
@@ -234,7 +240,7 @@ def _stop(reactor: Any) -> None:
         reactor.stop()
 
 
-def production_runtime(reactor: Any, config: Any, *, in_memory: bool) -> Any:
+def production_runtime(reactor: Any, config: Any, watch: ReactorWatch, *, in_memory: bool) -> Any:
     """The world as it is: reactor, wall clock, sockets, and the disk or memory."""
     from twisted_broker.interfaces import Runtime
     from twisted_broker.log.disk_worker import DiskThread
@@ -254,21 +260,23 @@ def production_runtime(reactor: Any, config: Any, *, in_memory: bool) -> Any:
 
         files, disk = (
             OsFileSystem(_RESERVE),
-            lambda directory: DiskThread(reactor.callFromThread, f"disk {directory}"),
+            lambda directory: DiskThread(reactor.callFromThread, f"disk {directory}", watch),
         )
     network = ReactorNetwork(
         reactor,
         backlog=config.integer("socket.listen.backlog.size"),
         send_buffer=_if_set(config, "socket.send.buffer.bytes", SEND_BUFFER_BYTES),
         receive_buffer=_if_set(config, "socket.receive.buffer.bytes", -1),
+        watch=watch,
     )
     return Runtime(
-        clock=reactor,
+        clock=WatchedClock(reactor, watch),
         wall_ms=lambda: time.time_ns() // 1_000_000,
         network=network,
         files=files,
         disk=disk,
         random=Random(),
+        marks=watch,
     )
 
 

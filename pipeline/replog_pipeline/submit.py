@@ -1,8 +1,8 @@
 """`replog pipeline submit`: the same job under `spark-submit`, with the jars it needs and this
 Python as the driver's.
 
-1. What stands before the job's name is spark-submit's (--master, --conf ...), what follows is the
-   job's. Of the former only the archives, the jars and the master are looked at.
+1. The options before the job's name are spark-submit's (--master, --conf ...), those behind it are
+   the job's. Of the former only the archives, the jars and the master are read.
 2. spark-submit is that of SPARK_HOME, else PySpark's own. This process becomes it: signals and the
    exit status are the job's.
 3. The cluster's machines must reach the brokers' advertised addresses, and need the package: in the

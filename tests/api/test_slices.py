@@ -5,18 +5,21 @@ one that a short request would get.
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from twisted.internet.defer import ensureDeferred
+from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from tests.api.group_api import LISTENER, ROWS, ApiRun, image, topic
 from tests.memory_broker import MemoryBroker
 from twisted_broker.api.context import RequestContext
+from twisted_broker.api.refusals import refusal, refusal_in_steps
 from twisted_broker.coordinator.offset_metadata_manager import OffsetToCommit
 from twisted_broker.security.acl import Operation, ResourceType
-from twisted_broker.turns import SLICE_ELEMENTS, Turns
+from twisted_broker.turns import LOOK_ELEMENTS, SECONDS_PER_TURN, SLICE_ELEMENTS, Turns
 from twisted_broker.wire.messages import (
     cluster,
     configs,
@@ -24,6 +27,7 @@ from twisted_broker.wire.messages import (
     list_offsets,
     offsets,
     producers,
+    reassignment,
     topics,
 )
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
@@ -230,6 +234,28 @@ def worst() -> dict[str, tuple[Any, int]]:
             ),
             1,
         ),
+        "ElectLeaders": (
+            reassignment.ElectLeadersRequest(
+                topic_partitions=[reassignment.TopicPartitions(topic="t", partitions=list(spread))],
+                timeout_ms=60_000,
+            ),
+            2,
+        ),
+        "AlterPartitionReassignments": (
+            reassignment.AlterPartitionReassignmentsRequest(
+                topics=[
+                    reassignment.ReassignableTopic(
+                        name="t",
+                        partitions=[
+                            reassignment.ReassignablePartition(partition_index=n, replicas=None)
+                            for n in spread
+                        ],
+                    )
+                ],
+                timeout_ms=60_000,
+            ),
+            0,
+        ),
     }
 
 
@@ -318,7 +344,10 @@ def test_in_slices_is_the_same_message(name: str) -> None:
     parts: list[Any] = []
     slices = sum(1 for _ in encode_in_slices(request, version, parts))
     assert b"".join(parts) == body
-    assert name in ("DescribeProducers", "OffsetFetch") or slices == MANY // FEW_ELEMENTS
+    assert (
+        name in ("DescribeProducers", "OffsetFetch", "ElectLeaders")
+        or slices == MANY // FEW_ELEMENTS
+    )
     with pytest.raises(Exception, match="more than 2000 elements"):
         decode_few(type(request), body, version)
 
@@ -409,3 +438,119 @@ def test_no_turn_of_a_request_on_groups_is_long(name: str, monkeypatch: Any) -> 
     longest = 8 * MANY if name == "OffsetCommit" else CALLS_PER_SLICE
     assert max(calls) < longest, (max(calls), calls.index(max(calls)), len(calls))
     assert name != "OffsetCommit" or sorted(calls)[-2] < CALLS_PER_SLICE
+
+
+def test_a_slice_ends_by_time_and_a_cheap_one_goes_on() -> None:
+    """Elements are counted only so that the clock need not be read for each."""
+    now = [10.0]
+    turns = Turns(Clock())
+    parts: Any = SimpleNamespace(
+        turns=turns, runtime=SimpleNamespace(clock=SimpleNamespace(seconds=lambda: now[0]))
+    )
+
+    def elements_until_a_wait(seconds_each: float) -> int:
+        context = RequestContext(parts, LISTENER, 3, 12, 1, "c")
+        count = 0
+
+        async def work() -> None:
+            nonlocal count
+            async for _ in context.each(range(10 * SLICE_ELEMENTS)):
+                count += 1
+                now[0] += seconds_each
+
+        steps = work()
+        steps.send(None)
+        steps.close()
+        assert context.sliced
+        return count
+
+    assert elements_until_a_wait(0.0) == pytest.approx(SLICE_ELEMENTS, abs=LOOK_ELEMENTS)
+    slow = elements_until_a_wait(SECONDS_PER_TURN / LOOK_ELEMENTS)
+    assert LOOK_ELEMENTS < slow <= 2 * LOOK_ELEMENTS + 2
+
+
+def test_a_refusal_that_mirrors_a_long_request_is_made_in_slices() -> None:
+    """Without permission for the cluster, ElectLeaders has an answer of its own; a request whose
+    answer is a list names each element: that is work, too.
+    """
+    request, version = worst()["DescribeProducers"]
+    response_class = producers.DescribeProducersResponse
+    pauses = 0
+    steps = refusal_in_steps(request, response_class, version, 42, "no")
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            answer = end.value
+            break
+        pauses += 1
+    assert pauses >= MANY
+    assert answer == refusal(request, response_class, version, 42, "no")
+    assert len(answer.topics[0].partitions) == MANY
+
+
+def test_parts_of_a_request_give_the_answer_of_the_whole(house: MemoryBroker) -> None:
+    """ElectLeaders and AlterPartitionReassignments, a partition named in two parts included."""
+    count = 450
+    numbers = [*range(count), 7]
+    elected = house.ask(
+        reassignment.ElectLeadersRequest(
+            topic_partitions=[
+                reassignment.TopicPartitions(topic="t", partitions=numbers),
+                reassignment.TopicPartitions(topic="gone", partitions=[3]),
+            ],
+            timeout_ms=1000,
+        ),
+        2,
+    ).replica_election_results
+    assert [(each.topic, len(each.partition_result)) for each in elected] == [
+        ("t", count + 1),
+        ("gone", 1),
+    ]
+    codes = [each.error_code for each in elected[0].partition_result]
+    assert codes[:2] == [84, 84] and set(codes[2:]) == {3}  # election not needed; unknown
+    changed = house.ask(
+        reassignment.AlterPartitionReassignmentsRequest(
+            topics=[
+                reassignment.ReassignableTopic(
+                    name="t",
+                    partitions=[
+                        reassignment.ReassignablePartition(partition_index=n % 450, replicas=None)
+                        for n in [*range(count), 1]
+                    ],
+                )
+            ],
+            timeout_ms=1000,
+        ),
+        0,
+    ).responses
+    assert [(each.name, len(each.partitions)) for each in changed] == [("t", count + 1)]
+    codes = [each.error_code for each in changed[0].partitions]
+    assert codes[:2] == [85, 85] and codes[-1] == 42  # nothing to cancel; named twice
+    everything = house.ask(
+        reassignment.ElectLeadersRequest(topic_partitions=None, timeout_ms=1000), 2
+    )
+    assert all(not each.partition_result for each in everything.replica_election_results)
+
+
+def test_a_topic_of_very_many_partitions_is_decided_and_written_in_two_turns() -> None:
+    """And decided again when something else was decided in between."""
+    house = MemoryBroker().start()
+    wide = topics.CreatableTopic(name="wide", num_partitions=4500, replication_factor=1)
+    other = topics.CreatableTopic(name="wide", num_partitions=1, replication_factor=1)
+    answers: list[Any] = []
+    connections = [house.connection(), house.connection()]
+    for connection, wanted in zip(connections, (wide, other), strict=True):
+        house.run(connection.connect())
+        connection.send(
+            topics.CreateTopicsRequest(topics=[wanted], timeout_ms=60_000), 7
+        ).addCallback(answers.append)
+    until = house.clock.seconds() + 60
+    while len(answers) < 2:
+        house.step()
+        assert house.clock.seconds() < until
+    codes = sorted(each.topics[0].error_code for each in answers)
+    assert codes == [0, 36]  # one made it, the other finds it there
+    for connection in connections:
+        connection.close()
+    house.stop()

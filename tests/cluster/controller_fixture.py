@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from tests.cluster.fixtures import CLUSTER_ID, DIRECTORY_ID, Fixture
-from twisted_broker.api.context import BrokerParts, Listener
+from twisted_broker.api.context import BrokerParts, ListenerName
 from twisted_broker.api.dispatch import Dispatcher
 from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
 from twisted_broker.cluster.broker_lifecycle_manager import BrokerLifecycleManager
@@ -45,7 +45,7 @@ class ControllerFixture(Fixture):
             authorizer=self.authorizer,
             controller=self.controller,
         )
-        dispatcher = Dispatcher(parts, Listener("CONTROLLER", "127.0.0.1", port, True))
+        dispatcher = Dispatcher(parts, ListenerName("CONTROLLER", True))
         counts = ConnectionCounts(1000, 1000)
         self.factory = ConnectionFactory(
             self.runtime, dispatcher, counts, frame_limit=1 << 26, idle_ms=0

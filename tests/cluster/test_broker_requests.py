@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 
 from tests.cluster.controller_fixture import ControllerFixture, MemberSide, served
 from tests.cluster.fixtures import DIRECTORY_ID, StalledWorker
-from twisted_broker.api.context import BrokerParts, Listener, RequestContext
+from twisted_broker.api.context import BrokerParts, ListenerName, RequestContext
 from twisted_broker.cluster.directory_assignments import DirectoryAssignments
 from twisted_broker.image.entries import LOST
 from twisted_broker.interfaces import TopicPartition
@@ -185,7 +185,7 @@ def forwarded(
     raw = encode_request_header(RequestHeader(19, version, 4711, "admin")) + encode(
         request, version
     )
-    listener = Listener("PLAINTEXT", "127.0.0.1", 9092)
+    listener = ListenerName("PLAINTEXT")
     context = RequestContext(
         parts,
         listener,

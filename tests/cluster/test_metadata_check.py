@@ -225,7 +225,7 @@ def test_what_was_never_synced_may_be_torn_anywhere(
     assert fixture.files.size(LOG) == torn and again.end_offset == durable
     said: list[str] = []
     monkeypatch.setattr(
-        controller._log, "warn", lambda text, **fields: said.append(text.format(**fields))
+        controller._logger, "warn", lambda text, **fields: said.append(text.format(**fields))
     )
     flip(fixture.files, LOG, fixture.files.size(LOG) - 1)  # as if it had not been synced either
     fixture.files.remove(MARK)

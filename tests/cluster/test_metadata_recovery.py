@@ -210,24 +210,24 @@ def test_a_torn_tail_of_a_source_is_named() -> None:
     )
 
 
-def test_the_id_is_there_before_the_metadata() -> None:
+def test_the_id_is_there_before_the_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     """A crash in between must leave no metadata that seems to be of no cluster."""
     fixture = full()
     copied(fixture, "/broker")
     source = read_source(fixture.files, "/broker")
     rename = fixture.files.rename
 
-    def crash(path: str, target: str) -> None:
+    def crash(source: str, target: str) -> None:
         if target == f"/new/{NAME}":
             raise OSError("the power is gone")
-        rename(path, target)
+        rename(source, target)
 
-    fixture.files.rename = crash  # type: ignore[method-assign]
+    monkeypatch.setattr(fixture.files, "rename", crash)
     with pytest.raises(OSError, match="power"):
         run(fixture.files, source)
     found = read_meta_properties(fixture.files, "/new")
     assert found is not None and found.cluster_id == CLUSTER_ID
-    fixture.files.rename = rename  # type: ignore[method-assign]
+    monkeypatch.undo()
     run(fixture.files, source)
     controller_at(fixture, "/new")
 

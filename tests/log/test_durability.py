@@ -29,12 +29,12 @@ class Parts:
     def __init__(self, flush_messages: int = 2**63 - 1) -> None:
         self.files = SimDisk(1)
         self.files.make_directories(DIRECTORY)
-        self.segments = LogSegments(OpenFiles(self.files), DIRECTORY, config(), None)
+        self.segments = LogSegments(OpenFiles(self.files), DIRECTORY, config())
         self.segments.create(0, 0)
         self.files.sync_all()
         producers = ProducerStateManager(self.files, DIRECTORY, 1000)
         watermarks = Watermarks(self.segments, producers, LogOffsetMetadata)
-        self.epochs = LeaderEpochFileCache([])
+        self.epochs = LeaderEpochFileCache([], self.leader_epochs_changed)
         self.errors: list[OSError] = []
         self.synced = 0
         self.durability = Durability(
@@ -46,9 +46,11 @@ class Parts:
             self.fail,
             self.count_sync,
         )
-        self.epochs.changed = self.durability.write_leader_epochs
         self.worker = StandingWorker()
-        self.durability.disk = self.worker
+        self.durability.attach(self.worker)
+
+    def leader_epochs_changed(self) -> None:
+        self.durability.write_leader_epochs()
 
     def fail(self, error: OSError) -> None:
         self.errors.append(error)

@@ -58,12 +58,11 @@ class World:
         manager = LogManager(
             runtime,
             BrokerConfig(self.settings),
-            cluster,
             directory_failed=lambda path, error: self.failed.append(path),
         )
         if start:
             results: list[object] = []
-            manager.start().addBoth(results.append)
+            manager.start(cluster).addBoth(results.append)
             assert results == [None], results
         return manager
 
@@ -89,7 +88,7 @@ def failure(manager: LogManager) -> Any:
     """What `start` fails with."""
     found: list[Any] = []
     try:
-        manager.start().addErrback(found.append)
+        manager.start(CLUSTER).addErrback(found.append)
     except Exception as error:
         return error
     return found[0].value
@@ -425,7 +424,7 @@ def test_logs_load_on_the_worker() -> None:
         worker=lambda directory: StallingWorker(world.clock, lambda: 5), start=False
     )
     fired: list[object] = []
-    manager.start().addBoth(fired.append)
+    manager.start(CLUSTER).addBoth(fired.append)
     assert not fired and not manager.logs
     world.clock.pump([0.005] * 3)
     assert fired == [None] and list(manager.logs) == [A]
@@ -458,7 +457,15 @@ def test_a_sync_that_was_waited_for_is_told() -> None:
     world = World()
     manager = world.manager()
     told: list[TopicPartition] = []
-    manager.log_synced = lambda log: told.append(log.topic_partition)
+
+    class Listener:
+        def log_synced(self, log: Log) -> None:
+            told.append(log.topic_partition)
+
+        def log_start_moved(self, log: Log) -> None:
+            raise AssertionError("no retention here")
+
+    manager.subscribe(Listener())
     log, other = create(manager, flush_messages=1), create(manager, B, flush_messages=1)
     for each in (log, other):
         each.durability.disk = StandingWorker()
@@ -495,3 +502,29 @@ def test_records_that_survive_a_power_failure_know_their_topic(seed: int) -> Non
     assert not any(log.recovery_point for log in logs)
     again = World(world.files.after_power_loss(keep=0.7), log_dirs="/d1").manager()
     assert {log.topic_id for log in again} == {TOPIC_ID} and len(again.logs) == 5
+
+
+@pytest.mark.parametrize("known", ["first", "second", "neither"])
+def test_two_topics_of_one_name(known: str) -> None:
+    """A directory was away while a topic was deleted and made again: the broker starts, the
+    metadata says which log counts, and the other one is kept as a stray.
+    """
+    ids = {"first": TOPIC_ID, "second": bytes(15) + b"\x99", "neither": bytes(16)}
+    world = World(log_dirs="/d1")
+    for path, topic in (("/d1", "first"), ("/d2", "second")):
+        world.settings["log.dirs"] = path
+        manager = world.manager()
+        fill(manager.get_or_create(A, ids[topic], config(), is_new=True), 3)
+        world.stop(manager)
+    world.settings["log.dirs"] = "/d1,/d2"
+    manager = world.manager()
+    manager.settle_rivals(lambda name: ids[known])
+    log = manager.get(A)
+    assert log is not None and log.topic_id == ids["second" if known == "second" else "first"]
+    assert values(log) == [b"0", b"1", b"2"]
+    strays = [
+        name for path in ("/d1", "/d2") for name in world.files.listdir(path) if "-stray" in name
+    ]
+    assert len(strays) == 1
+    world.stop(manager)
+    assert world.manager().get(A) is not None

@@ -138,7 +138,7 @@ def test_the_disk_thread() -> None:
     it; stop finishes what waits.
     """
     reactor = Reactor()
-    worker = DiskThread(reactor.from_thread)
+    worker = DiskThread(reactor.from_thread, seconds=lambda: 0.0)
     seen: list[object] = []
     gate = threading.Event()
     here = threading.get_ident()
@@ -162,6 +162,27 @@ def test_the_disk_thread() -> None:
     worker.stop()
     reactor.run_one()
     assert seen[-1] == 1
+
+
+def test_many_reports_take_several_turns() -> None:
+    """disk_worker 3: nobody waits until all are delivered; they keep their order."""
+    reactor = Reactor()
+    now = [0.0]
+    worker = DiskThread(reactor.from_thread, seconds=lambda: now[0])
+    seen: list[object] = []
+
+    def report(result: int | None, error: BaseException | None) -> None:
+        now[0] += 0.002
+        seen.append(result)
+
+    for number in range(7):
+        worker.submit(lambda number=number: number, report)  # type: ignore[misc]
+    worker.stop()
+    counts = []
+    while not reactor.calls.empty():
+        reactor.run_one()
+        counts.append(len(seen))
+    assert seen == list(range(7)) and counts == [3, 6, 7]
 
 
 def test_a_job_has_things_done_side_by_side() -> None:

@@ -587,7 +587,7 @@ def test_leadership_is_told_to_observers():
         def leadership_lost(self, tp, leader_epoch):
             told.append(("lost", str(tp), leader_epoch))
 
-    fixture.replicas.leadership_listeners.append(Observer())
+    fixture.replicas.subscribe(Observer())
     fixture.topic(states={0: registration(), 1: registration(2, (1, 2))})
     fixture.topic(
         states={0: registration(2, (1, 2), None, 1, 1), 1: registration(1, (1, 2), None, 1, 1)}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from twisted_broker.api.context import RequestContext
 from twisted_broker.image.metadata_image import MetadataImage
-from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType, authorized_operations
+from twisted_broker.security.acl import Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import cluster as cluster_messages
 
@@ -49,13 +49,7 @@ async def describe_cluster(
         brokers=brokers,
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = authorized_operations(
-            context.authorizer,
-            context.principal,
-            context.client_host,
-            ResourceType.CLUSTER,
-            CLUSTER_NAME,
-        )
+        response.cluster_authorized_operations = context.authorized_operations()
     return response
 
 

@@ -82,8 +82,8 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
     """
     replicas = context.broker.replica_manager
     assert replicas is not None
-    params = _params(context, request)
-    may_replicate = params.from_follower and context.may_on_cluster(Operation.CLUSTER_ACTION)
+    params = _params(context, request, replicas.fetch_max_bytes)
+    may_replicate = params.replica_id >= 0 and context.may_on_cluster(Operation.CLUSTER_ACTION)
     try:
         session = await _open_session(context, request, params, may_replicate)
     except BrokerError as refusal:
@@ -123,8 +123,11 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
         raise
 
 
-def _params(context: RequestContext, request: FetchRequest) -> FetchParams:
-    """Raises INVALID_REQUEST for a replica id that no client may use."""
+def _params(context: RequestContext, request: FetchRequest, most: int) -> FetchParams:
+    """`most`: the bytes that this broker gives in one answer.
+
+    Raises INVALID_REQUEST for a replica id that no client may use.
+    """
     version = context.version
     by_state = version >= _REPLICA_STATE_FROM
     replica_id = request.replica_state.replica_id if by_state else request.replica_id
@@ -135,7 +138,6 @@ def _params(context: RequestContext, request: FetchRequest) -> FetchParams:
         isolation = LOG_END
     else:
         isolation = TXN_COMMITTED if request.isolation_level == _READ_COMMITTED else HIGH_WATERMARK
-    most = context.replica_manager.fetch_max_bytes
     max_bytes = most if version < _LIMIT_FROM else min(request.max_bytes, most)
     return FetchParams(
         replica_id,
@@ -161,10 +163,12 @@ async def _open_session(
     """Raises `BrokerError` for a session that is not there or not at that epoch."""
     by_id = context.version >= _TOPIC_IDS_FROM
     requests: list[FetchPartitionRequest] = []
-    if (
-        len(request.topics) > SLICE_ELEMENTS
-        or sum(len(topic.partitions) for topic in request.topics) > SLICE_ELEMENTS
-    ):
+    count = len(request.topics)
+    if count <= SLICE_ELEMENTS:
+        count = 0
+        for topic in request.topics:
+            count += len(topic.partitions)
+    if count > SLICE_ELEMENTS:
         requests = await _many_asked(context, request, by_id)
     for topic in () if requests else request.topics:
         name = _name_of(context, topic.topic_id) if by_id else topic.topic

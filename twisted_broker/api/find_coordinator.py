@@ -47,7 +47,10 @@ async def find_coordinator(
         found = await _find_all(context, request.key_type, keys)
     if context.version >= FIRST_WITH_SEVERAL_KEYS:
         return FindCoordinatorResponse(
-            coordinators=[_coordinator(key, each) for key, each in zip(keys, found, strict=True)]
+            coordinators=[
+                _coordinator(key, each)
+                async for key, each in context.each(zip(keys, found, strict=True))
+            ]
         )
     error, (node_id, host, port) = found[0]
     return FindCoordinatorResponse(

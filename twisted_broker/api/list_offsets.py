@@ -58,7 +58,11 @@ async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> 
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"invalid replica id {request.replica_id}")
     repeated = await _repeated(context, request)
     return ListOffsetsResponse(
-        topics=[await _topic(context, request, topic, repeated) for topic in request.topics]
+        topics=[
+            await _topic(context, request, topic, repeated)
+            for topic in request.topics
+            if topic.partitions
+        ]
     )
 
 

@@ -14,7 +14,7 @@ Source: Kafka's `KafkaApis.handleTopicMetadataRequest`, `KRaftMetadataCache`,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from twisted_broker.api.cluster import any_live_broker
 from twisted_broker.api.context import RequestContext
@@ -24,7 +24,7 @@ from twisted_broker.image.entries import (
     TopicImage,
 )
 from twisted_broker.image.metadata_image import MetadataImage
-from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType, authorized_operations
+from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.topic_names import INTERNAL_TOPICS, name_problem
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import cluster as described
@@ -111,13 +111,7 @@ async def metadata(
     else:
         response.topics = await _asked_for(context, request, reach, request.topics)
     if 8 <= context.version <= 10 and request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = authorized_operations(
-            context.authorizer,
-            context.principal,
-            context.client_host,
-            ResourceType.CLUSTER,
-            CLUSTER_NAME,
-        )
+        response.cluster_authorized_operations = context.authorized_operations()
     return response
 
 
@@ -225,14 +219,10 @@ async def _topic(
         partitions=partitions,
     )
     if request.include_topic_authorized_operations:
-        answer.topic_authorized_operations = _operations(context, topic.name)
+        answer.topic_authorized_operations = context.authorized_operations(
+            ResourceType.TOPIC, topic.name
+        )
     return answer
-
-
-def _operations(context: RequestContext, name: str) -> int:
-    return authorized_operations(
-        context.authorizer, context.principal, context.client_host, ResourceType.TOPIC, name
-    )
 
 
 def _partition(
@@ -303,7 +293,8 @@ async def describe_topic_partitions(
         _check_cursor(request, cursor)
     reach = _Reach(context.metadata.image, context.listener.name, 6)
     response = described.DescribeTopicPartitionsResponse(next_cursor=None)
-    for name in _names_from(context, request, cursor.topic_name if cursor is not None else ""):
+    first = cursor.topic_name if cursor is not None else ""
+    async for name in _names_from(context, request, first):
         if limit == 0:
             response.next_cursor = described.DescribeTopicPartitionsResponseCursor(
                 topic_name=name, partition_index=0
@@ -311,11 +302,9 @@ async def describe_topic_partitions(
             break
         start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         answer = _described(context, reach, name, start, limit)
-        context.room -= 1 if answer is None else 1 + len(answer.partitions)
+        context.room -= 1 + len(answer.partitions)
         if context.room < 0:
             await context.next_turn()
-        if answer is None:
-            continue
         response.topics.append(answer)
         limit -= len(answer.partitions)
         topic = reach.image.topics_by_name.get(name)
@@ -341,12 +330,12 @@ def _check_cursor(
         )
 
 
-def _names_from(
+async def _names_from(
     context: RequestContext, request: described.DescribeTopicPartitionsRequest, first: str
-) -> Iterator[str]:
+) -> AsyncIterator[str]:
     """The names to describe, in order, from `first` on."""
-    names: Iterable[str] = (
-        {topic.name for topic in request.topics}
+    names = (
+        {topic.name async for topic in context.each(request.topics)}
         if request.topics
         else context.metadata.image.topics_by_name
     )
@@ -357,7 +346,7 @@ def _names_from(
 
 def _described(
     context: RequestContext, reach: _Reach, name: str, start: int, limit: int
-) -> described.DescribeTopicPartitionsResponseTopic | None:
+) -> described.DescribeTopicPartitionsResponseTopic:
     answer = described.DescribeTopicPartitionsResponseTopic(
         name=name, is_internal=name in INTERNAL_TOPICS
     )
@@ -371,9 +360,10 @@ def _described(
             if name_problem(name) is None
             else ErrorCode.INVALID_TOPIC_EXCEPTION
         )
-        return answer if start == 0 else None
+        answer.topic_authorized_operations = context.authorized_operations(ResourceType.TOPIC, name)
+        return answer
     answer.topic_id = topic.id
-    answer.topic_authorized_operations = _operations(context, name)
+    answer.topic_authorized_operations = context.authorized_operations(ResourceType.TOPIC, name)
     for number in sorted(topic.partitions)[start : start + limit]:
         partition = topic.partitions[number]
         error, leader = reach.leader(partition)

@@ -3,11 +3,12 @@
 Owns the order and the lines: first a summary, then the state of each broker's replica, the leader's
 first.
 
-1. Where brokers differ, the newest counts: the leader of the highest epoch.
+1. When several brokers say that they lead, the one with the highest leader epoch counts.
 2. What is in order has a line, too.
 3. A leader that was not queried is named, with the option that queries it.
 
-Not here: the queries (`cli/explain.py`).
+Source: our own. Not here: the queries (`cli/explain.py`), the reasons
+(`replication/explain`).
 """
 
 from __future__ import annotations

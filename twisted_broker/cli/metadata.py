@@ -1,10 +1,10 @@
-"""`replog metadata`: what is done about a controller's metadata by hand.
+"""`replog metadata`: repairs of a controller's metadata.
 
-Owns the options of `recover` and what it says.
+Owns the options of `recover` and its output.
 
 1. A source that cannot be used is one line on standard error; the others are used.
-2. The exit status is 0 when it was written, 1 when no source can be used, 2 when the question was
-   wrong: nothing was changed then.
+2. The exit status is 0 when the metadata was written, 1 when no source can be used, 2 for wrong
+   arguments. With 1 and 2 nothing was changed.
 
 Not here: the recovery itself (`cluster/metadata_recovery.py`).
 """

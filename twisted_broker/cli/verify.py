@@ -89,12 +89,15 @@ def is_in_use(directory: Path) -> bool:
     """
     try:
         with (directory / ".lock").open("rb") as file:
+            # One of them holds: a record lock as Java takes it, or flock where the system has no
+            # other.
             for lock in (fcntl.lockf, fcntl.flock):
                 lock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 lock(file, fcntl.LOCK_UN)
     except FileNotFoundError:
         return False
     except BlockingIOError:
+        # Held: a broker runs on it, and its files change while they are read.
         return True
     return False
 

@@ -31,6 +31,7 @@ from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
 
 _logger = Logger()
+# Kafka's pause: a leader's acks=all may wait for this change.
 RETRY_MS = 50
 _Key = tuple[bytes, int]
 
@@ -72,6 +73,7 @@ class AlterPartitionManager:
     def _send_soon(self, delay_ms: int) -> None:
         if self._wanted and not self._in_flight and not self._stopped:
             self._in_flight = True
+            # Later, also with 0: all changes of this turn go in one request.
             self._runtime.clock.callLater(delay_ms / 1000, self._send)
 
     def _send(self) -> None:

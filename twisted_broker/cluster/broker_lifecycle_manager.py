@@ -40,6 +40,7 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
 
 _logger = Logger()
+# While it leaves, each beat may be the one that is answered "go": more often than usual.
 _SHUTDOWN_INTERVAL_MS, _RETRY_MS = 50, 200
 
 
@@ -175,6 +176,7 @@ class BrokerLifecycleManager:
             BrokerState.SHUTTING_DOWN,
         ):
             return
+        # One at a time: an older beat that arrives late would take back what a newer one said.
         if self._heartbeat_in_flight:
             self._send_again = True
             return

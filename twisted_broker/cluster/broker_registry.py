@@ -45,6 +45,7 @@ from twisted_broker.wire.messages.broker_lifecycle import (
 )
 from twisted_broker.wire.schema import Record
 
+# metadata.version 3.7-IV2: registrations name their log directories from here on.
 _LOG_DIRS_LEVEL = 17
 _KRAFT_VERSION = "kraft.version"
 

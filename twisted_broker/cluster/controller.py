@@ -47,6 +47,7 @@ from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.schema import Record
 
 _logger = Logger()
+# Sessions are seconds long: half a second late is early enough to fence.
 _TICK_MS = 500
 OpenLog = Callable[[Callable[[int], None], Callable[[BaseException], None]], MetadataLog]
 
@@ -113,7 +114,7 @@ class Controller:
         """
         self.listeners = listeners
         if self.log.torn is not None:
-            _log.warn(
+            _logger.warn(
                 "truncated the metadata log: {torn} that were never synced, nor acknowledged",
                 torn=self.log.torn,
             )

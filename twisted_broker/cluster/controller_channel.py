@@ -27,6 +27,7 @@ from twisted_broker.interfaces import Runtime
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
 
+# Well below the session timeout: a controller whose host is gone must not use it up.
 _CONNECT_MS = 2000
 Address = tuple[str, int]
 
@@ -96,6 +97,7 @@ class ControllerChannel:
             except CancelledError:
                 raise
             except BrokerError as error:
+                # Any other refusal is an answer.
                 if error.code is not ErrorCode.NOT_CONTROLLER:
                     raise
             except Exception as error:
@@ -113,6 +115,7 @@ class ControllerChannel:
         connection = self._current()
         if connection is None:
             raise BrokerError(ErrorCode.NOT_CONTROLLER, "no active controller is known")
+        # Again for each connection: another version may run behind the address by now.
         if not connection.api_versions:
             await connection.negotiate(timeout_ms=timeout_ms)
         answer = await connection.send(
@@ -143,6 +146,7 @@ class ControllerChannel:
         """The connection to the leader of now."""
         address = self._leader.leader_address
         known = self._connection
+        # What is in flight there fails, and is sent to the new leader.
         if known is not None and address != (known.host, known.port):
             known.close()
             self._connection = None

@@ -29,6 +29,7 @@ from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.wire.messages import log_dirs as log_dirs_messages
 
 _logger = Logger()
+# Nobody waits for this: only a failed directory makes the controller need it.
 _RETRY_MS = 500
 _Key = tuple[bytes, int]
 

@@ -51,6 +51,7 @@ def packed_address(host: str) -> bytes:
     try:
         return socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
     except OSError:
+        # Not an address (memory networks): 0.0.0.0, as the field wants four bytes.
         return bytes(4)
 
 
@@ -144,6 +145,7 @@ class ProducerIdManager:
 
     async def next(self) -> int:
         """A producer id that nobody else has. Raises BrokerError."""
+        # Checked again after each wait: others that waited may have used the block up.
         while self._next >= self._end:
             waiter: Deferred[None] = Deferred()
             self._waiting.append(waiter)

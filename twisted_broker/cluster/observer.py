@@ -45,7 +45,7 @@ from twisted_broker.wire.messages import fetch as fetch_messages
 from twisted_broker.wire.messages import quorum
 from twisted_broker.wire.primitives import NULL_UUID
 
-_log = Logger()
+_logger = Logger()
 _FETCH_BYTES = 8 << 20
 _MAX_WAIT_MS = 500
 # for so long a leader may be behind what is known: it has just started, or has lost its place and
@@ -151,7 +151,7 @@ class MetadataObserver:
                     return
                 if self._logged_error != str(error):
                     self._logged_error = str(error)
-                    _log.warn(
+                    _logger.warn(
                         "fetching metadata from {address}, trying on: {error}",
                         address=self._address(),
                         error=error,
@@ -175,7 +175,7 @@ class MetadataObserver:
         if not self.unreachable and not self._stopped:
             self.unreachable = True
             host, port = self._address()
-            _log.warn(
+            _logger.warn(
                 "no controller answers, last asked {host}:{port}, trying on: {error}",
                 host=host,
                 port=port,
@@ -267,7 +267,7 @@ class MetadataObserver:
         check_answer(response.error_code)
         if self.unreachable:
             self.unreachable = False
-            _log.info(
+            _logger.info(
                 "the controller at {host}:{port} answers again",
                 host=connection.host,
                 port=connection.port,
@@ -432,7 +432,7 @@ class MetadataObserver:
         try:
             subscriber(delta)
         except Exception:
-            _log.failure("a subscriber of the metadata failed")
+            _logger.failure("a subscriber of the metadata failed")
 
 
 async def _answered(answer: Deferred[Any]) -> Any:

@@ -65,6 +65,7 @@ class StripedReplicaPlacer:
     __slots__ = ("_epoch", "_offset", "_racks", "_random", "_total", "_unfenced")
 
     def __init__(self, brokers: Iterable[BrokerRegistration], random: IRandom) -> None:
+        # Brokers without a rack are a rack of their own, apart from one that is named "".
         racks: dict[tuple[bool, str], _Rack] = {}
         self._total = self._unfenced = 0
         for broker in brokers:
@@ -74,6 +75,7 @@ class StripedReplicaPlacer:
             (rack.fenced if broker.fenced else rack.unfenced).brokers.append(broker.id)
             self._total += 1
             self._unfenced += not broker.fenced
+        # Sorted before it is shuffled: a seed then gives the same placement everywhere.
         self._racks = [racks[name] for name in sorted(racks)]
         self._random = random
         self._epoch = 0

@@ -116,6 +116,7 @@ class Registration:
 
         Raises BrokerError: hopeless, or another process has the node id.
         """
+        # Not the clean shutdown's: this process has written since.
         self._request.previous_broker_epoch = -1
         while True:
             try:

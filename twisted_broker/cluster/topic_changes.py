@@ -35,6 +35,7 @@ from twisted_broker.wire.messages import topics as topics_messages
 from twisted_broker.wire.primitives import NULL_UUID
 from twisted_broker.wire.schema import Record
 
+# Kafka's bound for one request.
 MAX_PARTITIONS_PER_REQUEST = 10_000
 Found = list[Record]
 
@@ -46,6 +47,7 @@ def new_uuid(random: IRandom) -> bytes:
     while True:
         raw = bytearray(random.randbytes(16))
         raw[6], raw[8] = raw[6] & 0x0F | 0x40, raw[8] & 0x3F | 0x80
+        # In text such an id begins with a dash, which Kafka's tools take for an option.
         if raw[0] >> 2 != 62:
             return bytes(raw)
 
@@ -84,7 +86,7 @@ def create_topics(
                     name=topic.name,
                     error_code=error.code,
                     error_message=error.message,
-                    configs=None,
+                    configs=[],
                 )
             )
             continue

@@ -78,6 +78,6 @@ def build_group_coordinator(
         context, OffsetsTopic(image_source, config, create_topics, runtime.clock)
     )
     publisher = CoordinatorPublisher(coordinator)
-    replicas.leadership_listeners.append(publisher)
+    replicas.subscribe(publisher)
     image_source.subscribe(publisher.image_changed)
     return coordinator

@@ -31,8 +31,8 @@ from twisted_broker.log.watermarks import Watermarks
 
 
 class Durability:
-    """`disk` None: syncs happen at once (start, stop, tests). `synced()` is called when a sync
-    that was due is done, `fail(error)` on a disk error.
+    """Until `attach`, syncs happen at once (start, tests). `synced()` is called when a sync that
+    was due is done, `fail(error)` on a disk error.
 
     `flush_messages`: a sync is due after so many records.
     """
@@ -88,6 +88,10 @@ class Durability:
         self._sync_waiters: list[tuple[int, Callable[[], None]]] = []
         self._epochs_writing = self._epochs_dirty = False
         self._epochs_version = self._epochs_synced = 0  # a version counts changes
+
+    def attach(self, disk: IDiskWorker) -> None:
+        """Syncs run on `disk` from now on."""
+        self.disk = disk
 
     # -- syncs
 

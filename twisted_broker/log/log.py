@@ -5,7 +5,7 @@ over its parts: segments (`segments.py`), watermarks (`watermarks.py`), durabili
 (`durability.py`), producer state (`producer_state.py`, `producer_append.py`,
 `producer_rebuild.py`) and leader epochs (`leader_epochs.py`).
 
-    (load_log, new_log) --> online
+    (load_log, new_log) --attach--> online
     online --truncate_to, far from a snapshot--> rebuilding producers --done--> online
     online, rebuilding producers --fail (disk error)--> failed (until restarted)
     online, rebuilding producers --finish, the job it gives, release_files--> closed (clean stop)
@@ -40,7 +40,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from twisted_broker.config import LogConfig
-from twisted_broker.interfaces import Buffer, IRandom, TopicPartition
+from twisted_broker.interfaces import Buffer, IDiskWorker, IRandom, TopicPartition
 from twisted_broker.log import retention
 from twisted_broker.log.append_info import (
     AppendOrigin,
@@ -94,11 +94,7 @@ _INT_MAX = 2**31 - 1
 
 
 class Log:
-    """Made by `recovery.load_log` and `recovery.new_log`.
-
-    `truncated(log)` is called after every truncation, `failing(log)` at the first disk error,
-    `synced(log)` when a sync that was due is done.
-    """
+    """Made by `recovery.load_log` and `recovery.new_log`; then `attach` puts it online."""
 
     __slots__ = (
         "_needs_preparation",
@@ -127,18 +123,17 @@ class Log:
         topic_partition: TopicPartition,
         topic_id: bytes | None,
         config: LogConfig,
-        remove_later: Callable[[list[str]], None] | None = None,
         random: IRandom | None = None,
     ) -> None:
         self.pool, self.config = pool, config
         self.topic_partition, self.topic_id = topic_partition, topic_id
         self._needs_preparation = needs_preparation(config)
-        self.segments = LogSegments(pool, directory, config, remove_later, random)
+        self.segments = LogSegments(pool, directory, config, random)
         self.producers = ProducerStateManager(
             pool.files, directory, config.producer_id_expiration_ms
         )
         self.watermarks = Watermarks(self.segments, self.producers, self.offset_metadata)
-        self.leader_epochs = LeaderEpochFileCache([])
+        self.leader_epochs = LeaderEpochFileCache([], self._leader_epochs_changed)
         self.durability = Durability(
             self.segments,
             self.watermarks,
@@ -148,7 +143,6 @@ class Log:
             self.fail,
             self._sync_done,
         )
-        self.leader_epochs.changed = self.durability.write_leader_epochs
         self.rebuild = ProducerRebuild(
             self.segments, self.watermarks, self.producers, self.durability, self.fail
         )
@@ -159,6 +153,29 @@ class Log:
         self.gap: Gap | None = None
         """offsets that loading found missing, not decided about yet"""
         self.truncations = 0
+
+    def attach(
+        self,
+        disk: IDiskWorker,
+        remove_later: Callable[[list[str]], None],
+        *,
+        truncated: Callable[[Log], None] | None = None,
+        failing: Callable[[Log], None] | None = None,
+        synced: Callable[[Log], None] | None = None,
+    ) -> None:
+        """Loaded or made, it is used from now on: syncs run on `disk`, `remove_later(paths)` takes
+        the files of removed segments.
+
+        `truncated(log)` is called after every truncation, `failing(log)` at the first disk error,
+        `synced(log)` when a sync that was due is done.
+        """
+        self.durability.attach(disk)
+        self.segments.attach(remove_later)
+        self.truncated, self.failing, self.synced = truncated, failing, synced
+
+    def detach(self) -> None:
+        """Nobody hears of it any more: it is deleted, or set aside."""
+        self.truncated = self.failing = self.synced = None
 
     # -- what others see of the parts
 
@@ -261,6 +278,9 @@ class Log:
         """Offline from now on; nobody is called."""
         self.failed = error
         self.durability.stopped = True
+
+    def _leader_epochs_changed(self) -> None:
+        self.durability.write_leader_epochs()
 
     def _sync_done(self) -> None:
         if self.synced is not None:

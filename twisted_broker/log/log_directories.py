@@ -44,7 +44,14 @@ class LogDirectories:
         share = max(8, most_files // len(known))
         self.by_path: dict[str, LogDirectory] = {
             path: LogDirectory(
-                runtime.files, path, runtime.disk(path), share, runtime.random, self._warn
+                runtime.files,
+                path,
+                runtime.disk(path),
+                share,
+                runtime.random,
+                self._warn,
+                # Of its own: who reads old records must not wait for a sync or a recovery.
+                reader=runtime.disk(path),
             )
             for path in known
         }

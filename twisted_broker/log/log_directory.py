@@ -58,7 +58,7 @@ def partition_of(name: str) -> TopicPartition | None:
 
 
 class LogDirectory:
-    """`warn(text)` takes one-line warnings.
+    """`warn(text)` takes one-line warnings; `reader`: see `OpenFiles`.
 
     `failed` is the error that took it offline; `without_id` are new logs without
     `partition.metadata`.
@@ -72,9 +72,10 @@ class LogDirectory:
         open_files: int,
         random: IRandom,
         warn: Callable[[str], None],
+        reader: IDiskWorker | None = None,
     ) -> None:
         self.files, self.path, self.disk, self.random, self.warn = files, path, disk, random, warn
-        self.pool = OpenFiles(files, open_files)
+        self.pool = OpenFiles(files, open_files, reader)
         self.directory_id = bytes(16)
         self.loaded = False
         self.was_clean = False
@@ -85,6 +86,12 @@ class LogDirectory:
         self.to_delete: list[str] = []
         self.without_id: deque[Log] = deque()
         self._release: Callable[[], None] | None = None
+
+    def stop_workers(self) -> None:
+        """What was submitted is finished."""
+        self.disk.stop()
+        if self.pool.reader is not None:
+            self.pool.reader.stop()
 
     def claim(
         self, node_id: int, cluster_id: str, before_format: Callable[[], None] | None = None

@@ -4,6 +4,8 @@ Owns `LogManager`: loading, making and deleting logs, what they need from time t
 checkpoints of recovery points and log starts, expiry of producers, syncs by age), and a clean stop.
 
 1. A partition has one log, in one directory; a new one goes to the directory with the fewest logs.
+   Two of different topic ids are found where a directory was away while a topic was deleted and
+   made again (or its removal was lost with the power): the metadata settles which one counts.
 2. Loading, syncs, checkpoints and removal of files run on the directory's disk worker; nothing here
    waits for the disk but the making of a log and the very end of a stop.
 3. A log is loaded with the broker's own settings; the topic's come with `get_or_create`: they are
@@ -24,6 +26,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
@@ -46,6 +49,18 @@ _LONGEST_NAME = 255
 _NEVER_MS = 2**40
 
 
+class LogListener(Protocol):
+    """Who hears of all logs: the replica manager."""
+
+    def log_start_moved(self, log: Log) -> None:
+        """Retention raised its start."""
+        ...
+
+    def log_synced(self, log: Log) -> None:
+        """A sync that appends waited for is done."""
+        ...
+
+
 class LogManager:
     """All logs by partition; `start` first, `shutdown` last.
 
@@ -57,23 +72,23 @@ class LogManager:
         self,
         runtime: Runtime,
         config: BrokerConfig,
-        cluster_id: str,
         directory_failed: Callable[[str, OSError], None] | None = None,
         most_files: int = INT_MAX,
     ) -> None:
-        self.runtime, self.config, self.cluster_id = runtime, config, cluster_id
+        self.runtime, self.config = runtime, config
         most_files = min(config.integer("replog.max.open.segments"), most_files)
         self.directories = LogDirectories(
             runtime, config.log_directories, most_files, self._fail_logs
         )
         self.logs: dict[TopicPartition, Log] = {}
-        self.log_start_moved: Callable[[Log], None] | None = None
-        """called for each log whose start retention raised"""
-        self.log_synced: Callable[[Log], None] | None = None
-        """called for each log where a sync that appends waited for is done"""
+        self._listeners: list[LogListener] = []
+        self._rivals: list[Log] = []
         self._directory_failed = directory_failed
         self._tasks = PeriodicTasks(runtime.clock)
         self._stopped = self._checkpoint_due = False
+
+    def subscribe(self, listener: LogListener) -> None:
+        self._listeners.append(listener)
 
     def get(self, topic_partition: TopicPartition) -> Log | None:
         """The log, offline or not; None when there is none."""
@@ -85,7 +100,7 @@ class LogManager:
     def _logs_in(self, directory: LogDirectory) -> list[Log]:
         return [
             log
-            for log in self.logs.values()
+            for log in (*self.logs.values(), *self._rivals)
             if log.failed is None and posixpath.dirname(log.directory) == directory.path
         ]
 
@@ -102,11 +117,11 @@ class LogManager:
     # -- start
 
     def start(
-        self, before_format: Mapping[str, Callable[[], None]] | None = None
+        self, cluster_id: str, before_format: Mapping[str, Callable[[], None]] | None = None
     ) -> Deferred[None]:
-        """Claims all directories (LogDirMismatch, CheckpointError raise at once) and loads their
-        logs; fires when all are loaded. `before_format`: as of `LogDirectory.claim`, by path;
-        these directories are claimed first.
+        """Claims all directories for this node of the cluster (LogDirMismatch, CheckpointError
+        raise at once) and loads their logs; fires when all are loaded. `before_format`: as of
+        `LogDirectory.claim`, by path; these directories are claimed first.
 
         Errbacks with LogDirFailure when no directory is left.
         """
@@ -115,7 +130,7 @@ class LogManager:
             self.directories.by_path.values(), key=lambda each: each.path not in first
         ):
             try:
-                directory.claim(self.config.node_id, self.cluster_id, first.get(directory.path))
+                directory.claim(self.config.node_id, cluster_id, first.get(directory.path))
             except OSError as error:
                 if is_out_of_descriptors(error):
                     raise
@@ -151,20 +166,38 @@ class LogManager:
         return loaded
 
     def _take(self, directory: LogDirectory, log: Log) -> None:
-        if log.topic_partition in self.logs:
-            other = self.logs[log.topic_partition].directory
+        other = self.logs.get(log.topic_partition)
+        if other is not None and (
+            log.topic_id == other.topic_id or None in (log.topic_id, other.topic_id)
+        ):
             raise BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{log.topic_partition} is in {other} and in {log.directory}: move one of them "
-                "away",
+                f"{log.topic_partition} is in {other.directory} and in {log.directory}: move one "
+                "of them away",
             )
         delay = self.config.integer("log.segment.delete.delay.ms") / 1000
-        log.durability.disk = directory.disk
-        log.segments.remove_later = self.directories.remover(directory, delay)
-        log.truncated = self._was_truncated
-        log.failing = self._log_failed
-        log.synced = self._was_synced
-        self.logs[log.topic_partition] = log
+        log.attach(
+            directory.disk,
+            self.directories.remover(directory, delay),
+            truncated=self._was_truncated,
+            failing=self._log_failed,
+            synced=self._was_synced,
+        )
+        if other is None:
+            self.logs[log.topic_partition] = log
+        else:
+            self._rivals.append(log)
+
+    def settle_rivals(self, topic_id_of: Callable[[TopicPartition], bytes | None]) -> None:
+        """Two topics of one name, one of them deleted while its directory was away: the log with
+        the id that is given stays, the other is kept as `-stray`.
+        """
+        rivals, self._rivals = self._rivals, []
+        for log in rivals:
+            name = log.topic_partition
+            if name in self.logs and topic_id_of(name) == log.topic_id:
+                log, self.logs[name] = self.logs[name], log
+            self._set_log_aside(log, STRAY_SUFFIX)
 
     def _loaded(self, _: object) -> None:
         if not self.directories.online():
@@ -272,8 +305,13 @@ class LogManager:
 
     def _set_aside(self, topic_partition: TopicPartition, suffix: str) -> None:
         log = self.logs.pop(topic_partition, None)
-        if log is None or log.failed is not None:
+        if log is not None:
+            self._set_log_aside(log, suffix)
+
+    def _set_log_aside(self, log: Log, suffix: str) -> None:
+        if log.failed is not None:
             return
+        topic_partition = log.topic_partition
         directory = self.directories.of(log)
         path = posixpath.join(
             directory.path,
@@ -282,7 +320,7 @@ class LogManager:
         directory.recovery_points.pop(topic_partition, None)
         directory.log_starts.pop(topic_partition, None)
         # Its late disk jobs must report nothing: a new log may have its name by then.
-        log.truncated = log.failing = log.synced = None
+        log.detach()
         try:
             log.rename_directory(path)
         except OSError as error:
@@ -363,8 +401,8 @@ class LogManager:
         self._checkpoint_recovery_points(self.directories.of(log))
 
     def _was_synced(self, log: Log) -> None:
-        if self.log_synced is not None:
-            self.log_synced(self.logs[log.topic_partition])
+        for listener in self._listeners:
+            listener.log_synced(log)
 
     def delete_old_segments(self) -> None:
         """Applies retention to every log."""
@@ -380,8 +418,9 @@ class LogManager:
                         "retention of {log} failed: its log directory is offline",
                         log=log.topic_partition,
                     )
-            if log.log_start_offset != before and self.log_start_moved is not None:
-                self.log_start_moved(log)
+            if log.log_start_offset != before:
+                for listener in self._listeners:
+                    listener.log_start_moved(log)
 
     def expire_producers(self) -> None:
         for log in self:
@@ -462,7 +501,7 @@ class LogManager:
     def _all_closed(self, _: object) -> None:
         self.logs.clear()
         for directory in self.directories.by_path.values():
-            directory.disk.stop()
+            directory.stop_workers()
 
 
 async def _all(waiting: list[Deferred[None]]) -> None:

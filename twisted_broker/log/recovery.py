@@ -18,7 +18,6 @@ Source: Kafka's `LogLoader`; RL 3.6, RELIABILITY 6. Not here: which stop was cle
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable
 
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import IRandom, TopicPartition
@@ -52,7 +51,7 @@ def new_log(
     listed or opened twice here.
     """
     pool.files.make_directories(directory)
-    log = Log(pool, directory, topic_partition, topic_id, config, None, random)
+    log = Log(pool, directory, topic_partition, topic_id, config, random)
     log.durability.name_is_durable = False
     log.segments.create(0, wall_ms)
     log.set_high_watermark(0)
@@ -70,7 +69,6 @@ def load_log(
     recovery_point: int = 0,
     clean: bool = False,
     wall_ms: int = 0,
-    remove_later: Callable[[list[str]], None] | None = None,
     random: IRandom | None = None,
     sync: bool = True,
 ) -> Log:
@@ -88,7 +86,7 @@ def load_log(
             files.sync_directory(posixpath.dirname(directory))
     clean_up_after_crash(files, directory)
     topic_id = _resolve_topic_id(pool, directory, topic_id, sync)
-    log = Log(pool, directory, topic_partition, topic_id, config, remove_later, random)
+    log = Log(pool, directory, topic_partition, topic_id, config, random)
     epochs_lost = not _load_epochs(log)
     recovered = _load_segments(log, recovery_point, clean, log_start_offset, wall_ms)
     _set_offsets(log, log_start_offset, recovery_point, wall_ms)
@@ -127,7 +125,7 @@ def _load_epochs(log: Log) -> bool:
         # Damaged or lost: `_finish_epochs` finds the epochs in the batches.
         entries = []
     # Loading must not write: until it has ended the checkpoint may be the better source.
-    log.leader_epochs.changed = None
+    log.leader_epochs.hold_changes()
     for epoch, start_offset in entries:
         log.leader_epochs.assign(epoch, start_offset)
     return bool(entries)
@@ -251,7 +249,7 @@ def _finish_epochs(log: Log, lost: bool) -> None:
     path = posixpath.join(log.directory, checkpoints.LEADER_EPOCH)
     if checkpoints.read_whole(log.pool.files, path) != content:
         checkpoints.write_aside(log.pool.files, path, content, sync=len(cache) > 0)
-    cache.changed = log.durability.write_leader_epochs
+    cache.pass_changes()
 
 
 def _load_producers(log: Log, recovered: frozenset[int], wall_ms: int) -> None:

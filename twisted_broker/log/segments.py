@@ -27,7 +27,7 @@ _INT_MAX = 2**31 - 1
 
 
 class LogSegments:
-    """`remove_later(paths)` is called with renamed files, to be removed after
+    """Files of removed segments go at once; when the log is online (`attach`), after
     `file.delete.delay.ms`.
     """
 
@@ -36,12 +36,12 @@ class LogSegments:
         "_bases",
         "_end",
         "_random",
+        "_remove_later",
         "active",
         "config",
         "directory",
         "log_end_offset",
         "pool",
-        "remove_later",
     )
 
     def __init__(
@@ -49,16 +49,19 @@ class LogSegments:
         pool: OpenFiles,
         directory: str,
         config: LogConfig,
-        remove_later: Callable[[list[str]], None] | None,
         random: IRandom | None = None,
     ) -> None:
         self.pool, self.directory, self.config, self._random = pool, directory, config, random
-        self.remove_later = remove_later
+        self._remove_later: Callable[[list[str]], None] | None = None
         self._bases: list[int] = []
         self._all: list[LogSegment] = []
         self.active: LogSegment
         self.log_end_offset = 0
         self._end = LogOffsetMetadata(0)
+
+    def attach(self, remove_later: Callable[[list[str]], None]) -> None:
+        """`remove_later(paths)` takes renamed files from now on."""
+        self._remove_later = remove_later
 
     @property
     def log_end(self) -> LogOffsetMetadata:
@@ -233,8 +236,8 @@ class LogSegments:
     def _delete(self, segment: LogSegment) -> None:
         paths = segment.mark_deleted()
         segment.close()
-        if self.remove_later is not None:
-            self.remove_later(paths)
+        if self._remove_later is not None:
+            self._remove_later(paths)
         else:
             for path in paths:
                 self.pool.files.remove(path)

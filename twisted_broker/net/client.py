@@ -74,6 +74,8 @@ class _ResponseProtocol(Protocol):
         self.owner = owner
         self.frames = FrameReader(_FRAME_LIMIT)
         self.received = 0
+        self._marks = owner._runtime.marks
+        self._answers = f"an answer from {owner.host}:{owner.port} to {owner.client_id}"
 
     def connectionMade(self) -> None:
         set_no_delay = getattr(self.transport, "setTcpNoDelay", None)
@@ -82,6 +84,7 @@ class _ResponseProtocol(Protocol):
 
     def dataReceived(self, data: bytes) -> None:
         self.received += len(data)
+        self._marks.what = self._answers
         try:
             self.frames.feed(data)
             while (frame := self.frames.next_frame()) is not None:

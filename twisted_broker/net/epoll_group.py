@@ -5,7 +5,8 @@ no turn of the reactor (and no logging context), and one turn serves several rou
 
 1. A connection's events go to the connection's own `doRead` and `doWrite`, in the order in which
    epoll gives them.
-2. A turn ends after `_TURN_SECONDS` at the latest: timers and other readers never starve.
+2. A turn ends with the poll in which `_TURN_SECONDS` are over, of `_MOST_EVENTS` at most: timers
+   and other readers never starve, nor do connections.
 3. After the last event it polls for `_SPIN_SECONDS` more before the reactor may sleep: when the
    next request of a waiting client comes within that time, nobody has to be woken. Without an event
    it does not spin.
@@ -29,11 +30,17 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from twisted_broker.reactor_watch import ReactorWatch
+
 # About the time in which a waiting client answers on loopback; waking a sleeping process takes
 # longer.
 _SPIN_SECONDS = 0.00003
 # Well below the 10 ms that anything may hold the reactor for.
 _TURN_SECONDS = 0.002
+_MOST_EVENTS = 64
+"""Of one poll. The system gives those that it gave last at the end of the next ones, so a turn that
+ends after some of a thousand goes on with the others.
+"""
 _HANG_UP = getattr(select, "EPOLLRDHUP", 0x2000)
 _HANG_UP_REPORTED = 1 << 40
 """Only in our own masks, never in epoll's: the hang-up was reported. So no mask is ever 0."""
@@ -50,8 +57,9 @@ class EpollGroup:
     and the rest of the real one.
     """
 
-    def __init__(self, reactor: Any) -> None:
+    def __init__(self, reactor: Any, watch: ReactorWatch | None = None) -> None:
         self._reactor = reactor
+        self._watch = watch or ReactorWatch(0)
         self._epoll = select.epoll()
         self._masks: dict[int, int] = {}
         self._transports: dict[int, Any] = {}
@@ -117,17 +125,20 @@ class EpollGroup:
         self._masks[descriptor] = mask
 
     def doRead(self) -> None:
-        poll, serve = self._epoll.poll, self._serve
+        poll, serve, notable = self._epoll.poll, self._serve, self._watch.notable
         started = last = perf_counter()
         while True:
-            events = poll(0)
+            events = poll(0, _MOST_EVENTS)
             now = perf_counter()
             if events:
                 for descriptor, event in events:
                     serve(descriptor, event)
+                    last = perf_counter()
+                    if last - now >= notable:
+                        self._watch.piece(last - now)
+                    now = last
                 if now - started > _TURN_SECONDS:
                     return
-                last = perf_counter()
             elif now - last > _SPIN_SECONDS:
                 return
 

@@ -158,7 +158,8 @@ class FrameReader:
             self._data, self._offset = b"", 0
         else:
             self._offset = start + size
-        self._check(size)
+        if size > self.limit:
+            self._check(size)
         return data[start : start + size]
 
     def _check(self, size: int) -> None:

@@ -34,6 +34,13 @@ _ENTRY = re.compile(
 _META_ADDRESSES = ("0.0.0.0", "::")
 
 
+class ListenerName(NamedTuple):
+    """Which listener a request came in on: known before the port is open."""
+
+    name: str
+    is_controller: bool = False
+
+
 class Listener(NamedTuple):
     """An open listener. `host` and `port` are the advertised ones."""
 

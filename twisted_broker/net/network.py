@@ -21,6 +21,7 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint
 from twisted_broker.interfaces import IFile
 from twisted_broker.net.epoll_group import EpollGroup
 from twisted_broker.net.transport import ListeningPort, ServerTransport
+from twisted_broker.reactor_watch import ReactorWatch
 
 # Read and copied in one piece, between two looks at whether the transport is full.
 _COPIED_BYTES = 131072
@@ -40,8 +41,10 @@ class ReactorNetwork:
         backlog: int = 50,
         send_buffer: int = SEND_BUFFER_BYTES,
         receive_buffer: int = -1,
+        watch: ReactorWatch | None = None,
     ) -> None:
         self._reactor = reactor
+        self._watch = watch
         self._backlog = backlog
         self._buffers = (send_buffer, receive_buffer)
         self._group: EpollGroup | None = None
@@ -52,7 +55,7 @@ class ReactorNetwork:
 
     def _listen(self, host: str, port: int, factory: Any) -> ListeningPort:
         if self._group is None and hasattr(select, "epoll"):
-            self._group = EpollGroup(self._reactor)
+            self._group = EpollGroup(self._reactor, self._watch)
             self._group.start()
         listening = ListeningPort(
             port, factory, self._backlog, host, self._reactor, self._group, self._buffers

@@ -193,8 +193,11 @@ class ReplicaManager:
         self._effects: dict[type[Any], tuple[Callable[[Any], object], ...]] = self._event_table()
         self._periodic = PeriodicTasks(runtime.clock)
         self.fetchers = None if create_fetchers is None else create_fetchers(self)
-        log_manager.log_start_moved = self._log_start_moved
-        log_manager.log_synced = self._log_synced
+        log_manager.subscribe(self)
+
+    def subscribe(self, listener: LeadershipListener) -> None:
+        """It hears which partitions this broker begins and ceases to lead, from now on."""
+        self.leadership_listeners.append(listener)
 
     # what follows from what happened
     def _event_table(self) -> dict[type[Any], tuple[Callable[[Any], object], ...]]:
@@ -382,7 +385,7 @@ class ReplicaManager:
     def leaders(self) -> list[Partition]:
         return [partition for partition in self.partitions.values() if partition.is_leader]
 
-    def _log_start_moved(self, log: Log) -> None:
+    def log_start_moved(self, log: Log) -> None:
         """Retention deleted segments: followers and those who wait for deletions hear of it as
         of any other move.
         """
@@ -391,7 +394,7 @@ class ReplicaManager:
             partition.emit(LogStartAdvanced(partition))
             self._drain_soon()
 
-    def _log_synced(self, log: Log) -> None:
+    def log_synced(self, log: Log) -> None:
         """What was appended is synced: it counts for the high watermark, and acks=1 is answered."""
         partition = self.partitions.get(log.topic_partition)
         if partition is not None and partition.leader_log is log:
@@ -548,12 +551,16 @@ class ReplicaManager:
         """
         if acks == -1:
             return not DelayedProduce(outcomes, self._partition_of).is_complete()
-        return acks == 1 and any(self._waits_for_sync(outcome) for outcome in outcomes)
-
-    def _waits_for_sync(self, outcome: AppendOutcome) -> bool:
-        partition = self.partitions.get(outcome.topic_partition)
-        log = None if partition is None else partition.leader_log
-        return log is not None and log.awaiting_sync is not None and outcome.error is _NONE
+        if acks != 1:
+            return False
+        for outcome in outcomes:  # no generator, no properties: every produce comes through here
+            partition = self.partitions.get(outcome.topic_partition)
+            log = None if partition is None else partition.leader_log
+            if log is None or outcome.error is not _NONE:
+                continue
+            if log.durability.awaiting_sync is not None:
+                return True
+        return False
 
     def wait_for_replicas(
         self, outcomes: Sequence[AppendOutcome], timeout_ms: int, acks: int = -1

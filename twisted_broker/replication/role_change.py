@@ -83,11 +83,11 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
         replicas, [partition for partition in following if partition is not None], image
     )
     _apply_configs(replicas, delta, image)
-    for observer in replicas.leadership_listeners:
+    for listener in replicas.leadership_listeners:
         for topic_partition, leader_epoch in lost:
-            observer.leadership_lost(topic_partition, leader_epoch)
+            listener.leadership_lost(topic_partition, leader_epoch)
         for topic_partition, leader_epoch in gained:
-            observer.leadership_gained(topic_partition, leader_epoch)
+            listener.leadership_gained(topic_partition, leader_epoch)
 
 
 def delta_to_retry(
@@ -130,6 +130,12 @@ def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
     """Logs that the picture does not place here (their topic was deleted meanwhile, or moved):
     kept as `-stray`, served by nobody.
     """
+
+    def topic_id_of(name: TopicPartition) -> bytes | None:
+        topic = image.topics_by_name.get(name.topic)
+        return None if topic is None else topic.id
+
+    replicas.log_manager.settle_rivals(topic_id_of)
     for log in list(replicas.log_manager):
         # The metadata log is no replica of any topic's.
         if log.topic_partition.topic == METADATA_TOPIC:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 OFF = -1
+# Descriptors are for clients and logs.
 _MAX_CONNECTIONS = 16
 ServedRoutes = Callable[[], Iterable[Any]]
 _logger = Logger(namespace="replog.status")

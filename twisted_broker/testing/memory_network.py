@@ -198,6 +198,7 @@ class MemoryNetwork:
         return copy_slice(transport, file, position, length)
 
     def later(self, call: Any, *arguments: Any) -> None:
+        # Also with a latency of 0 in a later call: no protocol is entered from its peer's write.
         self.clock.callLater(self.latency_seconds, call, *arguments)
 
     def _free_port(self) -> int:

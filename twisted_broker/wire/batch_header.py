@@ -154,7 +154,7 @@ def check_first_entry(records: Buffer) -> int:
     size = len(records)
     if size < LOG_OVERHEAD:
         raise InvalidRecordError("no batch")
-    length = peek_offset_and_length(records)[1]
+    length = _INT32.unpack_from(records, LENGTH_AT)[0]
     if length < SMALLEST_LENGTH:
         raise CorruptRecordError(f"length {length} is smaller than any entry's")
     if size <= MAGIC_AT:

@@ -45,7 +45,7 @@ class UnsupportedCodecError(CorruptRecordError):
 
 
 class OutputLimitError(CorruptRecordError):
-    """The payload inflates beyond what the caller allows: MESSAGE_TOO_LARGE, at which producers
+    """The payload decompresses beyond what the caller allows: MESSAGE_TOO_LARGE, at which producers
     split their batch.
     """
 

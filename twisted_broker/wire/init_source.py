@@ -1,6 +1,9 @@
 """The `__init__` of a description as source text: keyword arguments with Kafka's defaults.
 
-1. A list or struct left out is a new one for each message, never shared.
+1. The default of a list or struct is a new one for each message, never shared.
+
+Source: Kafka's message JSON (defaults). Not here: reading (`reader_source`), writing
+(`writer_source`).
 """
 
 from collections.abc import Callable

@@ -64,7 +64,7 @@ from .corrupt_record import (
 )
 from .record_builder import BatchBuilder, build_batch, build_empty_batch
 from .record_walk import Headers, Record, walk_key_values, walk_records
-from .records_count import check_records_count
+from .records_count import SMALLEST_RECORD, check_records_count
 
 __all__ = [
     "CODEC_MASK",
@@ -83,6 +83,7 @@ __all__ = [
     "NO_PRODUCER_ID",
     "NO_SEQUENCE",
     "NO_TIMESTAMP",
+    "SMALLEST_RECORD",
     "TRANSACTIONAL_FLAG",
     "BatchBuilder",
     "BatchHeader",
@@ -120,7 +121,7 @@ __all__ = [
 
 MAX_OUTPUT_BYTES: Final = (
     128 * 1024 * 1024
-)  # what one batch may inflate to, where the caller names no limit
+)  # what one batch may decompress to, where the caller names no limit
 MAX_SEQUENCE: Final = 2**31 - 1
 
 

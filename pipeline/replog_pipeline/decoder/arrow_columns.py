@@ -5,7 +5,7 @@
    advanced by the offset delta, modulo 2^31.
 3. `crcOk` and `aborted` are the caller's findings, one per batch.
 
-Source: FILE_FORMATS 2, SPARK.md 3 and 5; Kafka's DefaultRecordBatch. Not here: where fields lie
+Source: FILE_FORMATS 2; Kafka's DefaultRecordBatch. Not here: where fields lie
 (`fields`), which batches (`segment`).
 """
 

@@ -8,7 +8,7 @@
    for what can be read, one row without key, value and timestamp for a batch that cannot, and one
    such row for bytes that are no batch. Message formats 0 and 1 are refused in either case.
 
-Source: SPARK.md 5. Not here: the rows of the batches (`rows`), files and directories
+Source: our own. Not here: the rows of the batches (`rows`), files and directories
 (`log_folder`), transactions (`transactions`).
 """
 

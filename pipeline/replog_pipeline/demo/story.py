@@ -1,5 +1,5 @@
-"""The steps of the demo, each a job as `replog pipeline` runs it, told with the command that does
-the same.
+"""The steps of the demo: each is a job as `replog pipeline` runs it, and prints the command that
+does the same.
 
 1. Produce flights to a replicated topic, archive it, audit it, replay the table into a second
    topic, archive that: the two tables must be equal.

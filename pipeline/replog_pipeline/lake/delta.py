@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any
 
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.lake.conflict import AnotherWriterError
-from replog_pipeline.lake.files import IFiles
 from replog_pipeline.lake.ledger import Ledger, found_in
+from replog_pipeline.lake.spark_table import SparkTable
 from replog_pipeline.lake.timestamps import in_microseconds
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 LOG = "_delta_log"
 APPLICATION = "replog-archive"
@@ -40,20 +40,10 @@ COMMIT = re.compile(r"\d{20}\.json")
 CONFLICTS = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
 
 
-class DeltaTable:
+class DeltaTable(SparkTable):
     """The table in `files`."""
 
     format = "delta"
-
-    def __init__(self, spark: SparkSession | None, files: IFiles) -> None:
-        self.files = files
-        self._spark = spark
-
-    @property
-    def spark(self) -> SparkSession:
-        """Needed for rows alone: a ledger is read without it."""
-        assert self._spark is not None, "rows were asked for without Spark"
-        return self._spark
 
     def commits(self) -> Iterator[dict[str, Any]]:
         """What the commits in the log say of themselves, newest first."""

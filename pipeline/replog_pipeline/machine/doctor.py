@@ -1,7 +1,8 @@
-"""`replog pipeline doctor`: what the pipeline needs, what of it is there, and the command that
-cures each lack.
+"""`replog pipeline doctor`: what the pipeline needs, which of it is there, and the command that
+installs what is missing.
 
-1. Every check is made, whatever the ones before it found; the exit status is 1 if anything lacks.
+1. Every check is made, whatever the ones before it found; the exit status is 1 if anything is
+   missing.
 2. It changes nothing and uses no network.
 """
 

@@ -1,4 +1,4 @@
-"""Log directories as data: what lies there, what a reader may see of it, and its rows, with no
+"""Log directories as data: their files, what a consumer may see of them, and their rows, with no
 broker running.
 
 | module | owns |

@@ -3,12 +3,12 @@ large one (`cuts`).
 
 1. A file is read only if its folder and its offsets are admitted; a segment ends where the next one
    begins.
-2. Offsets asked for that are gone, or not there yet, are a refusal: nothing is passed over
+2. Requested offsets that are deleted, or not there yet, are an error: nothing is skipped
    silently.
 3. All bytes of a segment that another one follows must be right; in the active one, all below the
    high watermark.
 
-Source: SPARK.md 5. Not here: Spark (`datasource`), filters (`filters`).
+Source: our own. Not here: Spark (`datasource`), filters (`filters`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ positions.
 3. A position that the log no longer has, or does not have yet, ends the query with one line: the
    topic was created again, or retention was faster.
 
-Source: SPARK.md 5. Not here: Spark (`datasource`).
+Source: our own. Not here: Spark (`datasource`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a source holds now: asked of the brokers, or of the log directories.
+"""The offsets that a source has now: from the brokers, or from the log directories.
 
 Under read_committed a log ends at its first open transaction: what comes after is not committed
 yet, and must not be counted as read.

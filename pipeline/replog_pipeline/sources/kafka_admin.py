@@ -1,8 +1,8 @@
-"""Asks a cluster about its topics, with the admin client of the connector's own kafka-clients,
+"""Queries a cluster about its topics, with the admin client of the connector's own kafka-clients,
 through Spark's gateway.
 
-1. No other client is needed: whoever can read a topic through Spark can ask this.
-2. Every question opens a client, asks, waits at most `PATIENCE_MS`, and closes.
+1. No other client is needed: where Spark can read a topic, this works, too.
+2. Every query opens a client, waits at most `PATIENCE_MS`, and closes it.
 3. An unreachable broker, a missing topic, a refusal: each is one PipelineError.
 """
 

@@ -5,7 +5,7 @@ Owns `explain`, and the shape of its answer, which `status` gives out as JSON.
 1. A pure function of the partition, what waits for it, how it is fetched, and the time.
    `dataclasses.asdict` of it is JSON.
 
-Source: issue "Replication", explain; RL 1-2, 6. Not here: the single reasons (`reasons`,
+Source: our own; RL 1-2, 6. Not here: the single reasons (`reasons`,
 `waiting_requests`), HTTP (`status`).
 """
 

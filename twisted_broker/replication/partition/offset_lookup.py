@@ -44,7 +44,7 @@ def list_offset(
     """The offset for `timestamp` (ms, or one of the special ones); `NOT_FOUND` when there is
     none. Raises `BrokerError` as the card says.
     """
-    log = partition.log_for(current_leader_epoch, only_leader)
+    log = _log(partition, current_leader_epoch, only_leader)
     end_offset = partition.end_for(isolation).offset
     end_is_unsure = (
         isolation != LOG_END and partition.leader_epoch_start_offset > log.high_watermark
@@ -85,7 +85,15 @@ def end_offset_for_epoch(
 
     Raises `BrokerError`; leaders only.
     """
-    return partition.log_for(current_leader_epoch, True).end_offset_for_epoch(epoch)
+    return _log(partition, current_leader_epoch, True).end_offset_for_epoch(epoch)
+
+
+def _log(partition: Partition, current_leader_epoch: int, only_leader: bool) -> Log:
+    """Only -1 is no epoch, as in Kafka's `RequestUtils`; a fetch takes all below 0 for none."""
+    log = partition.log_for(current_leader_epoch, only_leader)
+    if current_leader_epoch < -1:
+        raise BrokerError(ErrorCode.FENCED_LEADER_EPOCH)
+    return log
 
 
 def segment_offsets_before(

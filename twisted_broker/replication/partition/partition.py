@@ -321,7 +321,7 @@ class Partition:
         Raises FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH (RL 2.6), NOT_LEADER_OR_FOLLOWER,
         KAFKA_STORAGE_ERROR.
         """
-        if current_leader_epoch != -1 and current_leader_epoch != self.leader_epoch:
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
             if current_leader_epoch < self.leader_epoch:
                 raise BrokerError(ErrorCode.FENCED_LEADER_EPOCH)
             raise BrokerError(ErrorCode.UNKNOWN_LEADER_EPOCH)
@@ -371,11 +371,14 @@ class Partition:
         info = log.append_as_leader(records, self.leader_epoch, wall_ms, origin=origin)
         stats.messages_in += info.records_count
         stats.bytes_in += info.bytes
-        self.emit(
+        event = (
             self.high_watermark_advanced
             if self.maybe_increment_leader_hw(now_ms)
             else self._log_end_changed
         )
+        if self.listeners:  # as `emit`, without a call
+            self._notify_listeners()
+        self.events.append(event)
         return info
 
     def append_as_follower(self, records: Buffer, leader_epoch: int, wall_ms: int) -> LogAppendInfo:

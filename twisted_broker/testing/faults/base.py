@@ -32,7 +32,7 @@ class FaultInjector:
         self._ends: list[float] = []
         """when all faults ended; shared by the injectors of all faults"""
         names = list(cluster.nodes)
-        self.victims = names[2:] if options.liveness else names
+        self.victims = names[2 + options.controller_only :] if options.liveness else names
         self.producers = [f"p{number}" for number in range(len(options.idempotent))]
 
     @property
@@ -53,6 +53,7 @@ class FaultInjector:
 
     def schedule(self, call: Callable[[], None], seconds: float = 8.0) -> None:
         """Within so many seconds, rather sooner than later."""
+        # Squared: most faults come close together, where a repair of one is not done yet.
         self.clock.callLater(self.random.random() ** 2 * seconds, call)
 
     def restart(self, node: SimNode) -> None:

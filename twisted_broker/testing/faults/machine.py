@@ -47,6 +47,7 @@ def stop(injector: FaultInjector, node: SimNode) -> None:
     """SIGTERM."""
     if node.is_up and not node.clock.paused:
         node.stop()
+    # After the longest controlled shutdown (10 s).
     injector.clock.callLater(11 + injector.random.random() * 5, injector.restart, node)
 
 

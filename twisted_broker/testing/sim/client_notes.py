@@ -23,13 +23,27 @@ class Attempt:
     """One batch of a producer.
 
     `fate` is None while it is under way; `base_offset` once acknowledged; `sent` counts the times
-    it went out.
+    it went out. With `acks` 0 or 1 its fate is never known: `was_answered` (0: it went out) and
+    `base_offset` are what its leader said.
     """
 
-    __slots__ = ("base_offset", "epoch", "fate", "idempotent", "partition", "sent", "values")
+    __slots__ = (
+        "acks",
+        "base_offset",
+        "epoch",
+        "fate",
+        "idempotent",
+        "partition",
+        "sent",
+        "values",
+        "was_answered",
+    )
 
-    def __init__(self, partition: TopicPartition, values: list[bytes], idempotent: bool) -> None:
+    def __init__(
+        self, partition: TopicPartition, values: list[bytes], idempotent: bool, acks: int = -1
+    ) -> None:
         self.partition, self.values, self.idempotent = partition, values, idempotent
+        self.acks, self.was_answered = acks, False
         self.fate: Fate | None = None
         self.base_offset = self.epoch = -1
         self.sent = 0
@@ -62,4 +76,8 @@ class Notes:
         """(consumer, partition, leader epoch, offset) of a fetch that was answered
         OFFSET_OUT_OF_RANGE
         """
+        self.deleting: Callable[[TopicPartition, int], None] = lambda *facts: None
+        """(partition, offset) of a DeleteRecords that is about to be sent"""
+        self.refused: Callable[[str, str], None] = lambda api, code: None
+        """(API, error) of an answer"""
         self.note: Callable[[str, str], None] = lambda who, what: None

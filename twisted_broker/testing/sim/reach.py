@@ -73,6 +73,7 @@ KINDS = {
     "directory failed": "one of a broker's several",
     "replica moved from a failed directory": "the controller took it as lost and elected another",
     "directory assigned": "a broker told the controller where a replica is",
+    "replica made anew by hand": "its log was refused with a line that says so",
     # groups
     "group rebalance": "a generation of members began",
     "offsets loaded": "a coordinator read groups that were not empty",

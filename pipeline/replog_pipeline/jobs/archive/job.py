@@ -1,16 +1,15 @@
 """`archive`: a topic into a Delta or Parquet table, every record exactly once.
 
 1. A batch is: read the table's ledger, ask the source for its extent, let the guards decide the
-   ranges, read them, append them with the new ledger in one atomic act. Nothing is kept anywhere
-   else; a run that dies at any point is simply started again.
+   ranges, read them, append them with the new ledger in one atomic step. No other state is kept; a
+   run that was killed at any point is started again.
 2. The rows are read once and written as they come: no cache, no shuffle, no sort, no second pass to
-   count (the commit's own count is told).
-3. Before the first row is written everything that can be wrong has been looked at: nothing is
-   written then.
+   count (the commit's own count is reported).
+3. All checks are made before the first row is written: a refusal writes nothing.
 4. A batch that another writer took is planned anew, because a writer that was killed may still have
    committed; the third time in a row it stops.
 
-Source: issue 5; SPARK.md 6 and 7. Not here: joining small files, decoding values.
+Source: our own. Not here: joining small files, decoding values.
 """
 
 from __future__ import annotations

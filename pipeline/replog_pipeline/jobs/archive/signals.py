@@ -1,4 +1,4 @@
-"""A wish to end, from SIGTERM or Ctrl-C: noted at once, obeyed between two batches."""
+"""SIGTERM and Ctrl-C: noted at once; the archive ends between two batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`replog pipeline audit`. A directory that is none is refused before Spark is started."""
+"""`replog pipeline audit`. A path that is no directory is refused before Spark is started."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """`audit` of topics of a running cluster: the offsets of the records that come over the wire.
 
-1. Gaps, repetitions and disorder only: of batches, producers and transactions the wire tells a
-   consumer nothing.
+1. Gaps, repetitions and disorder only: a consumer does not see batches, producers and
+   transactions.
 2. Expected is every offset from the earliest to the high watermark, as the cluster named them
    before the read; a compacted topic may lack any.
 3. The end marker of a transaction takes an offset that no consumer sees: gaps are looked up in the
-   leaders' batches (`markers`). Gaps up to `allowed` offsets are not looked at.
+   leaders' batches (`markers`). Gaps up to `allowed` offsets are ignored.
 """
 
 from __future__ import annotations

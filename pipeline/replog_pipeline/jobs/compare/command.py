@@ -1,4 +1,4 @@
-"""`replog pipeline compare`. Directories that are none are refused before Spark is started."""
+"""`replog pipeline compare`. Paths that are no directories are refused before Spark is started."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What `compare` may compare: per partition the range of offsets that every replica must hold
-alike, and the files they are in.
+"""What `compare` may compare: per partition the range of offsets in which all replicas must be
+equal, and the files they are in.
 
-1. Up to the lowest high watermark that a directory recorded: what each of them may show. With
+1. Up to the lowest high watermark that a directory recorded. With
    `log_end`: up to the lowest log end.
 2. From the highest start: log start, first segment, or what a cleaner has passed (cleaners act on
    each replica in their own time).
-3. A partition is cut at segments of its first replica into pieces of about `PIECE_BYTES`; a task
+3. A partition is split at segments of its first replica into pieces of about `PIECE_BYTES`; a task
    reads one piece of all replicas.
 4. Missing partitions and different starts are remarks; replicas under different topic ids are a
    finding and not compared.

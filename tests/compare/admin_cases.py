@@ -1,0 +1,561 @@
+"""Cases: the cluster, topics and settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.compare.side import Side
+
+TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+SET, DELETE, APPEND, SUBTRACT = range(4)
+NO_ID = bytes(16)
+UNKNOWN_ID = bytes(15) + b"\x63"
+BAD_NAMES = ("", ".", "..", "a b", "a/b", "é", "n" * 250)
+
+
+def api_versions(side: Side, version: int) -> None:
+    def tidy(answer: Any) -> None:
+        answer.finalized_features_epoch = min(answer.finalized_features_epoch, 1)
+
+    def asked(label: str, name: str = "a-client", number: str = "1.0") -> None:
+        side.ask(label, tidy, client_software_name=name, client_software_version=number)
+
+    asked("what is served")
+    if version >= 3:
+        for name in ("", "a b", "-a", "a" * 300):
+            asked(f"software {name[:5]!r} {len(name)}", name)
+        asked("software version", number="!")
+
+
+def metadata(side: Side, version: int) -> None:
+    topic = side.topic(partitions=3)
+    other = side.topic("other")
+    newest = version >= 12
+
+    def asked(label: str, *names: str, ids: tuple[bytes, ...] = (), **more: Any) -> None:
+        topics: list[dict[str, Any]] = [{"name": name, "topic_id": NO_ID} for name in names]
+        topics += [{"name": None if newest else "", "topic_id": topic_id} for topic_id in ids]
+        fields = {"topics": topics, "allow_auto_topic_creation": False}
+        side.ask(label, **(fields | more))
+
+    asked("a topic", topic)
+    asked("two topics", topic, other)
+    asked("named twice", topic, topic)
+    if version >= 1:
+        asked("no topics", topics=[])
+    if version >= 4:
+        asked("no such topic", f"{topic}-no")
+        for name in BAD_NAMES:
+            asked(f"name {name[:9]!r}", name)
+    if version >= 8:
+        asked("operations of a topic", topic, include_topic_authorized_operations=True)
+    if 8 <= version <= 10:
+        asked("operations of the cluster", topic, include_cluster_authorized_operations=True)
+    if newest:
+        asked("by id", ids=(side.id_of(topic),))
+        asked("no such id", ids=(UNKNOWN_ID,))
+        asked("neither name nor id", ids=(NO_ID,))
+        both = [{"name": topic, "topic_id": side.id_of(other)}]
+        asked("name of one, id of another", topics=both)
+    asked("created when named", f"{topic}-new", allow_auto_topic_creation=True)
+    made = side.settled(
+        "Metadata",
+        lambda answer: not answer.topics[0].error_code,
+        topics=[{"name": f"{topic}-new"}],
+        allow_auto_topic_creation=False,
+    )
+    side.hide(bytes(made.topics[0].topic_id), f"(id of {topic}-new)")
+    side.wait_served(f"{topic}-new", 1)
+    asked("once it is created", f"{topic}-new")
+
+
+def describe_cluster(side: Side, version: int) -> None:
+    side.ask("ordinary")
+    side.ask("operations", include_cluster_authorized_operations=True)
+    if version >= 1:
+        for kind in (0, 2, 3, -1):
+            side.ask(f"endpoint type {kind}", endpoint_type=kind)
+    if version >= 2:
+        side.ask("fenced ones", include_fenced_brokers=True)
+
+
+def describe_quorum(side: Side, version: int) -> None:
+    def tidy(answer: Any) -> None:
+        for topic in answer.topics:
+            for part in topic.partitions:
+                part.high_watermark = min(part.high_watermark, 1)
+                for voter in part.current_voters:
+                    voter.log_end_offset = min(voter.log_end_offset, 1)
+                    voter.last_fetch_timestamp = min(voter.last_fetch_timestamp, 1)
+                    voter.last_caught_up_timestamp = min(voter.last_caught_up_timestamp, 1)
+        for node in answer.nodes:
+            for listener in node.listeners:
+                listener.port = 1
+
+    def asked(label: str, name: str, *partitions: int) -> None:
+        parts = [{"partition_index": each} for each in partitions]
+        side.ask(label, tidy, topics=[{"topic_name": name, "partitions": parts}])
+
+    asked("the metadata", "__cluster_metadata", 0)
+    asked("no such partition", "__cluster_metadata", 1)
+    asked("two partitions", "__cluster_metadata", 0, 1)
+    asked("another topic", "t", 0)
+    side.ask("no topics", topics=[])
+
+
+def describe_topic_partitions(side: Side, version: int) -> None:
+    topic, other = side.topic(partitions=3), side.topic("u", partitions=2)
+
+    def asked(label: str, *names: str, limit: int = 2000, cursor: Any = None) -> None:
+        at = None if cursor is None else {"topic_name": cursor[0], "partition_index": cursor[1]}
+        fields = {"topics": [{"name": name} for name in names], "response_partition_limit": limit}
+        side.ask(label, **fields, **({} if at is None else {"cursor": at}))
+
+    asked("a topic", topic)
+    asked("two topics", topic, other)
+    asked("named twice", topic, topic)
+    asked("no such topic", "nobody")
+    for name in BAD_NAMES:
+        asked(f"name {name[:9]!r}", name)
+    for limit in (-1, 0, 1, 2, 3, 4):
+        asked(f"limit {limit}", topic, other, limit=limit)
+    for where in (
+        (topic, 1),
+        (topic, 3),
+        (topic, 9),
+        (other, 0),
+        (topic, -1),
+        ("nobody", 0),
+        ("", 0),
+    ):
+        asked(f"cursor {where}", topic, other, cursor=where)
+    asked("cursor at another topic", topic, cursor=(other, 0))
+    asked("cursor at no topic", topic, "nobody", cursor=("nobody", 0))
+    asked("cursor in the middle of nobody", topic, "nobody", cursor=("nobody", 1))
+
+
+def create_topics(side: Side, version: int) -> None:
+    def asked(label: str, *topics: dict[str, Any], **more: Any) -> None:
+        wanted = [{"num_partitions": 1, "replication_factor": 1} | topic for topic in topics]
+        answer = side.call("CreateTopics", version, {"topics": wanted, "timeout_ms": 10_000} | more)
+        for topic in getattr(answer, "topics", ()):
+            if any(topic.topic_id):
+                side.hide(bytes(topic.topic_id), f"(id of {topic.name})")
+        side.note(label, answer)
+
+    name = side.name
+    asked("one", {"name": name("a")})
+    asked("again", {"name": name("a")})
+    asked("two", {"name": name("b"), "num_partitions": 3}, {"name": name("c")})
+    asked("named twice", {"name": name("d")}, {"name": name("d")})
+    for bad in BAD_NAMES:
+        asked(f"name {bad[:9]!r}", {"name": bad})
+    asked("collides", {"name": f"{side.prefix}.a"}, {"name": f"{side.prefix}_b"})
+    asked("collides with another", {"name": f"{side.prefix}_a"})
+    asked("internal", {"name": "__cluster_metadata"})
+    for count in (-2, 0):
+        asked(f"{count} partitions", {"name": name("e"), "num_partitions": count})
+    for factor in (-2, 0, 2, 32767):
+        asked(f"replication factor {factor}", {"name": name("f"), "replication_factor": factor})
+    if version >= 4:
+        default = {"num_partitions": -1, "replication_factor": -1}
+        asked("defaults", {"name": name("g")} | default)
+    by_hand = {"num_partitions": -1, "replication_factor": -1}
+
+    def assigned(label: str, *brokers: list[int], first: int = 0, **more: Any) -> None:
+        rows = [
+            {"partition_index": first + number, "broker_ids": ids}
+            for number, ids in enumerate(brokers)
+        ]
+        asked(label, {"name": name("h"), "assignments": rows} | by_hand | more)
+
+    assigned("assigned to nobody", [])
+    assigned("assigned to a stranger", [9])
+    assigned("assigned twice to one", [1, 1])
+    assigned("assigned to a negative id", [-1])
+    assigned("assigned from 1 on", [1], first=1)
+    assigned("assigned unevenly", [1], [1, 2])
+    assigned("assigned with a count", [1], num_partitions=1)
+    assigned("assigned with a factor", [1], replication_factor=1)
+    assigned("assigned", [1], [1])
+    settings = (
+        ("no.such", "1"),
+        ("retention.ms", "x"),
+        ("retention.ms", "-2"),
+        ("retention.ms", None),
+        ("retention.ms", " 5 "),
+        ("retention.ms", ""),
+        ("cleanup.policy", "what"),
+        ("cleanup.policy", ""),
+        ("cleanup.policy", "compact, delete"),
+        ("cleanup.policy", "compact,compact"),
+        ("preallocate", "TRUE"),
+        ("preallocate", "yes"),
+        ("min.cleanable.dirty.ratio", "0.50"),
+        ("compression.type", "GZIP"),
+        ("compression.type", " gzip "),
+        ("segment.bytes", "1048575"),
+        ("segment.bytes", "2147483648"),
+        ("remote.storage.enable", "true"),
+        ("local.retention.ms", "5"),
+        ("leader.replication.throttled.replicas", "*"),
+        ("follower.replication.throttled.replicas", "0:1"),
+        ("follower.replication.throttled.replicas", "what"),
+    )
+    for number, (key, value) in enumerate(settings):
+        entry = {"name": key, "value": value}
+        asked(f"setting {key}={value!r}", {"name": name(f"s{number}"), "configs": [entry]})
+    lags = {"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "8"}
+    entries = [{"name": key, "value": value} for key, value in lags.items()]
+    asked("compaction lags", {"name": name("lags"), "configs": entries})
+    twice = [{"name": "retention.ms", "value": value} for value in "12"]
+    asked("a setting twice", {"name": name("twice"), "configs": twice})
+    if version >= 1:
+        asked("only checked", {"name": name("v")}, validate_only=True)
+        asked("only checked, exists", {"name": name("a")}, validate_only=True)
+    asked("none")
+
+
+def delete_topics(side: Side, version: int) -> None:
+    by_state = version >= 6
+
+    def asked(label: str, *names: str, states: Any = None) -> None:
+        topics = [{"name": name} for name in names] if states is None else states
+        side.ask(label, topics=topics, topic_names=list(names), timeout_ms=10_000)
+
+    first, second = side.topic("a"), side.topic("b")
+    asked("no such topic", "nobody")
+    for bad in BAD_NAMES:
+        asked(f"name {bad[:9]!r}", bad)
+    asked("named twice", first, first)
+    asked("one", first)
+    asked("again", first)
+    asked("two", second, "nobody")
+    asked("none")
+    if by_state:
+        third = side.topic("c")
+        topic_id = side.id_of(third)
+        asked("neither", states=[{"name": None, "topic_id": NO_ID}])
+        asked("no such id", states=[{"name": None, "topic_id": UNKNOWN_ID}])
+        asked("both", states=[{"name": third, "topic_id": topic_id}])
+        either = [{"name": third, "topic_id": NO_ID}, {"name": None, "topic_id": topic_id}]
+        asked("by name and by id", states=either)
+        asked("by id", states=[{"name": None, "topic_id": topic_id}])
+
+
+def create_partitions(side: Side, version: int) -> None:
+    topic = side.topic(partitions=2)
+
+    def asked(label: str, count: int, name: str = topic, rows: Any = None, **more: Any) -> None:
+        given = None if rows is None else [{"broker_ids": ids} for ids in rows]
+        wanted = {"name": name, "count": count, "assignments": given}
+        fields = {"topics": [wanted] * more.pop("times", 1), "timeout_ms": 10_000}
+        side.ask(label, **(fields | more))
+
+    for count in (2, 1, 0, -1):
+        asked(f"to {count}", count)
+    asked("no such topic", 5, "nobody")
+    asked("bad name", 5, "a b")
+    asked("named twice", 3, times=2)
+    asked("only checked", 4, validate_only=True)
+    asked("to 3", 3)
+    asked("assigned", 4, rows=[[1]])
+    asked("assigned to a stranger", 5, rows=[[7]])
+    asked("assigned to nobody", 5, rows=[[]])
+    asked("assigned twice to one", 5, rows=[[1, 1]])
+    asked("too few assigned", 7, rows=[[1]])
+    asked("too many assigned", 5, rows=[[1], [1]])
+    asked("none", 5, times=0)
+
+
+def describe_configs(side: Side, version: int) -> None:
+    topic = side.topic(retention_ms=" 5 ", preallocate="TRUE")
+
+    def asked(label: str, kind: int, name: str, keys: Any = None, **more: Any) -> None:
+        one = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
+        side.ask(label, **({"resources": [one] * more.pop("times", 1)} | more))
+
+    for synonyms in (False, True):
+        asked(f"a topic, synonyms {synonyms}", TOPIC, topic, include_synonyms=synonyms)
+        asked(f"the broker, synonyms {synonyms}", BROKER, "1", include_synonyms=synonyms)
+        asked(f"all brokers, synonyms {synonyms}", BROKER, "", include_synonyms=synonyms)
+        asked(f"a group, synonyms {synonyms}", GROUP, "g", include_synonyms=synonyms)
+        asked(f"metrics, synonyms {synonyms}", CLIENT_METRICS, "m", include_synonyms=synonyms)
+    asked("one key", TOPIC, topic, ["retention.ms"])
+    asked("no such key", TOPIC, topic, ["what"])
+    asked("no keys", TOPIC, topic, [])
+    asked("named twice", TOPIC, topic, ["retention.ms"], times=2)
+    asked("no such topic", TOPIC, "nobody")
+    for bad in BAD_NAMES[:4]:
+        asked(f"topic {bad!r}", TOPIC, bad)
+    for bad in ("2", "x", "-1"):
+        asked(f"broker {bad!r}", BROKER, bad)
+        asked(f"loggers of {bad!r}", LOGGER, bad)
+    asked("loggers of all", LOGGER, "")
+    asked("loggers", LOGGER, "1", ["org.apache.kafka"])
+    asked("no group", GROUP, "")
+    asked("no metrics", CLIENT_METRICS, "")
+    side.ask("none", resources=[])
+
+
+def _alterations() -> list[tuple[str, int, str, list[tuple[str, str | None]]]]:
+    """(label, kind, name, settings) of what both calls are asked; `{t}` is the topic."""
+    return [
+        ("a topic", TOPIC, "{t}", [("retention.ms", "7")]),
+        ("text as given", TOPIC, "{t}", [("retention.ms", " 8 "), ("preallocate", "True")]),
+        ("no such setting", TOPIC, "{t}", [("what", "1")]),
+        ("out of range", TOPIC, "{t}", [("retention.ms", "-9")]),
+        ("no number", TOPIC, "{t}", [("retention.ms", "x")]),
+        ("empty", TOPIC, "{t}", [("retention.ms", "")]),
+        ("no value", TOPIC, "{t}", [("retention.ms", None)]),
+        ("named twice", TOPIC, "{t}", [("retention.ms", "1"), ("retention.ms", "2")]),
+        ("compaction lags", TOPIC, "{t}", [("min.compaction.lag.ms", "9"), ("max.compaction.lag.ms", "8")]),
+        ("tiered on", TOPIC, "{t}", [("remote.storage.enable", "true")]),
+        ("tiered off", TOPIC, "{t}", [("remote.storage.enable", "false")]),
+        ("local retention", TOPIC, "{t}", [("local.retention.ms", "3"), ("local.retention.bytes", "4")]),
+        ("local retention -3", TOPIC, "{t}", [("local.retention.ms", "-3")]),
+        ("throttled", TOPIC, "{t}", [("leader.replication.throttled.replicas", "0:1,1:1")]),
+        ("throttled, wrong", TOPIC, "{t}", [("leader.replication.throttled.replicas", "x")]),
+        ("no such topic", TOPIC, "nobody", [("retention.ms", "7")]),
+        ("bad topic", TOPIC, "a b", [("retention.ms", "7")]),
+        ("all topics", TOPIC, "", [("retention.ms", "7")]),
+        ("nothing", TOPIC, "{t}", []),
+        ("a broker", BROKER, "1", [("message.max.bytes", "1048588")]),
+        ("all brokers", BROKER, "", [("message.max.bytes", "1048588")]),
+        ("another broker", BROKER, "2", [("message.max.bytes", "1048588")]),
+        ("no broker id", BROKER, "x", [("message.max.bytes", "1048588")]),
+        ("broker, needs a restart", BROKER, "1", [("log.dirs", "/x")]),
+        ("broker, no such setting", BROKER, "1", [("what.ever", "1")]),
+        ("broker, out of range", BROKER, "1", [("message.max.bytes", "-1")]),
+        ("broker, no number", BROKER, "", [("message.max.bytes", "x")]),
+        ("broker, io threads", BROKER, "1", [("num.io.threads", "8")]),
+        ("broker, io threads -1", BROKER, "1", [("num.io.threads", "-1")]),
+        ("broker, cleaner threads abc", BROKER, "1", [("log.cleaner.threads", "abc")]),
+        ("broker, cleaner threads", BROKER, "", [("log.cleaner.threads", "1")]),
+        ("broker, background threads 0", BROKER, "", [("background.threads", "0")]),
+        ("broker, metric reporters", BROKER, "", [("metric.reporters", "")]),
+        ("broker, policy class", BROKER, "", [("alter.config.policy.class.name", "x.Y")]),
+        ("broker, compaction lags", BROKER, "", [("log.cleaner.min.compaction.lag.ms", "9"), ("log.cleaner.max.compaction.lag.ms", "8")]),
+        ("broker, for one only", BROKER, "", [("listeners", "PLAINTEXT://:1")]),
+        ("broker, connections of an address", BROKER, "", [("max.connections.per.ip.overrides", "h:x")]),
+        ("metrics", CLIENT_METRICS, "m", [("interval.ms", "5000"), ("metrics", "a.b,c")]),
+        ("metrics, interval 1", CLIENT_METRICS, "m", [("interval.ms", "1")]),
+        ("metrics, match", CLIENT_METRICS, "m", [("match", "client_id=a.*,client_instance_id=b")]),
+        ("metrics, bad match", CLIENT_METRICS, "m", [("match", "what=a")]),
+        ("metrics, bad pattern", CLIENT_METRICS, "m", [("match", "client_id=[")]),
+        ("metrics, no such setting", CLIENT_METRICS, "m", [("what", "1")]),
+        ("metrics of nobody", CLIENT_METRICS, "", [("interval.ms", "5000")]),
+        ("a group", GROUP, "g", [("consumer.session.timeout.ms", "50000")]),
+        ("group, too short", GROUP, "g", [("consumer.session.timeout.ms", "10")]),
+        ("group, too long", GROUP, "g", [("consumer.heartbeat.interval.ms", "99999")]),
+        ("group, above the session", GROUP, "g", [("consumer.session.timeout.ms", "45000"), ("consumer.heartbeat.interval.ms", "45000")]),
+        ("group, share", GROUP, "g", [("share.isolation.level", "read_committed"), ("share.auto.offset.reset", "by_duration:PT1H")]),
+        ("group, share reset", GROUP, "g", [("share.auto.offset.reset", "what")]),
+        ("group, streams", GROUP, "g", [("streams.num.standby.replicas", "1")]),
+        ("group, too many standbys", GROUP, "g", [("streams.num.standby.replicas", "9")]),
+        ("group, no such setting", GROUP, "g", [("what", "1")]),
+        ("no group", GROUP, "", [("consumer.session.timeout.ms", "50000")]),
+        ("type 0", 0, "x", [("a", "1")]),
+        ("type 99", 99, "x", [("a", "1")]),
+        ("type -1", -1, "x", [("a", "1")]),
+    ]  # fmt: skip
+
+
+def alter_configs(side: Side, version: int) -> None:
+    topic = side.topic()
+
+    def asked(label: str, kind: int, name: str, settings: Any, **more: Any) -> None:
+        configs = [{"name": key, "value": value} for key, value in settings]
+        one = {"resource_type": kind, "resource_name": name, "configs": configs}
+        side.ask(label, **({"resources": [one] * more.pop("times", 1)} | more))
+        _described(side, label, kind, name)
+
+    for label, kind, name, settings in _alterations():
+        asked(label, kind, name.format(t=topic), settings)
+    asked("loggers", LOGGER, "1", [("org.apache.kafka", "INFO")])
+    asked("only checked", TOPIC, topic, [("retention.ms", "99")], validate_only=True)
+    asked("resource twice", TOPIC, topic, [("retention.ms", "98")], times=2)
+    side.ask("none", resources=[])
+    _cleared(side)
+
+
+def incremental_alter_configs(side: Side, version: int) -> None:
+    topic = side.topic()
+
+    def asked(label: str, kind: int, name: str, *edits: Any, **more: Any) -> None:
+        configs = [{"name": k, "config_operation": o, "value": v} for k, o, v in edits]
+        one = {"resource_type": kind, "resource_name": name, "configs": configs}
+        side.ask(label, **({"resources": [one] * more.pop("times", 1)} | more))
+        _described(side, label, kind, name)
+
+    for label, kind, name, settings in _alterations():
+        asked(label, kind, name.format(t=topic), *((key, SET, value) for key, value in settings))
+    asked("delete", TOPIC, topic, ("retention.ms", DELETE, None))
+    asked("delete what is not set", TOPIC, topic, ("retention.ms", DELETE, None))
+    asked("delete with a value", TOPIC, topic, ("segment.ms", DELETE, "5"))
+    asked("append", TOPIC, topic, ("cleanup.policy", APPEND, "compact"))
+    asked("append again", TOPIC, topic, ("cleanup.policy", APPEND, "compact"))
+    asked("subtract", TOPIC, topic, ("cleanup.policy", SUBTRACT, "delete"))
+    asked("subtract the last", TOPIC, topic, ("cleanup.policy", SUBTRACT, "compact"))
+    asked("append to no list", TOPIC, topic, ("retention.ms", APPEND, "5"))
+    asked("append nothing", TOPIC, topic, ("cleanup.policy", APPEND, None))
+    asked("no such operation", TOPIC, topic, ("retention.ms", 9, "5"))
+    asked("broker, no such operation", BROKER, "1", ("message.max.bytes", 9, "5"))
+    asked("only checked", TOPIC, topic, ("retention.ms", SET, "99"), validate_only=True)
+    asked("resource twice", TOPIC, topic, ("retention.ms", SET, "98"), times=2)
+    name = "org.apache.kafka"
+    for level in ("DEBUG", "INFO", "debug", "LOUD", ""):
+        asked(f"logger {level!r}", LOGGER, "1", (name, SET, level))
+    asked("logger that is not there", LOGGER, "1", ("no.such.logger", SET, "INFO"))
+    asked("logger, delete", LOGGER, "1", (name, DELETE, None))
+    asked("logger, append", LOGGER, "1", (name, APPEND, "INFO"))
+    asked("root logger, delete", LOGGER, "1", ("root", DELETE, None))
+    asked("loggers of another", LOGGER, "2", (name, SET, "INFO"))
+    asked("loggers of nobody", LOGGER, "", (name, SET, "INFO"))
+    side.ask("none", resources=[])
+    _cleared(side)
+
+
+def _described(side: Side, label: str, kind: int, name: str) -> None:
+    """What the resource has now, of the settings that it was given."""
+    if kind not in (TOPIC, CLIENT_METRICS, GROUP) or not name:
+        return
+    answer = side.latest(
+        "DescribeConfigs",
+        resources=[{"resource_type": kind, "resource_name": name, "configuration_keys": None}],
+    )
+    (result,) = answer.results
+    own = {entry.name: entry.value for entry in result.configs if entry.config_source in (1, 7, 8)}
+    side.note(f"{label}: then", sorted(own.items()))
+
+
+def _cleared(side: Side) -> None:
+    """Dynamic settings are the cluster's: the next case begins without."""
+    for kind, name in ((BROKER, "1"), (BROKER, ""), (CLIENT_METRICS, "m"), (GROUP, "g")):
+        answer = side.call(
+            "DescribeConfigs",
+            4,
+            {
+                "resources": [
+                    {"resource_type": kind, "resource_name": name, "configuration_keys": None}
+                ]
+            },
+        )
+        found = [
+            {"name": entry.name, "config_operation": DELETE, "value": None}
+            for entry in answer.results[0].configs
+            if entry.config_source in (2, 3, 7, 8)
+            and entry.name != "min.insync.replicas"
+            and (kind != BROKER or name != "1" or entry.config_source == 2)
+        ]
+        one = {"resource_type": kind, "resource_name": name, "configs": found}
+        side.latest("IncrementalAlterConfigs", resources=[one])
+
+
+def list_config_resources(side: Side, version: int) -> None:
+    def asked(label: str, *kinds: int) -> None:
+        """Topics are those of this case only."""
+        answer = side.call("ListConfigResources", version, {"resource_types": list(kinds)})
+        answer.config_resources = [
+            each
+            for each in answer.config_resources
+            if each.resource_type != TOPIC or each.resource_name.startswith(side.prefix)
+        ]
+        side.note(label, answer)
+
+    side.topic()
+    edit = {"name": "interval.ms", "config_operation": SET, "value": "5000"}
+    one = {"resource_type": CLIENT_METRICS, "resource_name": side.name("m"), "configs": [edit]}
+    side.latest("IncrementalAlterConfigs", resources=[one])
+    asked("all")
+    for kind in (TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP, 0, 99):
+        asked(f"type {kind}", kind)
+    asked("two types", TOPIC, BROKER)
+    delete = {"name": "interval.ms", "config_operation": DELETE, "value": None}
+    side.latest("IncrementalAlterConfigs", resources=[one | {"configs": [delete]}])
+
+
+def describe_log_dirs(side: Side, version: int) -> None:
+    topic = side.topic(partitions=2)
+    side.write(topic, side.batch(b"a", b"b"))
+
+    def asked(label: str, topics: Any) -> None:
+        wanted = (
+            None
+            if topics is None
+            else [{"topic": name, "partitions": list(partitions)} for name, partitions in topics]
+        )
+        answer = side.call("DescribeLogDirs", version, {"topics": wanted})
+        for result in answer.results:
+            side.hide(result.log_dir, "(log directory)")
+            result.topics = [each for each in result.topics if each.name.startswith(side.prefix)]
+            result.usable_bytes = min(result.usable_bytes, 1)
+        side.note(label, answer)
+
+    asked("all", None)
+    asked("a topic", [(topic, [0, 1])])
+    asked("one partition", [(topic, [0])])
+    asked("no such partition", [(topic, [9, -1])])
+    asked("no such topic", [("nobody", [0])])
+    asked("no partitions", [(topic, [])])
+    asked("none", [])
+
+
+def elect_leaders(side: Side, version: int) -> None:
+    topic = side.topic(partitions=2)
+
+    def asked(label: str, *partitions: int, name: str = topic, kind: int = 0) -> None:
+        wanted = [{"topic": name, "partitions": list(partitions)}]
+        side.ask(label, election_type=kind, topic_partitions=wanted, timeout_ms=5000)
+
+    asked("preferred", 0, 1)
+    asked("no such partition", 9, -1)
+    asked("no such topic", 0, name="nobody")
+    asked("no partitions")
+    side.ask("none", election_type=0, topic_partitions=[], timeout_ms=5000)
+    if version >= 1:
+        asked("unclean", 0, kind=1)
+        asked("type 5", 0, kind=5)
+
+
+def alter_partition_reassignments(side: Side, version: int) -> None:
+    topic = side.topic(partitions=2)
+
+    def asked(
+        label: str, replicas: Any, name: str = topic, partition: int = 0, **more: Any
+    ) -> None:
+        part = {"partition_index": partition, "replicas": replicas}
+        wanted = {"name": name, "partitions": [part] * more.pop("times", 1)}
+        side.ask(label, **({"topics": [wanted], "timeout_ms": 5000} | more))
+
+    asked("where it is", [1])
+    asked("to a stranger", [7])
+    asked("twice to one", [1, 1])
+    asked("to nobody", [])
+    asked("to a negative id", [-1])
+    asked("cancel nothing", None)
+    asked("no such topic", [1], "nobody")
+    asked("no such partition", [1], partition=9)
+    asked("partition -1", [1], partition=-1)
+    asked("named twice", [1], times=2)
+    side.ask("none", topics=[], timeout_ms=5000)
+    if version >= 1:
+        asked("another factor", [1, 2], allow_replication_factor_change=False)
+
+
+def list_partition_reassignments(side: Side, version: int) -> None:
+    topic = side.topic()
+    for label, topics in (
+        ("all", None),
+        ("a topic", [{"name": topic, "partition_indexes": [0]}]),
+        ("no such partition", [{"name": topic, "partition_indexes": [9]}]),
+        ("no such topic", [{"name": "nobody", "partition_indexes": [0]}]),
+        ("none", []),
+    ):
+        side.ask(label, topics=topics, timeout_ms=5000)
+
+
+def unregister_broker(side: Side, version: int) -> None:
+    """Never the broker itself: it would go on as another incarnation on one side."""
+    for broker in (7, -1, 2**31 - 1):
+        side.ask(f"broker {broker}", broker_id=broker)

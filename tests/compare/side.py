@@ -1,0 +1,226 @@
+"""One of the two brokers: a connection, and what of its answers must differ.
+
+1. Requests are plain dictionaries; what the version does not carry is left out, so one case serves
+   all versions.
+2. Values that a broker makes up itself (ids, addresses) are `hide`d: in comparisons they are the
+   token under which both brokers know them.
+3. What a case prepares (topics, records) is not compared, only what it asks with `ask`.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+from twisted_broker.api.routes import ROUTES
+from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.header import (
+    RequestHeader,
+    decode_response_header,
+    encode_request_header,
+)
+from twisted_broker.wire.records import BatchBuilder
+from twisted_broker.wire.schema import Struct, decode, encode
+
+WAIT_SECONDS = 8.0
+CLOSED, SILENT = "(the connection was closed)", "(no answer)"
+ROUTE_OF = {route.name: route for route in ROUTES}
+_HIDDEN_TYPES = (str, bytes, int)
+
+
+def built(cls: Any, version: int, fields: dict[str, Any]) -> Any:
+    """A message from nested dictionaries. KeyError for a name that it does not have at all."""
+    by_name = {field.name: field for field in cls.FIELDS}
+    made = cls()
+    for name, value in fields.items():
+        field = by_name[name]
+        if not field.is_in(version):
+            continue
+        if isinstance(value, dict):
+            value = built(field.element, version, value)
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            value = [built(field.element, version, each) for each in value]
+        setattr(made, name, value)
+    return made
+
+
+class Side:
+    """`kind` is `kafka` or `ours`; `now_ms` the time of the run, the same for both."""
+
+    def __init__(self, kind: str, host: str, port: int, now_ms: int) -> None:
+        self.kind, self.host, self.port, self.now_ms = kind, host, port, now_ms
+        self.answers: list[tuple[str, Any]] = []
+        self.topic_ids: dict[str, bytes] = {}
+        self._hidden: dict[tuple[type, Any], str] = {}
+        self._socket: socket.socket | None = None
+        self._correlation = 0
+        self.api, self.version, self.prefix = "", 0, ""
+        self.hide(host, "(host)")
+        self.hide(port, "(port)")
+        found: Any = self.call("ApiVersions", 0, {})
+        assert found not in (CLOSED, SILENT), f"nobody answers at {host}:{port}: {found}"
+        cluster = self.latest("DescribeCluster").cluster_id
+        self.hide(cluster, "(cluster)")
+        self.versions = {
+            each.api_key: (each.min_version, each.max_version) for each in found.api_keys
+        }
+
+    # -- what differs by nature
+
+    def hide(self, value: Any, token: str) -> Any:
+        self._hidden[type(value), value] = token
+        return value
+
+    def normal(self, value: Any) -> Any:
+        """The value, or its token."""
+        return (
+            self._hidden.get((type(value), value), value)
+            if isinstance(value, _HIDDEN_TYPES)
+            else value
+        )
+
+    # -- requests
+
+    def begin(self, api: str, version: int) -> None:
+        """The next answers are of this API at this version."""
+        self.api, self.version = api, version
+        self.prefix = f"{api.lower()}-{version}"
+        self.answers = []
+
+    def ask(self, label: str, tidy: Callable[[Any], None] | None = None, **fields: Any) -> Any:
+        """Sends the API's request, keeps its answer for the comparison, and gives it back. `tidy`
+        overwrites numbers in it that a broker makes up.
+        """
+        answer = self.call(self.api, self.version, fields)
+        if tidy is not None and isinstance(answer, Struct):
+            tidy(answer)
+        self.answers.append((label, answer))
+        return answer
+
+    def note(self, label: str, value: Any) -> None:
+        """Compares a value that is no answer."""
+        self.answers.append((label, value))
+
+    def call(self, api: str, version: int, fields: dict[str, Any], answers: bool = True) -> Any:
+        """The decoded answer, CLOSED or SILENT. `answers=False`: none is due."""
+        request = built(ROUTE_OF[api].request_class(), version, fields)
+        return self._exchange(api, version, encode(request, version), answers)
+
+    def latest(self, api: str, **fields: Any) -> Any:
+        """The newest version of another API, to prepare or to look."""
+        answer = self.call(api, ROUTE_OF[api].broker.max, fields)
+        assert isinstance(answer, Struct), f"{self.kind}: {api}: {answer}"
+        return answer
+
+    def _exchange(self, api: str, version: int, body: bytes, answers: bool = True) -> Any:
+        route = ROUTE_OF[api]
+        self._correlation += 1
+        head = encode_request_header(
+            RequestHeader(route.api_key, version, self._correlation, "compare")
+        )
+        try:
+            connection = self._connection()
+            connection.sendall(struct.pack(">i", len(head) + len(body)) + head + body)
+            if not answers:
+                return None
+            frame = self._exactly(struct.unpack(">i", self._exactly(4))[0])
+        except TimeoutError:
+            self.hang_up()
+            return SILENT
+        except OSError:
+            self.hang_up()
+            return CLOSED
+        correlation, offset = decode_response_header(frame, route.api_key, version)
+        assert correlation == self._correlation
+        return decode(route.response_class(), frame, version, offset)
+
+    def _connection(self) -> socket.socket:
+        if self._socket is None:
+            self._socket = socket.create_connection((self.host, self.port), WAIT_SECONDS)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._socket
+
+    def _exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            more = self._connection().recv(size - len(data))
+            if not more:
+                raise ConnectionError("closed")
+            data += more
+        return bytes(data)
+
+    def hang_up(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    # -- what cases prepare
+
+    def name(self, suffix: str = "t") -> str:
+        """A name of its own for this API and version."""
+        return f"{self.prefix}-{suffix}"
+
+    def topic(self, suffix: str = "t", partitions: int = 1, **configs: str) -> str:
+        """A new topic, once all its partitions are served; settings with `_` for `.`."""
+        name = self.name(suffix)
+        settings = [{"name": k.replace("_", "."), "value": v} for k, v in configs.items()]
+        wanted = {
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": 1,
+            "configs": settings,
+        }
+        made = self.latest("CreateTopics", topics=[wanted], timeout_ms=20_000).topics[0]
+        assert not made.error_code, f"{self.kind}: {name}: {made}"
+        self.topic_ids[name] = self.hide(bytes(made.topic_id), f"(id of {name})")
+        self.wait_served(name, partitions)
+        return name
+
+    def wait_served(self, name: str, partitions: int) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            asked = [
+                {
+                    "name": name,
+                    "partitions": [
+                        {"partition_index": number, "timestamp": -1} for number in range(partitions)
+                    ],
+                }
+            ]
+            found = self.latest("ListOffsets", replica_id=-1, topics=asked)
+            if not any(p.error_code for p in found.topics[0].partitions):
+                return
+            assert time.monotonic() < deadline, f"{self.kind}: {found}"
+            time.sleep(0.01)
+
+    def id_of(self, name: str) -> bytes:
+        return self.topic_ids.get(name, bytes(15) + b"\7")
+
+    def batch(self, *values: bytes, **fields: Any) -> bytes:
+        """A batch with a time a second apart for each record."""
+        key = fields.pop("key", b"k")
+        stamps = fields.pop("stamps", None) or [self.now_ms + 1000 * n for n in range(len(values))]
+        builder = BatchBuilder(**fields)
+        for stamp, value in zip(stamps, values, strict=True):
+            builder.append(stamp, key, value)
+        return builder.build()
+
+    def write(self, topic: str, *batches: bytes, partition: int = 0) -> None:
+        for data in batches:
+            part = {"index": partition, "records": data}
+            wanted = {"topic_id": self.id_of(topic), "partition_data": [part]}
+            answer = self.latest("Produce", acks=-1, timeout_ms=10_000, topic_data=[wanted])
+            code = answer.responses[0].partition_responses[0].error_code
+            assert code == ErrorCode.NONE, f"{self.kind}: {answer}"
+
+    def settled(self, api: str, done: Any, **fields: Any) -> Any:
+        """The newest version's answer once `done(answer)` holds."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            answer = self.latest(api, **fields)
+            if done(answer) or time.monotonic() > deadline:
+                return answer
+            time.sleep(0.02)

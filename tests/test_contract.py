@@ -90,13 +90,13 @@ PINNED = {
         "record bytes are not loaded until they are sent": "test_a_read_loads_no_records",
     },
     (3, 4): {
-        "a follower asks: log end; a consumer: high watermark": "test_who_may_see_which_end",
+        "for a follower: log end; for a consumer: high watermark": "test_who_may_see_which_end",
         "-3 max timestamp": "test_offset_of_the_largest_timestamp",
         "-5 latest tiered, -6 earliest pending upload": "test_the_special_offsets",
-        "timestamp >= the one asked": "test_offset_by_timestamp",
+        "timestamp >= the one requested": "test_offset_by_timestamp",
     },
     (3, 5): {
-        "drops segments above, cuts the active one": "test_truncate_to",
+        "drops segments above, truncates the active one": "test_truncate_to",
         "trims epoch cache": "test_epoch_truncation",
         "producer state": "test_whatever_happens_meanwhile_the_state_is_that_of_the_log",
         "high watermark": "test_after_a_truncation_no_place_is_what_it_was",
@@ -107,7 +107,7 @@ PINNED = {
         "segments from the recovery point on are scanned": (
             "test_only_segments_from_the_recovery_point_are_scanned"
         ),
-        "cut at the first bad byte": "test_a_bad_segment_in_the_middle_ends_the_log",
+        "truncated at the first bad byte": "test_a_bad_segment_in_the_middle_ends_the_log",
         "indexes and producer state rebuilt": "test_state_survives_a_reload",
         "`.kafka_cleanshutdown` and scans nothing": (
             "test_logs_survive_a_clean_stop_without_a_scan"

@@ -12,6 +12,7 @@ STATE ?= build/simulate
 REPLAY ?=
 SEED ?= 1
 ROUNDS ?= 5
+MINUTES ?= 10
 FLIGHTS ?=
 NODES ?= 3
 TRACE ?=
@@ -19,7 +20,7 @@ KAFKA ?=
 # What `make docs` describes: all but the parts that no program outside needs to import.
 INSIDE = api cli cluster coordinator image log net replication security status testing
 
-.PHONY: help run simulate faults compare test unit clients pipeline lint test-long demo-pipeline bench docs dist clean
+.PHONY: help run simulate faults soak compare test unit clients pipeline lint test-long demo-pipeline bench docs dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +81,9 @@ faults: $(VENV)/.test ## ROUNDS rounds of faults under SEED: real brokers killed
 compare: $(VENV)/.test ## our answers beside those of Apache Kafka 4.3.1, freshly formatted at KAFKA=HOST:PORT
 	@test -n "$(KAFKA)" || { echo "make compare KAFKA=HOST:PORT: a fresh node of Apache Kafka 4.3.1; tests/compare/__init__.py says how it is set up" >&2; exit 2; }
 	$(BIN)/python -m tests.compare.run $(KAFKA) $(ARGS)
+
+soak: $(VENV)/.test ## MINUTES of three brokers under load, restarts and kills: nothing lost, nothing grows, drawn into build/soak.html
+	$(BIN)/python -m tests.soak.run --minutes $(MINUTES) $(ARGS)
 
 test-long: $(VENV)/.test ## the long runs: 1,000 kills and more
 	$(BIN)/python -m pytest -m long --timeout=7200

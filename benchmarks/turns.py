@@ -19,6 +19,7 @@ from typing import Any
 from twisted.internet.task import Clock
 
 from tests.memory_broker import MemoryBroker
+from twisted_broker import garbage_collection
 from twisted_broker.wire.messages import (
     cluster,
     configs,
@@ -282,6 +283,7 @@ def main(count: int) -> None:
     house.pass_time(5)
     house.ask(offsets.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
     house.pass_time(2)
+    garbage_collection.settle()  # as a broker does when it is ready
     collection = [0.0, 0.0]
 
     def watch(phase: str, facts: dict[str, int]) -> None:

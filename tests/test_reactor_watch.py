@@ -174,9 +174,10 @@ def test_a_start_is_slow_only_when_it_is_very_slow() -> None:
     machine.watch.started()  # in the turn in which they are done
     machine.poll()
     assert machine.watch.slow_turns == 1
-    machine.piece("work", 0.1)
+    assert machine.watch.longest_what == "the start: imports"
+    machine.piece("work", STARTING_SECONDS + 0.2)
     machine.poll()
-    assert machine.watch.slow_turns == 2
+    assert machine.watch.slow_turns == 2 and machine.watch.longest_what == "work"
 
 
 def test_nothing_is_watched_without_a_limit_or_a_poller() -> None:

@@ -7,8 +7,8 @@ Owns the order of starting and stopping, and which part gets which collaborators
    unfenced; then clients are let in, and `start` ends.
 2. Stop, as Kafka does: leadership handed over (controlled shutdown; how long that may take:
    `cluster/controlled_shutdown.py`), listeners closed, coordinators, replica manager with its
-   high-watermark checkpoint, controller, logs closed cleanly with their mark. Each step happens
-   whatever became of the one before.
+   high-watermark checkpoint, controller, logs closed cleanly, with their clean shutdown file. Each
+   step happens whatever became of the one before.
 3. A broker talks to its controller over the network only, also when both are in one process.
 4. A start that fails stops what it started.
 
@@ -35,7 +35,7 @@ from twisted_broker.cluster.metadata_check import MetadataDamage, recover_hint
 from twisted_broker.config import BrokerConfig, LiveConfig
 from twisted_broker.interfaces import IDelayedCall, Runtime, TopicPartition
 from twisted_broker.log.errors import CheckpointError, LogDirFailure
-from twisted_broker.log.log_directory import LogDirMismatch
+from twisted_broker.log.log_directory import LOCK, LogDirMismatch
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.net.client import BrokerConnection
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from twisted_broker.cluster.controller import Controller
     from twisted_broker.cluster.directory_assignments import DirectoryAssignments
     from twisted_broker.cluster.forwarding_manager import ForwardingManager
+    from twisted_broker.cluster.metadata_check import Applied
     from twisted_broker.cluster.metadata_copy import MetadataCopy
     from twisted_broker.cluster.observer import MetadataObserver
     from twisted_broker.coordinator.group_coordinator import GroupCoordinator
@@ -125,6 +126,8 @@ class Broker:
         self.runtime = runtime
         self.plan: ListenerPlan = plan_listeners(config)
         self._is_formatted = False
+        # before this process takes the lock: whether any did on what `kafka-storage format` made
+        self._was_started = runtime.files.exists(posixpath.join(self.metadata_directory, LOCK))
         self.cluster_id = self._cluster_id(cluster_id)
         self.log_manager = LogManager(
             runtime,
@@ -182,7 +185,7 @@ class Broker:
 
         Raises LogDirMismatch when it is not `wanted`.
         """
-        for path in self.config.log_directories:
+        for path in dict.fromkeys((*self.config.log_directories, self.metadata_directory)):
             try:
                 found = read_meta_properties(self.runtime.files, path)
             except FileNotFoundError:
@@ -195,9 +198,24 @@ class Broker:
                     )
                 self._is_formatted = True
                 return found.cluster_id
+        if wanted is None:
+            self._check_unnamed()
         if wanted is None and "controller" not in self.roles:
             return ""
         return wanted or _new_cluster_id(self.runtime)
+
+    def _check_unnamed(self) -> None:
+        """No directory says which cluster it is of. LogDirMismatch where one holds its metadata."""
+        from twisted_broker.cluster.metadata_check import DIRECTORY_NAME, holds_records
+
+        for path in {*self.config.log_directories, self.metadata_directory}:
+            directory = posixpath.join(path, DIRECTORY_NAME)
+            if holds_records(self.runtime.files, directory):
+                raise LogDirMismatch(
+                    f"{directory} holds a cluster's metadata, but {path}/meta.properties, which "
+                    "says which, is missing: put it back, or name the cluster with --cluster-id "
+                    "(another node's meta.properties has it)"
+                )
 
     async def _adopt_cluster_id(self) -> None:
         """A new broker belongs to the cluster of its controller."""
@@ -208,7 +226,7 @@ class Broker:
         self.parts = self._make_parts({})
 
     def served(self) -> list[BoundRoute]:
-        """What its listeners have been asked for so far, for their counts."""
+        """The APIs requested on its listeners so far, for their counts."""
         return [each for dispatcher in self._dispatchers for each in dispatcher.served]
 
     # starting
@@ -242,7 +260,7 @@ class Broker:
                 {self.metadata_directory: self._format_metadata} if is_controller else None,
             )
         except GeneratorExit:  # this coroutine is thrown away: nothing may be waited for
-            for directory in self.log_manager.directories.by_path.values():
+            for directory in self.log_manager.directories.claimed():
                 directory.stop_workers()
                 directory.release()
             raise
@@ -269,6 +287,8 @@ class Broker:
             self.metadata_directory,
             self.cluster_id,
             is_new=not self._is_formatted,
+            was_started=self._was_started,
+            others=self.config.log_directories,
         )
 
     async def _start_controller(self) -> None:
@@ -285,6 +305,7 @@ class Broker:
             directory,
             self.config.node_id,
             self.runtime.wall_ms,
+            applied=self._applied(),
         )
         controller = self._controller = Controller(
             self.cluster_id,
@@ -292,6 +313,7 @@ class Broker:
             self.config,
             open_log,
             lambda error: self._on_fatal(f"the metadata log failed: {error}"),
+            self._check_image,
         )
         self.parts = self._make_parts(SUPPORTED_FEATURES)
         self._undo.append(self._stop_controller)
@@ -299,6 +321,21 @@ class Broker:
             await self._listen(endpoint, is_controller=True) for endpoint in self.plan.controller
         ]
         await controller.start([Endpoint(each.name, each.host, each.port) for each in found])
+
+    def _applied(self) -> Applied:
+        """How far this node is known to have applied the metadata."""
+        from twisted_broker.cluster.metadata_check import read_applied
+
+        online = self.log_manager.directories.online()
+        return read_applied(self.runtime.files, [each.path for each in online])
+
+    def _check_image(self, image: MetadataImage) -> None:
+        """What the own controller's metadata says, before it leads. MetadataDamage where it is
+        older than this node's logs.
+        """
+        from twisted_broker.cluster.metadata_check import check_logs
+
+        check_logs(image, self.log_manager)
 
     @property
     def metadata_directory(self) -> str:
@@ -422,8 +459,8 @@ class Broker:
         from twisted_broker.image.metadata_image import EMPTY
 
         path = self.metadata_directory
-        directory = self.log_manager.directories.by_path.get(path)
-        if "controller" in self.roles or directory is None or directory.failed is not None:
+        directory = self.log_manager.directories.at(path)
+        if "controller" in self.roles or directory.failed is not None:
             return None, EMPTY
         runtime = self.runtime
         try:
@@ -435,6 +472,7 @@ class Broker:
                 runtime.random.getrandbits(128),
                 lambda error: self._copy_failed(path, error),
                 lambda text: _logger.warn("{text}", text=text),
+                self._applied(),
             )
         except OSError as error:
             self.log_manager.directories.fail(path, error)
@@ -609,7 +647,7 @@ class Broker:
         self.role.assignments.apply_delta(delta)
 
     def _directory_failed(self, path: str, error: OSError) -> None:
-        """Its replicas go offline, the controller hears of it; without any directory the broker
+        """Its replicas go offline, the controller is informed; without any directory the broker
         stops, as Kafka's does.
         """
         if self.role is not None:

@@ -2,7 +2,7 @@
 on.
 
 1. Ready is said when clients are let in, once: `replog node 1 ready on HOST:PORT`.
-2. A start that fails, or an end that nobody asked for, is one line on the log, and the process
+2. A start that fails, or an end that nobody requested, is one line on the log, and the process
    leaves with status 1.
 3. The first SIGTERM or SIGINT begins an orderly stop; another one ends the wait for the controller
    (`Broker.skip_handover`): leaderships not handed over yet stay, and the logs are still closed
@@ -115,7 +115,7 @@ class BrokerService(Service):
             self._fail("the broker cannot start")
 
     async def _start_broker(self, broker: Broker) -> None:
-        """It tells of itself from the beginning, and to the end (`_stop_broker`)."""
+        """Its status port is open from the beginning, and to the end (`_stop_broker`)."""
         number = broker.config.integer("replog.status.port")
         port = StatusPort(broker.runtime, lambda: broker.parts, broker.served, number)
         self._status_ports[broker] = port

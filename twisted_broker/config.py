@@ -212,7 +212,9 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         0,
     ),
     _text(
-        "metadata.log.dir", None, "Which of log.dirs holds the metadata log; if not set, the first."
+        "metadata.log.dir",
+        None,
+        "Where the metadata log is, in log.dirs or not; if not set, the first.",
     ),
     # connections
     _bytes("socket.request.max.bytes", 104857600, "Longest request that is read.", 1),

@@ -1,12 +1,10 @@
-"""Settings that are good one by one and wrong together, and the addresses of controllers: said
-before anything is opened.
+"""Settings that are valid alone and contradict each other, and the addresses of controllers:
+checked before anything is opened.
 
 1. What Kafka refuses to start with is refused here, in one line that names a setting and what would
    be accepted.
 2. What Kafka starts with and warns of is a warning: the session time-out of a controller
    elsewhere may be another one.
-3. `metadata.log.dir` is one of `log.dirs`: a directory for the metadata alone, as Kafka has it, is
-   not served.
 
 Source: Kafka 4.3.1's `KafkaConfig.validateValues`, `QuorumConfig`. Not here: the range of a
 single setting (its row in `config.py`), listeners (`net/listeners.py`), several controllers
@@ -15,7 +13,6 @@ single setting (its row in `config.py`), listeners (`net/listeners.py`), several
 
 from __future__ import annotations
 
-import posixpath
 import re
 from typing import TYPE_CHECKING
 
@@ -32,7 +29,6 @@ _MOST_PORT = 65535
 def check_together(config: BrokerConfig) -> None:
     """Raises ConfigError."""
     _check_roles(config)
-    _check_metadata_directory(config)
     _check_controllers(config)
     _check_waits(config)
     _check_inter_broker(config)
@@ -52,14 +48,6 @@ def warnings_for(config: BrokerConfig) -> list[str]:
             f"broker.session.timeout.ms={session}: one late heartbeat fences a broker, lower it"
         )
     ]
-
-
-def _check_metadata_directory(config: BrokerConfig) -> None:
-    """It is locked, formatted and written as one of the log directories, or not at all."""
-    given = config.text("metadata.log.dir")
-    listed = config.log_directories
-    if given and posixpath.normpath(given) not in map(posixpath.normpath, listed):
-        raise ConfigError("metadata.log.dir", given, f"one of log.dirs: {', '.join(listed)}")
 
 
 def _check_roles(config: BrokerConfig) -> None:

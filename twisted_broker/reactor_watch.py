@@ -36,7 +36,7 @@ from twisted_broker.interfaces import IClock, IDelayedCall, Marks, TurnNumbers
 
 BUCKETS_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 LINES_A_MINUTE = 10
-STARTING_SECONDS = 1.0
+STARTING_SECONDS, STARTING = 1.0, "the start: "
 _MINUTE = 60.0
 _SAMPLE_SECONDS = 0.005
 _PIECE_SHARE = 5
@@ -163,6 +163,8 @@ class ReactorWatch(Marks):
 
     def _note_slow(self, took: float, worked: float, waited: float, collected: int) -> None:
         what = self._piece_what if self._piece_turn == self.turns - 1 else name_of(self.what)
+        if self.slow > self._wanted:
+            what = f"{STARTING}{what}"
         self.slow_turns += 1
         self.slow_seconds += took
         self.buckets[sum(took > bound for bound in BUCKETS_SECONDS)] += 1

@@ -6,7 +6,7 @@
 3. Connections never take the descriptors that segments need: a flood of them must not look like a
    failing disk (`net/connection_limits.py`).
 4. The first SIGTERM, SIGINT or SIGHUP begins an orderly stop; the next ones hasten it. A process
-   that was started to outlive its terminal (`nohup`: SIGHUP is ignored) goes on ignoring it.
+   that was started to outlive its terminal (`nohup`: SIGHUP is ignored) continues to ignore it.
 5. Time is monotonic: the reactor's `seconds` becomes `time.monotonic`, so that a step of the wall
    clock moves no timer.
 
@@ -17,7 +17,6 @@ server.properties.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import resource
 import signal
@@ -31,6 +30,7 @@ from twisted.internet.error import ReactorNotRunning
 from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
+from twisted_broker import garbage_collection
 from twisted_broker.reactor_watch import ReactorWatch, WatchedClock
 from twisted_broker.settings import ConfigError, parse_properties
 
@@ -178,6 +178,7 @@ class Options(UsageOptions):
 
 def makeService(options: Options) -> Any:
     """The broker of these options, as a service that `twistd` starts."""
+    garbage_collection.spare_start()
     from twisted.internet import reactor
 
     from twisted_broker.broker_service import BrokerService
@@ -196,7 +197,7 @@ def makeService(options: Options) -> Any:
         "descriptors": descriptors,
     }
     more["on_stop_again"] = partial(_take_signals, clock)
-    more["when_ready"] = partial(_settle_heap, watch)
+    more["when_ready"] = partial(_ready, watch)
     if len(options.broker_configs) == 1:
         config = options.broker_config
         return BrokerService(
@@ -212,18 +213,14 @@ def makeService(options: Options) -> Any:
 
 
 def _take_signals(reactor: Any, skip_handover: Callable[[], None]) -> None:
-    """From now on the signals that ask for a stop call `skip_handover`, in the reactor's thread."""
+    """From now on the stop signals call `skip_handover`, in the reactor's thread."""
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(each) is not signal.SIG_IGN:
             signal.signal(each, lambda number, frame: reactor.callFromThread(skip_handover))
 
 
-def _settle_heap(watch: ReactorWatch) -> None:
-    """What is there after the start stays: the collector need not walk it again, which took a
-    quarter of a second with 10,000 partitions.
-    """
-    gc.collect()
-    gc.freeze()
+def _ready(watch: ReactorWatch) -> None:
+    garbage_collection.settle()
     watch.started()
 
 

@@ -195,7 +195,7 @@ def command(ctx: click.Context, arguments: tuple[str, ...]) -> None:
             # else the session takes this Python's path where the master is on this machine
             "python3"
         )
-    os.execve(
+    os.execve(  # noqa: S606  spark-submit takes this process's place
         program,
         line,
         os.environ

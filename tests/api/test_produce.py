@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.api.data_plane import Api, DenyList
-from tests.log.standing_worker import StandingWorker
+from tests.log.manual_worker import ManualWorker
 from tests.replication.fixtures import (
     LOCAL,
     TOPIC_ID,
@@ -343,7 +343,7 @@ def test_with_flush_messages_the_answer_waits_for_the_disk(acks):
     """
     api = made()
     api.fixture.topic(overrides={"flush.messages": "1"})
-    log, worker = api.fixture.partition().log, StandingWorker()
+    log, worker = api.fixture.partition().log, ManualWorker()
     log.durability.disk, log.synced = worker, api.fixture.log_manager.log_synced
     first = api.ask(produce, ProduceResponse, asked(("t", 0, batch()), acks=acks), 9)
     second = api.ask(produce, ProduceResponse, asked(("t", 0, batch()), acks=acks), 9)

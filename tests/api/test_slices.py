@@ -44,6 +44,7 @@ from twisted_broker.wire.messages.produce import (
     TopicProduceData,
 )
 from twisted_broker.wire.primitives import FEW_ELEMENTS, MAX_ELEMENTS
+from twisted_broker.wire.record_builder import BatchBuilder
 from twisted_broker.wire.schema import (
     decode,
     decode_few,
@@ -553,4 +554,49 @@ def test_a_topic_of_very_many_partitions_is_decided_and_written_in_two_turns() -
     assert codes == [0, 36]  # one made it, the other finds it there
     for connection in connections:
         connection.close()
+    house.stop()
+
+
+def test_a_fetch_of_many_partitions_is_read_in_slices_under_one_limit() -> None:
+    """450 partitions with a batch each: whole batches as far as the limit of the answer goes, all
+    with a larger one; others are served meanwhile.
+    """
+    count = SLICE_ELEMENTS + 50
+    house = MemoryBroker().start()
+    many = topics.CreatableTopic(name="many", num_partitions=count, replication_factor=1)
+    house.ask(topics.CreateTopicsRequest(topics=[many], timeout_ms=60_000), 7)
+    house.pass_time(2)
+    builder = BatchBuilder()
+    builder.append(1_700_000_000_000, None, b"x" * 50)
+    batch = builder.build()
+    house.ask(
+        ProduceRequest(
+            acks=1,
+            timeout_ms=1,
+            topic_data=[
+                TopicProduceData(
+                    name="many",
+                    partition_data=[
+                        PartitionProduceData(index=n, records=batch) for n in range(count)
+                    ],
+                )
+            ],
+        ),
+        7,
+    )
+    wanted = [FetchPartition(partition=n, partition_max_bytes=1000) for n in range(count)]
+    for most, expected in ((1 << 20, count), (len(batch) * 150 + 7, 150), (10, 1)):
+        request = FetchRequest(
+            max_wait_ms=0, max_bytes=most, topics=[FetchTopic(topic="many", partitions=wanted)]
+        )
+        turns = house.broker._turns
+        before, waits = turns.next_turn, []
+        turns_of: Any = SimpleNamespace(next_turn=lambda: waits.append(1) or before())  # noqa: B023
+        house.broker.parts.turns = turns_of
+        found = house.ask(request, 11).responses[0].partitions
+        house.broker.parts.turns = turns
+        lengths = [len(each.records) for each in found]
+        assert lengths == [len(batch)] * expected + [0] * (count - expected)
+        assert len(waits) >= 3  # decoded at once, then read in slices
+    house.pass_time(1)
     house.stop()

@@ -115,8 +115,10 @@ def test_one_request_is_in_flight_and_the_rest_goes_together() -> None:
     recovering = {"leader_recovery_state": 0}
     answers = [first.isr_changes.submit(proposal(fixture, "t", 0, 2, **recovering))]
     fixture.settle()
-    for number in (1, 2):
-        answers.append(first.isr_changes.submit(proposal(fixture, "t", number, 2, **recovering)))
+    answers += [
+        first.isr_changes.submit(proposal(fixture, "t", number, 2, **recovering))
+        for number in (1, 2)
+    ]
     double = first.isr_changes.submit(proposal(fixture, "t", 2, 2))
     assert outcome(double).error is ErrorCode.OPERATION_NOT_ATTEMPTED
     pump(fixture, worker)

@@ -7,16 +7,26 @@ from __future__ import annotations
 import pytest
 
 from tests.cluster.fixtures import Fixture, StalledWorker
+from tests.replication.fixtures import batch, make_log
 from twisted_broker.cluster import controller
 from twisted_broker.cluster.metadata_check import (
+    Applied,
     MetadataDamage,
+    check_logs,
     check_metadata,
     reach_of,
+    read_applied,
     read_mark,
 )
 from twisted_broker.cluster.metadata_log import format_metadata
 from twisted_broker.cluster.snapshots import list_snapshots
-from twisted_broker.log.checkpoints import read_whole
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.checkpoints import (
+    HIGH_WATERMARK,
+    metadata_rows,
+    read_whole,
+    write_offsets,
+)
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 from twisted_broker.wire.records import iterate_batches
@@ -280,3 +290,66 @@ def test_a_new_controllers_metadata_comes_before_its_id() -> None:
     format_metadata(files, "/data", "X", is_new=True)
     assert read_mark(files, DIRECTORY) == 0
     format_metadata(files, "/data", "X", is_new=False)
+
+
+def test_what_kafka_storage_format_made_is_no_lost_directory() -> None:
+    """The id is there before any metadata. Once a node ran on it, its metadata must be there."""
+    files = MemoryFileSystem()
+    files.make_directories("/data")
+    for name in ("meta.properties", "bootstrap.checkpoint", ".lock"):
+        files.open(f"/data/{name}", create=True)
+    with pytest.raises(MetadataDamage, match=r"cluster X is gone.*or remove .lock there"):
+        format_metadata(files, "/data", "X", is_new=False, was_started=True)
+    format_metadata(files, "/data", "X", is_new=False, was_started=False)
+    assert read_mark(files, DIRECTORY) == 0
+    files.make_directories("/kafkas/t-0")
+    with pytest.raises(MetadataDamage, match="cluster X is gone"):
+        format_metadata(files, "/kafkas", "X", is_new=False, was_started=False)
+
+
+def test_metadata_that_lies_in_another_directory_is_not_gone() -> None:
+    """`log.dirs` were put in another order."""
+    fixture = served()
+    fixture.files.make_directories("/first")
+    with pytest.raises(MetadataDamage, match=r"is in /data: put that first in log\.dirs") as caught:
+        format_metadata(fixture.files, "/first", "X", is_new=False, others=["/first", "/data"])
+    assert "gone" not in str(caught.value)
+
+
+def test_metadata_that_ends_below_what_the_node_applied_is_refused() -> None:
+    """A copy of yesterday is whole in itself: the checkpoints beside the logs contradict it; of
+    two directories the one that was not put back.
+    """
+    fixture = served()
+    end = fixture.controller.log.end_offset
+    path = "/more/replication-offset-checkpoint"
+    for directory, offset in (("/old", end - 3), ("/more", end)):
+        fixture.files.make_directories(directory)
+        rows = metadata_rows(offset) | {TopicPartition("t", 0): 1 << 40}
+        write_offsets(fixture.files, directory, HIGH_WATERMARK, rows)
+    applied = read_applied(fixture.files, ["/data", "/old", "/more"])
+    assert applied == (end, path)
+    assert check_metadata(fixture.files, DIRECTORY, False, applied).torn is None
+    with pytest.raises(MetadataDamage, match=f"ends at offset {end}, .* up to {end + 1} .{path}"):
+        check_metadata(fixture.files, DIRECTORY, False, Applied(end + 1, path))
+
+
+def test_logs_of_a_newer_leader_epoch_contradict_the_metadata() -> None:
+    """Where no checkpoint says how far it was applied. A leader-epoch checkpoint alone does not:
+    a flipped bit in one of a thousand stops no node.
+    """
+    fixture = served()
+    image = fixture.controller.image
+    topic = image.topics_by_name["t1"]
+    log = make_log(files=fixture.files, tp=TopicPartition("t1", 2), directory="/logs")
+    log.topic_id = topic.id
+    known = topic.partitions[2].leader_epoch
+    log.append_as_leader(batch(1), known, fixture.wall_ms)
+    check_logs(image, [log])
+    log.leader_epochs.assign(known + 3, log.log_end_offset)
+    check_logs(image, [log])
+    log.append_as_leader(batch(1), known + 3, fixture.wall_ms)
+    with pytest.raises(MetadataDamage, match=f"/logs/t1-2: .*epoch {known + 3},.*epoch {known} "):
+        check_logs(image, [log])
+    log.topic_id = b"another topic id"
+    check_logs(image, [log])

@@ -27,6 +27,7 @@ def test_work_counts_always_and_waiting_on_an_idle_machine_only() -> None:
         SlowTurn(900, 100, 790, "others"),
         SlowTurn(190, 190, 0, "short"),
     )
-    turns = [worked, stopped, crowded, short]
+    starting = SlowTurn(990, 990, 0, "the start: imports")
+    turns = [worked, stopped, crowded, short, starting]
     assert too_slow(turns, is_idle=False) == [worked]
     assert too_slow(turns, is_idle=True) == [worked, stopped]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 
 from tests.log.batches import config
-from tests.log.standing_worker import StandingWorker
+from tests.log.manual_worker import ManualWorker
 from twisted_broker.log import checkpoints
 from twisted_broker.log.durability import Durability
 from twisted_broker.log.leader_epochs import LeaderEpochFileCache
@@ -46,7 +46,7 @@ class Parts:
             self.fail,
             self.count_sync,
         )
-        self.worker = StandingWorker()
+        self.worker = ManualWorker()
         self.durability.attach(self.worker)
 
     def leader_epochs_changed(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.log.batches import DIRECTORY, NOW_MS, all_batches, batch, config, marker, open_log
-from tests.log.standing_worker import StandingWorker
+from tests.log.manual_worker import ManualWorker
 from twisted_broker.log import producer_rebuild
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.log import Log
@@ -136,7 +136,7 @@ def test_a_long_way_is_gone_in_slices() -> None:
     log = open_log(files)
     for number in range(6000):
         log.append_as_leader(sent(number), 0, NOW_MS)
-    worker = log.durability.disk = StandingWorker()
+    worker = log.durability.disk = ManualWorker()
     assert log.truncate_to(5999, NOW_MS) and log.producers.is_rebuilding and len(worker.jobs) == 1
     slices = 0
     while worker.jobs:
@@ -154,7 +154,7 @@ def test_a_short_way_is_gone_at_once() -> None:
     log = open_log(files)
     for number in range(100):
         log.append_as_leader(sent(number), 0, NOW_MS)
-    worker = log.durability.disk = StandingWorker()
+    worker = log.durability.disk = ManualWorker()
     log.truncate_to(99, NOW_MS)
     assert (
         not log.producers.is_rebuilding
@@ -169,14 +169,14 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_rebuild, "SLICE_HEADERS", 2)
 
 
-def behind(files: SimDisk, **settings: Any) -> tuple[Log, StandingWorker]:
+def behind(files: SimDisk, **settings: Any) -> tuple[Log, ManualWorker]:
     """A log of ten batches of a producer, cut at 9, whose producers are not found yet."""
     log = open_log(files, settings=config(**settings))
     for number in range(10):
         log.append_as_leader(sent(number), 0, NOW_MS)
     for offset in list(log.producers.snapshots):
         log.producers.remove_snapshot(offset)
-    worker = StandingWorker()
+    worker = ManualWorker()
     log.durability.disk = worker
     log.truncate_to(9, NOW_MS)
     assert log.producers.is_rebuilding
@@ -260,7 +260,7 @@ def test_an_abort_that_is_replicated_meanwhile_reaches_the_index() -> None:
     leader.append_as_leader(marker(7, commit=False), 0, NOW_MS, origin=AppendOrigin.COORDINATOR)
     for one in all_batches(leader):
         log.append_as_follower(one.to_bytes(), 0, NOW_MS)
-    worker = log.durability.disk = StandingWorker()
+    worker = log.durability.disk = ManualWorker()
     log.truncate_to(2, NOW_MS)
     log.append_as_follower(all_batches(leader)[2].to_bytes(), 0, NOW_MS)
     log.set_high_watermark(3)
@@ -270,7 +270,7 @@ def test_an_abort_that_is_replicated_meanwhile_reaches_the_index() -> None:
     assert log.last_stable_offset == 3 and [
         one.producer_id for one in aborted_transactions(log.segments, 0, 3)
     ] == [7]
-    assert log.recovery_point == 0
+    assert log.durability.recovery_point == 0
     assert described(log) == found_anew(log, files)
 
 
@@ -301,7 +301,7 @@ def test_whatever_happens_meanwhile_the_state_is_that_of_the_log(seed: int) -> N
     chance = random.Random(seed)
     files = disk()
     log = open_log(files, settings=config(segment_bytes=900))
-    worker = StandingWorker()
+    worker = ManualWorker()
     log.durability.disk = worker
     cuts = 0
     for _ in range(120):

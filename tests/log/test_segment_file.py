@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
@@ -56,6 +57,32 @@ def test_referenced_files_are_never_closed() -> None:
         file.open()
     pool._evict()
     assert len(pool) < 20
+
+
+def test_a_fetch_that_references_thousands_of_files_looks_at_few_of_them() -> None:
+    """Opening one looks at a bounded number, however many cannot be closed: 10,000 partitions in
+    one fetch took twenty seconds. Later ones close what was too much.
+    """
+    pool, files = pool_with(600, 8)
+    looked: list[SegmentFile] = []
+
+    class Watched(deque[SegmentFile]):
+        def popleft(self) -> SegmentFile:
+            looked.append(self[0])
+            return super().popleft()
+
+    for file in files:
+        file.shut()
+    pool._open = Watched()
+    slices = [FileSlice(file, 0, 1) for file in files]
+    assert len(pool) == 600 and len(looked) <= 600 * 64
+    for one in slices:
+        one.release()
+    for _ in range(3):
+        for file in files[:100]:
+            file.close()
+            file.open()
+    assert len(pool) <= 110
 
 
 def test_running_out_of_descriptors_makes_room() -> None:

@@ -49,7 +49,7 @@ class Sending:
         self.pool = OpenFiles(self.disk, reader=self.worker)
         self.file = SegmentFile(self.pool, "/d/log")
         self.sent = bytearray()
-        self.broken: list[Exception] = []
+        self.failures: list[Exception] = []
         network: Any = SimpleNamespace(send_slice=copy_slice)
         runtime: Any = SimpleNamespace(network=network, clock=self.clock)
         transport: Any = SimpleNamespace(write=self.sent.extend)
@@ -57,6 +57,9 @@ class Sending:
 
     def resumeProducing(self) -> None:
         self.queue.resume()
+
+    def broken(self, reason: Exception) -> None:
+        self.failures.append(reason)
 
     def send(self) -> None:
         self.queue.send([b"head", FileSlice(self.file, 0, LENGTH), b"tail"])
@@ -115,13 +118,11 @@ def test_a_connection_that_ends_meanwhile_gives_the_file_back() -> None:
 
 def test_a_read_that_fails_ends_the_connection() -> None:
     sending = Sending()
-    failures: list[Exception] = []
-    sending.broken = failures.append  # type: ignore[assignment]
     sending.disk.evict()
     sending.send()
     sending.disk.faults.append(Fault(errno.EIO, "read"))
     sending.run()
-    assert [type(each) for each in failures] == [OSError] and sending.sent == b"head"
+    assert [type(each) for each in sending.failures] == [OSError] and sending.sent == b"head"
 
 
 def test_what_is_dropped_again_at_once_is_sent_all_the_same() -> None:

@@ -363,7 +363,7 @@ def test_one_failing_connection_leaves_the_others(loopback: Loopback) -> None:
     first, second = loopback.client(), loopback.client()
     loopback.turn(lambda: len(loopback.factory.connections) == 2)
     broken = next(iter(loopback.factory.connections))
-    broken.frames = None  # type: ignore[assignment]
+    broken.serve = None  # type: ignore[assignment]
     first.send(framed(b"x"))
     second.send(framed(b"x"))
     loopback.turn(lambda: len(loopback.factory.connections) == 1)

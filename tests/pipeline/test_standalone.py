@@ -126,7 +126,7 @@ PACKED = (
 def open_folder():
     """A folder that every user may read; pytest's own are this user's alone."""
     with tempfile.TemporaryDirectory(prefix="replog-") as name:
-        os.chmod(name, 0o755)
+        os.chmod(name, 0o755)  # noqa: S103  that is meant
         yield Path(name)
 
 

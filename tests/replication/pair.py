@@ -165,8 +165,10 @@ class Node:
         while offset < self.log.log_end_offset:
             data = self.log.read(offset, 1 << 20)
             for each in iterate_batches(data.slice.read()):
-                for record in each.records(1 << 20):
-                    found.append((record.offset, each.partition_leader_epoch, bytes(record.value)))
+                found += [
+                    (record.offset, each.partition_leader_epoch, bytes(record.value))
+                    for record in each.records(1 << 20)
+                ]
             data.slice.release()
             offset = found[-1][0] + 1
         return found

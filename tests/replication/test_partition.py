@@ -168,7 +168,7 @@ def test_make_leader_writes_the_epoch_and_its_start():
     )
     assert fixture.partition.leader_epoch_start_offset == 4
     assert list(fixture.log.leader_epochs.entries()) == [(5, 0), (8, 4)]
-    assert fixture.log.high_watermark_metadata.known
+    assert fixture.log.watermarks.high_watermark_metadata.known
 
 
 def test_make_leader_resets_what_it_knew_of_followers():

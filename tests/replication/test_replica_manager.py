@@ -25,13 +25,13 @@ from twisted_broker.image.entries import TopicImage
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.checkpoints import HIGH_WATERMARK as HIGH_WATERMARK_FILE
-from twisted_broker.log.checkpoints import read_offsets
+from twisted_broker.log.checkpoints import metadata_offset, read_offsets
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.replication.partition.fetch_data import TXN_COMMITTED
 from twisted_broker.replication.partition.isr import CommittedIsr
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.replica_manager import ReplicaManager
-from twisted_broker.topic_names import INTERNAL_TOPICS
+from twisted_broker.topic_names import INTERNAL_TOPICS, METADATA_TOPIC
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 OTHER = TopicPartition("other", 0)
@@ -754,16 +754,21 @@ def test_a_lost_leadership_withdraws_the_change():
 
 
 def test_high_watermarks_are_checkpointed():
-    """RL 1.12: every 5 s from the first role change on, for leaders and followers alike."""
+    """RL 1.12: every 5 s from the first role change on, for leaders and followers alike; with
+    them how far the metadata was applied.
+    """
     fixture = Fixture()
     fixture.topic(states={0: registration(), 1: registration(2, (1, 2))})
     fixture.produce(3)
     assert read_offsets(fixture.files, "/data", HIGH_WATERMARK_FILE) == {}
     fixture.advance(5.1)
-    assert read_offsets(fixture.files, "/data", HIGH_WATERMARK_FILE) == {
-        TP: 3,
-        TopicPartition("t", 1): 0,
-    }
+    found = read_offsets(fixture.files, "/data", HIGH_WATERMARK_FILE)
+    assert metadata_offset(found) == fixture.image.offset + 1 > 0
+    assert partitions_of(found) == {TP: 3, TopicPartition("t", 1): 0}
+
+
+def partitions_of(found):
+    return {each: offset for each, offset in found.items() if each.topic != METADATA_TOPIC}
 
 
 def test_a_created_replica_starts_from_the_checkpoint_clamped_to_its_end():
@@ -802,7 +807,7 @@ def test_shutdown():
     _, fetched = parked_fetch(fixture, consumer(max_wait_ms=60_000))
     fixture.replicas.shutdown()
     assert (produced, outcome.error, fetched) == ([None], ErrorCode.REQUEST_TIMED_OUT, [None])
-    assert read_offsets(fixture.files, "/data", HIGH_WATERMARK_FILE) == {TP: 0}
+    assert partitions_of(read_offsets(fixture.files, "/data", HIGH_WATERMARK_FILE)) == {TP: 0}
     assert fixture.clock.getDelayedCalls() == []
 
 

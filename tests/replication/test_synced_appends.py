@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from twisted.internet.defer import ensureDeferred
 
-from tests.log.standing_worker import StandingWorker
+from tests.log.manual_worker import ManualWorker
 from tests.replication.fixtures import TP, WALL_MS, Fixture, at, follower, registration
 from tests.replication.pair import nodes
 from twisted_broker.config import LogConfig
@@ -20,11 +20,11 @@ from twisted_broker.wire.errors import ErrorCode
 SYNCED = {"flush.messages": "1"}
 
 
-def led(replicas=(1,), **overrides: str) -> tuple[Fixture, StandingWorker]:
+def led(replicas=(1,), **overrides: str) -> tuple[Fixture, ManualWorker]:
     """A leader whose disk stands still."""
     fixture = Fixture()
     fixture.topic(states={0: registration(1, replicas, replicas)}, overrides=SYNCED | overrides)
-    log, worker = fixture.partition().log, StandingWorker()
+    log, worker = fixture.partition().log, ManualWorker()
     log.durability.disk, log.synced = worker, fixture.log_manager.log_synced
     return fixture, worker
 
@@ -62,7 +62,7 @@ def test_without_the_setting_acks_1_waits_for_nothing():
     """RL 1.6: the default is replication, not the disk."""
     fixture = Fixture()
     fixture.topic()
-    fixture.partition().log.durability.disk = StandingWorker()
+    fixture.partition().log.durability.disk = ManualWorker()
     assert not fixture.replicas.must_wait([fixture.produce(acks=1)], 1)
 
 
@@ -76,7 +76,7 @@ def test_nothing_is_shown_before_it_is_synced():
     log = fixture.partition().log
     assert log.high_watermark == 0 and log.log_end_offset == 5
     worker.run_one()
-    assert log.high_watermark == 3 and log.high_watermark_metadata.position > 0
+    assert log.high_watermark == 3 and log.watermarks.high_watermark_metadata.position > 0
     worker.run_one()
     assert log.high_watermark == 5
 
@@ -136,7 +136,7 @@ def test_a_follower_asks_for_more_when_it_has_synced():
     """RL 6.4: a fetch offset says what is held; the next round waits for the sync of this one."""
     a, b = nodes(2)
     b.log.update_config(replace(LogConfig(), flush_messages=1))
-    b.log.durability.disk = worker = StandingWorker()
+    b.log.durability.disk = worker = ManualWorker()
     a.lead(1, (1, 2))
     a.append(2)
     fetcher = b.follow(a, 1)
@@ -155,7 +155,7 @@ def test_a_fetcher_that_waits_for_the_disk_can_be_stopped():
     """
     a, b = nodes(2)
     b.log.update_config(replace(LogConfig(), flush_messages=1))
-    b.log.durability.disk = worker = StandingWorker()
+    b.log.durability.disk = worker = ManualWorker()
     a.lead(1, (1, 2))
     a.append()
     fetcher = b.follow(a, 1)
@@ -163,7 +163,7 @@ def test_a_fetcher_that_waits_for_the_disk_can_be_stopped():
     assert b.log.log_end_offset == 1
     b.stop_following()
     worker.run_all()
-    assert b.log.recovery_point == 1
+    assert b.log.durability.recovery_point == 1
 
 
 def test_what_waits_is_explained():

@@ -172,7 +172,7 @@ def high_watermark_below_the_minimum_isr(plant: Planting) -> None:
         log = self.leader_log
         if log is None:
             return False
-        target = self._least_log_end(log.log_end, now_ms)
+        target = self._least_log_end(log.segments.log_end, now_ms)
         if target.offset <= log.high_watermark:
             return False
         log.set_high_watermark(target)

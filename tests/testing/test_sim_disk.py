@@ -221,3 +221,23 @@ def test_a_worker_may_wait_for_the_disk() -> None:
     worker.submit(lambda: disk.open("/d/f").read_at(0, 10), lambda *done: read.append(done))
     clock.advance(0)
     assert read == [(b"x" * 10, None)] and disk.blocked == [] and not worker.in_job
+
+
+def test_a_lost_directory_is_gone_for_good_and_a_flipped_bit_stays() -> None:
+    """Whatever was synced; what is made anew under the name is there."""
+    disk = disk_with(b"AB")
+    disk.make_directories("/e")
+    disk.open("/e/f", create=True).sync()
+    disk.sync_all()
+    disk.flip_bit("/d/f", 1)
+    assert disk.after_power_loss(keep=0).content("/d/f") == b"AC"
+    disk = disk_with(b"A")
+    disk.make_directories("/d/in")
+    disk.sync_all()
+    disk.lose("/d")
+    assert not disk.exists("/d/f") and not disk.is_directory("/d/in")
+    disk.make_directories("/d")
+    disk.open("/d/g", create=True).sync()
+    disk.sync_directory("/d")
+    disk.sync_directory("/")
+    assert disk.after_power_loss(keep=0).listdir("/d") == ["g"]

@@ -1,6 +1,6 @@
 """DescribeCluster (60), DescribeQuorum (55), UnregisterBroker (64).
 
-1. DescribeCluster lists brokers, from this broker's image; controllers are asked on their own
+1. DescribeCluster lists brokers, from this broker's image; controllers answer on their own
    listener.
 2. The quorum's leader answers DescribeQuorum; removal of a broker is decided by the controller.
    Both are passed on.
@@ -22,7 +22,7 @@ BROKERS, CONTROLLERS = 1, 2
 async def describe_cluster(
     context: RequestContext, request: cluster_messages.DescribeClusterRequest
 ) -> cluster_messages.DescribeClusterResponse:
-    """Live brokers, and from version 2 on fenced ones when they are asked for."""
+    """Live brokers, and from version 2 on fenced ones when they are requested."""
     if request.endpoint_type == CONTROLLERS:
         raise BrokerError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, "this listener belongs to a broker")
     if request.endpoint_type != BROKERS:

@@ -69,7 +69,7 @@ def _result(
         return result
     wanted = set(resource.configuration_keys) if resource.configuration_keys else None
     result.configs = [
-        _told(context.version, request, entry)
+        _described(context.version, request, entry)
         for entry in entries
         if wanted is None or entry.name in wanted
     ]
@@ -115,7 +115,7 @@ def _config_now(context: RequestContext, image: MetadataImage) -> BrokerConfig:
     )
 
 
-def _told(
+def _described(
     version: int, request: configs_messages.DescribeConfigsRequest, entry: ConfigEntry
 ) -> configs_messages.DescribeConfigsResourceResult:
     result = configs_messages.DescribeConfigsResourceResult(

@@ -144,7 +144,7 @@ async def broker_registration(
 async def broker_heartbeat(
     context: RequestContext, request: broker_lifecycle.BrokerHeartbeatRequest
 ) -> broker_lifecycle.BrokerHeartbeatResponse:
-    """Changes of state are durable before the broker hears of them."""
+    """Changes of state are durable before the broker is answered."""
     controller = _controller(context)
     now_ms = controller.runtime.now_ms()
     beat = broker_registry.heartbeat(controller.view, request, controller.sessions, now_ms)

@@ -1,7 +1,7 @@
 """Who may create, change and delete: asked by the controller, with the principal of the client
 itself.
 
-1. Permission is asked before existence: a refusal does not show what exists.
+1. Permission is checked before existence: a refusal does not show what exists.
 2. What may not be done is taken out of the request and answered with its own error; the rest goes
    on.
 

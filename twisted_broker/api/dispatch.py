@@ -312,7 +312,7 @@ class Dispatcher:
 
     @property
     def served(self) -> list[BoundRoute]:
-        """What has been asked for so far."""
+        """What has been requested so far."""
         return list(self._served.values())
 
     def __call__(

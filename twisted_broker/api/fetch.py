@@ -38,7 +38,7 @@ from twisted_broker.replication.partition.fetch_data import (
     PartitionKey,
 )
 from twisted_broker.security.acl import Operation, ResourceType
-from twisted_broker.turns import SLICE_ELEMENTS
+from twisted_broker.turns import LOOK_ELEMENTS, SLICE_ELEMENTS
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.messages.fetch import (
     AbortedTransaction,
@@ -77,8 +77,8 @@ _HINTED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_E
 
 
 async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse:
-    """Answers when `min_bytes` are there, a partition has an error or news, or after
-    `max_wait_ms`.
+    """Answers when `min_bytes` are there, a partition has an error, a diverging epoch or a
+    preferred replica, or after `max_wait_ms`.
     """
     replicas = context.broker.replica_manager
     assert replicas is not None
@@ -95,7 +95,11 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
         readable, refused = _guard(context, params, may_replicate, requests)
     else:
         readable, refused = await _guard_many(context, params, may_replicate, requests)
-    results: list[FetchPartitionResult] = replicas.fetch(params, readable) if readable else []
+    results: list[FetchPartitionResult]
+    if len(readable) <= SLICE_ELEMENTS or session.reads_now:
+        results = replicas.fetch(params, readable) if readable else []
+    else:
+        results = await _read_many(context, params, readable)
     if not replicas.answers_at_once(params, results, session):
         second_read = replicas.delayed_fetch(params, results, session)
         del results, readable, requests  # many may wait: each keeps what it needs
@@ -290,6 +294,28 @@ async def _guard_many(
         readable += good
         refused += [(start + index, result) for index, result in bad]
     return readable, refused
+
+
+async def _read_many(
+    context: RequestContext, params: FetchParams, readable: Sequence[FetchPartitionRequest]
+) -> list[FetchPartitionResult]:
+    """As `ReplicaManager.fetch`, in slices: what was read goes off the limit of the next ones."""
+    results: list[FetchPartitionResult] = []
+    read = 0
+    try:
+        for start in range(0, len(readable), LOOK_ELEMENTS):
+            if context.room < 0:
+                await context.next_turn()
+            some = readable[start : start + LOOK_ELEMENTS]
+            context.room -= 2 * len(some)
+            found = context.replica_manager.fetch(params, some, already_read=read)
+            results += found
+            read += sum(result.size for result in found)
+    except BaseException:
+        for result in results:
+            result.release()  # each holds a file open
+        raise
+    return results
 
 
 def _refusal(

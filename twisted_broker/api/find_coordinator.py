@@ -3,7 +3,7 @@
 1. Permission first: DESCRIBE on the group.
 2. A group's coordinator leads its partition of `__consumer_offsets`; the first question makes the
    topic and waits a moment for its leaders. Without a leader the answer is
-   COORDINATOR_NOT_AVAILABLE, which clients take as "ask again".
+   COORDINATOR_NOT_AVAILABLE, at which clients retry.
 3. No share coordinator is served: a well-formed key of one is COORDINATOR_NOT_AVAILABLE, as from an
    Apache Kafka that serves none, to a peer with CLUSTER_ACTION. INVALID_REQUEST otherwise, and
    before v6, which knows no such keys.

@@ -1,9 +1,9 @@
 """Metadata (3) and DescribeTopicPartitions (75): where everything is, from this broker's image.
 
-1. Permission before existence; topics that may not be described are left out when all are asked
+1. Permission before existence; topics that may not be described are left out when all are requested
    for.
 2. A topic that is not there is created in the background when that is allowed; the client is told
-   UNKNOWN_TOPIC_OR_PARTITION and asks again.
+   UNKNOWN_TOPIC_OR_PARTITION and retries.
 3. Addresses are those of the listener on which the client came; a leader that is not reachable
    there is LEADER_NOT_AVAILABLE (LISTENER_NOT_FOUND from version 6 on when the broker lives).
 4. Version 0 has no "all": an empty list is all topics; later versions say all with null.
@@ -253,7 +253,7 @@ async def _create(
     context: RequestContext, missing: dict[str, metadata_messages.MetadataResponseTopic]
 ) -> None:
     """Has the topics created, as far as the client may create them; of very many the first ones:
-    it asks again.
+    it retries.
     """
     wanted: list[CreatableTopic] = []
     for name, answer in missing.items():

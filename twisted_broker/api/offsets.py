@@ -289,8 +289,8 @@ async def _fetch_topic(
 async def _all_topics(
     context: RequestContext, group_id: str, require_stable: bool
 ) -> list[OffsetFetchResponseTopics]:
-    """All that is committed, by topic; without those that may not be seen and, where ids are asked
-    for, those that have none any more.
+    """All that is committed, by topic; without those that may not be seen and, where ids are
+    requested for, those that have none any more.
     """
     topics: list[OffsetFetchResponseTopics] = []
     committed = context.groups.committed_partitions(group_id)

@@ -1,4 +1,4 @@
-"""Produce: appends batches, and answers when as many replicas have them as the producer asked for.
+"""Produce: appends batches, and answers when as many replicas have them as the producer requested.
 
 Guards in this order: the transactional id, then per topic its id, permission, then per partition
 existence and the records; what is left is appended.
@@ -66,7 +66,7 @@ _TRANSACTIONAL_BATCH = BrokerError(ErrorCode.INVALID_TXN_STATE, "transactions ar
 
 
 async def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
-    """Answers when the acks asked for are there; None for acks=0."""
+    """Answers when the requested acks are there; None for acks=0."""
     if request.transactional_id is not None and not context.may(
         Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
     ):

@@ -21,7 +21,7 @@ async def init_producer_id(
     context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
     """Waits only when a new block of ids is needed; then COORDINATOR_LOAD_IN_PROGRESS makes the
-    client to ask again.
+    client to retry.
     """
     if request.transactional_id is not None:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "transactions are not supported")

@@ -28,6 +28,7 @@ from twisted_broker.cli.verify_log import LogCheck
 PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d+)")
 SET_ASIDE = re.compile(r".+\.[0-9a-f]{32}-(delete|future|stray)")
 METADATA = "__cluster_metadata-0."
+APPLIED = "__cluster_metadata-"  # rows that say how far the metadata was applied: no partition
 MEANINGS = {"future": "is a copy in progress", "stray": "was set aside: no topic of the cluster"}
 AT_MOST_LOG_END = {
     "recovery-point-offset-checkpoint": "recovery point",
@@ -114,6 +115,8 @@ def read_checkpoints(directory: Path, report: Report) -> Checkpoints:
                 report.findings.append(item)
                 continue
             partition = f"{item['topic']}-{item['partition']}"
+            if partition.startswith(APPLIED):
+                continue
             if partition in offsets:
                 report.add(directory / name, -1, f"{partition} is there twice")
             offsets[partition] = item["offset"]

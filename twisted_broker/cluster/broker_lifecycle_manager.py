@@ -4,7 +4,7 @@ Owns `BrokerLifecycleManager`.
 
     starting --(registered, caught up)--> recovery --(ready, answered unfenced)-----> running
                                                                                           |
-    stopped <--(answer: shut down now, or waited enough)- shutting down <--(asked to stop)+
+    stopped <--(answer: shut down now, or waited enough)- shutting down <--(stop signal)+
 
 1. The broker epoch comes from the registration and holds until this process ends, or the controller
    does not know the broker any more: then it registers again (`registration.py`), and goes through
@@ -218,7 +218,7 @@ class BrokerLifecycleManager:
     def _heartbeat_refused(self, error: BrokerError) -> None:
         """Told once for each reason.
 
-        An epoch that is not ours any more: whoever leaves may go, whoever serves registers anew.
+        An epoch that is not ours any more: whoever leaves may go, whoever serves registers again.
         """
         if (
             error.code is ErrorCode.STALE_BROKER_EPOCH

@@ -25,6 +25,7 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.cluster import DescribeClusterRequest
 
 _logger = Logger()
+# DescribeCluster's endpoint type.
 _CONTROLLERS = 2
 _DESCRIBE_CLUSTER = 60
 _PAUSE_MS, _TIMEOUT_MS, _LOG_AGAIN_MS = 100, 5_000, 30_000

@@ -148,6 +148,7 @@ def _each(
 
 
 def check_once(counts: Mapping[tuple[int, str], int], key: tuple[int, str]) -> None:
+    """A resource stands in a request once. Raises BrokerError(INVALID_REQUEST)."""
     if counts[key] > 1:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "a resource is named twice")
 

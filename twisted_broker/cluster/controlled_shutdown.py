@@ -36,7 +36,7 @@ _SETTING = "replog.controlled.shutdown.timeout.ms"
 
 
 class ControlledShutdown:
-    """`over` is called once, when the wait has ended without the controller's word.
+    """`over` is called once, when the wait has ended without the controller's confirmation.
 
     `done` fires when the broker may leave, for whatever reason.
     """
@@ -77,7 +77,7 @@ class ControlledShutdown:
             self._give_up(words, ms=refused_ms, led=self._led())
 
     def skip_handover(self) -> None:
-        """The process was asked to stop once more."""
+        """The process got a second stop signal."""
         if self._timer is not None:
             self._give_up(
                 "second signal: this broker stops without handing over {led} partition(s)",

@@ -53,7 +53,8 @@ OpenLog = Callable[[Callable[[int], None], Callable[[BaseException], None]], Met
 
 
 class Controller:
-    """`open_log(on_committed, on_fatal)` gives its log; `start` makes it the active controller.
+    """`open_log(on_committed, on_fatal)` gives its log; `start` makes it the active controller,
+    unless `check(image)` raises.
     `on_fatal(error)` is called when its disk failed.
     """
 
@@ -64,7 +65,9 @@ class Controller:
         config: BrokerConfig,
         open_log: OpenLog,
         on_fatal: Callable[[BaseException], None] = lambda error: None,
+        check: Callable[[MetadataImage], None] = lambda image: None,
     ) -> None:
+        self._check = check
         self.cluster_id, self.runtime = cluster_id, runtime
         self.log = open_log(self._committed, self._log_failed)
         self._on_fatal = on_fatal
@@ -119,6 +122,7 @@ class Controller:
                 torn=self.log.torn,
             )
         self.decided = self.committed = self.log.replay()
+        self._check(self.decided)
         self._settings_changed(self.decided)
         self.log.begin_epoch()
         if not self.decided.features:

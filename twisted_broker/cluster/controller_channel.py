@@ -1,7 +1,7 @@
 """Requests to the active controller, whichever node that is.
 
-Owns `ControllerChannel`: one connection to the leader that the observer names, made anew when the
-leader changes.
+Owns `ControllerChannel`: one connection to the leader that the observer names, created again when
+the leader changes.
 
 1. Versions are negotiated once per connection.
 2. `send_until_answered` tries again, after a pause, when there is no leader, the connection is

@@ -1,4 +1,4 @@
-"""What only the controller may do, passed on by the broker that a client asked.
+"""What only the controller may do, passed on by the broker that got a client's request.
 
 Owns `ForwardingManager` (Envelope), the topics that a broker creates itself, and the blocks of
 producer ids.

@@ -21,24 +21,27 @@ is ours, in the form of a checkpoint. Not here: what is done about damage (`meta
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 from twisted_broker.cluster.quorum_state import read_quorum_state
 from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots, load_snapshot
 from twisted_broker.image.metadata_image import EMPTY, MetadataImage
-from twisted_broker.interfaces import IFile, IFileSystem, TopicPartition
+from twisted_broker.interfaces import IFile, IFileSystem
 from twisted_broker.log.batch_scan import BatchPlace, valid_batches
 from twisted_broker.log.checkpoints import (
     HIGH_WATERMARK,
     LEADER_EPOCH,
+    METADATA_PARTITION,
+    metadata_offset,
+    metadata_rows,
     read_epochs,
     read_offsets,
     write_aside,
 )
 from twisted_broker.log.crash_cleanup import base_offset_of
 from twisted_broker.log.errors import CheckpointError
-from twisted_broker.topic_names import METADATA_TOPIC
+from twisted_broker.wire.batch_fields import PARTITION_LEADER_EPOCH
 from twisted_broker.wire.control_batch import LEADER_CHANGE
 from twisted_broker.wire.errors import BrokerError, WireError
 from twisted_broker.wire.records import (
@@ -48,9 +51,10 @@ from twisted_broker.wire.records import (
     control_record_type,
 )
 
-METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
+if TYPE_CHECKING:
+    from twisted_broker.log.log import Log
+
 DIRECTORY_NAME = str(METADATA_PARTITION)
-_MARK_AGAIN = TopicPartition(METADATA_TOPIC, 1)  # there is no such partition
 _LOG = ".log"
 _CONTROL_RECORD_LIMIT = 1 << 16
 _MAGIC_AT = 16
@@ -84,13 +88,9 @@ class Reach(NamedTuple):
 def read_mark(files: IFileSystem, directory: str) -> int | None:
     """Everything below it was synced. None: not known. OSError."""
     try:
-        found = read_offsets(files, directory, HIGH_WATERMARK)
+        return metadata_offset(read_offsets(files, directory, HIGH_WATERMARK))
     except CheckpointError:
         return None
-    # written twice: the lower of two is true whichever of them a flipped bit changed
-    return min(
-        (found[row] for row in (METADATA_PARTITION, _MARK_AGAIN) if row in found), default=None
-    )
 
 
 def make_mark(files: IFileSystem, directory: str, offset: int) -> None:
@@ -113,10 +113,8 @@ def move_mark(files: IFileSystem, directory: str, offset: int, sync: bool = Fals
 
 def _mark_text(offset: int) -> bytes:
     """Always of the same length, within one sector: never torn."""
-    rows = "".join(
-        f"{row.topic} {row.partition} {offset:020d}\n" for row in (METADATA_PARTITION, _MARK_AGAIN)
-    )
-    return f"0\n2\n{rows}".encode()
+    rows = [f"{row.topic} {row.partition} {at:020d}\n" for row, at in metadata_rows(offset).items()]
+    return f"0\n{len(rows)}\n{''.join(rows)}".encode()
 
 
 def is_empty(files: IFileSystem, directory: str) -> bool:
@@ -163,7 +161,65 @@ class TornTail(NamedTuple):
         return f"{at} (offset {self.offset}): {self.size} bytes"
 
 
-def check_metadata(files: IFileSystem, directory: str, is_copy: bool) -> Checked:
+class Applied(NamedTuple):
+    """How far a node is known to have applied the metadata, and the file that says so."""
+
+    end_offset: int
+    path: str
+
+
+NOT_APPLIED = Applied(0, "")
+
+
+def read_applied(files: IFileSystem, log_directories: Iterable[str]) -> Applied:
+    """What the checkpoints of high watermarks beside a node's logs say: they are written with
+    those of its partitions. OSError.
+    """
+    found = NOT_APPLIED
+    for path in log_directories:
+        try:
+            offset = metadata_offset(read_offsets(files, path, HIGH_WATERMARK))
+        except CheckpointError:
+            continue
+        found = max(found, Applied(offset or 0, posixpath.join(path, HIGH_WATERMARK)))
+    return found
+
+
+def check_logs(image: MetadataImage, logs: Iterable[Log]) -> None:
+    """Whether an image is as new as the logs beside it. MetadataDamage where records were written
+    in a leader epoch that it does not know yet.
+    """
+    for log in logs:
+        topic = image.topics_by_id.get(log.topic_id or b"")
+        state = topic.partitions.get(log.topic_partition.partition) if topic is not None else None
+        if state is not None and log.leader_epochs.latest_epoch > state.leader_epoch:
+            written = _last_epoch(log)
+            if written > state.leader_epoch:
+                raise MetadataDamage(
+                    log.directory,
+                    f"it has records of leader epoch {written}, the metadata on this node knows "
+                    f"epoch {state.leader_epoch} only: {DIRECTORY_NAME} is an older copy; nothing "
+                    f"was deleted. Put the newer one back, or rebuild it: {recover_hint()}",
+                )
+
+
+def _last_epoch(log: Log) -> int:
+    """As the batch has it that begins it: the checkpoint of epochs alone may be damaged. -1: there
+    is none.
+    """
+    start = log.leader_epochs.start_offsets[-1]
+    try:
+        for segment in log.segments.between(start, log.log_end_offset):
+            for _, header in segment.headers_from(start):
+                return header[PARTITION_LEADER_EPOCH]
+    except CorruptRecordError:
+        pass
+    return -1
+
+
+def check_metadata(
+    files: IFileSystem, directory: str, is_copy: bool, applied: Applied = NOT_APPLIED
+) -> Checked:
     """When all is there. `is_copy`: all of it was committed. MetadataDamage, OSError."""
     mark = read_mark(files, directory)
     snapshots = list_snapshots(files, directory)
@@ -180,6 +236,13 @@ def check_metadata(files: IFileSystem, directory: str, is_copy: bool) -> Checked
         raise MetadataDamage(
             directory,
             f"the log ends at offset {walk.end}, but was durable up to {mark}",
+            offset=walk.end,
+        )
+    if walk.end < applied.end_offset:
+        raise MetadataDamage(
+            directory,
+            f"it ends at offset {walk.end}, but this node applied it up to {applied.end_offset} "
+            f"({applied.path}): it is an older copy, and newer partitions would be set aside",
             offset=walk.end,
         )
     if at is None:

@@ -24,6 +24,8 @@ from collections.abc import Callable
 
 from twisted_broker.cluster.metadata_check import (
     DIRECTORY_NAME,
+    NOT_APPLIED,
+    Applied,
     MetadataDamage,
     Reach,
     make_mark,
@@ -55,11 +57,13 @@ def open_metadata_copy(
     unique: int,
     on_fatal: Callable[[BaseException], None] = lambda error: None,
     warn: Callable[[str], None] = lambda text: None,
+    applied: Applied = NOT_APPLIED,
 ) -> tuple[MetadataCopy, MetadataImage, str]:
     """The copy in a log directory, its image, and one line about a damaged one that was put
     aside, "" otherwise. Slow. OSError.
 
-    `unique`: 128 random bits for the name of a damaged one.
+    `unique`: 128 random bits for the name of a damaged one. `applied`: how far this broker is known
+    to have applied the metadata; the copy may lack the end of it after a loss of power.
     """
     directory, warning = posixpath.join(log_directory, DIRECTORY_NAME), ""
     _finish_replacing(files, directory)
@@ -68,6 +72,8 @@ def open_metadata_copy(
     except MetadataDamage as damage:
         warning = _put_aside(files, directory, unique, damage)
         copy, image = _open(files, disk, log_directory, wall_ms, on_fatal, warn)
+    if applied.end_offset > max(copy.end_offset, copy.floor.end_offset):
+        copy.floor = Reach(applied.end_offset, -1)
     return copy, image, warning
 
 

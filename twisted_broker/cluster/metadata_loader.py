@@ -10,8 +10,8 @@ bytes in, deltas out.
 4. What was applied was committed: a leader whose log ends below it, differs in it, or has only
    an older snapshot raises `MetadataRegression`,
    and changes nothing. On a new connection the last batch applied is read again and compared.
-5. `on_committed(batches)` is told of committed batches, byte for byte, in order, before they are
-   published.
+5. `on_committed(batches)` is called with committed batches, byte for byte, in order, before they
+   are published.
 
 Source: Kafka's `MetadataLoader`, `KafkaRaftClient` (truncation below the high watermark is fatal);
 KRAFT 3.2; `RL 8.2`. Not here: asking
@@ -165,7 +165,7 @@ class MetadataLoader:
         return self._publish(delta)
 
     def _publish(self, delta: MetadataDelta) -> MetadataDelta | None:
-        """Nothing before the first catch-up: the past (a topic that was deleted and made anew)
+        """Nothing before the first catch-up: the past (a topic that was deleted and created again)
         must not be acted upon as if it were news.
         """
         if not self._caught_up and self.fetch_offset < self.high_watermark:

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 
 from twisted_broker.cluster.metadata_check import (
     DIRECTORY_NAME,
-    METADATA_PARTITION,
     MetadataDamage,
     Walk,
     check_metadata,
@@ -42,7 +41,7 @@ from twisted_broker.cluster.snapshots import (
 from twisted_broker.config import LogConfig
 from twisted_broker.image.metadata_image import EMPTY, MetadataImage
 from twisted_broker.interfaces import IFileSystem
-from twisted_broker.log.checkpoints import read_whole, write_aside
+from twisted_broker.log.checkpoints import METADATA_PARTITION, read_whole, write_aside
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import LOCK, STRAY_SUFFIX, LogDirMismatch
 from twisted_broker.log.memory import InlineWorker

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from twisted_broker.cluster.metadata_check import (
     DIRECTORY_NAME,
-    METADATA_PARTITION,
+    NOT_APPLIED,
+    Applied,
     MetadataDamage,
     TornTail,
     check_metadata,
@@ -37,6 +38,7 @@ from twisted_broker.cluster.snapshots import (
 from twisted_broker.config import LogConfig
 from twisted_broker.image.metadata_image import EMPTY, MetadataImage
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
+from twisted_broker.log.checkpoints import METADATA_PARTITION
 from twisted_broker.log.errors import LogDirFailure, is_out_of_descriptors
 from twisted_broker.log.log import Log
 from twisted_broker.log.recovery import load_log
@@ -93,16 +95,21 @@ class LastBatch(NamedTuple):
 
 
 def open_directory(
-    files: IFileSystem, disk: IDiskWorker, log_directory: str, wall_ms: int, is_copy: bool = False
+    files: IFileSystem,
+    disk: IDiskWorker,
+    log_directory: str,
+    wall_ms: int,
+    is_copy: bool = False,
+    applied: Applied = NOT_APPLIED,
 ) -> Opened:
-    """`__cluster_metadata-0` of a log directory, made when it is not there. `is_copy`: a broker's.
-    Slow. MetadataDamage, OSError, CheckpointError, BrokerError.
+    """`__cluster_metadata-0` of a log directory, made when it is not there. `is_copy`: a broker's;
+    `applied`: it must reach that far. Slow. MetadataDamage, OSError, CheckpointError, BrokerError.
     """
     directory = posixpath.join(log_directory, DIRECTORY_NAME)
     config = LogConfig(cleanup_policy=frozenset(), max_message_bytes=INT_MAX, segment_jitter_ms=0)
     base, torn = EMPTY, None
     if files.is_directory(directory):
-        base, torn = check_metadata(files, directory, is_copy)
+        base, torn = check_metadata(files, directory, is_copy, applied)
     if torn is not None:
         _truncate(files, directory, torn)
     log = load_log(

@@ -145,7 +145,7 @@ class RaftRequests:
         limit = min(requested.partition_max_bytes, request.max_bytes, MAX_FETCH_BYTES)
         if requested.fetch_offset < log.high_watermark:
             answer.records = log.log.read(
-                requested.fetch_offset, max(limit, 0), log.log.high_watermark_metadata
+                requested.fetch_offset, max(limit, 0), log.log.watermarks.high_watermark_metadata
             ).slice
         return answer
 

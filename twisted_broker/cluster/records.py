@@ -4,7 +4,7 @@ Owns the frame (unsigned varints: frame version 1, record type, record version; 
 version in which each record is written under a metadata.version, and the buffering of metadata
 transactions.
 
-1. A frame version, record type or record version that is not known stops the reader: a picture with
+1. A frame version, record type or record version that is not known stops the reader: an image with
    a hole is worse than none.
 2. Records between BeginTransaction and EndTransaction are applied together or, after
    AbortTransaction, not at all.

@@ -6,11 +6,11 @@ Owns `Registration`, and the words for a node id that another process has.
 1. A broker that starts waits for the session of whoever is registered under its id: mostly that is
    its own earlier incarnation, which died.
 2. A broker that runs and finds itself unknown (UnregisterBroker, a controller that lost its log)
-   registers anew at once, under the same incarnation. If another incarnation lives under its id
+   registers again at once, under the same incarnation. If another incarnation lives under its id
    then, it must end: two brokers of one id would answer for each other.
 3. A refusal that may pass is logged once for each reason, not at each try.
 
-Source: Kafka's `BrokerLifecycleManager` (which does not register anew); KRAFT 3.4; `RL 8.2`. Not
+Source: Kafka's `BrokerLifecycleManager` (which does not register again); KRAFT 3.4; `RL 8.2`. Not
 here: heartbeats (`broker_lifecycle_manager.py`).
 """
 
@@ -30,6 +30,7 @@ from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_me
 
 _logger = Logger()
 _RETRY_MS = 100
+# A retry cannot change these, only the operator can.
 _HOPELESS = frozenset(
     {
         ErrorCode.INCONSISTENT_CLUSTER_ID,

@@ -269,7 +269,7 @@ def create_partitions(
     counts: Counter[str] | None = None,
     budget: int = MAX_PARTITIONS_PER_REQUEST,
 ) -> tuple[Found, topics_messages.CreatePartitionsResponse]:
-    """Grows topics to the counts asked for, by no more partitions in all than one request may
+    """Grows topics to the requested counts, by no more partitions in all than one request may
     add. `counts`, `budget`: as of `create_topics`.
     """
     found: Found = []

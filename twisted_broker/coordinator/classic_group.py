@@ -41,6 +41,8 @@ Token = object
 
 
 class ClassicGroupState(Enum):
+    """Kafka's states; the values are what ListGroups answers."""
+
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"

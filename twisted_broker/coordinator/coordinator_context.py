@@ -52,6 +52,8 @@ class AppendUndecided(BrokerError):
 
 
 class IOffsetsStore(Protocol):
+    """The partitions of `__consumer_offsets` that this broker leads."""
+
     def partitions_count(self) -> int:
         """Partitions of `__consumer_offsets`; those it will have while it does not exist yet."""
         ...

@@ -55,7 +55,7 @@ from twisted_broker.wire.records import (
     LOG_OVERHEAD,
     TRANSACTIONAL_FLAG,
     BatchView,
-    is_cut_short,
+    is_incomplete,
     read_batch_header,
     walk_key_values,
 )
@@ -106,7 +106,7 @@ class _Replay:
     def replay(self, data: bytes) -> Iterator[None]:
         """The whole batches in `data`, in steps."""
         position, end, latest = 0, len(data), self._latest
-        while end - position >= HEADER_BYTES or not is_cut_short(data, position, end):
+        while end - position >= HEADER_BYTES or not is_incomplete(data, position, end):
             header = read_batch_header(data, position)
             batch_end = position + LOG_OVERHEAD + header[LENGTH]
             if batch_end > end:

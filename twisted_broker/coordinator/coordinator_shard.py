@@ -44,6 +44,8 @@ UNLOADED_PER_STEP = 200
 
 
 class CoordinatorState(Enum):
+    """Requests are served while it is ACTIVE."""
+
     LOADING = "loading"
     ACTIVE = "active"
     CLOSED = "closed"

@@ -61,6 +61,8 @@ LISTED_PER_STEP = 500
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
+    """A row of ListGroups."""
+
     group_id: str
     protocol_type: str
     state: str

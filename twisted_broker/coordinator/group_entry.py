@@ -16,6 +16,8 @@ from twisted_broker.coordinator.group_offsets import GroupOffsets
 
 
 class GroupEntry:
+    """A group with its committed offsets."""
+
     __slots__ = ("group", "is_being_deleted", "offsets")
 
     def __init__(self, group: ClassicGroup, offsets: GroupOffsets | None = None) -> None:

@@ -118,7 +118,7 @@ class Membership:
             group.state is STABLE and unchanged and not is_leader
         ):
             # The answer to its last join was lost, or nothing changed for it: it gets the same
-            # generation. A leader of a stable group rejoins to have the group assigned anew.
+            # generation. A leader of a stable group rejoins to have the group assigned again.
             self._effects.complete(token, generation_answer(group, member, with_members=is_leader))
         else:
             self._rebalance.gather_join(group, member, request, token)

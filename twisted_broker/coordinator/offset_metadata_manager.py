@@ -74,7 +74,7 @@ class OffsetToCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """`retention_ms` is what old clients may ask for (OffsetCommit v2-4), -1 for the broker's
+    """`retention_ms` is what old clients may send (OffsetCommit v2-4), -1 for the broker's
     setting.
     """
 
@@ -89,6 +89,8 @@ class CommitRequest:
 
 @dataclass(frozen=True, slots=True)
 class FetchedOffset:
+    """`committed` None: there is none, or `error` says why it is not shown."""
+
     topic: str
     partition: int
     error: ErrorCode
@@ -380,6 +382,7 @@ def check_delete_offsets(entry: GroupEntry | None) -> GroupEntry:
 
 
 def check_delete_group(entry: GroupEntry | None) -> GroupEntry:
+    """The group, which may be deleted. Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
     if entry is None or entry.group.state is DEAD:
         raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND)
     if entry.group.state is not EMPTY:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from twisted_broker.replication.live_brokers import ImageSource
 
 CREATION_TIMEOUT_MS = 30_000
-# A FindCoordinator waits that long for the topic; then the client asks again.
+# A FindCoordinator waits that long for the topic; then the client retries.
 WAIT_MS = 1_000
 _NOT_ERRORS = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
 _logger = Logger()

@@ -8,7 +8,7 @@ Owns `SessionTimer`, an `IDelayedCall`.
    (SIGSTOP, a machine suspended, a slow disk). Its client may have closed its connection meanwhile
    and be reconnecting: once, `RECONNECT_SECONDS` more are granted.
 3. It ends: `RECONNECT_SECONDS` later than it would, and what the clock is late, at the latest.
-   Setting it anew begins all over.
+   Setting it again begins all over.
 
 Source: our own. Kafka does neither: after a SIGSTOP its reaper races its network threads, and a
 consumer may lose its place in the group because its broker was stopped. A whole session more (what

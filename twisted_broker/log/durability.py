@@ -28,6 +28,7 @@ from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.log.segments import LogSegments
 from twisted_broker.log.watermarks import Watermarks
+from twisted_broker.wire.errors import BrokerError
 
 
 class Durability:
@@ -92,6 +93,11 @@ class Durability:
     def attach(self, disk: IDiskWorker) -> None:
         """Syncs run on `disk` from now on."""
         self.disk = disk
+
+    def detach(self, refusal: BrokerError) -> None:
+        """The log is gone: nobody hears of a sync or a failure any more."""
+        self._fail = lambda error: refusal
+        self._synced = lambda: None
 
     # -- syncs
 
@@ -165,7 +171,7 @@ class Durability:
         """What must run on the disk worker so that all below `upto` is durable. It opens the files
         itself: no thread shares a descriptor.
 
-        `without_indexes` leaves out those of offsets and times: what is lost of them is made anew.
+        `without_indexes` leaves out those of offsets and times: what is lost of them is rebuilt.
         """
         paths = self._paths(upto, without_indexes)
         files, directory = self._segments.pool.files, self._segments.directory

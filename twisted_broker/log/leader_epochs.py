@@ -44,6 +44,10 @@ class LeaderEpochFileCache:
     def pass_changes(self) -> None:
         self._held = False
 
+    def detach(self) -> None:
+        """The log is gone: nobody hears of changes any more."""
+        self._changed = None
+
     def __len__(self) -> int:
         return len(self.epochs)
 

@@ -196,18 +196,8 @@ class Log:
         return self.segments.log_end_offset
 
     @property
-    def log_end(self) -> LogOffsetMetadata:
-        """The log end with its place."""
-        return self.segments.log_end
-
-    @property
     def high_watermark(self) -> int:
         return self.watermarks.high_watermark
-
-    @property
-    def high_watermark_metadata(self) -> LogOffsetMetadata:
-        """The high watermark with its place."""
-        return self.watermarks.high_watermark_metadata
 
     def set_high_watermark(self, metadata: LogOffsetMetadata | int) -> None:
         """Moves the high watermark, into [log start, log end].
@@ -220,30 +210,6 @@ class Log:
     def last_stable_offset(self) -> int:
         """Below it every transaction is decided."""
         return self.watermarks.last_stable_offset
-
-    @property
-    def last_stable_metadata(self) -> LogOffsetMetadata:
-        """The last stable offset with its place."""
-        return self.watermarks.last_stable_metadata
-
-    @property
-    def recovery_point(self) -> int:
-        """Below it all is synced."""
-        return self.durability.recovery_point
-
-    @property
-    def awaiting_sync(self) -> LogOffsetMetadata | None:
-        """The first record whose append waits for a sync (`flush.messages`), if any does."""
-        return self.durability.awaiting_sync
-
-    @property
-    def acknowledgeable_end(self) -> LogOffsetMetadata:
-        """The log end, but for records whose append waits for a sync."""
-        return self.durability.acknowledgeable_end
-
-    def when_synced(self, offset: int, call: Callable[[], None]) -> None:
-        """Calls when no append below `offset` waits for a sync, perhaps at once."""
-        self.durability.when_synced(offset, call)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) of the largest epoch at or below the one given, (-1, -1) when it
@@ -282,6 +248,17 @@ class Log:
     def _leader_epochs_changed(self) -> None:
         self.durability.write_leader_epochs()
 
+    def retire(self, error: OSError) -> None:
+        """Taken out for good: offline, and no part of it knows the whole any more (a cycle would
+        be left, see `garbage_collection.py`). Whoever still holds it is refused.
+        """
+        self.set_failed(error)
+        refusal = LogDirFailure(posixpath.dirname(self.directory), error)
+        self.leader_epochs.detach()
+        self.watermarks.detach(refusal)
+        self.durability.detach(refusal)
+        self.rebuild.detach(refusal)
+
     def _sync_done(self) -> None:
         if self.synced is not None:
             self.synced(self)
@@ -299,7 +276,7 @@ class Log:
         """Batches from the one that holds `offset` on, up to `upto` (the log end), about
         `max_bytes` of one segment.
 
-        With `min_one_message` a first batch beyond `max_bytes` comes whole; else it is cut short
+        With `min_one_message` a first batch beyond `max_bytes` comes whole; else it is truncated
         (`first_entry_incomplete`). BrokerError OFFSET_OUT_OF_RANGE. The slice must be released.
         """
         segments = self.segments
@@ -707,7 +684,7 @@ class Log:
         worker. OSError.
 
         When that has run, records, epochs, transactions and producers are durable; `release_files`
-        comes last. Indexes are not synced: lost ones are made anew. With the recovery point at the
+        comes last. Indexes are not synced: lost ones are rebuilt. With the recovery point at the
         end nothing needs to be done: an epoch that began since has no records.
         """
         if self.failed is not None:
@@ -716,7 +693,7 @@ class Log:
         if active.become_inactive():
             self.durability.rewritten_from(active.base_offset)
         self.producers.take_snapshot()
-        if self.recovery_point >= self.log_end_offset:
+        if self.durability.recovery_point >= self.log_end_offset:
             return _nothing
         return self.durability.sync_job(self.log_end_offset + 1, without_indexes=True)
 

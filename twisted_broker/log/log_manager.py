@@ -47,6 +47,11 @@ _logger = Logger()
 _LONGEST_NAME = 255
 # 35 years: Kafka writes "never" as 2^63-1, which no timer of the reactor takes.
 _NEVER_MS = 2**40
+_NAME_SYNC_SECONDS = 1.0
+"""How long after the making of a log its topic id is synced. The syncs of a thousand logs would
+compete with their making, and with the clients that ask for them at once; the system writes records
+back on its own after 5 s at the earliest, and a sync of the log comes with its topic id anyway.
+"""
 
 
 class LogListener(Protocol):
@@ -78,7 +83,11 @@ class LogManager:
         self.runtime, self.config = runtime, config
         most_files = min(config.integer("replog.max.open.segments"), most_files)
         self.directories = LogDirectories(
-            runtime, config.log_directories, most_files, self._fail_logs
+            runtime,
+            config.log_directories,
+            most_files,
+            self._fail_logs,
+            config.text("metadata.log.dir") or "",
         )
         self.logs: dict[TopicPartition, Log] = {}
         self._listeners: list[LogListener] = []
@@ -127,7 +136,7 @@ class LogManager:
         """
         first = before_format or {}
         for directory in sorted(
-            self.directories.by_path.values(), key=lambda each: each.path not in first
+            self.directories.claimed(), key=lambda each: each.path not in first
         ):
             try:
                 directory.claim(self.config.node_id, cluster_id, first.get(directory.path))
@@ -276,14 +285,39 @@ class LogManager:
         # One job writes the ids of all that are made in this turn.
         if len(directory.without_id) == 1:
             self._submit_topic_ids(directory)
+        self._sync_names_soon(directory)
         return log
+
+    def _sync_names_soon(
+        self, directory: LogDirectory, seconds: float = _NAME_SYNC_SECONDS
+    ) -> None:
+        if not directory.is_name_sync_due:
+            directory.is_name_sync_due = True
+            self.directories.call_later(seconds, lambda: self._submit_name_sync(directory))
+
+    def _submit_name_sync(self, directory: LogDirectory) -> None:
+        directory.is_name_sync_due = False
+        self.directories.submit(
+            directory,
+            directory.sync_names,
+            lambda: self._submit_name_sync(directory),
+            lambda: self._sync_more_names(directory),
+        )
+
+    def _sync_more_names(self, directory: LogDirectory) -> None:
+        if directory.unsynced_names:
+            self._sync_names_soon(directory, 0)
 
     def _submit_topic_ids(self, directory: LogDirectory) -> None:
         self.directories.submit(
             directory,
             directory.write_topic_ids,
-            lambda: self._submit_topic_ids(directory),
+            lambda: self._write_topic_ids_again(directory),
         )
+
+    def _write_topic_ids_again(self, directory: LogDirectory) -> None:
+        self._submit_topic_ids(directory)
+        self._sync_names_soon(directory)  # the sync that was due may have been before this
 
     def _give_id(self, log: Log, topic_id: bytes) -> None:
         """Writes the id of a log that had none (made by an old broker)."""
@@ -327,8 +361,8 @@ class LogManager:
             self.directories.fail(directory.path, error)
             return
         log.segments.close()
-        # A job or a read that still holds the log finds it failed, and makes no file anew.
-        log.set_failed(FileNotFoundError(f"{topic_partition} was deleted"))
+        # A job or a read that still holds the log finds it failed, and creates no new file.
+        log.retire(FileNotFoundError(f"{topic_partition} was deleted"))
         self._checkpoint_soon()
         if suffix == DELETE_SUFFIX:
             self.directories.call_later(
@@ -374,7 +408,9 @@ class LogManager:
             self._checkpoint_recovery_points(directory)
 
     def _checkpoint_recovery_points(self, directory: LogDirectory) -> None:
-        offsets = {log.topic_partition: log.recovery_point for log in self._logs_in(directory)}
+        offsets = {
+            log.topic_partition: log.durability.recovery_point for log in self._logs_in(directory)
+        }
         self.directories.submit(
             directory,
             lambda: checkpoints.write_offsets(
@@ -450,9 +486,7 @@ class LogManager:
         self._tasks.stop()
         # What was to be removed later stays: the next start finds it by its name.
         self.directories.cancel_delayed()
-        waiting = [
-            self._close(directory, broker_epoch) for directory in self.directories.by_path.values()
-        ]
+        waiting = [self._close(directory, broker_epoch) for directory in self.directories.claimed()]
         return gather(waiting).addCallback(self._all_closed)
 
     def _close(self, directory: LogDirectory, broker_epoch: int | None) -> Deferred[None]:
@@ -494,13 +528,15 @@ class LogManager:
 
         if directory.failed is None and directory.loaded:
             directory.disk.submit(job, done)
+        elif directory is self.directories.metadata_alone:
+            directory.disk.submit(lambda: None, done)  # behind the last sync of the metadata
         else:
             done(None, directory.failed)  # nothing is written to what is perhaps another process's
         return closed
 
     def _all_closed(self, _: object) -> None:
         self.logs.clear()
-        for directory in self.directories.by_path.values():
+        for directory in self.directories.claimed():
             directory.stop_workers()
 
 

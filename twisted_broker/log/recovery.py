@@ -103,7 +103,7 @@ def _resolve_topic_id(
     try:
         found = checkpoints.read_partition_metadata(pool.files, directory)
     except CheckpointError:
-        # Damaged: the id comes from the metadata, and is written anew below.
+        # Damaged: the id comes from the metadata, and is written again below.
         found = None
     if found is None and topic_id is not None:
         checkpoints.write_partition_metadata(pool.files, directory, topic_id, sync)
@@ -191,7 +191,7 @@ def _delete_from(log: Log, bases: list[int], wall_ms: int) -> None:
 
 
 def recover_segment(log: Log, segment: LogSegment) -> int:
-    """Checks every batch, makes the indexes and epochs anew, truncates at the first bad byte;
+    """Checks every batch, rebuilds indexes and epochs, truncates at the first bad byte;
     returns the bytes dropped. OSError.
     """
     file = segment.log.open()

@@ -47,6 +47,7 @@ _UNKNOWN_TIMESTAMP = -2
 
 
 def file_name(base_offset: int, suffix: str) -> str:
+    """`00000000000000000042.log`."""
     return f"{base_offset:020d}{suffix}"
 
 
@@ -403,7 +404,7 @@ class LogSegment:
         return self.log, self.offset_index.file, self.time_index.file, self.txn_index.file
 
     def own_files(self) -> tuple[SegmentFile, ...]:
-        """Those that cannot be made anew from others."""
+        """Those that cannot be rebuilt from others."""
         return self.log, self.txn_index.file
 
     def close(self) -> None:

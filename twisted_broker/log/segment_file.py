@@ -4,7 +4,7 @@ Owns `OpenFiles` (how many stay open), `SegmentFile` (one file, open or not) and
 to be sent later, and whether sending them would wait for a disk).
 
 1. A referenced file is never closed; others are, oldest unused first, when more than `capacity` are
-   open.
+   open. Opening one looks at a few of them only: a fetch may reference thousands.
 2. A slice's bytes are those at its creation, or `SliceGone`: a truncation raises the file's
    generation.
 3. A file that is removed or closed while referenced stays readable until the last reference goes.
@@ -22,6 +22,7 @@ from twisted_broker.interfaces import Buffer, IDiskWorker, IFile, IFileSystem
 from twisted_broker.log.errors import is_out_of_descriptors
 
 _LOAD_BYTES = 262144
+_MOST_TRIED = 64
 
 
 class SliceGone(Exception):
@@ -46,7 +47,7 @@ class OpenFiles:
 
     def add(self, file: SegmentFile) -> None:
         if len(self._open) >= self.capacity:
-            self._evict()
+            self._evict(_MOST_TRIED)
             # Grows back one by one after a shortage halved it: descriptors may be free again.
             self.capacity += self.capacity < self.wanted
         self._open.append(file)
@@ -58,10 +59,13 @@ class OpenFiles:
     def __len__(self) -> int:
         return len(self._open)
 
-    def _evict(self) -> None:
-        """Second chance: one round forgives recent use, the next one closes."""
+    def _evict(self, most: int | None = None) -> None:
+        """Second chance: one round forgives recent use, the next one closes. `most`: how many are
+        tried; what is too much then goes with the next ones.
+        """
         waiting = self._open
-        for _ in range(2 * len(waiting)):
+        tries = 2 * len(waiting)
+        for _ in range(tries if most is None else min(tries, most)):
             file = waiting.popleft()
             # A slice that waits to be sent needs its descriptor.
             if file.references == 0 and not file.recently_used:

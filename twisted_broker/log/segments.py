@@ -65,7 +65,7 @@ class LogSegments:
 
     @property
     def log_end(self) -> LogOffsetMetadata:
-        """The log end with its place; followers of an idle log ask for it again and again, so it
+        """The log end with its place; followers of an idle log need it again and again, so it
         is made once for each end.
         """
         active, known = self.active, self._end

@@ -153,6 +153,7 @@ def _timestamp_problem(
 
 
 def too_large(size_in_bytes: int, config: LogConfig) -> BrokerError:
+    """The refusal of a batch over `max.message.bytes`."""
     return BrokerError(
         ErrorCode.MESSAGE_TOO_LARGE,
         f"a batch of {size_in_bytes} bytes, but max.message.bytes is {config.max_message_bytes}",
@@ -222,6 +223,7 @@ def _prepared(
 
 
 def target_codec(config: LogConfig, source: int) -> int:
+    """The codec that a batch compressed with `source` is stored with."""
     return source if config.compression_type == "producer" else _CODECS[config.compression_type]
 
 

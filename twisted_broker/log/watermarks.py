@@ -9,7 +9,7 @@ offset back.
    a follower.
 3. The last stable offset is the first unstable one below the high watermark: that of the oldest
    transaction that is open, or whose marker is not below the high watermark yet.
-4. A place is looked up once: followers of an idle log ask for it again and again.
+4. A place is looked up once: followers of an idle log need it again and again.
 
 Source: Kafka's `UnifiedLog` (`updateHighWatermarkMetadata`, `maybeIncrementFirstUnstableOffset`);
 RL 2.2, 3.3. Not here: who decides that the high watermark moves (`replication.partition`), the log
@@ -19,10 +19,13 @@ end (`segments.py`), transactions (`producer_state.py`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import NoReturn
 
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.log.segments import LogSegments
+from twisted_broker.wire.errors import BrokerError
 
 
 class Watermarks:
@@ -52,6 +55,10 @@ class Watermarks:
         self._high_watermark = LogOffsetMetadata(0)
         self._first_unstable = -1
         self._last_stable: LogOffsetMetadata | None = None
+
+    def detach(self, refusal: BrokerError) -> None:
+        """The log is gone: whoever looks for a place in it is refused."""
+        self.find_place = partial(_refuse, refusal)
 
     @property
     def high_watermark_metadata(self) -> LogOffsetMetadata:
@@ -103,3 +110,7 @@ class Watermarks:
         self._last_stable = None
         self.update_first_unstable()
         self.set_high_watermark(max(self.log_start_offset, self.high_watermark))
+
+
+def _refuse(refusal: BrokerError, offset: int) -> NoReturn:
+    raise refusal

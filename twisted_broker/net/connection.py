@@ -116,7 +116,7 @@ class KafkaConnection(Protocol):
         self.active = True
         self.idle_rounds = 0
         self.has_requested = self.hung_up = False
-        self.frames = FrameReader(listener.frame_limit, ask=self._allocate_long)
+        self.frames = FrameReader(listener.frame_limit, may_receive=self._allocate_long)
         self.output: SendQueue = None  # type: ignore[assignment]
         self.closing = False
         self.held_since = 0.0
@@ -329,6 +329,7 @@ class KafkaConnection(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.closing = True
         self.output.close()
+        self.frames.close()
         self.listener.closed(self)
         # Released once, here: `abandon` below must find nothing allocated.
         granted, self._starting, self.arriving_bytes = self._allocated_bytes(), 0, 0

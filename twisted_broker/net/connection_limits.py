@@ -143,7 +143,7 @@ class ConnectionFactory(Factory):
         return None
 
     def _close_oldest_unused(self) -> bool:
-        """Ends the oldest connection that never asked anything."""
+        """Ends the oldest connection that never sent a request."""
         for connection in self.connections:
             if not connection.has_requested and not connection.closing:
                 connection.close()

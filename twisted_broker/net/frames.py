@@ -66,15 +66,16 @@ _POOL = BufferPool()
 class FrameReader:
     """Feed it bytes, take frames. `limit` (bytes) may be raised after authentication.
 
-    `ask(size)`: whether a long frame may come in now; until then (`waits`) there is no next one.
+    `may_receive(size)`: whether a long frame may come in now; until then (`waits`) there is no next
+    one.
     """
 
     __slots__ = (
-        "_ask",
         "_buffer",
         "_completed",
         "_data",
         "_filled",
+        "_may_receive",
         "_offset",
         "_pool",
         "_size",
@@ -84,10 +85,10 @@ class FrameReader:
     )
 
     def __init__(
-        self, limit: int, pool: BufferPool = _POOL, ask: Callable[[int], bool] | None = None
+        self, limit: int, pool: BufferPool = _POOL, may_receive: Callable[[int], bool] | None = None
     ) -> None:
         self.limit = limit
-        self._ask = ask
+        self._may_receive = may_receive
         self.waits = False
         self._pool = pool
         self._used: bytearray | None = None
@@ -130,6 +131,10 @@ class FrameReader:
         assert self._buffer is not None
         return memoryview(self._buffer)[self._filled : min(self._size, len(self._buffer))]
 
+    def close(self) -> None:
+        """No frame is taken any more."""
+        self._may_receive = None
+
     def filled(self, count: int) -> None:
         """`count` bytes were written into `space()`."""
         self._filled += count
@@ -168,7 +173,7 @@ class FrameReader:
 
     def _begin_long(self, size: int) -> None:
         self._check(size)
-        if self._ask is not None and size > _DIRECT and not self._ask(size):
+        if self._may_receive is not None and size > _DIRECT and not self._may_receive(size):
             self.waits = True
             return
         rest = self._data[self._offset + 4 :]

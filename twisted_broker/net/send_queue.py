@@ -85,6 +85,7 @@ class SendQueue:
     def close(self) -> None:
         """Drops what was not sent."""
         self.full = True
+        self._owner = None  # no cycle is left (`garbage_collection.py`)
         parts, self._parts = self._parts, deque()
         for part in parts:
             if isinstance(part, FileSlice):

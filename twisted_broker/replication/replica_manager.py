@@ -203,7 +203,7 @@ class ReplicaManager:
     def _event_table(self) -> dict[type[Any], tuple[Callable[[Any], object], ...]]:
         """The map of the system: event -> effects, in order.
 
-        A partition's listeners (fetch sessions in which it is idle) have heard of it before.
+        A partition's listeners (fetch sessions in which it is idle) were called before.
         """
         checks = (self._check_produces, self._check_fetches, self._check_delete_records)
         return {
@@ -367,7 +367,7 @@ class ReplicaManager:
         self._high_watermarks.start(log)
 
     def stores_zstd(self, topic_partition: TopicPartition) -> bool:
-        """Whether its topic is set to zstd: a reader too old for that is told so."""
+        """Whether its topic is set to zstd: a reader too old for that is refused."""
         partition = self.partitions.get(topic_partition)
         return (
             partition is not None
@@ -582,15 +582,17 @@ class ReplicaManager:
         params: FetchParams,
         requests: Sequence[FetchPartitionRequest],
         record_progress: bool = True,
+        already_read: int = 0,
     ) -> list[FetchPartitionResult]:
         """RL 1.8: reads in the order of the request under the shrinking limit.
 
-        Results own file slices. `record_progress` False: a second read.
+        Results own file slices. `record_progress` False: a second read; `already_read`: bytes that
+        parts of the same fetch before this one gave.
         """
         # Only a follower's progress needs the time.
         now_ms = self.runtime.now_ms() if params.replica_id >= 0 else 0
-        limit = params.max_bytes
-        min_one_message = not params.hard_max_bytes
+        limit = max(0, params.max_bytes - already_read)
+        min_one_message = not params.hard_max_bytes and not already_read
         rack = params.rack if self.reads_nearby and params.replica_id < 0 else ""
         results = []
         for request in requests:
@@ -723,7 +725,7 @@ class ReplicaManager:
         """isr-expiration: looks for followers that fell behind (RL 1.1, 2.4).
 
         One outside the ISR that fell silent stops holding the high watermark back (RL 2.3) by time
-        alone: nothing else would tell.
+        alone: no event shows that.
         """
         now_ms = self.runtime.now_ms()
         for partition in self.partitions.values():
@@ -735,7 +737,7 @@ class ReplicaManager:
 
     def checkpoint_high_watermarks(self) -> None:
         """highwatermark-checkpoint (RL 1.12)."""
-        self._high_watermarks.write(self.logs())
+        self._high_watermarks.write(self.logs(), self._image_source.image.offset + 1)
 
     def shutdown(self) -> None:
         """Stops fetchers and the periodic tasks, answers all that waits as if its time were up,
@@ -759,7 +761,7 @@ class ReplicaManager:
             self._redeliver_call.cancel()
             self._redeliver_call = None
         # Last: nothing moves a high watermark after the drain.
-        self._high_watermarks.write_last(self.logs())
+        self._high_watermarks.write_last(self.logs(), self._image_source.image.offset + 1)
 
 
 def _fired() -> Deferred[None]:

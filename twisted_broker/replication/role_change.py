@@ -2,12 +2,12 @@
 
 Owns the order in which roles change.
 
-1. What goes, goes first (a topic may be deleted and made anew under its name in one delta); then
-   leaders, then followers, then settings.
+1. What goes, goes first (a topic may be deleted and created again under its name in one delta);
+   then leaders, then followers, then settings.
 2. A partition whose log cannot be opened is held offline; the others go on. Where only descriptors
    are short it has no role yet, and is tried again.
-3. Older news changes nothing; leader updates may be missed in between.
-4. Coordinators hear of their partitions last, when all of them have their new roles.
+3. Older metadata changes nothing; leader updates may be missed in between.
+4. Coordinators are called last, when all of them have their new roles.
 5. A replica whose log has records of a newer leader epoch than the metadata's does not lead: the
    metadata is older than it is.
 6. Fetchers lose a partition before its role changes, and get followers when all of them
@@ -49,7 +49,7 @@ _logger = Logger()
 
 
 def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataImage) -> None:
-    """Applies a delta; `image` is the picture after it. The first one of a start also sets
+    """Applies a delta; `image` is the image after it. The first one of a start also sets
     strays aside.
     """
     if delta.before.offset < 0:
@@ -108,7 +108,7 @@ def delta_to_retry(
 
 
 class _TopicConfigs:
-    """The settings of topics in one picture, put together once for all partitions of a topic."""
+    """The settings of topics in one image, put together once for all partitions of a topic."""
 
     __slots__ = ("_config", "_image", "_known")
 
@@ -127,7 +127,7 @@ class _TopicConfigs:
 
 
 def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
-    """Logs that the picture does not place here (their topic was deleted meanwhile, or moved):
+    """Logs that the image does not place here (their topic was deleted meanwhile, or moved):
     kept as `-stray`, served by nobody.
     """
 
@@ -234,7 +234,7 @@ def _make_follower(
     settings: _TopicConfigs,
     lost: list[tuple[TopicPartition, int]],
 ) -> Partition | None:
-    """The partition, when it must be fetched anew: its leader epoch is new."""
+    """The partition, when it must be fetched again: its leader epoch is new."""
     partition, log = _partition_and_log(replicas, change, state, delta, settings)
     if log is None and not partition.offline:
         return None

@@ -99,10 +99,7 @@ class StatusResource(Resource):
 
 
 class StatusChannel(HTTPChannel):
-    """A connection.
-
-    Stands on the broker's own transport too, which asks where to put what it reads.
-    """
+    """A connection. It runs over the broker's own transport, too, so it has `receive_space`."""
 
     factory: Any
 

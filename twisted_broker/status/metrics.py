@@ -1,4 +1,4 @@
-"""The numbers of a broker, for Prometheus.
+"""The metrics of a broker, for Prometheus.
 
 Owns the collector: it reads the broker's counters when it is scraped.
 
@@ -41,8 +41,8 @@ _TOPIC_COUNTERS = (
     ("bytesin", "bytes_in", "Bytes appended by producers."),
     ("bytesout", "bytes_out", "Bytes read by consumers."),
     ("bytesrejected", "bytes_rejected", "Bytes refused as too large."),
-    ("totalproducerequests", "produces", "Partitions asked for in produce requests."),
-    ("totalfetchrequests", "fetches", "Partitions asked for in fetch requests."),
+    ("totalproducerequests", "produces", "Partitions named in produce requests."),
+    ("totalfetchrequests", "fetches", "Partitions named in fetch requests."),
     ("failedproducerequests", "failed_produces", "Appends that failed unexpectedly."),
     ("failedfetchrequests", "failed_fetches", "Reads that failed unexpectedly."),
     ("replicationbytesin", "replication_bytes_in", "Bytes fetched from leaders."),
@@ -117,7 +117,7 @@ class BrokerCollector:
         )
         yield _gauge(
             name + "failedpartitionscount",
-            "Partitions given up until a new role.",
+            "Partitions that are not fetched until their metadata changes.",
             labels,
             [(_REPLICA, len(manager.failed))],
         )
@@ -285,7 +285,7 @@ def _address(endpoint: Any) -> str:
 
 
 def _requests(served: Iterable[Any]) -> Iterator[Metric]:
-    """Of each API and version that was asked for."""
+    """Of each API and version that was requested."""
     requests: dict[tuple[str, str], int] = {}
     errors: dict[tuple[str, str], int] = {}
     times: dict[str, dict[str, list[float]]] = {name: {} for name in _REQUEST_TIMES}

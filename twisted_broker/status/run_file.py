@@ -26,8 +26,8 @@ from typing import Any
 def broker_entry(
     listeners: Mapping[str, str], directory: str, status: str | None = None
 ) -> dict[str, Any]:
-    """The entry of one broker; `listeners` is name -> HOST:PORT; `status`: its status port, where
-    itself over HTTP.
+    """The entry of one broker; `listeners` is name -> HOST:PORT; `status`: HOST:PORT of its status
+    port.
     """
     return {"listeners": dict(listeners), "directory": directory, "status": status}
 

@@ -136,7 +136,8 @@ class MemoryTransport:
         if self.connected:
             self.connected = False
             self.producer = None
-            self.protocol.connectionLost(Failure(reason))
+            protocol, self.protocol = self.protocol, None  # as Twisted's: no cycle is left
+            protocol.connectionLost(Failure(reason))
 
 
 class MemoryPort:

@@ -135,7 +135,7 @@ def peek_offset_and_length(buffer: Buffer, offset: int = 0) -> tuple[int, int]:
     return base_offset, length
 
 
-def is_cut_short(buffer: Buffer, position: int, end: int) -> bool:
+def is_incomplete(buffer: Buffer, position: int, end: int) -> bool:
     """Whether the entry at `position`, of any format, goes on beyond `end`: the last one of a
     fetch answer may.
     """

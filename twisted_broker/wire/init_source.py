@@ -16,7 +16,7 @@ from twisted_broker.wire.structs import Struct
 
 
 def init_source(cls: type[Struct]) -> str:
-    """The text of `__init__`: every field a keyword; what is made anew for each object (lists,
+    """The text of `__init__`: every field a keyword; what is created for each object (lists,
     structs) is FRESH until then.
     """
     arguments = "".join(

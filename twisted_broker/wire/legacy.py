@@ -2,7 +2,7 @@
 sets on fetch.
 
 1. Up: everything in one produced set becomes one batch, in order; v1 keeps its timestamps, v0 has
-   none. Every CRC is checked, offsets are given anew (some old clients number inner messages
+   none. Every CRC is checked, offsets are assigned again (some old clients number inner messages
    wrongly), and a compressed set must be one wrapper.
 2. Down: headers are lost, control batches are skipped. Records below the wanted offset are dropped
    from uncompressed batches, for some versions of librdkafka count on it; a compressed batch keeps
@@ -29,7 +29,7 @@ from .batch_header import (
     NO_LEADER_EPOCH,
     NO_TIMESTAMP,
     Buffer,
-    is_cut_short,
+    is_incomplete,
     peek_magic,
 )
 from .compression import NONE, ZSTD
@@ -118,7 +118,7 @@ def iterate_entries(
     limit = len(buffer) if end is None else end
     position = start
     while position < limit:
-        if partial_tail and is_cut_short(buffer, position, limit):
+        if partial_tail and is_incomplete(buffer, position, limit):
             return
         entry: Entry = (
             BatchView(buffer, position)
@@ -141,7 +141,7 @@ def convert_down(
     max_output_bytes: int = MAX_OUTPUT_BYTES,
 ) -> Iterator[bytes]:
     """The entries in format `to_magic` (0 or 1), piece by piece; each piece is whole messages.
-    `first_offset` is the offset asked for.
+    `first_offset` is the requested offset.
 
     There may be no piece at all (only control batches). Raises `UnsupportedCodecError` when it
     meets zstd, `InvalidRecordError`, `OutputLimitError`.

@@ -8,7 +8,7 @@
 3. Delta skips a batch whose number was committed, and of two that commit the same number at once
    one fails: both are seen here as `AnotherWriterError`, because the ledger found afterwards is not
    the writer's own.
-4. A commit file that was cut short stops an archive: its ledger may stand there while its rows do
+4. A commit file that was truncated stops an archive: its ledger may stand there while its rows do
    not.
 5. When the log was cleaned of all commits with a ledger (a checkpoint keeps only `txn`), the
    offsets are the largest in the table, read once from its rows; topic ids are then not known until
@@ -146,7 +146,7 @@ class DeltaTable(SparkTable):
 
 def commit_info(content: bytes, place: str) -> dict[str, Any]:
     """The `commitInfo` action of a commit file; empty when it has none. PipelineError for a file
-    that was cut short.
+    that was truncated.
 
     An append has as many `add` actions as its `commitInfo`, which comes first, counts files: so a
     cut between two lines shows too.

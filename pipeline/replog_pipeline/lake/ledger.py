@@ -25,7 +25,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Ledger:
-    """`ids`: topic -> topic id as Kafka prints it, None where the source told none.
+    """`ids`: topic -> topic id as Kafka prints it, None where the source has none.
 
     `next`: the first offset that is not in the table.
     """

@@ -58,7 +58,7 @@ def package(name: str) -> Check:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """ "2.9.post0" -> (2, 9)."""
+    """(2, 9) of "2.9.post0"."""
     parts = []
     for part in version.split("."):
         if not part.isdigit():
@@ -89,14 +89,14 @@ def jar_checks() -> list[Check]:
         if missing
         else []
     )
-    for jar in damaged:
-        lacks.append(
-            Check(
-                jar.file,
-                "damaged: its SHA-256 is another",
-                f"rm {jars.folder() / jar.file} && replog pipeline jars",
-            )
+    lacks += [
+        Check(
+            jar.file,
+            "damaged: its SHA-256 is another",
+            f"rm {jars.folder() / jar.file} && replog pipeline jars",
         )
+        for jar in damaged
+    ]
     return lacks or [Check("jars", f"{len(jars.ALL)} in {jars.folder()}")]
 
 

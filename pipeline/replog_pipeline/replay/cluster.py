@@ -52,7 +52,7 @@ class Cluster:
         self.forget()
 
     def forget(self) -> None:
-        """Close all connections; ask again who leads."""
+        """Close all connections; query again who leads."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()

@@ -128,7 +128,7 @@ class PartitionWriter:
 
     def patiently(self, act: Callable[[], T]) -> T:
         """`act`, as often as it takes while it makes progress; after a failure the position is
-        found anew first.
+        found again first.
         """
         self.progress_at = time.monotonic()
         while True:

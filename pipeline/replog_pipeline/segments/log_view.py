@@ -37,7 +37,7 @@ ISOLATION: Final = (UNCOMMITTED, COMMITTED)
 
 class View(NamedTuple):
     """The visible offsets of a folder, `end` exclusive (None: to the last whole batch), and its
-    aborted transactions if they were asked for.
+    aborted transactions if they were requested.
     """
 
     folder: Folder

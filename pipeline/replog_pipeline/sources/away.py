@@ -22,7 +22,7 @@ class BrokersAwayError(PipelineError):
 
 
 def are_away(error: Exception) -> bool:
-    """Whether this failed because no broker answered; Spark tells of it in the text of its own
+    """Whether this failed because no broker answered; Spark says so in the text of its own
     error.
     """
     return isinstance(error, BrokersAwayError) or (

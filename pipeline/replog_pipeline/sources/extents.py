@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Extent:
-    """Topic ids (None: not told), log starts and ends of all partitions."""
+    """Topic ids (None: not known), log starts and ends of all partitions."""
 
     ids: Mapping[str, str | None]
     start: Offsets

@@ -56,6 +56,7 @@ def duration(length_ms: int) -> str:
 
 
 def offset_count(count: int) -> str:
+    """`1 offset`, `1,234 offsets`."""
     return f"{count:,} offset" + ("" if count == 1 else "s")
 
 
@@ -255,7 +256,7 @@ def high_watermark_wait(partition: Partition, log: Log, now: Moment) -> HighWate
         return HighWatermarkWait(
             "minimum isr", behind, [], now.calendar(since), now.ago(since), why
         )
-    if log.acknowledgeable_end.offset <= log.high_watermark:
+    if log.durability.acknowledgeable_end.offset <= log.high_watermark:
         why = (
             f"the leader has not synced its log to disk yet ({offset_count(behind)} wait: "
             "flush.messages)"

@@ -60,7 +60,7 @@ class RequestChanges(NamedTuple):
 
 
 class RequestedPartitions:
-    """`turns`: the partitions in the order of their turns, read anew for each full request."""
+    """`turns`: the partitions in the order of their turns, read again for each full request."""
 
     __slots__ = ("_changed", "_forgotten", "_turns", "current")
 
@@ -93,7 +93,7 @@ class RequestedPartitions:
 
     @property
     def has_forgotten(self) -> bool:
-        """Whether a leader that keeps a session must hear of it."""
+        """Whether a leader that keeps a session must be informed."""
         return bool(self._forgotten)
 
     def take_changes(self) -> RequestChanges:

@@ -126,7 +126,7 @@ class FetchTarget(Protocol):
         """All partitions of an answer were: what follows from it may run."""
         ...
 
-    async def synced(self) -> None:
+    async def wait_for_syncs(self) -> None:
         """Waits until what was appended may be confirmed: the next request does so."""
         ...
 
@@ -266,7 +266,7 @@ class Fetcher:
         if answers is None or self._stopped:
             return True
         await self._process_answers(requested.current, answers)
-        await self._target.synced()
+        await self._target.wait_for_syncs()
         return True
 
     def _request_for(
@@ -523,7 +523,7 @@ class Fetcher:
         error: ErrorCode,
         errors: list[TopicPartition],
     ) -> None:
-        """FENCED fails the partition until the controller's news; RETRY goes into `errors`; STALE
+        """FENCED fails the partition until the metadata changes; RETRY goes into `errors`; STALE
         changes nothing.
         """
         if outcome is FetchOutcome.FENCED:

@@ -10,7 +10,7 @@ partitions that began to follow to fetchers that bring them up, and where other 
 4. A follower is taken out of its fetcher before its initial offset is read: no answer in flight may
    move its log meanwhile.
 5. A leader that is not known, or has no listener of the inter-broker name, is not fetched from
-   until the controller's next news.
+   until the metadata changes.
 6. The client id is `broker-<id>-fetcher-<n>`.
 
 Source: RL 1.4, 6.1, 6.2, 7.1; Kafka's `AbstractFetcherManager`, `ReplicaFetcherManager`,
@@ -206,7 +206,7 @@ class ReplicaFetcherManager(FetcherManager):
         self._connect = connect
 
     def follow(self, partitions: Iterable[Partition]) -> None:
-        """RL 1.4: fetching begins anew, at each partition's initial offset."""
+        """RL 1.4: fetching starts again, at each partition's initial offset."""
         followed = [
             partition
             for partition in partitions
@@ -229,7 +229,7 @@ class ReplicaFetcherManager(FetcherManager):
     def _log_waiting(self, waiting: list[Partition]) -> None:
         """RL 1.4.
 
-        Those that nobody leads are no news: the metadata says so, and at a stop of the whole
+        Partitions without a leader are not logged: the metadata says so, and at a stop of the whole
         cluster it is all of them.
         """
         led = [str(each.topic_partition) for each in waiting if each.leader_id >= 0]

@@ -327,7 +327,7 @@ class FetcherState:
         state = self.partitions.get(topic_partition)
         if state is None:
             return FetchOutcome.STALE
-        # Under an older epoch the refusal is old news: a retry with the new one may work.
+        # Under an older epoch the refusal is outdated: a retry with the new one may work.
         fenced = error == ErrorCode.FENCED_LEADER_EPOCH and requested_epoch == state.leader_epoch
         return FetchOutcome.FENCED if fenced else FetchOutcome.RETRY
 

@@ -18,6 +18,7 @@ truncate (`truncation`), the change itself (`partition`), follower quotas.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
@@ -115,11 +116,11 @@ class FollowedReplicas:
         partition.follow_log_start(fetched.log_start_offset)
         if info is None or info.last_offset < 0:
             return None  # it held no whole batch
-        if log.awaiting_sync is not None:
+        if log.durability.awaiting_sync is not None:
             self._unsynced.append((log, info.last_offset + 1))
         return info
 
-    async def synced(self) -> None:
+    async def wait_for_syncs(self) -> None:
         """With `flush.messages`: to request what follows says that all before is held, so the next
         round waits for the syncs of this one.
 
@@ -128,7 +129,7 @@ class FollowedReplicas:
         waiting, self._unsynced = self._unsynced, []
         for log, end in waiting:
             done: Deferred[None] = Deferred()
-            log.when_synced(end, lambda done=done: None if done.called else done.callback(None))  # type: ignore[misc]
+            log.durability.when_synced(end, partial(_fire, done))
             await done
 
     # truncation
@@ -194,6 +195,11 @@ class FollowedReplicas:
 
     def answers_processed(self) -> None:
         self._replicas.drain()
+
+
+def _fire(waiter: Deferred[None]) -> None:
+    if not waiter.called:
+        waiter.callback(None)
 
 
 def _log_truncation(truncation: Truncation) -> None:

@@ -35,9 +35,9 @@ from twisted_broker.replication.fetcher.fetch_session_handler import (
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition
 from twisted_broker.replication.fetcher.truncation import EpochEnd, LeaderEpochRequest
 from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
-from twisted_broker.wire.messages import fetch as fetch_wire
-from twisted_broker.wire.messages import list_offsets as offsets_wire
-from twisted_broker.wire.messages import offset_for_leader_epoch as epochs_wire
+from twisted_broker.wire.messages import fetch as fetch_messages
+from twisted_broker.wire.messages import list_offsets as list_offsets_messages
+from twisted_broker.wire.messages import offset_for_leader_epoch as epoch_messages
 
 LATEST, EARLIEST = -1, -2
 _REPLICA_STATE_FROM, _TOPIC_IDS_FROM = 15, 13
@@ -193,9 +193,9 @@ class RemoteLeaderEndPoint:
                 (each.topic_id, name.topic) for name, each in session.partitions.items()
             )
 
-    def _fetch_request(self, session: SessionRequest, version: int) -> fetch_wire.FetchRequest:
+    def _fetch_request(self, session: SessionRequest, version: int) -> fetch_messages.FetchRequest:
         limits = self._limits
-        request = fetch_wire.FetchRequest(
+        request = fetch_messages.FetchRequest(
             max_wait_ms=limits.max_wait_ms,
             min_bytes=limits.min_bytes,
             max_bytes=limits.response_max_bytes,
@@ -203,25 +203,25 @@ class RemoteLeaderEndPoint:
             session_epoch=session.epoch,
         )
         if version >= _REPLICA_STATE_FROM:
-            request.replica_state = fetch_wire.ReplicaState(
+            request.replica_state = fetch_messages.ReplicaState(
                 replica_id=self._node_id, replica_epoch=self._broker_epoch()
             )
         else:
             request.replica_id = self._node_id
-        topics: dict[tuple[str, bytes], fetch_wire.FetchTopic] = {}
+        topics: dict[tuple[str, bytes], fetch_messages.FetchTopic] = {}
         for name, requested in session.partitions.items():
             topic = topics.get((name.topic, requested.topic_id))
             if topic is None:
-                topic = topics[name.topic, requested.topic_id] = fetch_wire.FetchTopic(
+                topic = topics[name.topic, requested.topic_id] = fetch_messages.FetchTopic(
                     topic=name.topic, topic_id=requested.topic_id
                 )
             topic.partitions.append(_requested_partition(name.partition, requested))
         request.topics = list(topics.values())
-        forgotten: dict[tuple[str, bytes], fetch_wire.ForgottenTopic] = {}
+        forgotten: dict[tuple[str, bytes], fetch_messages.ForgottenTopic] = {}
         for name, topic_id in session.forgotten:
             forgotten_topic = forgotten.setdefault(
                 (name.topic, topic_id),
-                fetch_wire.ForgottenTopic(topic=name.topic, topic_id=topic_id),
+                fetch_messages.ForgottenTopic(topic=name.topic, topic_id=topic_id),
             )
             forgotten_topic.partitions.append(name.partition)
         request.forgotten_topics_data = list(forgotten.values())
@@ -229,7 +229,7 @@ class RemoteLeaderEndPoint:
 
     def _fetched(
         self,
-        response: fetch_wire.FetchResponse,
+        response: fetch_messages.FetchResponse,
         current: Mapping[TopicPartition, RequestedPartition],
     ) -> dict[TopicPartition, FetchedPartition]:
         """Of what is requested under the topic id answered."""
@@ -242,7 +242,7 @@ class RemoteLeaderEndPoint:
                 continue
             for data in topic.partitions:
                 name = TopicPartition(topic_name, data.partition_index)
-                # Requested anew under another topic id meanwhile: the answer is of the deleted
+                # Requested again under another topic id meanwhile: the answer is of the deleted
                 # topic.
                 if name in current and current[name].topic_id == topic_id:
                     answers[name] = _fetched_partition(data)
@@ -252,15 +252,17 @@ class RemoteLeaderEndPoint:
     async def fetch_offset(
         self, topic_partition: TopicPartition, leader_epoch: int, timestamp: int
     ) -> int:
-        partition = offsets_wire.ListOffsetsPartition(
+        partition = list_offsets_messages.ListOffsetsPartition(
             partition_index=topic_partition.partition,
             current_leader_epoch=leader_epoch,
             timestamp=timestamp,
         )
-        request = offsets_wire.ListOffsetsRequest(
+        request = list_offsets_messages.ListOffsetsRequest(
             replica_id=self._node_id,
             topics=[
-                offsets_wire.ListOffsetsTopic(name=topic_partition.topic, partitions=[partition])
+                list_offsets_messages.ListOffsetsTopic(
+                    name=topic_partition.topic, partitions=[partition]
+                )
             ],
         )
         response = await self._connection.send(
@@ -281,20 +283,20 @@ class RemoteLeaderEndPoint:
     async def fetch_epoch_ends(
         self, epochs: Mapping[TopicPartition, LeaderEpochRequest]
     ) -> dict[TopicPartition, EpochEnd]:
-        topics: dict[str, epochs_wire.OffsetForLeaderTopic] = {}
+        topics: dict[str, epoch_messages.OffsetForLeaderTopic] = {}
         for name, request in epochs.items():
             topic = topics.setdefault(
-                name.topic, epochs_wire.OffsetForLeaderTopic(topic=name.topic)
+                name.topic, epoch_messages.OffsetForLeaderTopic(topic=name.topic)
             )
             topic.partitions.append(
-                epochs_wire.OffsetForLeaderPartition(
+                epoch_messages.OffsetForLeaderPartition(
                     partition=name.partition,
                     current_leader_epoch=request.leader_epoch,
                     leader_epoch=request.epoch,
                 )
             )
         response = await self._connection.send(
-            epochs_wire.OffsetForLeaderEpochRequest(
+            epoch_messages.OffsetForLeaderEpochRequest(
                 replica_id=self._node_id, topics=list(topics.values())
             ),
             OFFSET_FOR_LEADER_EPOCH_VERSION,
@@ -310,8 +312,8 @@ class RemoteLeaderEndPoint:
 
 def _requested_partition(
     partition: int, requested: RequestedPartition
-) -> fetch_wire.FetchPartition:
-    return fetch_wire.FetchPartition(
+) -> fetch_messages.FetchPartition:
+    return fetch_messages.FetchPartition(
         partition=partition,
         current_leader_epoch=requested.leader_epoch,
         fetch_offset=requested.fetch_offset,
@@ -321,7 +323,7 @@ def _requested_partition(
     )
 
 
-def _fetched_partition(data: fetch_wire.PartitionData) -> FetchedPartition:
+def _fetched_partition(data: fetch_messages.PartitionData) -> FetchedPartition:
     diverging = data.diverging_epoch
     records = data.records
     return FetchedPartition(

@@ -74,11 +74,15 @@ def truncation_for(leader: EpochEnd, fetch_offset: int, own: OwnLog) -> OffsetTr
     if leader.end_offset < 0:
         # The high watermark: there a partition without agreed epochs begins.
         return OffsetTruncationState(min(fetch_offset, own_end), True)
+    # An old leader answers without an epoch: its end is all that is known.
     if leader.epoch < 0:
         return OffsetTruncationState(min(leader.end_offset, own_end), True)
     epoch, end_offset = own.end_offset_for_epoch(leader.epoch)
+    # The own log knows no epoch as old as the leader's answer.
     if end_offset < 0:
         return OffsetTruncationState(min(leader.end_offset, own_end), True)
+    # Neither log has the other's epoch: what both may share ends here, and the next request is
+    # about that older epoch (KIP-279).
     if epoch != leader.epoch:
         return OffsetTruncationState(min(end_offset, own_end), False)
     return OffsetTruncationState(min(end_offset, leader.end_offset, own_end), True)

@@ -42,8 +42,8 @@ class FollowerId(NamedTuple):
 class FetchParams:
     """One fetch.
 
-    `max_bytes` bounds the answer; with `hard_max_bytes` (version <= 2) a partition's own limit cuts
-    even its first batch.
+    `max_bytes` bounds the answer; with `hard_max_bytes` (version <= 2) a partition's own limit
+    truncates even its first batch.
     """
 
     __slots__ = (

@@ -11,14 +11,14 @@ Owns its role, its in-sync replicas and what moves its high watermark.
                     IsrChanged, or as it was, or again <-- alter_partition_answered <---------'
 
 1. A leader is in its own ISR; a follower's ISR is empty. Leader epochs and partition epochs
-   only grow; older news changes nothing.
+   only grow; older metadata changes nothing.
 2. The high watermark moves forward only, to the least log end of the maximal ISR and of those about
    to join it, and not at all while the ISR is below the minimum (RL 2.3).
 3. At most one ISR change is on its way (RL 2.5): while it is, nothing else is proposed. A follower
    joins when its log end reached the high watermark and the start of the leader epoch; it leaves
    when it was not caught up for `replica.lag.time.max.ms`, but never while it is at the leader's
    end. The leader itself never leaves.
-4. Nobody else writes its state. What happened is emitted: `listeners` hear of it at once, its
+4. Nobody else writes its state. What happened is emitted: `listeners` are called at once, its
    effects run later, from the queue `events`; nothing else outside is touched. Times are
    arguments: `now_ms` monotonic, `wall_ms` the calendar's.
 
@@ -29,7 +29,7 @@ appends or truncates (`fetcher`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Buffer, TopicPartition
@@ -80,6 +80,10 @@ if TYPE_CHECKING:
     from twisted_broker.log.log import Log
 
 _NONE = ErrorCode.NONE
+
+
+_WITHOUT_LOG: Any = None
+"""In place of the events that only a partition with a log emits."""
 
 
 class Brokers(Protocol):
@@ -165,6 +169,10 @@ class Partition:
         self.listeners: tuple[PartitionListener, ...] = ()
         self.history = PartitionHistory()
         self.stats = TopicStats() if stats is None else stats
+        self._make_events()
+
+    def _make_events(self) -> None:
+        """The usual events, once a role: every append emits one."""
         self._log_end_changed = LogEndChanged(self)
         self.high_watermark_advanced = HighWatermarkAdvanced(self)
 
@@ -183,13 +191,13 @@ class Partition:
 
     # what happens
     def emit(self, event: Event) -> None:
-        """Its listeners hear of it now; its effects run from the queue."""
+        """Its listeners are called now; its effects run from the queue."""
         if self.listeners:
             self._notify_listeners()
         self.events.append(event)
 
     def subscribe(self, listener: PartitionListener) -> None:
-        """It hears of fetches, and of the next change: once."""
+        """It is called for fetches, and once for the next change."""
         self.listeners += (listener,)
 
     def unsubscribe(self, listener: PartitionListener) -> None:
@@ -209,7 +217,7 @@ class Partition:
     def make_leader(self, state: PartitionRegistration, log: Log, now_ms: int) -> bool:
         """RL 2.2.
 
-        True when this broker did not lead it before. Older news (by partition epoch) changes
+        True when this broker did not lead it before. An older record (by partition epoch) changes
         nothing.
         """
         if state.partition_epoch < self.partition_epoch:
@@ -269,10 +277,13 @@ class Partition:
         self.isr_state = EMPTY_ISR
         self.remote_replicas = {}
         self.emit(ReplicaStopped(self))
+        # Without a log nothing emits them. They name the partition: a cycle would be left
+        # (`garbage_collection.py`).
+        self._log_end_changed = self.high_watermark_advanced = _WITHOUT_LOG
 
     def fail(self, reason: str) -> None:
         """Its directory is offline, or an effect on it raised: it answers KAFKA_STORAGE_ERROR
-        until the broker starts anew.
+        until the broker restarts.
         """
         if not self.offline:
             self.offline = True
@@ -283,6 +294,7 @@ class Partition:
     def _apply_registration(
         self, state: PartitionRegistration, isr: frozenset[int], leader_recovery_state: int
     ) -> None:
+        self._make_events()
         self.replicas, self.adding, self.removing = state.replicas, state.adding, state.removing
         known = self.remote_replicas
         self.remote_replicas = {
@@ -566,7 +578,7 @@ class Partition:
             return False
         # With `flush.messages` the leader counts as far as it synced, as its followers do: they ask
         # on when they synced.
-        target = self._least_log_end(log.acknowledgeable_end, now_ms)
+        target = self._least_log_end(log.durability.acknowledgeable_end, now_ms)
         current = watermarks.high_watermark_metadata
         if target.offset > current.offset or (
             target.offset == current.offset and current.on_older_segment(target)
@@ -609,11 +621,8 @@ class Partition:
         log = self.leader_log
         if log is None:
             return self.refusal().code
-        return (
-            _NONE
-            if log.awaiting_sync is None or log.awaiting_sync.offset >= required_offset
-            else None
-        )
+        waits = log.durability.awaiting_sync
+        return _NONE if waits is None or waits.offset >= required_offset else None
 
     # reading
     def end_for(self, isolation: int) -> LogOffsetMetadata:

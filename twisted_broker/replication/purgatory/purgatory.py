@@ -32,8 +32,8 @@ _logger = Logger()
 
 
 class Operation(Protocol):
-    """What can wait. `is_complete` may be asked any number of times until it says yes; `expire` is
-    called instead of a yes when time is up.
+    """What can wait. `is_complete` may be called any number of times until it returns True;
+    `expire` is called instead of a yes when time is up.
 
     `changed`: the key under which something happened, when nothing else did since it was asked
     last.

@@ -138,7 +138,7 @@ class TimingWheel:
         return max(0, ceil(timer.deadline_ms - (self._clock.seconds() - self._origin) * 1000))
 
     def stop(self) -> None:
-        """Lets go of the clock; what waits is never fired."""
+        """Cancels its call on the clock; what waits is never fired."""
         if self._call is not None and self._call.active():
             self._call.cancel()
         self._call = None
@@ -230,6 +230,7 @@ class TimingWheel:
             assert first is not None
             self.cancel(first)
             self._call_expired(first.expired)
+        circle._next = circle._previous = None  # a circle of one is a cycle, too
 
     def _call_expired(self, expired: Callable[[], None]) -> None:
         try:

@@ -2,7 +2,7 @@
 clients are held to.
 
 Owns `CommittedState` and `Violation`. A partition is named by its topic's id and its number, for a
-topic may be deleted and made anew.
+topic may be deleted and created again.
 
 1. The controller's committed image is the truth about leaders and ISRs. It only grows, and so do
    all epochs in it.
@@ -32,7 +32,7 @@ class Violation(Exception):
 class CommittedState:
     """`image`: what is committed now, None before anything is.
 
-    `note` is told of unclean elections; `committed(before, image)` is called with each image.
+    `note` is called for unclean elections; `committed(before, image)` is called with each image.
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:

@@ -77,7 +77,12 @@ class Members:
         """
         key = self.truth.key_of(seen.partition)
         deleted_upto = self.truth.line(key).deleted_upto
+        registration = self.truth.registration(key)
         for member in sorted(seen.partition.isr_state.isr):
+            if registration is not None and (
+                member in registration.adding or member not in registration.replicas
+            ):
+                continue  # what it held was deleted in a reassignment that the leader missed
             node = self.cluster.nodes[f"n{member}"]
             found = self._log_of(node, key) if _is_known_to(leader, node) else None
             if found is not None and (

@@ -123,7 +123,7 @@ class Line:
         """the leader epoch of the last unclean election; older leaders commit nothing any more"""
         self.waits_for_leader = False
         self.resets: list[tuple[int, int]] = []
-        """(leader epoch, offset) of each cut by an unclean election"""
+        """(leader epoch, offset) of each truncation by an unclean election"""
         self.deleted_upto = 0
         """the highest log start of any replica: nobody is owed what lies below, and a replica that
         was away may hold other records there

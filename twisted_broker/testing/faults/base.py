@@ -23,6 +23,7 @@ class FaultInjector:
     """What one fault needs; `drawing_from` gives the next one its own.
 
     `ended`: nothing new goes wrong any more. `victims`: the names of machines that may be struck.
+    `struck(what)` is called with what a fault did, where that is drawn.
     """
 
     def __init__(self, cluster: SimCluster, options: Options) -> None:
@@ -31,6 +32,7 @@ class FaultInjector:
         self.clock: Any = cluster.client_runtime("faults").clock
         self._ends: list[float] = []
         """when all faults ended; shared by the injectors of all faults"""
+        self.struck: Callable[[str], None] = lambda what: None
         names = list(cluster.nodes)
         self.victims = names[2 + options.controller_only :] if options.liveness else names
         self.producers = [f"p{number}" for number in range(len(options.idempotent))]

@@ -24,6 +24,7 @@ from twisted.logger import globalLogBeginner
 from twisted_broker.testing.checks.committed_state import Violation
 from twisted_broker.testing.sim.many_seeds import ManySeeds, Outcome
 from twisted_broker.testing.sim.options import Options, options_of
+from twisted_broker.testing.sim.reach import ENOUGH_SEEDS
 from twisted_broker.testing.sim.run import Run
 from twisted_broker.testing.sim.scenario_file import RecordedRun
 from twisted_broker.testing.sim.schedule import Action
@@ -122,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None, out: TextIO = sys.stdout) -> int:
-    """The command. 1 when a seed failed."""
+    """The command. 1 when a seed failed, or many seeds did not reach a kind."""
     chosen = _parser().parse_args(arguments)
     globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
     if chosen.replay is not None:
@@ -141,7 +142,11 @@ def main(arguments: list[str] | None = None, out: TextIO = sys.stdout) -> int:
         return _STOPPED
     if not chosen.quiet:
         out.write(many.total.table())
-    return _conclusion(many.failed, chosen.seeds, out)
+    enough = chosen.brokers > 2 and many.total.runs >= ENOUGH_SEEDS
+    missing = many.total.missing() if enough else []
+    if missing:
+        out.write(f"NOT REACHED by any seed: {', '.join(missing)}\n")
+    return _conclusion(many.failed, chosen.seeds, out) or bool(missing)
 
 
 def _outcome(verdict: Verdict) -> tuple[Outcome, RecordedRun]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted_broker.coordinator.coordinator_context import OFFSETS_TOPIC
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.testing.sim.client import REQUEST_TIMEOUT_MS, Client
 from twisted_broker.testing.sim.options import Options, Topic
@@ -92,7 +93,10 @@ class Admin(Client):
         await self.change(topic.name, "min.insync.replicas", str(self.random.randint(1, most)))
 
     async def change_log(self, options: Options) -> None:
-        """Settings that logs obey at once."""
+        """Settings that logs obey at once; now and then that groups' commits roll."""
+        if options.members and self.random.random() < 0.2:
+            await self.change(OFFSETS_TOPIC, "internal.segment.bytes", "2000")
+            return
         topic = self.random.choice([*options.topics, *options.churn])
         name, values = self.random.choice(options.log_changes)
         await self.change(topic.name, name, self.random.choice(values))

@@ -112,7 +112,7 @@ class Client:
         return TopicPartition(f"{partition.topic}@{topic_id.hex()}", partition.partition)
 
     async def refresh(self, topic: str) -> None:
-        """Learns the leaders of a topic; older news than what is known changes nothing."""
+        """Learns the leaders of a topic; older metadata than what is known changes nothing."""
         request = meta.MetadataRequest(
             topics=[meta.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
         )

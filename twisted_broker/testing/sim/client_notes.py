@@ -78,6 +78,18 @@ class Notes:
         """
         self.deleting: Callable[[TopicPartition, int], None] = lambda *facts: None
         """(partition, offset) of a DeleteRecords that is about to be sent"""
+        self.generation_floor: Callable[[], int] = lambda: 0
+        """the newest generation of a group of which a member was told"""
+        self.commit_floor: Callable[[TopicPartition], int] = lambda place: 0
+        """the highest commit that was acknowledged"""
+        self.assigned: Callable[[str, int, int, Sequence[TopicPartition]], None] = lambda *facts: (
+            None
+        )
+        """(member, generation, the floor before it joined, partitions)"""
+        self.committed: Callable[[TopicPartition, int], None] = lambda *facts: None
+        """(partition, count) of an acknowledged commit"""
+        self.committed_seen: Callable[[TopicPartition, int, int], None] = lambda *facts: None
+        """(partition, count, the floor before it was fetched)"""
         self.refused: Callable[[str, str], None] = lambda api, code: None
         """(API, error) of an answer"""
         self.note: Callable[[str, str], None] = lambda who, what: None

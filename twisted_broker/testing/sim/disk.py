@@ -9,7 +9,7 @@ Owns `SimDisk`, the twin of the disk.
 3. `after_kill` and `after_power_loss` give a new `SimDisk`; the old one must not be used after.
 
 Source: ALICE (OSDI '14); RELIABILITY 6.2. Not here: damage to synced data, but for `flip_bit`,
-`cut` and `damage`; time (`testing/sim/stalling_worker.py`).
+`lose`, `cut` and `damage`; time (`testing/sim/stalling_worker.py`).
 """
 
 from __future__ import annotations
@@ -177,7 +177,23 @@ class SimDisk(DiskFaults, MemoryFileSystem):
     # -- damage to what is there
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
-        self._node(path).data[position] ^= 1 << bit
+        """In what a process reads, and in what a loss of power leaves of it."""
+        node = _inode(self._node(path))
+        node.data[position] ^= 1 << bit
+        if position < len(node.durable):
+            durable = bytearray(node.durable)
+            durable[position] ^= 1 << bit
+            node.durable = bytes(durable)
+
+    def lose(self, directory: str) -> None:
+        """A directory and all in it are gone, whatever was synced."""
+        inside = directory + "/"
+        self._names.forget(directory)
+        for path in [path for path in self.nodes if path.startswith(inside)]:
+            del self.nodes[path]
+        self.directories = {
+            path for path in self.directories if path != directory and not path.startswith(inside)
+        }
 
     def cut(self, path: str, size: int) -> None:
         node = self._node(path)

@@ -79,6 +79,21 @@ class DurableNames:
                 left.append((where, change, away))
         self._pending = left
 
+    def forget(self, directory: str) -> None:
+        """What is in it, and the directory, are gone for good."""
+        inside = directory + "/"
+        self.files = {
+            path: node for path, node in self.files.items() if not path.startswith(inside)
+        }
+        self.directories = {
+            path for path in self.directories if path != directory and not path.startswith(inside)
+        }
+        self._pending = [
+            each
+            for each in self._pending
+            if each[0] != directory and not each[0].startswith(inside) and each[2] != directory
+        ]
+
     def sync_all(self, files: Mapping[str, Inode], directories: set[str]) -> None:
         """These are the names, durably."""
         self.files, self.directories = dict(files), set(directories)

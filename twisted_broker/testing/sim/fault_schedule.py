@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from twisted_broker.testing.faults import disk, machine, network, triggered
+from twisted_broker.testing.faults import disk, machine, network, storage, triggered
 from twisted_broker.testing.faults.base import FaultInjector
 from twisted_broker.testing.sim.cluster import SimCluster
 from twisted_broker.testing.sim.node import SimNode
 from twisted_broker.testing.sim.options import Options
-from twisted_broker.testing.sim.reach import Reach
+from twisted_broker.testing.sim.reach import KINDS, Reach
 from twisted_broker.testing.sim.schedule import Actor
 
 FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
@@ -37,10 +37,23 @@ FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
     "stall": disk.stall,
     "slow disk": disk.slow_disk,
     "disk error": disk.disk_error,
+    "disk full": storage.fill_up,
+    "no descriptors": storage.no_descriptors,
+    "flip": storage.flip,
+    "lose directory": storage.lose_directory,
+    "stop and power": machine.stop_and_power,
+    "step clock": machine.step_clock,
+    "hiccup": machine.hiccup,
+    "half open": network.half_open,
+    "late": network.late,
     "relapse": triggered.relapse,
     "handover": triggered.handover,
     "starve": triggered.starve,
 }
+
+
+WANTED: dict[str, str] = KINDS | {f"fault: {name}": "it struck" for name in FAULTS}
+"""What a run of many seeds must have reached."""
 
 
 class Faults:
@@ -49,6 +62,7 @@ class Faults:
     def __init__(self, cluster: SimCluster, options: Options, reach: Reach, actor: Actor) -> None:
         self.cluster, self.options, self._reach, self.actor = cluster, options, reach, actor
         self.injector = FaultInjector(cluster, options)
+        self.injector.struck = reach.fault
         self.clock = self.injector.clock
         self._await_next(lambda random: 3 + random.random() * 3)
 

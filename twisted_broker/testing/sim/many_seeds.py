@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TextIO
 from twisted_broker.testing.process_pool import Died, run_all
 from twisted_broker.testing.progress import Progress
 from twisted_broker.testing.run_state import RunState, source_of
+from twisted_broker.testing.sim.fault_schedule import WANTED
 from twisted_broker.testing.sim.options import Options
 from twisted_broker.testing.sim.reach import Total
 from twisted_broker.testing.sim.scenario_file import RecordedRun
@@ -59,7 +60,7 @@ class ManySeeds:
         self._run_seed, self._replay, self._out = run_seed, replay, out
         self._directory, self._jobs = directory, jobs
         self.outcomes: dict[int, Outcome] = {}
-        self.total = Total()
+        self.total = Total(WANTED)
 
     @property
     def failed(self) -> list[int]:

@@ -40,6 +40,17 @@ _USUAL_FAULTS = (
     "slow disk",
     "disk error",
 )
+_RARER_FAULTS = (
+    "disk full",
+    "no descriptors",
+    "flip",
+    "lose directory",
+    "stop and power",
+    "step clock",
+    "hiccup",
+    "half open",
+    "late",
+)
 
 
 def options_of(seed: int, brokers: int = 3) -> Options:
@@ -112,7 +123,8 @@ def _network_conditions(random: Random) -> NetworkConditions:
 
 
 def _faults(random: Random) -> list[str]:
-    return [fault for fault in _USUAL_FAULTS if random.random() < 0.6] or ["kill"]
+    usual = [fault for fault in _USUAL_FAULTS if random.random() < 0.5]
+    return [*usual, *(fault for fault in _RARER_FAULTS if random.random() < 0.25)] or ["kill"]
 
 
 # seeds that look somewhere

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
+from twisted_broker.cluster import metadata_log
 from twisted_broker.cluster.metadata_copy import MetadataCopy
 from twisted_broker.cluster.metadata_log import MetadataLog
 from twisted_broker.cluster.metadata_store import MetadataStore
@@ -32,7 +33,7 @@ from twisted_broker.replication.fetcher.fetcher_state import FetcherState, Fetch
 from twisted_broker.replication.fetcher.followed_replicas import FollowedReplicas
 from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCheckpoint
 from twisted_broker.replication.partition.partition import Partition
-from twisted_broker.replication.partition.partition_history import PartitionHistory
+from twisted_broker.replication.partition.partition_history import PartitionHistory, Truncation
 from twisted_broker.testing.sim.reach import Reach
 
 _METADATA = "/__cluster_metadata-"
@@ -205,12 +206,16 @@ class Probes:
             self._after(FetcherState, name, self._outcome)
         self._wrap(FollowedReplicas, "truncate", self._truncating)
         self._wrap(Partition, "delete_records", self._deleting_records)
+        self._after(Partition, "_truncated", self._below_high_watermark)
         self._after(
             Partition,
             "truncate_fully_and_start_at",
             lambda *_: self._count("truncation out of range"),
         )
         self._after(PartitionHistory, "isr_refused", lambda *_: self._count("ISR change refused"))
+
+    def _below_high_watermark(self, truncation: Truncation, *_: object) -> None:
+        self._count("truncation below high watermark", int(truncation.below_high_watermark))
 
     def _outcome(self, outcome: FetchOutcome, *_: object) -> None:
         if outcome in _OUTCOMES:
@@ -242,8 +247,12 @@ class Probes:
 
     def _watch_cluster(self) -> None:
         self._after(MetadataLog, "begin_epoch", lambda *_: self._count("controller started"))
+        self._after(MetadataLog, "append", self._metadata_appended)
         self._after(MetadataStore, "_truncate_behind", self._snapshot_written)
         self._after(MetadataCopy, "install", lambda *_: self._count("metadata snapshot fetched"))
+
+    def _metadata_appended(self, _: int, log: MetadataLog, records: list[Any], *rest: Any) -> None:
+        self._count("metadata transaction", int(len(records) > metadata_log.RECORDS_PER_BATCH))
 
     def _snapshot_written(self, _: None, store: MetadataStore, *rest: object) -> None:
         is_log = isinstance(store, MetadataLog)

@@ -15,6 +15,7 @@ Not here: transactions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 from twisted.internet.defer import Deferred, ensureDeferred
@@ -76,12 +77,14 @@ class Producer(Client):
         self._count = 0
 
     async def main(self) -> None:
-        while not self.stopped and await self.next_action(
-            lambda random: random.expovariate(1 / self.pace_seconds)
-        ):
+        while not self.stopped and await self.next_action(self._gap):
             partition = self.random.choice(self.partitions)
             self.actor.acts(f"produces to {partition}")
             await self.produce(partition)
+
+    def _gap(self, random: Random) -> float:
+        """Seconds: the more it sends at once, the rarer."""
+        return random.expovariate(2 / (self.pace_seconds * (1 + self.in_flight)))
 
     async def produce(self, partition: TopicPartition) -> None:
         """A few batches, until each is acknowledged or refused, or nobody can know."""
@@ -98,8 +101,11 @@ class Producer(Client):
         tries = 40 if self.idempotent else self.random.choice((1, 3))
         while not self.stopped and (open_ones := [each for each in sent if each.is_open]):
             await self._send_all(open_ones)
+            made_anew = partition.topic in self.by_id and fact != self.name_with_id(
+                partition, self.topic_ids[partition.topic]
+            )
             for each in open_ones:
-                if each.is_open and each.attempt.sent >= tries:
+                if each.is_open and (made_anew or each.attempt.sent >= tries):
                     each.attempt.fate = Fate.UNKNOWN
             if any(each.is_open for each in sent):
                 await self.pause(0.1)

@@ -66,6 +66,8 @@ class Options:
     """mean time between two acts"""
     log_changes: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     """(setting, values) that the administrator draws from"""
+    knobs: dict[str, int] = field(default_factory=dict)
+    """limits of the production code that are small (`testing/sim/knobs.py`)"""
 
     def __str__(self) -> str:
         return "\n".join(f"  {each.name} = {getattr(self, each.name)}" for each in fields(self))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from random import Random
 
+from twisted_broker.testing.sim.knobs import KNOBS
 from twisted_broker.testing.sim.run_options import Options, Topic
 
 _LOG_CHANGES: list[tuple[str, tuple[str, ...]]] = [
@@ -47,6 +48,9 @@ def add_workload(options: Options) -> None:
     _clients(random, options)
     _cluster(random, options)
     _administrator(random, options)
+    options.knobs = {
+        name: random.choice(values) for name, (_, values) in KNOBS.items() if random.random() < 0.3
+    }
 
 
 def _broker_settings(random: Random) -> dict[str, str]:
@@ -55,6 +59,7 @@ def _broker_settings(random: Random) -> dict[str, str]:
         "log.flush.offset.checkpoint.interval.ms": str(random.choice((1000, 5000, 60000))),
         "log.flush.start.offset.checkpoint.interval.ms": str(random.choice((1000, 5000, 60000))),
         "replica.high.watermark.checkpoint.interval.ms": str(random.choice((500, 2000, 5000))),
+        "group.min.session.timeout.ms": "1000",
         "num.replica.fetchers": str(random.choice((1, 1, 2))),
     }
     choices: list[tuple[float, str, tuple[int, ...]]] = [
@@ -63,7 +68,6 @@ def _broker_settings(random: Random) -> dict[str, str]:
         (0.3, "log.flush.scheduler.interval.ms", (500, 3000)),
         (0.2, "replica.fetch.max.bytes", (200, 1000)),
         (0.3, "replog.max.open.segments", (8,)),
-        (0.5, "offsets.topic.segment.bytes", (2000, 5000)),
         (0.3, "leader.imbalance.check.interval.seconds", (3, 10)),
         (0.1, "max.incremental.fetch.session.cache.slots", (0, 1)),
     ]

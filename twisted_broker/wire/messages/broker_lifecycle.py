@@ -1,4 +1,4 @@
-"""What a broker asks of the controller: BrokerRegistration (62), BrokerHeartbeat (63),
+"""The requests of a broker to the controller: BrokerRegistration (62), BrokerHeartbeat (63),
 AlterPartition (56), Envelope (58, a client's request forwarded with its principal,
 `DefaultPrincipalData`). All flexible from 0.
 

@@ -6,8 +6,8 @@
 2. The rows are read once and written as they come: no cache, no shuffle, no sort, no second pass to
    count (the commit's own count is reported).
 3. All checks are made before the first row is written: a refusal writes nothing.
-4. A batch that another writer took is planned anew, because a writer that was killed may still have
-   committed; the third time in a row it stops.
+4. A batch that another writer took is planned again, because a writer that was killed may still
+   have committed; the third time in a row it stops.
 
 Source: our own. Not here: joining small files, decoding values.
 """
@@ -158,7 +158,9 @@ class Archive:
         return plan.end != self.goal
 
     def next_plan(self) -> tuple[Extent, guards.Plan]:
-        """The ledger first, then the extent: a log that is older than the ledger would look cut."""
+        """The ledger first, then the extent: a log that is older than the ledger would look
+        truncated.
+        """
         self.result.ledger = self.target.ledger()
         extent = extents.extent(self.spark, self.source, self.config.isolation)
         plan = guards.plan(

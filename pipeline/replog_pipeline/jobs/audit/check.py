@@ -190,7 +190,7 @@ class _Check:
             )
 
     def _may_end_so(self, stop: Stop) -> bool:
-        """Whether the last segment may end like this: a crash leaves a batch cut short, and what
+        """Whether the last segment may end like this: a crash leaves a batch truncated, and what
         lies beyond the high watermark is nobody's yet.
         """
         return stop is Stop.ZEROS or (

@@ -39,7 +39,7 @@ PAUSE_SECONDS = 0.2
 Ints = NDArray[np.int64]
 Fetch = Callable[[str, int, int], bytes]
 """(topic, partition, offset) -> batches from the one that holds the offset, or comes after it,
-on; the last may be cut.
+on; the last may be truncated.
 """
 
 

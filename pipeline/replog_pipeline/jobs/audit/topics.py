@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 ANY: Final = 1 << 62
 
 
-class Told(NamedTuple):
+class TopicsResult(NamedTuple):
     """`markers`: topic -> how many offsets end markers of transactions take, where there are
     any.
     """
@@ -52,7 +52,9 @@ class Told(NamedTuple):
     markers: dict[str, int]
 
 
-def run(spark: SparkSession, source: KafkaSource, said: Mapping[str, Policy], allowed: int) -> Told:
+def run(
+    spark: SparkSession, source: KafkaSource, said: Mapping[str, Policy], allowed: int
+) -> TopicsResult:
     """What is found in all of the topics."""
     policies = {
         topic: of_topic(topic, said, kafka_admin.topic_config(spark, source.bootstrap, topic))
@@ -80,7 +82,7 @@ def judged(
     policies: Mapping[str, Policy],
     widest: Mapping[str, int],
     taken: ITaken,
-) -> Told:
+) -> TopicsResult:
     """What the spans say of partitions that reach from `start` to `end`; `widest`: topic -> the
     widest gap that is no fault.
     """
@@ -125,7 +127,7 @@ def judged(
             )
         )
     taken.close()
-    return Told(findings, summaries, dict(policies), markers)
+    return TopicsResult(findings, summaries, dict(policies), markers)
 
 
 def _faults(

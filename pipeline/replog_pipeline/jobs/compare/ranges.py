@@ -129,8 +129,8 @@ def pieces(made: Partition) -> Iterator[dict[str, Any]]:
     """The partition's range in rows of `task.PIECE`; none when there is nothing to compare."""
     if not made.compared:
         return
-    cuts = [made.start, *_cuts(made), made.end]
-    for start, end in pairwise(cuts):
+    points = [made.start, *_split_points(made), made.end]
+    for start, end in pairwise(points):
         copies = [
             {"directory": replica.directory, "files": _files(replica, start, end)}
             for replica in made.replicas
@@ -145,7 +145,7 @@ def pieces(made: Partition) -> Iterator[dict[str, Any]]:
         }
 
 
-def _cuts(made: Partition) -> Iterator[int]:
+def _split_points(made: Partition) -> Iterator[int]:
     size = 0
     for segment in made.replicas[0].segments:
         if size >= PIECE_BYTES and made.start < segment.base_offset < made.end:

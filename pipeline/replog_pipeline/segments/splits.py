@@ -57,7 +57,7 @@ def pieces(segment: Segment, start: int, end: int) -> Iterator[Piece]:
     """
     begins = [
         (segment.base_offset, 0),
-        *(cuts(segment) if segment.size > LARGE_BYTES else ()),
+        *(splits(segment) if segment.size > LARGE_BYTES else ()),
         (MAX_OFFSET, segment.size),
     ]
     for (first, position), (after, _) in pairwise(begins):
@@ -65,7 +65,7 @@ def pieces(segment: Segment, start: int, end: int) -> Iterator[Piece]:
             yield Piece(max(start, first), min(end, after), position)
 
 
-def cuts(segment: Segment) -> list[tuple[int, int]]:
+def splits(segment: Segment) -> list[tuple[int, int]]:
     """(first offset, byte) of batches about `TASK_BYTES` apart, the last piece being no mere
     rest.
     """

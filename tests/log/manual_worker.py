@@ -10,7 +10,7 @@ from twisted_broker.log.memory import InlineWorker
 _INLINE = InlineWorker()
 
 
-class StandingWorker:
+class ManualWorker:
     def __init__(self) -> None:
         self.jobs: list[tuple[Callable[[], Any], Callable[..., None]]] = []
 

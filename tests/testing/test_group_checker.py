@@ -1,0 +1,59 @@
+"""The checks of a group see what they are there for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.testing.checks.groups import GroupChecker
+from twisted_broker.testing.checks.replica_contents import Line
+from twisted_broker.testing.sim.client_notes import Notes
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def told() -> tuple[Notes, Any, list[str]]:
+    """Notes with a checker, what the checker found, and what was counted."""
+    notes, counted = Notes(), list[str]()
+    line = Line()
+    truth = SimpleNamespace(
+        names={1: TopicPartition("__consumer_offsets", 0)}, line=lambda key: line
+    )
+    found: Any = SimpleNamespace(truth=truth, broken="", line=line)
+    GroupChecker(found, notes, counted.append)
+    return notes, found, counted
+
+
+def test_an_acknowledged_commit_is_fetched() -> None:
+    """What was acknowledged before the fetch was sent, or more."""
+    notes, found, counted = told()
+    notes.committed(T0, 5)
+    floor = notes.commit_floor(T0)
+    notes.committed(T0, 6)
+    notes.committed_seen(T0, 5, floor)
+    assert not found.broken and counted == ["offset commit"] * 2
+    notes.committed_seen(T0, 5, notes.commit_floor(T0))
+    assert "6 was acknowledged" in found.broken
+
+
+def test_a_generation_has_one_owner_and_none_comes_again() -> None:
+    """Two owners, and a generation older than one that was told before the join."""
+    notes, found, _ = told()
+    notes.assigned("a", 2, 0, [T0])
+    notes.assigned("b", 2, 0, [T1])
+    notes.assigned("b", 1, 0, [T0])
+    assert not found.broken
+    notes.assigned("b", 2, 0, [T0])
+    assert "two owners" in found.broken
+    found.broken = ""
+    notes.assigned("a", 1, notes.generation_floor(), [T1])
+    assert "after 2" in found.broken
+
+
+def test_an_unclean_election_owes_nothing() -> None:
+    notes, found, _ = told()
+    found.line.resets.append((3, 0))
+    notes.committed(T0, 5)
+    notes.committed_seen(T0, 0, 5)
+    assert not found.broken

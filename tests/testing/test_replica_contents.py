@@ -1,0 +1,83 @@
+"""Logs that begin where retention left them are compared, and differences found."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tests.log.batches import NOW_MS, TOPIC_ID, batch, config
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.log import Log
+from twisted_broker.log.recovery import load_log
+from twisted_broker.log.segment import OpenFiles
+from twisted_broker.testing.checks.replica_contents import Line, Mirror
+from twisted_broker.testing.sim.disk import SimDisk
+
+
+def replica(*values: bytes) -> tuple[Log, SimDisk]:
+    """A log with one record in each segment."""
+    disk = SimDisk()
+    disk.make_directories("/d")
+    name = TopicPartition("t", 0)
+    log = load_log(OpenFiles(disk), "/d/t-0", name, TOPIC_ID, config(), random=Random(1))
+    append(log, *values)
+    return log, disk
+
+
+def append(log: Log, *values: bytes) -> None:
+    for value in values:
+        log.roll(NOW_MS)
+        log.append_as_leader(batch(value), 0, NOW_MS)
+
+
+def mirror(log: Log, disk: SimDisk) -> Mirror:
+    made = Mirror(log, disk)
+    made.follow()
+    return made
+
+
+def delete_below(log: Log, offset: int) -> None:
+    log.set_high_watermark(log.log_end_offset)
+    log.increment_log_start_offset(offset)
+    log.delete_old_segments(NOW_MS)
+    assert log.segments.first.base_offset == offset
+
+
+def test_a_line_goes_on_behind_what_was_deleted() -> None:
+    """A leader that lost its first segments, and was restarted, extends what was committed."""
+    log, disk = replica(b"a", b"b", b"c")
+    line = Line()
+    line.extend(mirror(log, disk), 3)
+    delete_below(log, 2)
+    append(log, b"d")
+    again = mirror(log, disk)
+    assert (again.start, again.end) == (2, 4)
+    assert line.agrees(again, 3)
+    line.extend(again, 4)
+    assert (line.end, line.top) == (4, 4)
+    whole, its_disk = replica(b"a", b"b", b"c", b"d")
+    assert line.agrees(mirror(whole, its_disk), 4)
+
+
+@pytest.mark.parametrize("deleted_upto", [0, 1, 2])
+def test_a_difference_counts_above_the_log_start(deleted_upto: int) -> None:
+    """At offset 1; nobody is owed what was deleted."""
+    one, other = mirror(*replica(b"a", b"b", b"c")), mirror(*replica(b"a", b"x", b"c"))
+    line = Line()
+    line.extend(one, 3)
+    line.deleted_upto = deleted_upto
+    equal = deleted_upto == 2
+    assert one.agrees(other, 3, deleted_upto) is equal
+    assert line.agrees(other, 3) is equal
+    assert line.agrees(one, 3)
+
+
+def test_after_an_unclean_election_only_what_the_leader_holds_is_committed() -> None:
+    one, leader = mirror(*replica(b"a", b"b", b"c")), mirror(*replica(b"a", b"x"))
+    line = Line()
+    line.extend(one, 3)
+    line.reset(leader, 7)
+    assert (line.end, line.top, line.resets) == (1, 3, [(7, 1)])
+    line.extend(leader, 2)
+    assert line.agrees(leader, 2) and not line.agrees(one, 2)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.api.test_metadata import create, register_another
 from tests.memory_broker import MemoryBroker
+from twisted_broker import known_settings
 from twisted_broker.cluster.features import BROKER_FEATURES
 from twisted_broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from twisted_broker.wire.errors import ErrorCode
@@ -17,7 +18,7 @@ from twisted_broker.wire.messages import cluster, configs, log_dirs, topics
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
 from twisted_broker.wire.messages.producer_ids import InitProducerIdRequest
 
-TOPIC, BROKER, CLIENT_METRICS = 2, 4, 16
+TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 DYNAMIC_TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT = 1, 2, 3, 4, 5
 
 
@@ -200,7 +201,10 @@ def test_every_setting_of_a_broker_is_described(house: MemoryBroker) -> None:
         entry.name: entry
         for entry in describe(house, BROKER, "1", include_documentation=True).configs
     }
-    assert set(found) == set(BROKER_SETTINGS)
+    known = known_settings.broker_settings().values()
+    assert set(found) == {*BROKER_SETTINGS, *(row.name for row in known if not row.internal)}
+    assert found["ssl.key.password"].is_sensitive and found["ssl.key.password"].value is None
+    assert (found["num.io.threads"].value, found["num.io.threads"].config_source) == ("8", DEFAULT)
     assert (
         found["num.partitions"].value,
         found["num.partitions"].config_source,
@@ -263,6 +267,54 @@ def test_the_clusters_defaults_are_what_was_set(house: MemoryBroker) -> None:
         ("message.max.bytes", "5000", DYNAMIC_DEFAULT),
         ("min.insync.replicas", "1", DYNAMIC_DEFAULT),
     ]
+
+
+def test_groups_and_client_metrics_are_described(house: MemoryBroker) -> None:
+    """KIP-848, KIP-714: all settings of such a resource, its own before what stands behind them; a
+    resource without a name is none.
+    """
+    alter(house, GROUP, "g", "consumer.session.timeout.ms", " 50000 ")
+    found = {
+        entry.name: entry for entry in describe(house, GROUP, "g", include_synonyms=True).configs
+    }
+    own, other = found["consumer.session.timeout.ms"], found["share.isolation.level"]
+    assert [(s.name, s.value, s.source) for s in own.synonyms] == [
+        ("consumer.session.timeout.ms", "50000", 8),
+        ("group.consumer.session.timeout.ms", "45000", DEFAULT),
+    ]
+    assert (own.value, own.config_source, other.value, other.config_source) == (
+        "50000",
+        8,
+        "read_uncommitted",
+        DEFAULT,
+    )
+    alter(house, CLIENT_METRICS, "m", "interval.ms", "1000")
+    entries = describe(house, CLIENT_METRICS, "m").configs
+    assert [(e.name, e.value, e.config_source) for e in entries] == [
+        ("interval.ms", "1000", 7),
+        ("match", "", DEFAULT),
+        ("metrics", "", DEFAULT),
+    ]
+    for kind in (GROUP, CLIENT_METRICS):
+        assert describe(house, kind, "").error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_texts_are_described_as_kafka_does(house: MemoryBroker) -> None:
+    """The typed value's text; as it was given it is in a broker's synonyms, among the cluster's
+    defaults, and in CreateTopics' answer.
+    """
+    given = topics.CreatableTopicConfig(name="preallocate", value="TRUE")
+    wanted = topics.CreatableTopic(
+        name="t", num_partitions=1, replication_factor=1, configs=[given]
+    )
+    (made,) = house.ask(topics.CreateTopicsRequest(topics=[wanted]), 7).topics
+    assert [e.value for e in made.configs if e.name == "preallocate"] == ["TRUE"]
+    house.pass_time(0)
+    assert describe(house, TOPIC, "t", "preallocate").configs[0].value == "true"
+    alter(house, BROKER, "", "background.threads", " 5 ")
+    assert describe(house, BROKER, "", "background.threads").configs[0].value == " 5 "
+    (entry,) = describe(house, BROKER, "1", "background.threads", include_synonyms=True).configs
+    assert (entry.value, entry.synonyms[0].value) == ("5", " 5 ")
 
 
 def test_the_older_alter_configs_goes_through(house: MemoryBroker) -> None:

@@ -137,6 +137,9 @@ BEHAVIOUR = """
   they should.
 - **Unclean elections** follow at once when `unclean.leader.election.enable` is switched on for a topic (or for all) without a leader; Kafka looks
   every five minutes. A reassignment that is cancelled with nobody of the former replicas in sync is recorded as recovering.
+- **Settings without effect** here are parsed, refused when wrong, stored and described as Kafka's: 258 of brokers, those of groups, of client
+  metrics and of tiered storage (`remote.storage.enable=true` is refused, as by a Kafka broker without it). TLS and SASL settings do not change while
+  a broker runs. Brokers' compaction lags that contradict each other are INVALID_CONFIG; Kafka takes them and then refuses every change of a topic.
 - **Replication throttles** are not served yet: `leader.replication.throttled.replicas` and its kin are refused, so reassign without `--throttle`.
 - **Files** are Kafka's own, in both directions. Indexes may hold other entries than Kafka would choose; a look-up in them finds the same.
 """

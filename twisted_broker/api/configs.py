@@ -15,13 +15,13 @@ from collections.abc import Iterable
 
 from twisted_broker.api.context import RequestContext
 from twisted_broker.cluster.config_entries import (
-    CLIENT_METRICS_SOURCE,
     CLUSTER_SOURCE,
     DEFAULT_SOURCE,
-    GROUP_SOURCE,
     ConfigEntry,
     broker_entries,
+    client_metrics_entries,
     default_entries,
+    group_entries,
     topic_entries,
 )
 from twisted_broker.config import BrokerConfig
@@ -91,6 +91,12 @@ def _entries(
         if name not in image.topics_by_name:
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return topic_entries(_config_now(context, image), image.config(TOPIC_RESOURCE, name))
+    if kind == GROUP_RESOURCE:
+        if not context.may(Operation.DESCRIBE_CONFIGS, ResourceType.GROUP, name):
+            raise BrokerError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        if not name:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "a group has a name")
+        return group_entries(_config_now(context, image), image.config(kind, name))
     if not context.may_on_cluster(Operation.DESCRIBE_CONFIGS):
         raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if kind == BROKER_RESOURCE:
@@ -102,9 +108,9 @@ def _entries(
             )
         return broker_entries(_config_now(context, image))
     if kind == CLIENT_METRICS_RESOURCE:
-        return default_entries(image.config(kind, name), CLIENT_METRICS_SOURCE)
-    if kind == GROUP_RESOURCE:
-        return default_entries(image.config(kind, name), GROUP_SOURCE)
+        if not name:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "a subscription has a name")
+        return client_metrics_entries(_config_now(context, image), image.config(kind, name))
     raise BrokerError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} are not described here")
 
 
@@ -124,6 +130,7 @@ def _told(
         read_only=entry.read_only,
         config_source=entry.source,
         config_type=entry.type,
+        is_sensitive=entry.sensitive,
         documentation=None,
     )
     if version == 0:

@@ -4,13 +4,16 @@ through its client's listener.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from twisted.logger import LogLevel, capturedLogs
 
 from tests.api.test_metadata import create, register_another
 from tests.memory_broker import MemoryBroker
 from twisted_broker import known_settings
+from twisted_broker.api import broker_loggers, dispatch
 from twisted_broker.cluster.features import BROKER_FEATURES
 from twisted_broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from twisted_broker.wire.errors import ErrorCode
@@ -18,7 +21,7 @@ from twisted_broker.wire.messages import cluster, configs, log_dirs, topics
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
 from twisted_broker.wire.messages.producer_ids import InitProducerIdRequest
 
-TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
+TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 DYNAMIC_TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT = 1, 2, 3, 4, 5
 
 
@@ -142,11 +145,20 @@ def describe(
 def alter(
     house: MemoryBroker, kind: int, name: str, setting: str, value: str | None, operation: int = 0
 ) -> int:
-    entry = configs.IncrementalAlterConfigsRequestAlterableConfig(
-        name=setting, config_operation=operation, value=value
-    )
+    return alter_code(house, kind, name, (setting, operation, value))
+
+
+def alter_code(
+    house: MemoryBroker, kind: int, name: str, *edits: tuple[str, int, str | None]
+) -> int:
+    entries = [
+        configs.IncrementalAlterConfigsRequestAlterableConfig(
+            name=setting, config_operation=operation, value=value
+        )
+        for setting, operation, value in edits
+    ]
     resource = configs.IncrementalAlterConfigsRequestAlterConfigsResource(
-        resource_type=kind, resource_name=name, configs=[entry]
+        resource_type=kind, resource_name=name, configs=entries
     )
     code: int = (
         house.ask(configs.IncrementalAlterConfigsRequest(resources=[resource]), 1)
@@ -248,7 +260,8 @@ def test_settings_are_described_in_every_version(house: MemoryBroker, version: i
         (TOPIC, "nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (TOPIC, "in/valid", ErrorCode.INVALID_TOPIC_EXCEPTION),
         (BROKER, "2", ErrorCode.INVALID_REQUEST),
-        (8, "1", ErrorCode.INVALID_REQUEST),
+        (LOGGER, "2", ErrorCode.INVALID_REQUEST),
+        (LOGGER, "", ErrorCode.INVALID_REQUEST),
         (77, "x", ErrorCode.INVALID_REQUEST),
     ],
 )
@@ -317,6 +330,96 @@ def test_texts_are_described_as_kafka_does(house: MemoryBroker) -> None:
     assert (entry.value, entry.synonyms[0].value) == ("5", " 5 ")
 
 
+NAME = "twisted_broker.api.dispatch"
+SET, DELETE = 0, 1
+
+
+@pytest.fixture
+def loggers() -> Iterator[None]:
+    """Levels as they were: they are the process's."""
+    yield
+    edits = [
+        configs.IncrementalAlterConfigsRequestAlterableConfig(name=name, config_operation=1)
+        for name in broker_loggers.levels()
+        if name != "root"
+    ]
+    root = configs.IncrementalAlterConfigsRequestAlterableConfig(name="root", value="TRACE")
+    broker_loggers.change([*edits, root], True)
+
+
+@pytest.mark.usefixtures("loggers")
+def test_levels_of_loggers_act_at_once(house: MemoryBroker) -> None:
+    """KIP-412: a logger's lines below its level are dropped; deleted, it follows the root again."""
+
+    def lines() -> list[LogLevel]:
+        with capturedLogs() as told:
+            dispatch._log.info("one")
+            dispatch._log.warn("two")
+        return [event["log_level"] for event in told]
+
+    def level() -> str | None:
+        return describe(house, LOGGER, "1", NAME).configs[0].value
+
+    assert len(lines()) == 2 and level() == "TRACE"
+    assert alter_code(house, LOGGER, "1", (NAME, SET, "WARN")) == 0
+    assert lines() == [LogLevel.warn] and level() == "WARN"
+    assert alter_code(house, LOGGER, "1", ("root", SET, "ERROR"), (NAME, DELETE, None)) == 0
+    assert lines() == [] and level() == "ERROR"
+
+
+@pytest.mark.usefixtures("loggers")
+@pytest.mark.parametrize(
+    ("name", "edit", "code"),
+    [
+        ("1", (NAME, SET, "LOUD"), ErrorCode.INVALID_CONFIG),
+        ("1", (NAME, SET, None), ErrorCode.INVALID_REQUEST),
+        ("1", (NAME, 2, "INFO"), ErrorCode.INVALID_REQUEST),
+        ("1", ("root", DELETE, None), ErrorCode.INVALID_REQUEST),
+        ("1", ("no.such.logger", SET, "INFO"), ErrorCode.INVALID_CONFIG),
+        ("2", (NAME, SET, "INFO"), ErrorCode.INVALID_REQUEST),
+        ("", (NAME, SET, "INFO"), ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_levels_that_are_refused(
+    house: MemoryBroker, name: str, edit: tuple[str, int, str | None], code: ErrorCode
+) -> None:
+    """Nothing of a resource that is refused is changed."""
+    before = broker_loggers.levels()
+    assert alter_code(house, LOGGER, name, ("root", SET, "WARN"), edit) == code
+    assert broker_loggers.levels() == before
+
+
+def test_a_brokers_settings_are_changed_through_itself(house: MemoryBroker) -> None:
+    """Another broker's, registered or not, are INVALID_REQUEST; the rest is passed on."""
+    edit = configs.IncrementalAlterConfigsRequestAlterableConfig
+    create(house, "t", 1)
+    wanted = [
+        (BROKER, "2", "message.max.bytes", "5000"),
+        (TOPIC, "t", "retention.ms", "5"),
+        (BROKER, "x", "message.max.bytes", "5000"),
+        (LOGGER, "1", NAME, "TRACE"),
+    ]
+    resources = [
+        configs.IncrementalAlterConfigsRequestAlterConfigsResource(
+            resource_type=kind, resource_name=name, configs=[edit(name=key, value=value)]
+        )
+        for kind, name, key, value in wanted
+    ]
+    for version in (0, 1):
+        answer = house.ask(configs.IncrementalAlterConfigsRequest(resources=resources), version)
+        assert {(e.resource_type, e.resource_name): e.error_code for e in answer.responses} == {
+            (BROKER, "2"): ErrorCode.INVALID_REQUEST,
+            (BROKER, "x"): ErrorCode.INVALID_REQUEST,
+            (LOGGER, "1"): 0,
+            (TOPIC, "t"): 0,
+        }
+    house.pass_time(0)
+    assert describe(house, TOPIC, "t", "retention.ms").configs[0].value == "5"
+    older = configs.AlterConfigsRequestAlterConfigsResource(resource_type=BROKER, resource_name="2")
+    answer = house.ask(configs.AlterConfigsRequest(resources=[older]), 2)
+    assert [each.error_code for each in answer.responses] == [ErrorCode.INVALID_REQUEST]
+
+
 def test_the_older_alter_configs_goes_through(house: MemoryBroker) -> None:
     """AlterConfigs v0-2, forwarded."""
     create(house, "t", 1)
@@ -345,6 +448,7 @@ def test_resources_are_listed(house: MemoryBroker) -> None:
     assert [(each.resource_type, each.resource_name) for each in listed] == [
         (TOPIC, "t"),
         (BROKER, "1"),
+        (LOGGER, "1"),
     ]
     assert (
         house.ask(configs.ListConfigResourcesRequest(resource_types=[77]), 1).error_code

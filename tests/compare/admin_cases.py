@@ -10,6 +10,7 @@ TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 NO_ID = bytes(16)
 UNKNOWN_ID = bytes(15) + b"\x63"
+LAGS = {"log.cleaner.min.compaction.lag.ms": "9", "log.cleaner.max.compaction.lag.ms": "8"}
 BAD_NAMES = ("", ".", "..", "a b", "a/b", "é", "n" * 250)
 
 
@@ -335,7 +336,6 @@ def _alterations() -> list[tuple[str, int, str, list[tuple[str, str | None]]]]:
         ("broker, background threads 0", BROKER, "", [("background.threads", "0")]),
         ("broker, metric reporters", BROKER, "", [("metric.reporters", "")]),
         ("broker, policy class", BROKER, "", [("alter.config.policy.class.name", "x.Y")]),
-        ("broker, compaction lags", BROKER, "", [("log.cleaner.min.compaction.lag.ms", "9"), ("log.cleaner.max.compaction.lag.ms", "8")]),
         ("broker, for one only", BROKER, "", [("listeners", "PLAINTEXT://:1")]),
         ("broker, connections of an address", BROKER, "", [("max.connections.per.ip.overrides", "h:x")]),
         ("metrics", CLIENT_METRICS, "m", [("interval.ms", "5000"), ("metrics", "a.b,c")]),
@@ -373,6 +373,7 @@ def alter_configs(side: Side, version: int) -> None:
     for label, kind, name, settings in _alterations():
         asked(label, kind, name.format(t=topic), settings)
     asked("loggers", LOGGER, "1", [("org.apache.kafka", "INFO")])
+    asked("broker, compaction lags", BROKER, "", list(LAGS.items()))
     asked("only checked", TOPIC, topic, [("retention.ms", "99")], validate_only=True)
     asked("resource twice", TOPIC, topic, [("retention.ms", "98")], times=2)
     side.ask("none", resources=[])
@@ -412,6 +413,8 @@ def incremental_alter_configs(side: Side, version: int) -> None:
     asked("root logger, delete", LOGGER, "1", ("root", DELETE, None))
     asked("loggers of another", LOGGER, "2", (name, SET, "INFO"))
     asked("loggers of nobody", LOGGER, "", (name, SET, "INFO"))
+    lags = [(key, SET, value) for key, value in LAGS.items()]
+    asked("broker, compaction lags", BROKER, "", *lags)
     side.ask("none", resources=[])
     _cleared(side)
 

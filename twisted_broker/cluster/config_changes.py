@@ -74,7 +74,7 @@ def incremental_alter_configs(
     def wanted(
         resource: configs_messages.IncrementalAlterConfigsRequestAlterConfigsResource,
     ) -> Values:
-        _check_names(resource.configs)
+        check_names(resource.configs)
         own = view.image.config(resource.resource_type, resource.resource_name)
         return edited(own, resource.configs, view, resource.resource_type)
 
@@ -109,7 +109,7 @@ def alter_configs(
 
 
 def _replaced(resource: configs_messages.AlterConfigsRequestAlterConfigsResource) -> Values:
-    _check_names(resource.configs)
+    check_names(resource.configs)
     values: Values = {}
     for entry in resource.configs:
         if entry.value is None:
@@ -118,7 +118,8 @@ def _replaced(resource: configs_messages.AlterConfigsRequestAlterConfigsResource
     return values
 
 
-def _check_names(configs: Sequence[_Named]) -> None:
+def check_names(configs: Sequence[_Named]) -> None:
+    """Raises INVALID_REQUEST where one comes twice."""
     if len({entry.name for entry in configs}) < len(configs):
         raise BrokerError(ErrorCode.INVALID_REQUEST, "a setting is named twice")
 
@@ -155,6 +156,7 @@ def _each(
 
 
 def check_once(counts: Mapping[tuple[int, str], int], key: tuple[int, str]) -> None:
+    """Raises INVALID_REQUEST for a resource that is named twice."""
     if counts[key] > 1:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "a resource is named twice")
 

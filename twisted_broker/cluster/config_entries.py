@@ -72,7 +72,7 @@ class ConfigEntry(NamedTuple):
     source: int
     synonyms: list[Synonym]
     type: int
-    documentation: str
+    documentation: str | None
     sensitive: bool = False
 
 

@@ -367,8 +367,8 @@ def alter_configs(side: Side, version: int) -> None:
     def asked(label: str, kind: int, name: str, settings: Any, **more: Any) -> None:
         configs = [{"name": key, "value": value} for key, value in settings]
         one = {"resource_type": kind, "resource_name": name, "configs": configs}
-        side.ask(label, **({"resources": [one] * more.pop("times", 1)} | more))
-        _described(side, label, kind, name)
+        answer = side.ask(label, **({"resources": [one] * more.pop("times", 1)} | more))
+        _described(side, label, kind, name, _accepted(answer, settings, more))
 
     for label, kind, name, settings in _alterations():
         asked(label, kind, name.format(t=topic), settings)
@@ -386,8 +386,9 @@ def incremental_alter_configs(side: Side, version: int) -> None:
     def asked(label: str, kind: int, name: str, *edits: Any, **more: Any) -> None:
         configs = [{"name": k, "config_operation": o, "value": v} for k, o, v in edits]
         one = {"resource_type": kind, "resource_name": name, "configs": configs}
-        side.ask(label, **({"resources": [one] * more.pop("times", 1)} | more))
-        _described(side, label, kind, name)
+        answer = side.ask(label, **({"resources": [one] * more.pop("times", 1)} | more))
+        sets = [(key, value) for key, operation, value in edits if operation == SET]
+        _described(side, label, kind, name, _accepted(answer, sets, more))
 
     for label, kind, name, settings in _alterations():
         asked(label, kind, name.format(t=topic), *((key, SET, value) for key, value in settings))
@@ -419,17 +420,40 @@ def incremental_alter_configs(side: Side, version: int) -> None:
     _cleared(side)
 
 
-def _described(side: Side, label: str, kind: int, name: str) -> None:
-    """What the resource has now, of the settings that it was given."""
+def _described(side: Side, label: str, kind: int, name: str, given: dict[str, str]) -> None:
+    """What the resource has of its own once it has what was `given`: a broker hears of it later
+    than the client.
+    """
     if kind not in (TOPIC, CLIENT_METRICS, GROUP) or not name:
         return
-    answer = side.latest(
-        "DescribeConfigs",
-        resources=[{"resource_type": kind, "resource_name": name, "configuration_keys": None}],
-    )
-    (result,) = answer.results
-    own = {entry.name: entry.value for entry in result.configs if entry.config_source in (1, 7, 8)}
-    side.note(f"{label}: then", sorted(own.items()))
+
+    def own(answer: Any) -> dict[str, str]:
+        return {
+            entry.name: entry.value
+            for entry in answer.results[0].configs
+            if entry.config_source in (1, 7, 8) and not entry.name.endswith("throttled.replicas")
+        }
+
+    def arrived(answer: Any) -> bool:
+        now = own(answer)
+        return all(
+            now.get(key, "").lower() == value.strip().lower() for key, value in given.items()
+        )
+
+    asked = [{"resource_type": kind, "resource_name": name, "configuration_keys": None}]
+    found = own(side.settled("DescribeConfigs", arrived, resources=asked))
+    side.note(f"{label}: then", sorted(found.items()))
+
+
+def _accepted(answer: Any, settings: Any, more: dict[str, Any]) -> dict[str, str]:
+    """The values that a change was answered to have set."""
+    if "validate_only" in more or any(each.error_code for each in getattr(answer, "responses", ())):
+        return {}
+    return {
+        key: value
+        for key, value in settings
+        if value is not None and not key.endswith("throttled.replicas")
+    }
 
 
 def _cleared(side: Side) -> None:

@@ -83,10 +83,17 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed("internal in Kafka", "DescribeConfigs", path="*'producer.id.expiration.check*"),
     Allowed("bounded by default", "DescribeConfigs", path="*'queued.max.request.bytes'*"),
     Allowed("the numbers of settings follow", path="*.configs.count"),
-    Allowed(
-        "TLS and SASL are not served: nothing of them changes while a broker runs",
-        "DescribeConfigs",
-        path="*.configs.'s[sa][ls]l.*'.read_only",
+    *(
+        Allowed(
+            "TLS and SASL are not served: nothing of them changes while a broker runs",
+            "DescribeConfigs",
+            path=f"*.configs.'{protocol}.*'.read_only",
+        )
+        for protocol in ("ssl", "sasl")
+    ),
+    *(
+        Allowed("Kafka must be given it", "DescribeConfigs", path=f"*'{name}'.synonyms.*")
+        for name in ("controller.listener.names", "node.id", "process.roles")
     ),
     Allowed("not served", "DescribeConfigs", path="*'principal.builder.class'.read_only"),
     Allowed("not served", "DescribeConfigs", path="*'cordoned.log.dirs'.read_only"),

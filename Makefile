@@ -8,8 +8,11 @@ DATA ?= ./replog-data
 ARGS ?=
 SEEDS ?= 20
 FROM ?= 0
+STATE ?= build/simulate
+REPLAY ?=
 SEED ?= 1
 ROUNDS ?= 5
+MINUTES ?= 10
 FLIGHTS ?=
 NODES ?= 3
 TRACE ?=
@@ -17,7 +20,7 @@ KAFKA ?=
 # What `make docs` describes: all but the parts that no program outside needs to import.
 INSIDE = api cli cluster coordinator image log net replication security status testing
 
-.PHONY: help run simulate faults compare test unit clients pipeline lint test-long demo-pipeline bench docs dist clean
+.PHONY: help run simulate faults soak compare test unit clients pipeline lint test-long demo-pipeline bench docs dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,8 +72,8 @@ demo-pipeline: $(VENV)/.test ## a year of flights: cluster, table, topic, table 
 	$(BIN)/python -m replog_pipeline.machine.java || $(BIN)/python -m pip install -q -e './pipeline[java]' --config-settings editable_mode=compat
 	$(BIN)/replog pipeline demo $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(filter-out file,$(origin DATA)),--data $(DATA))
 
-simulate: $(VENV)/.test ## whole clusters in memory under SEEDS seeds FROM one on, with faults, every step checked; TRACE=1 prints all
-	$(BIN)/python -m twisted_broker.testing.sim --seeds $(SEEDS) --from $(FROM) --brokers $(NODES) $(if $(TRACE),--trace)
+simulate: $(VENV)/.test ## whole clusters in memory under SEEDS seeds FROM one on, every step checked; goes on from STATE when it was stopped; TRACE=1: all that happens; REPLAY=file
+	$(BIN)/python -m twisted_broker.testing.sim $(if $(REPLAY),--replay $(REPLAY),--seeds $(SEEDS) --from $(FROM) --brokers $(NODES) --state $(STATE)) $(if $(TRACE),--trace)
 
 faults: $(VENV)/.test ## ROUNDS rounds of faults under SEED: real brokers killed, stopped and cut off, stock clients, nothing lost
 	$(BIN)/python -m tests.faults.run --seed $(SEED) --rounds $(ROUNDS) $(ARGS)
@@ -78,6 +81,9 @@ faults: $(VENV)/.test ## ROUNDS rounds of faults under SEED: real brokers killed
 compare: $(VENV)/.test ## our answers beside those of Apache Kafka 4.3.1, freshly formatted at KAFKA=HOST:PORT
 	@test -n "$(KAFKA)" || { echo "make compare KAFKA=HOST:PORT: a fresh node of Apache Kafka 4.3.1; tests/compare/__init__.py says how it is set up" >&2; exit 2; }
 	$(BIN)/python -m tests.compare.run $(KAFKA) $(ARGS)
+
+soak: $(VENV)/.test ## MINUTES of three brokers under load, restarts and kills: nothing lost, nothing grows, drawn into build/soak.html
+	$(BIN)/python -m tests.soak.run --minutes $(MINUTES) $(ARGS)
 
 test-long: $(VENV)/.test ## the long runs: 1,000 kills and more
 	$(BIN)/python -m pytest -m long --timeout=7200

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from benchmarks.requests import Address, Connection
 
+# Three JVMs that start on two cores take most of a minute.
 _PATIENCE_SECONDS = 180.0
 _LOOK_SECONDS = 0.05
 _RETRIED = frozenset({7, 38, 41})
@@ -25,6 +26,7 @@ def patiently(condition: Callable[[], bool], what: str, pause_seconds: float = 0
             if condition():
                 return time.perf_counter() - began
         except (OSError, struct.error):
+            # Not up yet, or it closed the connection in the middle of an answer.
             pass
         if time.perf_counter() - began > _PATIENCE_SECONDS:
             raise TimeoutError(f"not within {_PATIENCE_SECONDS:.0f} s: {what}")

@@ -34,6 +34,7 @@ def free_ports(count: int) -> int:
     connections: a port must stay free while its broker is away.
     """
     while True:
+        # Below the ports that Linux gives to outgoing connections.
         first = random.randrange(20_000, 32_000)
         if all(map(_is_free, range(first, first + count))):
             return first

@@ -34,9 +34,11 @@ from benchmarks.requests import (
 
 Figures = dict[str, float]
 CONNECTIONS = (1, 10, 50)
+# Kafka's producer: max.in.flight.requests.per.connection.
 IN_FLIGHT = 5
 BULK_BYTES = 300e6
 RATE_SECONDS = 3.0
+# A JVM compiles what runs often: without this Kafka would be measured while it warms up.
 WARM_PRODUCE, WARM_FETCH, WARM_BYTES = 40_000, 30_000, 200e6
 LATENCY_RATE, LATENCY_RECORDS = 200, 1000
 IDLE_CONNECTIONS, MANY_PARTITIONS = 1000, 1000
@@ -345,6 +347,7 @@ def first_metadata(address: Address, limit_seconds: float = 120) -> None:
                 if connection.metadata()[0]:
                     return
         except (OSError, struct.error):
+            # Not up yet.
             pass
         if time.perf_counter() > end:
             raise TimeoutError(f"no Metadata from {address} in {limit_seconds} s")

@@ -4,6 +4,7 @@ so.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -31,6 +32,7 @@ class MemoryBroker:
         files: MemoryFileSystem | None = None,
         cluster_id: str | None = None,
         world: MemoryBroker | None = None,
+        disk: Callable[[str], Any] = lambda directory: InlineWorker(),
         **settings: str,
     ) -> None:
         self.clock: Clock = Clock() if world is None else world.clock
@@ -41,7 +43,7 @@ class MemoryBroker:
             wall_ms=lambda: 1_700_000_000_000 + int(self.clock.seconds() * 1000),
             network=self.network,
             files=self.files,
-            disk=lambda directory: InlineWorker(),
+            disk=disk,
             random=Random(7),
         )
         values = dict(SAMPLE_VALUES) | {"listeners": LISTENERS, "log.dirs": "/data"}

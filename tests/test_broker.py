@@ -224,7 +224,7 @@ def test_high_watermarks_that_cannot_be_written_end_the_log_directory() -> None:
     disk.faults.append(Fault(EIO, "rename", "replication-offset-checkpoint", times=1))
     house.pass_time(6)
     assert house.broker.log_manager.directories.offline() == ["/data"]
-    assert any("no log directory is left" in reason for reason in house.fatal)
+    assert any("all log directories are offline" in reason for reason in house.fatal)
     house.stop()
 
 
@@ -406,7 +406,7 @@ def test_many_partitions_are_taken_over_in_several_turns() -> None:
         def leadership_lost(self, topic_partition: object, leader_epoch: int) -> None:
             """At the stop."""
 
-    manager.role_observers.append(Observer())
+    manager.subscribe(Observer())
     create(house, "wide", 120)
     assert [(count, seen.count(count)) for count in sorted(set(seen))] == [
         (50, 50),

@@ -106,8 +106,8 @@ def test_what_cannot_be_is_one_line(arguments: tuple[str, ...]) -> None:
 def test_how_topics_get_three_replicas_is_said() -> None:
     """Three at most, as many as there are brokers; nothing where the setting gives them already."""
     three, two = configs("--brokers", "3"), configs("--brokers", "2")
-    assert "--set default.replication.factor=3 gives 3 also" in replication_hint(three[0], 3)
-    assert "--set default.replication.factor=2 gives 2 also" in replication_hint(two[0], 2)
+    assert "--set default.replication.factor=3 makes 3 the default" in replication_hint(three[0], 3)
+    assert "--set default.replication.factor=2 makes 2 the default" in replication_hint(two[0], 2)
     assert (
         replication_hint(configs("--brokers", "3", "--set", "default.replication.factor=3")[0], 3)
         == ""

@@ -15,11 +15,17 @@ from tests.memory_broker import MemoryBroker
 from tests.test_broker_joining import CONTROLLER, memory_broker, memory_controller
 from twisted_broker import broker
 from twisted_broker.cluster.metadata_check import MetadataDamage
+from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.memory import MemoryFileSystem
-from twisted_broker.log.meta_properties import read_meta_properties
+from twisted_broker.log.meta_properties import (
+    MetaProperties,
+    read_meta_properties,
+    write_meta_properties,
+)
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Crash, Fault
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from twisted_broker.wire.messages.log_dirs import DescribeLogDirsRequest
 from twisted_broker.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -180,7 +186,7 @@ def test_a_founder_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, when it is done; a second start founds nothing."""
     told: list[str] = []
     monkeypatch.setattr(
-        broker._log, "info", lambda text, **fields: told.append(text.format(**fields))
+        broker._logger, "info", lambda text, **fields: told.append(text.format(**fields))
     )
     first = memory_controller().start()
     assert told == [f"formatted /data as new cluster {first.broker.cluster_id}"]
@@ -310,6 +316,53 @@ def test_a_broker_starts_from_its_own_copy(pair: Pair) -> None:
     assert found is not None and found.node_id == 1
 
 
+@pytest.mark.parametrize("roles", ["broker,controller", "broker"])
+def test_the_metadata_has_a_directory_of_its_own(roles: str) -> None:
+    """As in Kafka: it is locked and formatted like the others, holds no partition, is no log
+    directory of the broker's, and is found again.
+    """
+    controller = memory_controller().start()
+    own = {"metadata_log_dir": "/meta", "log_dirs": "/data,/more"}
+
+    def node(files: MemoryFileSystem | None = None) -> MemoryBroker:
+        if roles == "broker":
+            return memory_broker(controller, files=files, **own)
+        return MemoryBroker(files=files, **own)
+
+    first = node().start()
+    topic = CreatableTopic(name="t", num_partitions=5, replication_factor=1)
+    first.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
+    first.pass_time(2)
+    files = first.files
+    with pytest.raises(BlockingIOError):
+        files.lock("/meta/.lock")
+    first.stop()
+    assert files.listdir("/meta") == [".lock", "__cluster_metadata-0", "meta.properties"]
+    assert not files.exists(METADATA) and not files.exists("/more/__cluster_metadata-0")
+    again = node(files).start()
+    assert again.broker.parts.metadata.image.topics_by_name["t"]
+    directories = {each.log_dir for each in again.ask(DescribeLogDirsRequest(), 4).results}
+    assert directories == {"/data", "/more"}
+    (registered,) = again.broker.parts.metadata.image.brokers.values()
+    assert len(registered.directories) == 2
+    again.stop()
+
+
+def test_a_disk_that_fails_under_the_copy_alone_fails_no_log_directory() -> None:
+    """The copy ends, and the broker serves on."""
+    controller = memory_controller().start()
+    disk = SimDisk(3)
+    node = memory_broker(controller, files=disk, metadata_log_dir="/meta").start()
+    disk.faults.append(Fault(EIO, "write", "/meta/__cluster_metadata-0"))
+    topic = CreatableTopic(name="t", num_partitions=2, replication_factor=1)
+    node.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
+    node.pass_time(5)
+    assert node.broker.log_manager.directories.offline() == [] and node.fatal == []
+    assert node.broker.role.copy.failed is not None
+    assert "t" in node.broker.parts.metadata.image.topics_by_name
+    node.stop()
+
+
 def test_a_disk_that_fails_under_the_copy_fails_its_directory() -> None:
     """As under any log: the directory is offline, the metadata is followed on, the other
     directory serves.
@@ -361,3 +414,124 @@ def test_an_older_controller_that_outgrew_the_broker_by_a_snapshot_deletes_nothi
     pair.broker.pass_time(LONG)
     kept = [name for name in pair.broker.files.listdir("/data") if name.startswith("precious-0")]
     assert len(kept) == 1 and not kept[0].endswith("-delete")
+
+
+@pytest.mark.parametrize("role", ["controller", "broker"])
+def test_metadata_without_a_cluster_id_founds_no_other_cluster(pair: Pair, role: str) -> None:
+    """`meta.properties` is lost: the node does not start, changes nothing, and goes on when it is
+    told which cluster that is.
+    """
+    cluster_id = pair.controller.broker.cluster_id
+    pair.broker.stop()
+    house = pair.broker
+    if role == "controller":
+        pair.controller.stop()
+        house = pair.controller
+    house.files.remove("/data/meta.properties")
+    before = set(house.files.nodes)
+    with pytest.raises(LogDirMismatch, match=r"/data/meta.properties.*is missing.*--cluster-id"):
+        pair.new_controller() if role == "controller" else pair.restart_broker()
+    assert set(house.files.nodes) == before
+    if role == "controller":
+        pair.new_controller(cluster_id=cluster_id)
+    more = {"cluster_id": cluster_id} if role == "broker" else {}
+    pair.broker = memory_broker(pair.controller, files=pair.broker.files, **more).start()
+    pair.broker.pass_time(10)
+    assert pair.broker.fatal == [] and b"my only copy" in pair.reads()
+
+
+def test_a_brokers_copy_is_not_led(pair: Pair) -> None:
+    """The broker is restarted as a controller: what it lacks would be lost."""
+    pair.broker.stop()
+    pair.controller.stop()
+    with pytest.raises(MetadataDamage, match=r"a broker's copy.*recover --from /data --to /data"):
+        MemoryBroker(files=pair.broker.files, node_id="1").start()
+    pair.new_controller()
+    pair.restart_broker().start()
+    assert b"my only copy" in pair.reads()
+
+
+def test_a_controllers_first_start_on_what_kafka_formatted() -> None:
+    """`kafka-storage format` writes the id and the bootstrap records; the metadata comes with the
+    first start. Lost after that, it is lost.
+    """
+    files = MemoryFileSystem()
+    files.make_directories("/data")
+    cluster_id = "b3RoZXItY2x1c3Rlci1oZQ"
+    write_meta_properties(files, "/data", MetaProperties(cluster_id, 100, b"d" * 16))
+    files.open("/data/bootstrap.checkpoint", create=True).write_at(0, (b"records",))
+    first = memory_controller(files=files).start()
+    assert first.broker.cluster_id == cluster_id and first.broker.parts.controller.image.features
+    first.stop()
+    memory_controller(files=files).start().stop()
+    files.remove_tree(METADATA)
+    with pytest.raises(MetadataDamage, match="is gone"):
+        memory_controller(files=files).start()
+
+
+@pytest.mark.parametrize("with_checkpoint", [True, False])
+def test_a_combined_node_whose_metadata_alone_is_an_older_copy(with_checkpoint: bool) -> None:
+    """Its own logs contradict it, by how far the metadata was applied, or by their leader epochs:
+    the node does not start, and sets no partition aside.
+    """
+    node = MemoryBroker().start()
+    topic = CreatableTopic(name="old", num_partitions=1, replication_factor=1)
+    node.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
+    older = deepcopy(
+        {path: found for path, found in node.files.nodes.items() if path.startswith(METADATA)}
+    )
+    for number in range(2):
+        node.stop()
+        node = MemoryBroker(files=node.files).start()
+        produce(node, "old", b"%d" % number)
+    topic = CreatableTopic(name="new", num_partitions=1, replication_factor=1)
+    node.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
+    node.stop()
+    files = node.files
+    files.remove_tree(METADATA)
+    files.make_directories(METADATA)
+    files.nodes.update(older)
+    if not with_checkpoint:
+        files.remove("/data/replication-offset-checkpoint")
+    before = written(files)
+    said = "replication-offset-checkpoint" if with_checkpoint else "/data/old-0: it has records"
+    with pytest.raises(MetadataDamage, match=f"{said}.* older copy.*replog metadata recover"):
+        MemoryBroker(files=files).start()
+    assert written(files) == before
+    assert not [name for name in files.listdir("/data") if "stray" in name]
+
+
+def written(files: MemoryFileSystem) -> dict[str, bytes]:
+    """What holds records, or says which epochs were led."""
+    return {
+        path: bytes(found.data)
+        for path, found in files.nodes.items()
+        if path.endswith((".log", "quorum-state"))
+    }
+
+
+def produce(node: MemoryBroker, topic: str, value: bytes) -> None:
+    builder = BatchBuilder()
+    builder.append(1_700_000_000_000, b"k", value)
+    data = TopicProduceData(
+        topic_id=node.broker.parts.metadata.image.topics_by_name[topic].id,
+        partition_data=[PartitionProduceData(index=0, records=builder.build())],
+    )
+    answer = node.ask(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[data]), 13)
+    assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+def test_a_lost_copy_forgets_nothing(pair: Pair) -> None:
+    """The broker's copy is removed, its controller is an older one: what the broker applied stands
+    beside its partitions as well.
+    """
+    pair.broker.stop()
+    pair.broker.files.remove_tree(METADATA)
+    pair.controller.stop()
+    pair.new_controller(pair.older_disk())
+    pair.broker = memory_broker(pair.controller, files=pair.broker.files)
+    ensureDeferred(pair.broker.broker.start()).addErrback(lambda failure: None)
+    pair.broker.pass_time(60)
+    stopped_by(pair.broker, "ends below what", "Nothing was deleted")
+    pair.broker.stop()
+    pair.keeps_everything()

@@ -7,8 +7,8 @@ Owns the order of starting and stopping, and which part gets which collaborators
    unfenced; then clients are let in, and `start` ends.
 2. Stop, as Kafka does: leadership handed over (controlled shutdown; how long that may take:
    `cluster/controlled_shutdown.py`), listeners closed, coordinators, replica manager with its
-   high-watermark checkpoint, controller, logs closed cleanly with their mark. Each step happens
-   whatever became of the one before.
+   high-watermark checkpoint, controller, logs closed cleanly, with their clean shutdown file. Each
+   step happens whatever became of the one before.
 3. A broker talks to its controller over the network only, also when both are in one process.
 4. A start that fails stops what it started.
 
@@ -29,13 +29,13 @@ from twisted.internet.defer import ensureDeferred
 from twisted.internet.error import CannotListenError
 from twisted.logger import Logger
 
-from twisted_broker.api.context import BrokerParts, Listener
+from twisted_broker.api.context import BrokerParts
 from twisted_broker.api.dispatch import BoundRoute, Dispatcher
 from twisted_broker.cluster.metadata_check import MetadataDamage, recover_hint
 from twisted_broker.config import BrokerConfig, LiveConfig
 from twisted_broker.interfaces import IDelayedCall, Runtime, TopicPartition
 from twisted_broker.log.errors import CheckpointError, LogDirFailure
-from twisted_broker.log.log_directory import LogDirMismatch
+from twisted_broker.log.log_directory import LOCK, LogDirMismatch
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.net.client import BrokerConnection
@@ -44,7 +44,14 @@ from twisted_broker.net.connection_limits import (
     ConnectionFactory,
     DescriptorShares,
 )
-from twisted_broker.net.listeners import EndPoint, ListenerPlan, OpenListeners, plan_listeners
+from twisted_broker.net.listeners import (
+    ConfiguredListener,
+    Listener,
+    ListenerName,
+    ListenerPlan,
+    OpenListeners,
+    plan_listeners,
+)
 from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.settings import INT_MAX, ConfigError
@@ -54,10 +61,11 @@ from twisted_broker.wire.primitives import uuid_text
 
 if TYPE_CHECKING:
     from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
+    from twisted_broker.cluster.broker_lifecycle_manager import BrokerLifecycleManager
     from twisted_broker.cluster.controller import Controller
     from twisted_broker.cluster.directory_assignments import DirectoryAssignments
     from twisted_broker.cluster.forwarding_manager import ForwardingManager
-    from twisted_broker.cluster.lifecycle import BrokerLifecycle
+    from twisted_broker.cluster.metadata_check import Applied
     from twisted_broker.cluster.metadata_copy import MetadataCopy
     from twisted_broker.cluster.observer import MetadataObserver
     from twisted_broker.coordinator.group_coordinator import GroupCoordinator
@@ -66,7 +74,7 @@ if TYPE_CHECKING:
     from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
     from twisted_broker.replication.replica_manager import ReplicaManager
 
-_log = Logger(namespace="replog")
+_logger = Logger(namespace="replog")
 
 _PARTITIONS_A_TURN = 50
 
@@ -87,7 +95,7 @@ class BrokerComponents:
     """What a node with the role `broker` consists of besides its logs."""
 
     observer: MetadataObserver
-    lifecycle: BrokerLifecycle
+    lifecycle: BrokerLifecycleManager
     alter_partition: AlterPartitionManager
     replica_manager: ReplicaManager
     fetchers: ReplicaFetcherManager
@@ -118,11 +126,12 @@ class Broker:
         self.runtime = runtime
         self.plan: ListenerPlan = plan_listeners(config)
         self._is_formatted = False
+        # before this process takes the lock: whether any did on what `kafka-storage format` made
+        self._was_started = runtime.files.exists(posixpath.join(self.metadata_directory, LOCK))
         self.cluster_id = self._cluster_id(cluster_id)
         self.log_manager = LogManager(
             runtime,
             config,
-            self.cluster_id,
             directory_failed=self._directory_failed,
             most_files=self._shares.files,
         )
@@ -137,7 +146,7 @@ class Broker:
         )
         self._request_bytes = RequestBytes(config.integer("queued.max.request.bytes"))
         self._undo: list[Callable[[], Awaitable[None]]] = []
-        self._turns = Turns(runtime.clock)
+        self._turns = Turns(runtime.clock, runtime.marks)
         self._controller: Controller | None = None
         self.role: BrokerComponents | None = None
         self.parts = self._make_parts({})
@@ -176,7 +185,7 @@ class Broker:
 
         Raises LogDirMismatch when it is not `wanted`.
         """
-        for path in self.config.log_directories:
+        for path in dict.fromkeys((*self.config.log_directories, self.metadata_directory)):
             try:
                 found = read_meta_properties(self.runtime.files, path)
             except FileNotFoundError:
@@ -184,24 +193,40 @@ class Broker:
             if found is not None and found.cluster_id is not None:
                 if wanted not in (None, found.cluster_id):
                     raise LogDirMismatch(
-                        f"{path} belongs to cluster {found.cluster_id}, not to {wanted}"
+                        f"{path} belongs to cluster {found.cluster_id}, not to {wanted}: "
+                        "change --cluster-id or log.dirs"
                     )
                 self._is_formatted = True
                 return found.cluster_id
+        if wanted is None:
+            self._check_unnamed()
         if wanted is None and "controller" not in self.roles:
             return ""
         return wanted or _new_cluster_id(self.runtime)
+
+    def _check_unnamed(self) -> None:
+        """No directory says which cluster it is of. LogDirMismatch where one holds its metadata."""
+        from twisted_broker.cluster.metadata_check import DIRECTORY_NAME, holds_records
+
+        for path in {*self.config.log_directories, self.metadata_directory}:
+            directory = posixpath.join(path, DIRECTORY_NAME)
+            if holds_records(self.runtime.files, directory):
+                raise LogDirMismatch(
+                    f"{directory} holds a cluster's metadata, but {path}/meta.properties, which "
+                    "says which, is missing: put it back, or name the cluster with --cluster-id "
+                    "(another node's meta.properties has it)"
+                )
 
     async def _adopt_cluster_id(self) -> None:
         """A new broker belongs to the cluster of its controller."""
         from twisted_broker.cluster.cluster_id import fetch_cluster_id
 
         found = await fetch_cluster_id(self.runtime, self._controllers(), lambda: self._stopping)
-        self.cluster_id = self.log_manager.cluster_id = found
+        self.cluster_id = found
         self.parts = self._make_parts({})
 
     def served(self) -> list[BoundRoute]:
-        """What its listeners have been asked for so far, for their counts."""
+        """The APIs requested on its listeners so far, for their counts."""
         return [each for dispatcher in self._dispatchers for each in dispatcher.served]
 
     # starting
@@ -231,11 +256,12 @@ class Broker:
         is_controller = "controller" in self.roles
         try:
             await self.log_manager.start(
-                {self.metadata_directory: self._format_metadata} if is_controller else None
+                self.cluster_id,
+                {self.metadata_directory: self._format_metadata} if is_controller else None,
             )
         except GeneratorExit:  # this coroutine is thrown away: nothing may be waited for
-            for directory in self.log_manager.directories.by_path.values():
-                directory.disk.stop()
+            for directory in self.log_manager.directories.claimed():
+                directory.stop_workers()
                 directory.release()
             raise
         except BaseException:
@@ -243,7 +269,7 @@ class Broker:
             raise
         self._undo.append(self._stop_logs)
         if "controller" in self.roles and not self._is_formatted:
-            _log.info(
+            _logger.info(
                 "formatted {path} as new cluster {id}",
                 path=self.metadata_directory,
                 id=self.cluster_id,
@@ -261,6 +287,8 @@ class Broker:
             self.metadata_directory,
             self.cluster_id,
             is_new=not self._is_formatted,
+            was_started=self._was_started,
+            others=self.config.log_directories,
         )
 
     async def _start_controller(self) -> None:
@@ -277,6 +305,7 @@ class Broker:
             directory,
             self.config.node_id,
             self.runtime.wall_ms,
+            applied=self._applied(),
         )
         controller = self._controller = Controller(
             self.cluster_id,
@@ -284,6 +313,7 @@ class Broker:
             self.config,
             open_log,
             lambda error: self._on_fatal(f"the metadata log failed: {error}"),
+            self._check_image,
         )
         self.parts = self._make_parts(SUPPORTED_FEATURES)
         self._undo.append(self._stop_controller)
@@ -292,18 +322,31 @@ class Broker:
         ]
         await controller.start([Endpoint(each.name, each.host, each.port) for each in found])
 
+    def _applied(self) -> Applied:
+        """How far this node is known to have applied the metadata."""
+        from twisted_broker.cluster.metadata_check import read_applied
+
+        online = self.log_manager.directories.online()
+        return read_applied(self.runtime.files, [each.path for each in online])
+
+    def _check_image(self, image: MetadataImage) -> None:
+        """What the own controller's metadata says, before it leads. MetadataDamage where it is
+        older than this node's logs.
+        """
+        from twisted_broker.cluster.metadata_check import check_logs
+
+        check_logs(image, self.log_manager)
+
     @property
     def metadata_directory(self) -> str:
         return posixpath.normpath(
             self.config.text("metadata.log.dir") or self.config.log_directories[0]
         )
 
-    async def _listen(self, endpoint: EndPoint, is_controller: bool) -> Listener:
+    async def _listen(self, endpoint: ConfiguredListener, is_controller: bool) -> Listener:
         """Opens a port; for a broker's port, clients wait until they are let in."""
         advertised = self.plan.advertised.get(endpoint.name, endpoint)
-        dispatcher = Dispatcher(
-            self.parts, Listener(endpoint.name, advertised.host, advertised.port, is_controller)
-        )
+        dispatcher = Dispatcher(self.parts, ListenerName(endpoint.name, is_controller))
         factory = ConnectionFactory(
             self.runtime,
             dispatcher,
@@ -317,22 +360,22 @@ class Broker:
         )
         self._factories.append(factory)
         self._dispatchers.append(dispatcher)
-        dispatcher.listener = await self._open.open(
-            endpoint, factory, advertised, is_controller, let_in=is_controller
+        listener = await self._open.open(
+            endpoint, factory, advertised, is_controller, start_accepting=is_controller
         )
-        self.listeners.append(dispatcher.listener)
-        return dispatcher.listener
+        self.listeners.append(listener)
+        return listener
 
     async def _start_broker(self) -> None:
         from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
+        from twisted_broker.cluster.broker_lifecycle_manager import BrokerLifecycleManager
         from twisted_broker.cluster.controller_channel import ControllerChannel
         from twisted_broker.cluster.directory_assignments import DirectoryAssignments
         from twisted_broker.cluster.features import BROKER_FEATURES
         from twisted_broker.cluster.forwarding_manager import ForwardingManager
-        from twisted_broker.cluster.lifecycle import BrokerLifecycle
         from twisted_broker.cluster.observer import MetadataObserver
         from twisted_broker.coordinator.coordinator_context import coordinator_settings
-        from twisted_broker.coordinator.offsets_store import group_coordinator
+        from twisted_broker.coordinator.coordinator_publisher import build_group_coordinator
         from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
         from twisted_broker.replication.replica_manager import ReplicaManager
 
@@ -354,7 +397,9 @@ class Broker:
         def channel(purpose: str) -> ControllerChannel:
             return ControllerChannel(runtime, observer, f"broker-{config.node_id}-{purpose}")
 
-        lifecycle = BrokerLifecycle(runtime, config, observer, channel("lifecycle"), self._on_fatal)
+        lifecycle = BrokerLifecycleManager(
+            runtime, config, observer, channel("lifecycle"), self._on_fatal
+        )
         alter_partition = AlterPartitionManager(
             runtime, config.node_id, channel("alter-partition"), lifecycle
         )
@@ -378,7 +423,7 @@ class Broker:
         assert fetchers is not None
         config.subscribe(lambda live: fetchers.resize(live.integer("num.replica.fetchers")))
         forwarding = ForwardingManager(runtime, config.node_id, channel("forwarding"), lifecycle)
-        groups = group_coordinator(
+        groups = build_group_coordinator(
             runtime, config, replica_manager, observer, forwarding.create_topics, self._turns
         )
         config.subscribe(lambda live: groups.update_settings(coordinator_settings(live)))
@@ -414,8 +459,8 @@ class Broker:
         from twisted_broker.image.metadata_image import EMPTY
 
         path = self.metadata_directory
-        directory = self.log_manager.directories.by_path.get(path)
-        if "controller" in self.roles or directory is None or directory.failed is not None:
+        directory = self.log_manager.directories.at(path)
+        if "controller" in self.roles or directory.failed is not None:
             return None, EMPTY
         runtime = self.runtime
         try:
@@ -426,13 +471,14 @@ class Broker:
                 runtime.wall_ms,
                 runtime.random.getrandbits(128),
                 lambda error: self._copy_failed(path, error),
-                lambda text: _log.warn("{text}", text=text),
+                lambda text: _logger.warn("{text}", text=text),
+                self._applied(),
             )
         except OSError as error:
             self.log_manager.directories.fail(path, error)
             return None, EMPTY
         if warning:
-            _log.error("{warning}", warning=warning)
+            _logger.error("{warning}", warning=warning)
         return copy, base
 
     def _copy_failed(self, path: str, error: BaseException) -> None:
@@ -489,7 +535,7 @@ class Broker:
     def _set_advertised_listeners(self) -> None:
         """What is advertised becomes part of the configuration, with the ports that were found."""
         advertised = ",".join(
-            str(EndPoint(each.name, each.host, each.port))
+            str(ConfiguredListener(each.name, each.host, each.port))
             for each in self.listeners
             if not each.is_controller
         )
@@ -560,7 +606,7 @@ class Broker:
         lifecycle.ready_to_unfence()
         await lifecycle.unfenced
         role.groups.start()
-        self._open.let_in()
+        self._open.start_accepting()
 
     # while running
 
@@ -601,7 +647,7 @@ class Broker:
         self.role.assignments.apply_delta(delta)
 
     def _directory_failed(self, path: str, error: OSError) -> None:
-        """Its replicas go offline, the controller hears of it; without any directory the broker
+        """Its replicas go offline, the controller is informed; without any directory the broker
         stops, as Kafka's does.
         """
         if self.role is not None:
@@ -610,7 +656,7 @@ class Broker:
                 self.log_manager.directories.by_path[path].directory_id
             )
         if not self.log_manager.directories.online() and self._started:
-            self._on_fatal(f"no log directory is left: {error}")
+            self._on_fatal(f"all log directories are offline: {error}")
 
     # stopping
 
@@ -646,7 +692,7 @@ class Broker:
             try:
                 await step()
             except Exception:
-                _log.failure("stopping goes on after a step that failed")
+                _logger.failure("a step of the shutdown failed; the shutdown continues")
 
     async def _stop_serving(self) -> None:
         await self.hand_over()

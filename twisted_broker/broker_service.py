@@ -2,7 +2,7 @@
 on.
 
 1. Ready is said when clients are let in, once: `replog node 1 ready on HOST:PORT`.
-2. A start that fails, or an end that nobody asked for, is one line on the log, and the process
+2. A start that fails, or an end that nobody requested, is one line on the log, and the process
    leaves with status 1.
 3. The first SIGTERM or SIGINT begins an orderly stop; another one ends the wait for the controller
    (`Broker.skip_handover`): leaderships not handed over yet stay, and the logs are still closed
@@ -38,7 +38,7 @@ from twisted_broker.status.run_file import (
     write_run_file,
 )
 
-_log = Logger(namespace="replog")
+_logger = Logger(namespace="replog")
 
 
 class BrokerService(Service):
@@ -90,12 +90,12 @@ class BrokerService(Service):
 
     def _log_settings(self) -> None:
         for name in self.config.unknown():
-            _log.warn("setting {name} is not known here", name=name)
+            _logger.warn("unknown setting {name} is ignored", name=name)
         for words in warnings_for(self.config):
-            _log.warn("{words}", words=words)
+            _logger.warn("{words}", words=words)
         if self.config.without_effect():
-            _log.info(
-                "these settings have no effect here: {names}",
+            _logger.info(
+                "settings that have no effect in this broker: {names}",
                 names=", ".join(self.config.without_effect()),
             )
 
@@ -111,11 +111,11 @@ class BrokerService(Service):
         except STARTING_ERRORS as error:
             self._fail(str(error))
         except Exception:
-            _log.failure("the broker cannot start")
+            _logger.failure("the broker cannot start")
             self._fail("the broker cannot start")
 
     async def _start_broker(self, broker: Broker) -> None:
-        """It tells of itself from the beginning, and to the end (`_stop_broker`)."""
+        """Its status port is open from the beginning, and to the end (`_stop_broker`)."""
         number = broker.config.integer("replog.status.port")
         port = StatusPort(broker.runtime, lambda: broker.parts, broker.served, number)
         self._status_ports[broker] = port
@@ -124,7 +124,7 @@ class BrokerService(Service):
 
     async def _stop_broker(self, broker: Broker) -> None:
         await broker.stop()
-        _log.info("replog node {node} stopped", node=broker.config.node_id)
+        _logger.info("replog node {node} stopped", node=broker.config.node_id)
         if broker in self._status_ports:
             await self._status_ports.pop(broker).close()
 
@@ -149,14 +149,14 @@ class BrokerService(Service):
                 controllers[0].address if controllers else None,
                 {self.config.node_id: self._entry(self.broker)},
             )
-        _log.info(
+        _logger.info(
             "replog node {node} ready on {address}", node=self.config.node_id, address=first.address
         )
 
     def _fail(self, reason: str) -> None:
         if self._stopping:
             return  # what was waited for at the start was given up for the stop
-        _log.critical("replog {who} stops: {reason}", who=self.who, reason=reason)
+        _logger.critical("replog {who} stops: {reason}", who=self.who, reason=reason)
         self._reactor.addSystemEventTrigger("after", "shutdown", _exit_with_failure)
         self._reactor.callWhenRunning(self._leave)
 

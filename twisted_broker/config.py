@@ -124,7 +124,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _list(
         "advertised.listeners",
         None,
-        "Addresses that clients are told, where they differ from listeners.",
+        "Addresses given to clients and other brokers; listeners if not set.",
     ),
     _list(
         "controller.listener.names",
@@ -134,7 +134,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _text(
         "inter.broker.listener.name",
         None,
-        "Name of the listener through which other brokers come; else the first of the broker's.",
+        "Name of the listener that other brokers connect to; if not set, the broker's first.",
     ),
     _text(
         "listener.security.protocol.map",
@@ -148,7 +148,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _int(
         "controller.quorum.fetch.timeout.ms",
         2000,
-        "Silence of the controller after which another one is looked for.",
+        "Time without an answer after which another controller is looked for.",
         0,
         unit="ms",
     ),
@@ -162,7 +162,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _int(
         "controller.quorum.retry.backoff.ms",
         20,
-        "Pause before a controller is asked again.",
+        "Pause before a request to the controller is sent again.",
         0,
         unit="ms",
     ),
@@ -176,7 +176,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _int(
         "broker.session.timeout.ms",
         9000,
-        "Silence after which the controller fences a broker.",
+        "Time without a heartbeat after which the controller fences a broker.",
         1,
         unit="ms",
     ),
@@ -214,13 +214,17 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "Time after which a snapshot is written; 0 never by time.",
         0,
     ),
-    _text("metadata.log.dir", None, "Which of log.dirs has the metadata log; else the first."),
+    _text(
+        "metadata.log.dir",
+        None,
+        "Where the metadata log is, in log.dirs or not; if not set, the first.",
+    ),
     # connections
     _bytes("socket.request.max.bytes", 104857600, "Longest request that is read.", 1),
     _long(
         "queued.max.request.bytes",
         268435456,
-        "Bytes of long requests in memory at a time, over all connections; -1 any.",
+        "Bytes of long requests in memory at a time, over all connections; -1: no limit.",
         unit="bytes",
     ),
     _int("socket.listen.backlog.size", 50, "Connections that may wait to be accepted.", 1),
@@ -234,38 +238,46 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         102400,
         "Receive buffer of a connection; -1 leaves it to the system.",
     ),
-    _ms("connections.max.idle.ms", 600000, "Silence after which a connection is closed."),
+    _ms("connections.max.idle.ms", 600000, "Idle time after which a connection is closed."),
     _int("max.connections", INT_MAX, "Connections in all.", 0, live=True),
     _int("max.connections.per.ip", INT_MAX, "Connections from one address.", 0, live=True),
     _int("request.timeout.ms", 30000, "Wait for the answer of another node.", 1, unit="ms"),
     # topics
     _flag("auto.create.topics.enable", True, "Create a topic when a client first names it."),
     _flag("delete.topic.enable", True, "Allow topics to be deleted."),
-    _int("num.partitions", 1, "Partitions of a topic that does not say.", 1),
-    _int("default.replication.factor", 1, "Replicas of a topic that does not say.", 1),
-    _int("min.insync.replicas", 1, "Replicas that must hold a record of acks=all.", 1, live=True),
+    _int("num.partitions", 1, "Partitions of a topic that is created without a number.", 1),
+    _int(
+        "default.replication.factor", 1, "Replicas of a topic that is created without a number.", 1
+    ),
+    _int(
+        "min.insync.replicas",
+        1,
+        "Replicas that must be in sync for a produce with acks=all.",
+        1,
+        live=True,
+    ),
     _flag(
         "unclean.leader.election.enable",
         False,
-        "Let a replica lead that may have missed records.",
+        "Allow a leader from outside the ISR; acknowledged records may be lost.",
         live=True,
     ),
     _flag(
         "auto.leader.rebalance.enable",
         True,
-        "Let the controller give partitions back to their preferred leaders.",
+        "Let the controller move leadership back to the preferred leaders.",
     ),
     _int(
         "leader.imbalance.per.broker.percentage",
         10,
-        "Share of a broker's partitions that may be led elsewhere.",
+        "Share of a broker's preferred partitions that others may lead.",
         0,
         unit="%",
     ),
     _long(
         "leader.imbalance.check.interval.seconds",
         300,
-        "Time between looks for partitions to give back.",
+        "Time between checks for leaders that are not the preferred ones.",
         1,
         unit="s",
     ),
@@ -276,7 +288,12 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _int("compression.zstd.level", 3, "Level of zstd.", -131072, high=22, live=True),
     # fetch and replication
     _bytes("fetch.max.bytes", 57671680, "Most bytes of a fetch answer.", 1024),
-    _int("max.incremental.fetch.session.cache.slots", 1000, "Fetch sessions kept.", 0),
+    _int(
+        "max.incremental.fetch.session.cache.slots",
+        1000,
+        "Most incremental fetch sessions kept at a time.",
+        0,
+    ),
     _int(
         "max.request.partition.size.limit",
         2000,
@@ -304,7 +321,9 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _int(
         "replica.fetch.min.bytes", 1, "Bytes for which a follower's fetch waits.", 0, unit="bytes"
     ),
-    _bytes("replica.fetch.max.bytes", 1048576, "Bytes that a follower asks of one partition.", 0),
+    _bytes(
+        "replica.fetch.max.bytes", 1048576, "Bytes that a follower requests of one partition.", 0
+    ),
     _bytes(
         "replica.fetch.response.max.bytes",
         10485760,
@@ -334,23 +353,23 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _flag(
         "replog.refuse.unclean.truncation",
         False,
-        "Stop a follower whose leader ends below it, instead of cutting it.",
+        "Stop a follower whose leader has a shorter log, instead of truncating it.",
         live=True,
     ),
     _int(
         "fetch.purgatory.purge.interval.requests",
         1000,
-        "Completed fetches kept in the waiting lists.",
+        "Completed fetches kept in the purgatory before it is purged.",
     ),
     _int(
         "producer.purgatory.purge.interval.requests",
         1000,
-        "Completed produces kept in the waiting lists.",
+        "Completed produces kept in the purgatory before it is purged.",
     ),
     _int(
         "delete.records.purgatory.purge.interval.requests",
         1,
-        "Completed DeleteRecords kept in the waiting lists.",
+        "Completed DeleteRecords kept in the purgatory before it is purged.",
     ),
     # log
     _list("log.dirs", None, "Directories of the logs."),
@@ -361,13 +380,13 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _ms(
         "log.roll.jitter.ms",
         None,
-        "Random part taken from the age at which a segment rolls.",
+        "Random part subtracted from the age at which a segment rolls.",
         live=True,
     ),
     _int(
         "log.roll.jitter.hours",
         0,
-        "Random part taken from the age at which a segment rolls.",
+        "Random part subtracted from the age at which a segment rolls.",
         0,
         unit="h",
     ),
@@ -377,11 +396,13 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _long(
         "log.retention.bytes",
         -1,
-        "Size of a partition above which its oldest segments are deleted; -1 any.",
+        "Size of a partition above which its oldest segments are deleted; -1: no limit.",
         unit="bytes",
         live=True,
     ),
-    _ms("log.retention.check.interval.ms", 300000, "Time between looks for segments to delete.", 1),
+    _ms(
+        "log.retention.check.interval.ms", 300000, "Time between checks for segments to delete.", 1
+    ),
     _list(
         "log.cleanup.policy",
         ("delete",),
@@ -411,7 +432,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         live=True,
     ),
     _ms("log.flush.interval.ms", None, "Time after which a log is synced.", live=True),
-    _ms("log.flush.scheduler.interval.ms", LONG_MAX, "Time between looks for logs to sync."),
+    _ms("log.flush.scheduler.interval.ms", LONG_MAX, "Time between checks for logs to sync."),
     _int(
         "log.flush.offset.checkpoint.interval.ms",
         60000,
@@ -433,11 +454,11 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         0,
         live=True,
     ),
-    _flag("log.preallocate", False, "Lay a new segment's space out at once.", live=True),
+    _flag("log.preallocate", False, "Allocate the disk space of a new segment at once.", live=True),
     _text(
         "log.message.timestamp.type",
         "CreateTime",
-        "Whose time a record carries.",
+        "Timestamp of a record: the producer's, or the time of the append.",
         choices=("CreateTime", "LogAppendTime"),
         live=True,
     ),
@@ -458,7 +479,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _ms(
         "log.cleaner.delete.retention.ms",
         86400000,
-        "Time for which a compacted log keeps its deletion marks.",
+        "Time for which a compacted log keeps its tombstones.",
         0,
         live=True,
     ),
@@ -488,7 +509,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _int(
         "producer.id.expiration.ms",
         86400000,
-        "Silence after which an idempotent producer is forgotten.",
+        "Idle time after which the state of an idempotent producer is removed.",
         1,
         unit="ms",
         live=True,
@@ -496,7 +517,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _int(
         "producer.id.expiration.check.interval.ms",
         600000,
-        "Time between looks for producers to forget.",
+        "Time between checks for producers to remove.",
         1,
         unit="ms",
     ),
@@ -506,6 +527,13 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "Port on 127.0.0.1 for /, /metrics and /explain; 0 picks a free one, -1 none.",
         -1,
         high=65535,
+    ),
+    _int(
+        "replog.reactor.slow.ms",
+        50,
+        "Turns of the reactor longer than that are counted and logged with what ran; 0: none.",
+        0,
+        unit="ms",
     ),
     _int("replog.max.open.segments", 512, "Segment files held open at a time.", 8),
     _flag(
@@ -528,10 +556,20 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "Size at which a segment of __consumer_offsets rolls.",
         1,
     ),
-    _int("offsets.commit.timeout.ms", 5000, "Wait for the replicas of a commit.", 1, unit="ms"),
+    _int(
+        "offsets.commit.timeout.ms",
+        5000,
+        "Longest wait until an offset commit is replicated.",
+        1,
+        unit="ms",
+    ),
     _bytes("offsets.load.buffer.size", 5242880, "Bytes read at a time while groups are loaded.", 1),
     _int(
-        "offset.metadata.max.bytes", 4096, "Longest text that a commit may carry.", 0, unit="bytes"
+        "offset.metadata.max.bytes",
+        4096,
+        "Longest metadata of a committed offset.",
+        0,
+        unit="bytes",
     ),
     _int(
         "offsets.retention.minutes",
@@ -543,20 +581,20 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _ms(
         "offsets.retention.check.interval.ms",
         600000,
-        "Time between looks for offsets to expire.",
+        "Time between checks for expired offsets.",
         1,
     ),
     _int(
         "group.min.session.timeout.ms",
         6000,
-        "Shortest session that a member may ask for.",
+        "Shortest session timeout that a member may request.",
         1,
         unit="ms",
     ),
     _int(
         "group.max.session.timeout.ms",
         1800000,
-        "Longest session that a member may ask for.",
+        "Longest session timeout that a member may request.",
         1,
         unit="ms",
     ),
@@ -589,7 +627,7 @@ TOPIC_SETTINGS: dict[str, Setting] = _table(
         ("log.roll.hours", _HOUR_MS),
     ),
     _topic(
-        _ms("segment.jitter.ms", 0, "Random part taken from segment.ms.", 0),
+        _ms("segment.jitter.ms", 0, "Random part subtracted from segment.ms.", 0),
         ("log.roll.jitter.ms", 1),
         ("log.roll.jitter.hours", _HOUR_MS),
     ),
@@ -610,7 +648,7 @@ TOPIC_SETTINGS: dict[str, Setting] = _table(
         _long(
             "retention.bytes",
             -1,
-            "Size above which the oldest segments are deleted; -1 any.",
+            "Size above which the oldest segments are deleted; -1: no limit.",
             unit="bytes",
         ),
         ("log.retention.bytes", 1),
@@ -630,7 +668,7 @@ TOPIC_SETTINGS: dict[str, Setting] = _table(
         ("log.index.interval.bytes", 1),
     ),
     _topic(
-        _ms("delete.retention.ms", 86400000, "Time for which deletion marks are kept.", 0),
+        _ms("delete.retention.ms", 86400000, "Time for which tombstones are kept.", 0),
         ("log.cleaner.delete.retention.ms", 1),
     ),
     _topic(
@@ -674,12 +712,17 @@ TOPIC_SETTINGS: dict[str, Setting] = _table(
         _flag(
             "unclean.leader.election.enable",
             False,
-            "Let a replica lead that may have missed records.",
+            "Allow a leader from outside the ISR; acknowledged records may be lost.",
         ),
         ("unclean.leader.election.enable", 1),
     ),
     _topic(
-        _int("min.insync.replicas", 1, "Replicas that must hold a record of acks=all.", 1),
+        _int(
+            "min.insync.replicas",
+            1,
+            "Replicas that must be in sync for a produce with acks=all.",
+            1,
+        ),
         ("min.insync.replicas", 1),
     ),
     _topic(
@@ -698,14 +741,14 @@ TOPIC_SETTINGS: dict[str, Setting] = _table(
         ("compression.zstd.level", 1),
     ),
     _topic(
-        _flag("preallocate", False, "Lay a new segment's space out at once."),
+        _flag("preallocate", False, "Allocate the disk space of a new segment at once."),
         ("log.preallocate", 1),
     ),
     _topic(
         _text(
             "message.timestamp.type",
             "CreateTime",
-            "Whose time a record carries.",
+            "Timestamp of a record: the producer's, or the time of the append.",
             choices=("CreateTime", "LogAppendTime"),
         ),
         ("log.message.timestamp.type", 1),
@@ -772,13 +815,12 @@ no delay before a lone broker's first group.
 
 REFUSED: Mapping[str, str] = {
     "authorizer.class.name": (
-        "access control is not served yet; a broker that ignored it would be open to all"
+        "access control is not supported yet, and a broker that ignored it would be open to "
+        "all; remove the setting to accept that"
     ),
-    "sasl.enabled.mechanisms": "SASL is not served yet; use a PLAINTEXT listener",
-    "ssl.keystore.location": "TLS is not served yet; use a PLAINTEXT listener",
-    "config.providers": (
-        "configuration values are never loaded from elsewhere; write the value itself"
-    ),
+    "sasl.enabled.mechanisms": "SASL is not supported yet; use a PLAINTEXT listener",
+    "ssl.keystore.location": "TLS is not supported yet; use a PLAINTEXT listener",
+    "config.providers": ("values are never loaded from another place; write the value itself"),
 }
 
 _BROKER_ID = "broker.id"
@@ -840,13 +882,13 @@ class BrokerConfig:
             raise ConfigError(
                 "controller.quorum.voters",
                 ",".join(voters),
-                "one controller: quorums of several are not served yet",
+                "one controller: a quorum of several is not supported yet",
             )
         if voters[0].partition("@")[0] != str(self.node_id):
             raise ConfigError(
                 "controller.quorum.voters",
                 voters[0],
-                f"this node, {self.node_id}, where process.roles has controller",
+                f"the id of this node, {self.node_id}, because process.roles has controller",
             )
 
     def __getitem__(self, name: str) -> Value:
@@ -1031,7 +1073,7 @@ def check_topic_overrides(overrides: Mapping[str, str], config: BrokerConfig) ->
     for name, value in overrides.items():
         row = TOPIC_SETTINGS.get(name)
         if row is None:
-            raise ConfigError(name, value, "", "topics have no such setting")
+            raise ConfigError(name, value, "", "there is no such topic setting")
         row.parse(value)
     if topic_value("remote.storage.enable", config, overrides):
         raise ConfigError(

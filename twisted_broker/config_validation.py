@@ -1,12 +1,10 @@
-"""Settings that are good one by one and wrong together, and the addresses of controllers: said
-before anything is opened.
+"""Settings that are valid alone and contradict each other, and the addresses of controllers:
+checked before anything is opened.
 
 1. What Kafka refuses to start with is refused here, in one line that names a setting and what would
    be accepted.
 2. What Kafka starts with and warns of is a warning: the session time-out of a controller
    elsewhere may be another one.
-3. `metadata.log.dir` is one of `log.dirs`: a directory for the metadata alone, as Kafka has it, is
-   not served.
 
 Source: Kafka 4.3.1's `KafkaConfig.validateValues`, `QuorumConfig`. Not here: the range of a
 single setting (its row in `config.py`), listeners (`net/listeners.py`), several controllers
@@ -15,7 +13,6 @@ single setting (its row in `config.py`), listeners (`net/listeners.py`), several
 
 from __future__ import annotations
 
-import posixpath
 import re
 from typing import TYPE_CHECKING
 
@@ -32,7 +29,6 @@ _MOST_PORT = 65535
 def check_together(config: BrokerConfig) -> None:
     """Raises ConfigError."""
     _check_roles(config)
-    _check_metadata_directory(config)
     _check_controllers(config)
     _check_waits(config)
     _check_inter_broker(config)
@@ -49,17 +45,9 @@ def warnings_for(config: BrokerConfig) -> list[str]:
     return [
         (
             f"broker.heartbeat.interval.ms={interval} is more than half of "
-            f"broker.session.timeout.ms={session}: one late heartbeat fences a broker"
+            f"broker.session.timeout.ms={session}: one late heartbeat fences a broker, lower it"
         )
     ]
-
-
-def _check_metadata_directory(config: BrokerConfig) -> None:
-    """It is locked, formatted and written as one of the log directories, or not at all."""
-    given = config.text("metadata.log.dir")
-    listed = config.log_directories
-    if given and posixpath.normpath(given) not in map(posixpath.normpath, listed):
-        raise ConfigError("metadata.log.dir", given, f"one of log.dirs: {', '.join(listed)}")
 
 
 def _check_roles(config: BrokerConfig) -> None:
@@ -80,15 +68,15 @@ def _check_controllers(config: BrokerConfig) -> None:
     if "controller" in config.names("process.roles"):
         return
     if not (voters or servers):
-        raise ConfigError(_BOOTSTRAP, "", "HOST:PORT of a controller, where process.roles has none")
+        raise ConfigError(_BOOTSTRAP, "", "HOST:PORT of a controller: process.roles has none")
     for voter in voters:
         if int(voter.partition("@")[0]) == config.node_id:
             raise ConfigError(
                 _VOTERS,
                 voter,
                 (
-                    f"other nodes than this one, {config.node_id}, where process.roles has no "
-                    "controller"
+                    f"ids of other nodes: this node, {config.node_id}, is no controller "
+                    "(process.roles)"
                 ),
             )
 
@@ -116,9 +104,9 @@ def _check_inter_broker(config: BrokerConfig) -> None:
         raise ConfigError(
             "security.inter.broker.protocol",
             protocol,
-            "nothing beside inter.broker.listener.name: one of the two says it",
+            "no value where inter.broker.listener.name is set: remove one of the two",
         )
     if protocol not in ("", "PLAINTEXT"):
         raise ConfigError(
-            "security.inter.broker.protocol", protocol, "PLAINTEXT: TLS and SASL are not served yet"
+            "security.inter.broker.protocol", protocol, "PLAINTEXT: TLS and SASL are not supported"
         )

@@ -18,7 +18,7 @@ Source: docs/ARCHITECTURE.md 1; Twisted's `IReactorTime`.
 from __future__ import annotations
 
 from collections.abc import Callable, MutableSequence, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -88,6 +88,16 @@ class IFile(Protocol):
 
     def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
         """Fills `buffer` from `position`; returns the bytes read."""
+        ...
+
+    def is_resident(self, position: int, length: int) -> bool:
+        """Whether a read of these bytes waits for no disk, as far as that can be known cheaply:
+        True where the system cannot say.
+        """
+        ...
+
+    def read_resident(self, position: int, length: int) -> Buffer | None:
+        """As `read_at`; None when that would wait for a disk."""
         ...
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
@@ -187,6 +197,35 @@ class INetwork(Protocol):
         ...
 
 
+class TurnNumbers(NamedTuple):
+    """Of the reactor's turns since the start. `buckets`: (bound in seconds, slow turns of at most
+    that), growing.
+    """
+
+    turns: int
+    busy_seconds: float
+    longest_seconds: float
+    slow: int
+    slow_seconds: float
+    buckets: list[tuple[float, int]]
+
+
+class Marks:
+    """What this turn of the reactor works on: whoever begins a piece of work sets `what`.
+
+    `reactor_watch.py` names it when the turn was slow; a store is all that it costs otherwise.
+    """
+
+    __slots__ = ("what",)
+
+    def __init__(self) -> None:
+        self.what: Any = None
+
+    def numbers(self) -> TurnNumbers | None:
+        """None where nobody watches."""
+        return None
+
+
 @dataclass(slots=True)
 class Runtime:
     """The world as one broker sees it. `disk(directory)` makes the worker of a log directory."""
@@ -197,6 +236,7 @@ class Runtime:
     files: IFileSystem
     disk: Callable[[str], IDiskWorker]
     random: IRandom
+    marks: Marks = field(default_factory=Marks)
 
     def now_ms(self) -> int:
         """Monotonic milliseconds, for intervals and for time as an argument."""

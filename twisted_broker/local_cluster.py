@@ -10,7 +10,7 @@ Owns what differs between them, and the order in which they start and stop.
 4. All hand over leadership side by side, so that none waits for a broker that stops too; then the
    others stop, and node 1 with the controller last.
 
-Ring 2. Source: issue "Replication", forms of a cluster. Not here: one broker's parts
+Ring 2. Source: our own. Not here: one broker's parts
 (`broker.py`).
 """
 
@@ -32,7 +32,7 @@ from twisted_broker.net.listeners import parse_endpoints
 from twisted_broker.settings import INT_MAX, ConfigError
 from twisted_broker.status.run_file import remove_run_file, write_run_file
 
-_log = Logger(namespace="replog")
+_logger = Logger(namespace="replog")
 CONTROLLER_NODE = 1
 _MOST_PORT = 65535
 _STATUS_PORT = "replog.status.port"
@@ -69,8 +69,8 @@ def check_shared_roles(values: Mapping[str, str]) -> None:
             "process.roles",
             roles,
             (
-                "nothing, or broker,controller, with several --brokers: the first is the "
-                "controller too"
+                "broker,controller (the default) with several --brokers: node 1 is the "
+                "controller, too"
             ),
         )
 
@@ -89,7 +89,7 @@ def _shifted(setting: str, text: str, node_id: int, controllers: set[str]) -> li
             continue
         port = each.port + node_id - 1 if each.port else 0
         if port > _MOST_PORT:
-            raise ConfigError(setting, str(each), f"a port that leaves room for node {node_id}")
+            raise ConfigError(setting, str(each), f"a lower port: node {node_id} would need {port}")
         found.append(str(each._replace(port=port)))
     return found
 
@@ -102,8 +102,8 @@ def replication_hint(config: BrokerConfig, brokers: int) -> str:
     return (
         "topics have one replica, as in Kafka, unless they are created with more (up to "
         f"{brokers}); "
-        f"--set default.replication.factor={most} gives {most} also to those that come with "
-        "their first record"
+        f"--set default.replication.factor={most} makes {most} the default, also for topics "
+        "that are created automatically"
     )
 
 
@@ -150,7 +150,7 @@ class LocalCluster(BrokerService):
         except STARTING_ERRORS as error:
             self._fail(str(error))
         except Exception:
-            _log.failure("the brokers cannot start")
+            _logger.failure("the brokers cannot start")
             self._fail("the brokers cannot start")
 
     async def _start_all(self) -> None:
@@ -177,7 +177,7 @@ class LocalCluster(BrokerService):
 
     def _log_ready(self, broker: Broker) -> None:
         first = next(each for each in broker.listeners if not each.is_controller)
-        _log.info(
+        _logger.info(
             "replog node {node} ready on {address}",
             node=broker.config.node_id,
             address=first.address,
@@ -186,7 +186,7 @@ class LocalCluster(BrokerService):
     def _announce(self) -> None:
         hint = replication_hint(self.config, len(self.brokers))
         if hint:
-            _log.info("{hint}", hint=hint)
+            _logger.info("{hint}", hint=hint)
         if self._run_file is None:
             return
         clients = [

@@ -18,20 +18,20 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from twisted_broker.interfaces import IClock
-from twisted_broker.stalls import ROUND_STALL
+from twisted_broker.stall_tolerance import ROUND_STALL
 
-_log = Logger(namespace="replog")
+_logger = Logger(namespace="replog")
 
 
 class PeriodicTask:
-    """One task. `name` is for the log line about a run that raised."""
+    """One task. `name` is for the log line about a run that raised, or was slow."""
 
-    __slots__ = ("_clock", "_last", "_loop", "_name", "_seconds", "_skip_late", "_task")
+    __slots__ = ("_clock", "_last", "_loop", "_seconds", "_skip_late", "_task", "name")
 
     def __init__(
         self, clock: IClock, task: Callable[[], None], name: str, *, skip_late: bool = False
     ) -> None:
-        self._clock, self._task, self._name, self._skip_late = clock, task, name, skip_late
+        self._clock, self._task, self.name, self._skip_late = clock, task, name, skip_late
         self._last = self._seconds = 0.0
         self._loop = LoopingCall(self._run)
         self._loop.clock = clock  # type: ignore[assignment]  # it needs only what IClock names
@@ -59,7 +59,7 @@ class PeriodicTask:
         try:
             self._task()
         except Exception:
-            _log.failure("{name} failed", name=self._name)
+            _logger.failure("{name} failed", name=self.name)
 
 
 class PeriodicTasks:

@@ -6,7 +6,7 @@
 3. Connections never take the descriptors that segments need: a flood of them must not look like a
    failing disk (`net/connection_limits.py`).
 4. The first SIGTERM, SIGINT or SIGHUP begins an orderly stop; the next ones hasten it. A process
-   that was started to outlive its terminal (`nohup`: SIGHUP is ignored) goes on ignoring it.
+   that was started to outlive its terminal (`nohup`: SIGHUP is ignored) continues to ignore it.
 5. Time is monotonic: the reactor's `seconds` becomes `time.monotonic`, so that a step of the wall
    clock moves no timer.
 
@@ -17,7 +17,6 @@ server.properties.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import resource
 import signal
@@ -31,6 +30,8 @@ from twisted.internet.error import ReactorNotRunning
 from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
+from twisted_broker import garbage_collection
+from twisted_broker.reactor_watch import ReactorWatch, WatchedClock
 from twisted_broker.settings import ConfigError, parse_properties
 
 if TYPE_CHECKING:
@@ -44,11 +45,11 @@ _UNLIMITED, _USUAL_LIMITS = 1 << 20, (65536, 10240, 4096)
 
 
 class Options(UsageOptions):
-    """A Kafka broker. Clients find it at HOST:PORT; everything else is a setting of Kafka's."""
+    """A Kafka broker at HOST:PORT. Everything else is set by Kafka's settings."""
 
     optParameters = [
         ["port", "p", None, "Port for clients; 0 picks a free one (9092)."],
-        ["host", None, None, "Address to listen on, and to tell clients (127.0.0.1)."],
+        ["host", None, None, "Address to listen on and to advertise to clients (127.0.0.1)."],
         [
             "data",
             "d",
@@ -68,7 +69,12 @@ class Options(UsageOptions):
             ),
         ],
         ["config", "c", None, "A server.properties of Apache Kafka."],
-        ["cluster-id", None, None, "Cluster id; must be the directory's when that has one."],
+        [
+            "cluster-id",
+            None,
+            None,
+            "Cluster id; must be that of the directory once it is formatted.",
+        ],
         ["run-file", None, None, "JSON file, written when ready: pid, cluster id, addresses."],
     ]
 
@@ -172,6 +178,7 @@ class Options(UsageOptions):
 
 def makeService(options: Options) -> Any:
     """The broker of these options, as a service that `twistd` starts."""
+    garbage_collection.spare_start()
     from twisted.internet import reactor
 
     from twisted_broker.broker_service import BrokerService
@@ -180,6 +187,8 @@ def makeService(options: Options) -> Any:
     clock.seconds = time.monotonic
     clock.callWhenRunning(_stop_on_hangup, clock)
     descriptors = raise_file_limit()
+    watch = ReactorWatch(options.broker_config.integer("replog.reactor.slow.ms"))
+    watch.install(clock)
     in_memory = options["data"] == MEMORY
     more: Any = {
         "cluster_id": options["cluster-id"],
@@ -188,32 +197,31 @@ def makeService(options: Options) -> Any:
         "descriptors": descriptors,
     }
     more["on_stop_again"] = partial(_take_signals, clock)
-    more["when_ready"] = _settle_heap
+    more["when_ready"] = partial(_ready, watch)
     if len(options.broker_configs) == 1:
         config = options.broker_config
-        return BrokerService(config, production_runtime(clock, config, in_memory=in_memory), **more)
+        return BrokerService(
+            config, production_runtime(clock, config, watch, in_memory=in_memory), **more
+        )
     from twisted_broker.local_cluster import LocalCluster
 
     return LocalCluster(
         options.broker_configs,
-        lambda config: production_runtime(clock, config, in_memory=in_memory),
+        lambda config: production_runtime(clock, config, watch, in_memory=in_memory),
         **more,
     )
 
 
 def _take_signals(reactor: Any, skip_handover: Callable[[], None]) -> None:
-    """From now on the signals that ask for a stop call `skip_handover`, in the reactor's thread."""
+    """From now on the stop signals call `skip_handover`, in the reactor's thread."""
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(each) is not signal.SIG_IGN:
             signal.signal(each, lambda number, frame: reactor.callFromThread(skip_handover))
 
 
-def _settle_heap() -> None:
-    """What is there after the start stays: the collector need not walk it again, which took a
-    quarter of a second with 10,000 partitions.
-    """
-    gc.collect()
-    gc.freeze()
+def _ready(watch: ReactorWatch) -> None:
+    garbage_collection.settle()
+    watch.started()
 
 
 def _stop_on_hangup(reactor: Any) -> None:
@@ -229,7 +237,7 @@ def _stop(reactor: Any) -> None:
         reactor.stop()
 
 
-def production_runtime(reactor: Any, config: Any, *, in_memory: bool) -> Any:
+def production_runtime(reactor: Any, config: Any, watch: ReactorWatch, *, in_memory: bool) -> Any:
     """The world as it is: reactor, wall clock, sockets, and the disk or memory."""
     from twisted_broker.interfaces import Runtime
     from twisted_broker.log.disk_worker import DiskThread
@@ -249,21 +257,23 @@ def production_runtime(reactor: Any, config: Any, *, in_memory: bool) -> Any:
 
         files, disk = (
             OsFileSystem(_RESERVE),
-            lambda directory: DiskThread(reactor.callFromThread, f"disk {directory}"),
+            lambda directory: DiskThread(reactor.callFromThread, f"disk {directory}", watch),
         )
     network = ReactorNetwork(
         reactor,
         backlog=config.integer("socket.listen.backlog.size"),
         send_buffer=_if_set(config, "socket.send.buffer.bytes", SEND_BUFFER_BYTES),
         receive_buffer=_if_set(config, "socket.receive.buffer.bytes", -1),
+        watch=watch,
     )
     return Runtime(
-        clock=reactor,
+        clock=WatchedClock(reactor, watch),
         wall_ms=lambda: time.time_ns() // 1_000_000,
         network=network,
         files=files,
         disk=disk,
         random=Random(),
+        marks=watch,
     )
 
 

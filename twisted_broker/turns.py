@@ -7,9 +7,10 @@ started with `start`.
 2. A turn is one slice of one request, or pieces of background work. The two alternate while both
    wait; requests take turns one by one, background work piece by piece, so none waits for another's
    end.
-3. A request counts its slice in elements: about `SLICE_ELEMENTS` of what costs some ten
-   microseconds each. Small requests, which are nearly all, pay a subtraction for each element and
-   never wait.
+3. A request counts its elements, what costs some ten microseconds each, and looks at the clock
+   after every `LOOK_ELEMENTS`: its slice ends when `SECONDS_PER_TURN` have passed, at the latest
+   after `SLICE_ELEMENTS`. Small requests, which are nearly all, pay a subtraction for each element
+   and never wait.
 4. Background work is a generator that yields after every piece, which it keeps well below a
    millisecond or two. Its turn ends with the piece after which `SECONDS_PER_TURN` have passed by
    the clock, at the latest after `PIECES_PER_TURN`: a simulated clock stands still within a turn.
@@ -29,13 +30,13 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from twisted_broker.interfaces import IClock, IDelayedCall
+from twisted_broker.interfaces import IClock, IDelayedCall, Marks
 
-SLICE_ELEMENTS = 400
+SLICE_ELEMENTS, LOOK_ELEMENTS = 400, 100
 SECONDS_PER_TURN = 0.004
 PIECES_PER_TURN = 64
 Steps = Iterator["Deferred[Any] | None"]
-_log = Logger()
+_logger = Logger()
 
 
 class Turns:
@@ -47,11 +48,13 @@ class Turns:
         "_clock",
         "_is_background_next",
         "_is_stopped",
+        "_marks",
         "_requests",
     )
 
-    def __init__(self, clock: IClock) -> None:
+    def __init__(self, clock: IClock, marks: Marks | None = None) -> None:
         self._clock = clock
+        self._marks = marks or Marks()
         self._requests: deque[Deferred[None]] = deque()
         self._background: deque[Steps] = deque()
         self._is_background_next = True
@@ -114,12 +117,13 @@ class Turns:
                 break
 
     def _run(self, steps: Steps) -> None:
+        self._marks.what = steps
         try:
             waits_for = next(steps)
         except StopIteration:
             return
         except Exception:
-            _log.failure("a piece of background work failed; the rest of it is not done")
+            _logger.failure("a piece of background work failed; the rest of it is not done")
             return
         if waits_for is None or waits_for.called:
             self._background.append(steps)

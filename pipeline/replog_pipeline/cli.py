@@ -1,4 +1,4 @@
-"""`replog pipeline`: the group of the jobs' commands, each loaded when it is asked for.
+"""`replog pipeline`: the group of the jobs' commands, each loaded when it is run.
 
 1. `replog --help` and `replog pipeline --help` import no Spark; without Spark a command is one line
    that says how to install it.

@@ -8,7 +8,7 @@ topics. Plain data; imports nothing.
 3. Byte lengths, offsets and ids are as on disk; timestamps are microseconds since the epoch in UTC,
    of milliseconds precision.
 
-Source: SPARK.md 5 and 9, KafkaRecordToRowConverter's schema (Spark 4.2). Not here: Arrow types
+Source: KafkaRecordToRowConverter's schema (Spark 4.2). Not here: Arrow types
 (`decoder.arrow_types`).
 """
 

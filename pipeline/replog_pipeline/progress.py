@@ -1,4 +1,4 @@
-"""Tells on standard error what a job is doing: a moving line on a terminal, one line per step
+"""A job's progress on standard error: a moving line on a terminal, one line per step
 elsewhere, nothing with `--quiet`.
 
 Standard output belongs to the result alone.

@@ -46,7 +46,7 @@ DEFAULTS = (
 continuous archive, which makes some with every batch, would fill the heap with them.
 """
 OURS = {"spark.ui.showConsoleProgress": "false"}
-"""What spark-submit sets by itself and is not wanted: progress is told by the jobs."""
+"""What spark-submit sets by itself and is not wanted: the jobs show the progress."""
 ALONE = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",

@@ -1,18 +1,21 @@
 """`replog pipeline submit`: the same job under `spark-submit`, with the jars it needs and this
 Python as the driver's.
 
-1. What stands before the job's name is spark-submit's (--master, --conf ...), what follows is the
-   job's. Of the former only the archives, the jars and the master are looked at.
+1. The options before the job's name are spark-submit's (--master, --conf ...), those behind it are
+   the job's. Of the former only the archives, the jars and the master are read.
 2. spark-submit is that of SPARK_HOME, else PySpark's own. This process becomes it: signals and the
    exit status are the job's.
 3. The cluster's machines must reach the brokers' advertised addresses, and need the package: in the
    Python of the first of `--archives`, a packed environment, or installed. A path of this machine
    is not what they run: it is the driver's alone.
 4. Spark's own log is left out as in the other jobs, unless the user has Spark settings of his own.
+5. What the job says of its progress goes to standard error here, too: standard output belongs to
+   the result.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -28,6 +31,8 @@ from replog_pipeline.machine import jars, java
 PLAIN_PATH = "/usr/local/bin:/usr/bin:/bin"
 AS_THEY_ARE = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 JOBS = ("archive", "replay", "audit", "compare", "report")
+STANDARD_ERROR = "REPLOG_STANDARD_ERROR"
+"""The environment's name for the file that the driver's standard error goes to."""
 
 
 def spark_submit(environment: Mapping[str, str]) -> Path:
@@ -88,6 +93,28 @@ def drivers_path(environment: Mapping[str, str]) -> dict[str, str]:
             [os.path.dirname(sys.executable), environment.get("PATH", PLAIN_PATH)]
         )
     }
+
+
+def own_standard_error() -> dict[str, str]:
+    """Where the driver finds this process's standard error; empty where the system has no such
+    files.
+    """
+    path = f"/proc/{os.getpid()}/fd/2"
+    return {STANDARD_ERROR: path} if os.path.exists(path) else {}
+
+
+def restore_standard_error(environment: Mapping[str, str]) -> None:
+    """For the driver, before it writes anything: Spark starts its Python with standard error
+    joined to standard output, so that progress would land amid the result.
+    """
+    path = environment.get(STANDARD_ERROR)
+    if path is None:
+        return
+    # Not ours to open (a socket; cluster mode: another machine's): both stay joined.
+    with contextlib.suppress(OSError):
+        opened = os.open(path, os.O_WRONLY | os.O_APPEND)
+        os.dup2(opened, 2)
+        os.close(opened)
 
 
 def given(options: Sequence[str], name: str) -> str | None:
@@ -168,8 +195,12 @@ def command(ctx: click.Context, arguments: tuple[str, ...]) -> None:
             # else the session takes this Python's path where the master is on this machine
             "python3"
         )
-    os.execve(
+    os.execve(  # noqa: S606  spark-submit takes this process's place
         program,
         line,
-        os.environ | drivers_path(os.environ) | java_options(program, os.environ) | own,
+        os.environ
+        | drivers_path(os.environ)
+        | java_options(program, os.environ)
+        | own_standard_error()
+        | own,
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 from twisted.internet.defer import Deferred
 
 from tests.replication.fixtures import Fixture
-from twisted_broker.api.context import BrokerParts, Listener, RequestContext
+from twisted_broker.api.context import BrokerParts, ListenerName, RequestContext
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.wire.schema import decode, encode, encode_parts
 
@@ -53,7 +53,7 @@ class Api:
         )
         self.parts = parts
         self.client_id = "test"
-        self.listener = Listener("PLAINTEXT", "127.0.0.1", 9092)
+        self.listener = ListenerName("PLAINTEXT")
 
     def ask(self, call, response_class, request, version: int) -> list:
         context = RequestContext(

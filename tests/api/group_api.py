@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.python.failure import Failure
 
 from tests.coordinator.broker_run import BrokerRun
-from twisted_broker.api.context import BrokerParts, Encoded, Listener, RequestContext
+from twisted_broker.api.context import BrokerParts, Encoded, ListenerName, RequestContext
 from twisted_broker.api.refusals import refusal
 from twisted_broker.api.routes import ROUTES
 from twisted_broker.config import BrokerConfig
@@ -24,11 +24,12 @@ from twisted_broker.image.entries import (
     TopicImage,
 )
 from twisted_broker.image.metadata_image import MetadataImage
+from twisted_broker.interfaces import Marks
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.schema import decode, encode
 
-LISTENER = Listener("PLAINTEXT", "127.0.0.1", 9092)
+LISTENER = ListenerName("PLAINTEXT")
 ROWS = {route.name: route for route in ROUTES}
 TOPIC_IDS = {"t": b"T" * 16, "u": b"U" * 16}
 
@@ -87,7 +88,7 @@ class ApiRun(BrokerRun):
             node_id=1,
             cluster_id="c",
             config=BrokerConfig({}),
-            runtime=SimpleNamespace(clock=self.clock),
+            runtime=SimpleNamespace(clock=self.clock, marks=Marks()),
             authorizer=self.acl,
             groups=self.coordinator,
             metadata=self.source,

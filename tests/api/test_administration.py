@@ -353,8 +353,8 @@ def test_levels_of_loggers_act_at_once(house: MemoryBroker) -> None:
 
     def lines() -> list[LogLevel]:
         with capturedLogs() as told:
-            dispatch._log.info("one")
-            dispatch._log.warn("two")
+            dispatch._logger.info("one")
+            dispatch._logger.warn("two")
         return [event["log_level"] for event in told]
 
     def level() -> str | None:

@@ -12,10 +12,11 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
 from tests.net.echo import House
-from twisted_broker.api.context import BrokerParts, Encoded, Listener
+from twisted_broker.api.context import BrokerParts, Encoded, ListenerName
 from twisted_broker.api.dispatch import Dispatcher
 from twisted_broker.api.routes import ROUTES, Route
 from twisted_broker.config import BrokerConfig
+from twisted_broker.interfaces import Marks
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
@@ -63,7 +64,7 @@ class Server:
         }
         routes[18] = ROWS[18]
         self.clock = Clock()
-        runtime: Any = SimpleNamespace(clock=self.clock)
+        runtime: Any = SimpleNamespace(clock=self.clock, marks=Marks())
         parts = BrokerParts(
             node_id=1,
             cluster_id="c",
@@ -71,7 +72,7 @@ class Server:
             runtime=runtime,
             authorizer=AllowAll(),
         )
-        self.dispatcher = Dispatcher(parts, Listener("PLAINTEXT", "127.0.0.1", 9092), routes)
+        self.dispatcher = Dispatcher(parts, ListenerName("PLAINTEXT"), routes)
         self.house = House(self.dispatcher)
         self.client = self.house.client()
         self.correlation_id = 0

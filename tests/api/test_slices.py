@@ -5,18 +5,21 @@ one that a short request would get.
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from twisted.internet.defer import ensureDeferred
+from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from tests.api.group_api import LISTENER, ROWS, ApiRun, image, topic
 from tests.memory_broker import MemoryBroker
 from twisted_broker.api.context import RequestContext
+from twisted_broker.api.refusals import refusal, refusal_in_steps
 from twisted_broker.coordinator.offset_metadata_manager import OffsetToCommit
 from twisted_broker.security.acl import Operation, ResourceType
-from twisted_broker.turns import SLICE_ELEMENTS, Turns
+from twisted_broker.turns import LOOK_ELEMENTS, SECONDS_PER_TURN, SLICE_ELEMENTS, Turns
 from twisted_broker.wire.messages import (
     cluster,
     configs,
@@ -24,6 +27,7 @@ from twisted_broker.wire.messages import (
     list_offsets,
     offsets,
     producers,
+    reassignment,
     topics,
 )
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
@@ -40,6 +44,7 @@ from twisted_broker.wire.messages.produce import (
     TopicProduceData,
 )
 from twisted_broker.wire.primitives import FEW_ELEMENTS, MAX_ELEMENTS
+from twisted_broker.wire.record_builder import BatchBuilder
 from twisted_broker.wire.schema import (
     decode,
     decode_few,
@@ -230,6 +235,28 @@ def worst() -> dict[str, tuple[Any, int]]:
             ),
             1,
         ),
+        "ElectLeaders": (
+            reassignment.ElectLeadersRequest(
+                topic_partitions=[reassignment.TopicPartitions(topic="t", partitions=list(spread))],
+                timeout_ms=60_000,
+            ),
+            2,
+        ),
+        "AlterPartitionReassignments": (
+            reassignment.AlterPartitionReassignmentsRequest(
+                topics=[
+                    reassignment.ReassignableTopic(
+                        name="t",
+                        partitions=[
+                            reassignment.ReassignablePartition(partition_index=n, replicas=None)
+                            for n in spread
+                        ],
+                    )
+                ],
+                timeout_ms=60_000,
+            ),
+            0,
+        ),
     }
 
 
@@ -318,7 +345,10 @@ def test_in_slices_is_the_same_message(name: str) -> None:
     parts: list[Any] = []
     slices = sum(1 for _ in encode_in_slices(request, version, parts))
     assert b"".join(parts) == body
-    assert name in ("DescribeProducers", "OffsetFetch") or slices == MANY // FEW_ELEMENTS
+    assert (
+        name in ("DescribeProducers", "OffsetFetch", "ElectLeaders")
+        or slices == MANY // FEW_ELEMENTS
+    )
     with pytest.raises(Exception, match="more than 2000 elements"):
         decode_few(type(request), body, version)
 
@@ -409,3 +439,164 @@ def test_no_turn_of_a_request_on_groups_is_long(name: str, monkeypatch: Any) -> 
     longest = 8 * MANY if name == "OffsetCommit" else CALLS_PER_SLICE
     assert max(calls) < longest, (max(calls), calls.index(max(calls)), len(calls))
     assert name != "OffsetCommit" or sorted(calls)[-2] < CALLS_PER_SLICE
+
+
+def test_a_slice_ends_by_time_and_a_cheap_one_goes_on() -> None:
+    """Elements are counted only so that the clock need not be read for each."""
+    now = [10.0]
+    turns = Turns(Clock())
+    parts: Any = SimpleNamespace(
+        turns=turns, runtime=SimpleNamespace(clock=SimpleNamespace(seconds=lambda: now[0]))
+    )
+
+    def elements_until_a_wait(seconds_each: float) -> int:
+        context = RequestContext(parts, LISTENER, 3, 12, 1, "c")
+        count = 0
+
+        async def work() -> None:
+            nonlocal count
+            async for _ in context.each(range(10 * SLICE_ELEMENTS)):
+                count += 1
+                now[0] += seconds_each
+
+        steps = work()
+        steps.send(None)
+        steps.close()
+        assert context.sliced
+        return count
+
+    assert elements_until_a_wait(0.0) == pytest.approx(SLICE_ELEMENTS, abs=LOOK_ELEMENTS)
+    slow = elements_until_a_wait(SECONDS_PER_TURN / LOOK_ELEMENTS)
+    assert LOOK_ELEMENTS < slow <= 2 * LOOK_ELEMENTS + 2
+
+
+def test_a_refusal_that_mirrors_a_long_request_is_made_in_slices() -> None:
+    """Without permission for the cluster, ElectLeaders has an answer of its own; a request whose
+    answer is a list names each element: that is work, too.
+    """
+    request, version = worst()["DescribeProducers"]
+    response_class = producers.DescribeProducersResponse
+    pauses = 0
+    steps = refusal_in_steps(request, response_class, version, 42, "no")
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            answer = end.value
+            break
+        pauses += 1
+    assert pauses >= MANY
+    assert answer == refusal(request, response_class, version, 42, "no")
+    assert len(answer.topics[0].partitions) == MANY
+
+
+def test_parts_of_a_request_give_the_answer_of_the_whole(house: MemoryBroker) -> None:
+    """ElectLeaders and AlterPartitionReassignments, a partition named in two parts included."""
+    count = 450
+    numbers = [*range(count), 7]
+    elected = house.ask(
+        reassignment.ElectLeadersRequest(
+            topic_partitions=[
+                reassignment.TopicPartitions(topic="t", partitions=numbers),
+                reassignment.TopicPartitions(topic="gone", partitions=[3]),
+            ],
+            timeout_ms=1000,
+        ),
+        2,
+    ).replica_election_results
+    assert [(each.topic, len(each.partition_result)) for each in elected] == [
+        ("t", count + 1),
+        ("gone", 1),
+    ]
+    codes = [each.error_code for each in elected[0].partition_result]
+    assert codes[:2] == [84, 84] and set(codes[2:]) == {3}  # election not needed; unknown
+    changed = house.ask(
+        reassignment.AlterPartitionReassignmentsRequest(
+            topics=[
+                reassignment.ReassignableTopic(
+                    name="t",
+                    partitions=[
+                        reassignment.ReassignablePartition(partition_index=n % 450, replicas=None)
+                        for n in [*range(count), 1]
+                    ],
+                )
+            ],
+            timeout_ms=1000,
+        ),
+        0,
+    ).responses
+    assert [(each.name, len(each.partitions)) for each in changed] == [("t", count + 1)]
+    codes = [each.error_code for each in changed[0].partitions]
+    assert codes[:2] == [85, 85] and codes[-1] == 42  # nothing to cancel; named twice
+    everything = house.ask(
+        reassignment.ElectLeadersRequest(topic_partitions=None, timeout_ms=1000), 2
+    )
+    assert all(not each.partition_result for each in everything.replica_election_results)
+
+
+def test_a_topic_of_very_many_partitions_is_decided_and_written_in_two_turns() -> None:
+    """And decided again when something else was decided in between."""
+    house = MemoryBroker().start()
+    wide = topics.CreatableTopic(name="wide", num_partitions=4500, replication_factor=1)
+    other = topics.CreatableTopic(name="wide", num_partitions=1, replication_factor=1)
+    answers: list[Any] = []
+    connections = [house.connection(), house.connection()]
+    for connection, wanted in zip(connections, (wide, other), strict=True):
+        house.run(connection.connect())
+        connection.send(
+            topics.CreateTopicsRequest(topics=[wanted], timeout_ms=60_000), 7
+        ).addCallback(answers.append)
+    until = house.clock.seconds() + 60
+    while len(answers) < 2:
+        house.step()
+        assert house.clock.seconds() < until
+    codes = sorted(each.topics[0].error_code for each in answers)
+    assert codes == [0, 36]  # one made it, the other finds it there
+    for connection in connections:
+        connection.close()
+    house.stop()
+
+
+def test_a_fetch_of_many_partitions_is_read_in_slices_under_one_limit() -> None:
+    """450 partitions with a batch each: whole batches as far as the limit of the answer goes, all
+    with a larger one; others are served meanwhile.
+    """
+    count = SLICE_ELEMENTS + 50
+    house = MemoryBroker().start()
+    many = topics.CreatableTopic(name="many", num_partitions=count, replication_factor=1)
+    house.ask(topics.CreateTopicsRequest(topics=[many], timeout_ms=60_000), 7)
+    house.pass_time(2)
+    builder = BatchBuilder()
+    builder.append(1_700_000_000_000, None, b"x" * 50)
+    batch = builder.build()
+    house.ask(
+        ProduceRequest(
+            acks=1,
+            timeout_ms=1,
+            topic_data=[
+                TopicProduceData(
+                    name="many",
+                    partition_data=[
+                        PartitionProduceData(index=n, records=batch) for n in range(count)
+                    ],
+                )
+            ],
+        ),
+        7,
+    )
+    wanted = [FetchPartition(partition=n, partition_max_bytes=1000) for n in range(count)]
+    for most, expected in ((1 << 20, count), (len(batch) * 150 + 7, 150), (10, 1)):
+        request = FetchRequest(
+            max_wait_ms=0, max_bytes=most, topics=[FetchTopic(topic="many", partitions=wanted)]
+        )
+        turns = house.broker._turns
+        before, waits = turns.next_turn, []
+        turns_of: Any = SimpleNamespace(next_turn=lambda: waits.append(1) or before())  # noqa: B023
+        house.broker.parts.turns = turns_of
+        found = house.ask(request, 11).responses[0].partitions
+        house.broker.parts.turns = turns
+        lengths = [len(each.records) for each in found]
+        assert lengths == [len(batch)] * expected + [0] * (count - expected)
+        assert len(waits) >= 3  # decoded at once, then read in slices
+    house.pass_time(1)
+    house.stop()

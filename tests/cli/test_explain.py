@@ -133,7 +133,7 @@ def test_a_partition_is_explained(serve: Serve, nobody: str) -> None:
         "    broker 2 is at 3, in the ISR",
         "  broker 3 is out of sync since 2023-11-14 22:13:18 UTC (1.5 s): it was not caught "
         "up for replica.lag.time.max.ms "
-        "(30.0 s; last 30.0 s before), it stood at 2 of 3",
+        "(30.0 s; last caught up 30.0 s before), its log end was 2 of 3",
         "    its last fetch was 31.5 s ago",
         "    its log end 2 is 1 offset below the high watermark",
     ]
@@ -141,8 +141,8 @@ def test_a_partition_is_explained(serve: Serve, nobody: str) -> None:
         f"broker 2 ({follower}) follows broker 1 at epoch 6 since 2023-11-14 22:13:20 UTC",
         f"  log 0 to 3, {followed['bytes']} bytes; high watermark 3",
         "  fetching from broker 1 at 3",
-        "  truncated at 2023-11-14 22:13:20 UTC from 4 to 3: under leader epoch 6, 1 offset went, "
-        f"{followed['bytes'] // 3} bytes, "
+        "  truncated at 2023-11-14 22:13:20 UTC from 4 to 3: under leader epoch 6, dropped "
+        f"1 offset, {followed['bytes'] // 3} bytes, "
         "1 of them below its high watermark 4: acknowledged, and perhaps consumed",
     ]
     assert (
@@ -172,8 +172,8 @@ def test_a_leader_that_was_not_queried_is_named(serve: Serve, nobody: str, tmp_p
     vain, needs no such line.
     """
     hint = (
-        "  query broker 1 too: --run-file with its process's run file, or --status with its "
-        "HOST:PORT, again for each process"
+        "  query broker 1 too: add --run-file with the run file of its process, or --status "
+        "with its HOST:PORT (repeat the option for each process)"
     )
     leader, follower = serve(leader_tells()), serve(follower_tells())
     own, others = tmp_path / "2.json", tmp_path / "1.json"

@@ -74,7 +74,7 @@ BREAKS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda d: (
             (d / "codecs-0" / SEGMENT).open("ab").write(b"\0\0\0\0\0\0\0\x19\0\0\1\0\0\0\0\0\2")
         ),
-        "above the recovery point 25: the next start cuts it off",
+        "above the recovery point 25: the next start truncates it",
     ),
     "offsets going back": (
         lambda d: patch_batch(

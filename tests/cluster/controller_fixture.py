@@ -7,13 +7,13 @@ from random import Random
 from typing import Any
 
 from tests.cluster.fixtures import CLUSTER_ID, DIRECTORY_ID, Fixture
-from twisted_broker.api.context import BrokerParts, Listener
+from twisted_broker.api.context import BrokerParts, ListenerName
 from twisted_broker.api.dispatch import Dispatcher
 from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
+from twisted_broker.cluster.broker_lifecycle_manager import BrokerLifecycleManager
 from twisted_broker.cluster.controller_channel import ControllerChannel
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.cluster.forwarding_manager import ForwardingManager
-from twisted_broker.cluster.lifecycle import BrokerLifecycle
 from twisted_broker.cluster.observer import MetadataObserver
 from twisted_broker.config import BrokerConfig
 from twisted_broker.image.entries import Endpoint, FeatureRange
@@ -45,7 +45,7 @@ class ControllerFixture(Fixture):
             authorizer=self.authorizer,
             controller=self.controller,
         )
-        dispatcher = Dispatcher(parts, Listener("CONTROLLER", "127.0.0.1", port, True))
+        dispatcher = Dispatcher(parts, ListenerName("CONTROLLER", True))
         counts = ConnectionCounts(1000, 1000)
         self.factory = ConnectionFactory(
             self.runtime, dispatcher, counts, frame_limit=1 << 26, idle_ms=0
@@ -111,7 +111,7 @@ class MemberSide:
         self.deltas: list[MetadataDelta] = []
         self.observer.subscribe(self.deltas.append)
         self.refused: list[str] = []
-        self.lifecycle = BrokerLifecycle(
+        self.lifecycle = BrokerLifecycleManager(
             self.runtime,
             self.config,
             self.observer,

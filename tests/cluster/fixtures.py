@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import Clock
 
 from twisted_broker.api import controller as controller_requests
-from twisted_broker.api.context import BrokerParts, Listener, RequestContext
+from twisted_broker.api.context import BrokerParts, ListenerName, RequestContext
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.cluster.metadata_log import open_metadata_log
@@ -103,9 +103,7 @@ class Fixture:
             authorizer=self.authorizer,
             controller=self.controller,
         )
-        return RequestContext(
-            parts, Listener("CONTROLLER", "127.0.0.1", 9093, True), 0, version, 1, "test"
-        )
+        return RequestContext(parts, ListenerName("CONTROLLER", True), 0, version, 1, "test")
 
     def send(self, name: str, request: Any, version: int) -> Any:
         """A Deferred; what is in its `result` the test knows."""

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 
 from tests.cluster.controller_fixture import ControllerFixture, MemberSide, served
 from tests.cluster.fixtures import DIRECTORY_ID, StalledWorker
-from twisted_broker.api.context import BrokerParts, Listener, RequestContext
+from twisted_broker.api.context import BrokerParts, ListenerName, RequestContext
 from twisted_broker.cluster.directory_assignments import DirectoryAssignments
 from twisted_broker.image.entries import LOST
 from twisted_broker.interfaces import TopicPartition
@@ -115,8 +115,10 @@ def test_one_request_is_in_flight_and_the_rest_goes_together() -> None:
     recovering = {"leader_recovery_state": 0}
     answers = [first.isr_changes.submit(proposal(fixture, "t", 0, 2, **recovering))]
     fixture.settle()
-    for number in (1, 2):
-        answers.append(first.isr_changes.submit(proposal(fixture, "t", number, 2, **recovering)))
+    answers += [
+        first.isr_changes.submit(proposal(fixture, "t", number, 2, **recovering))
+        for number in (1, 2)
+    ]
     double = first.isr_changes.submit(proposal(fixture, "t", 2, 2))
     assert outcome(double).error is ErrorCode.OPERATION_NOT_ATTEMPTED
     pump(fixture, worker)
@@ -185,7 +187,7 @@ def forwarded(
     raw = encode_request_header(RequestHeader(19, version, 4711, "admin")) + encode(
         request, version
     )
-    listener = Listener("PLAINTEXT", "127.0.0.1", 9092)
+    listener = ListenerName("PLAINTEXT")
     context = RequestContext(
         parts,
         listener,

@@ -8,8 +8,8 @@ import pytest
 from twisted.logger import capturedLogs, formatEvent
 
 from tests.cluster.controller_fixture import PORT, ControllerFixture, MemberSide, served
-from tests.cluster.test_lifecycle import MuteController, place
-from twisted_broker.cluster.lifecycle import BrokerState
+from tests.cluster.test_broker_lifecycle_manager import MuteController, place
+from twisted_broker.cluster.broker_lifecycle_manager import BrokerState
 
 MUTE_PORT = 9999
 
@@ -101,7 +101,7 @@ def test_a_silent_controller_gets_the_whole_time(fixture: ControllerFixture) -> 
     assert len(lines) == 21
     assert lines[10].startswith(
         "controlled shutdown: 1 partition(s) still to hand over; no controller answers, "
-        "waiting 10000 ms more"
+        "waiting up to 10000 ms more"
     )
     assert all("replog.controlled.shutdown.timeout.ms" in line for line in lines[1:])
     assert "1 partition(s) are not handed over" in lines[-1]
@@ -133,7 +133,7 @@ def test_asked_once_more(fixture: ControllerFixture) -> None:
     assert left.called and fixture.clock.seconds() == at
     assert [formatEvent(each) for each in told] == [
         (
-            "controlled shutdown: asked once more: this broker leaves without handing over 1 "
+            "controlled shutdown: second signal: this broker stops without handing over 1 "
             "partition(s)"
         )
     ]

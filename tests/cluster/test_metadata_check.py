@@ -7,10 +7,26 @@ from __future__ import annotations
 import pytest
 
 from tests.cluster.fixtures import Fixture, StalledWorker
-from twisted_broker.cluster.metadata_check import MetadataDamage, reach_of, read_mark
+from tests.replication.fixtures import batch, make_log
+from twisted_broker.cluster import controller
+from twisted_broker.cluster.metadata_check import (
+    Applied,
+    MetadataDamage,
+    check_logs,
+    check_metadata,
+    reach_of,
+    read_applied,
+    read_mark,
+)
 from twisted_broker.cluster.metadata_log import format_metadata
 from twisted_broker.cluster.snapshots import list_snapshots
-from twisted_broker.log.checkpoints import read_whole
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.checkpoints import (
+    HIGH_WATERMARK,
+    metadata_rows,
+    read_whole,
+    write_offsets,
+)
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 from twisted_broker.wire.records import iterate_batches
@@ -136,9 +152,68 @@ def test_a_lost_snapshot_is_refused() -> None:
     refused(fixture)
 
 
-def test_what_was_never_synced_may_be_torn_anywhere() -> None:
-    """A loss of power keeps any part of what was not synced: a bad batch above the mark is cut,
-    with good ones behind it.
+FIELDS = {"base offset": [0, 5, 7], "length": [8, 11], "leader epoch": [12, 14, 15]}
+"""positions in a batch that its CRC does not cover"""
+OUTSIDE_CRC = [(field, at) for field, positions in FIELDS.items() for at in positions]
+
+
+@pytest.mark.parametrize("bit", [0, 6])
+@pytest.mark.parametrize(("field", "at"), OUTSIDE_CRC)
+@pytest.mark.parametrize("row", [0, 1, 5, -2, -1])
+def test_a_flipped_bit_outside_the_crc_is_refused(row: int, field: str, at: int, bit: int) -> None:
+    """Invariant 3: also in the last batch; the LeaderChange that begins the epoch is the first."""
+    fixture = served()
+    position, offset = places(fixture.files, LOG)[row]
+    fixture.files.nodes[LOG].data[position + at] ^= 1 << bit
+    damage = refused(fixture)
+    assert (damage.path, damage.position, damage.offset) == (LOG, position, offset)
+
+
+@pytest.mark.parametrize("at", [0, 4, 6, 12, 13])
+@pytest.mark.parametrize("row", [0, 1, 5, -2, -1])
+def test_a_flipped_bit_outside_the_crc_poisons_nothing_that_is_known(row: int, at: int) -> None:
+    """What is known of damaged metadata is what the mark and the batches before the damage say:
+    no offset or epoch that nobody will ever reach.
+    """
+    fixture = served()
+    end, position = fixture.controller.log.end_offset, places(fixture.files, LOG)[row][0]
+    flip(fixture.files, LOG, position + at)
+    assert reach_of(fixture.files, DIRECTORY) <= (end, 1)
+    fixture.files.remove(MARK)
+    assert reach_of(fixture.files, DIRECTORY) <= (end, 1)
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_flipped_bit_in_the_mark_never_raises_it(bit: int) -> None:
+    """It would be an offset that the log never had."""
+    fixture = served()
+    end, content = fixture.controller.log.end_offset, fixture.files.nodes[MARK].data
+    for position in range(len(content)):
+        content[position] ^= 1 << bit
+        assert (read_mark(fixture.files, DIRECTORY) or 0) <= end
+        content[position] ^= 1 << bit
+    assert read_mark(fixture.files, DIRECTORY) == end
+
+
+def test_a_segment_that_a_snapshot_replaced_may_be_damaged() -> None:
+    """A crash left it behind. It is not looked at, and nothing behind it is lost."""
+    fixture = with_snapshot()
+    end, image = fixture.controller.log.end_offset, fixture.controller.image
+    left = f"{DIRECTORY}/{0:020d}.log"
+    assert not fixture.files.exists(left) and fixture.controller.log.log.log_start_offset > 0
+    old = served()
+    fixture.files.nodes[left] = old.files.nodes[LOG]
+    flip(fixture.files, left, 100)
+    again = fixture.open()
+    assert again.log.end_offset == end and again.log.replay().topics_by_name == image.topics_by_name
+
+
+@pytest.mark.parametrize("at", [5, 15, 40])
+def test_what_was_never_synced_may_be_torn_anywhere(
+    at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss of power keeps any part of what was not synced: a bad batch above the mark is
+    truncated, with good ones behind it, for nobody was told of them. It is said what went.
     """
     worker = StalledWorker()
     fixture = Fixture(worker).start()
@@ -148,10 +223,25 @@ def test_what_was_never_synced_may_be_torn_anywhere() -> None:
     for broker in (1, 2, 3):
         fixture.send("broker_registration", fixture.registration(broker, bytes([broker]) * 16), 4)
     torn = next(position for position, offset in places(fixture.files, LOG) if offset >= durable)
-    flip(fixture.files, LOG, torn + 40)
+    size = fixture.files.size(LOG)
+    flip(fixture.files, LOG, torn + at)
     assert read_mark(fixture.files, DIRECTORY) == durable
-    image = fixture.open().log.replay()
+    with pytest.raises(MetadataDamage, match="with good ones behind it"):
+        check_metadata(fixture.files, DIRECTORY, is_copy=True)  # all of a copy was committed
+    again = fixture.open().log
+    image = again.replay()
     assert image.offset == durable - 1 and not image.brokers
+    assert (again.torn.path, again.torn.position, again.torn.size) == (LOG, torn, size - torn)
+    assert fixture.files.size(LOG) == torn and again.end_offset == durable
+    said: list[str] = []
+    monkeypatch.setattr(
+        controller._logger, "warn", lambda text, **fields: said.append(text.format(**fields))
+    )
+    flip(fixture.files, LOG, fixture.files.size(LOG) - 1)  # as if it had not been synced either
+    fixture.files.remove(MARK)
+    fixture.restart()
+    (line,) = said
+    assert LOG in line and "never synced" in line
 
 
 @pytest.mark.parametrize(("row", "accepted"), [(-1, True), (-2, False), (3, False)])
@@ -200,3 +290,66 @@ def test_a_new_controllers_metadata_comes_before_its_id() -> None:
     format_metadata(files, "/data", "X", is_new=True)
     assert read_mark(files, DIRECTORY) == 0
     format_metadata(files, "/data", "X", is_new=False)
+
+
+def test_what_kafka_storage_format_made_is_no_lost_directory() -> None:
+    """The id is there before any metadata. Once a node ran on it, its metadata must be there."""
+    files = MemoryFileSystem()
+    files.make_directories("/data")
+    for name in ("meta.properties", "bootstrap.checkpoint", ".lock"):
+        files.open(f"/data/{name}", create=True)
+    with pytest.raises(MetadataDamage, match=r"cluster X is gone.*or remove .lock there"):
+        format_metadata(files, "/data", "X", is_new=False, was_started=True)
+    format_metadata(files, "/data", "X", is_new=False, was_started=False)
+    assert read_mark(files, DIRECTORY) == 0
+    files.make_directories("/kafkas/t-0")
+    with pytest.raises(MetadataDamage, match="cluster X is gone"):
+        format_metadata(files, "/kafkas", "X", is_new=False, was_started=False)
+
+
+def test_metadata_that_lies_in_another_directory_is_not_gone() -> None:
+    """`log.dirs` were put in another order."""
+    fixture = served()
+    fixture.files.make_directories("/first")
+    with pytest.raises(MetadataDamage, match=r"is in /data: put that first in log\.dirs") as caught:
+        format_metadata(fixture.files, "/first", "X", is_new=False, others=["/first", "/data"])
+    assert "gone" not in str(caught.value)
+
+
+def test_metadata_that_ends_below_what_the_node_applied_is_refused() -> None:
+    """A copy of yesterday is whole in itself: the checkpoints beside the logs contradict it; of
+    two directories the one that was not put back.
+    """
+    fixture = served()
+    end = fixture.controller.log.end_offset
+    path = "/more/replication-offset-checkpoint"
+    for directory, offset in (("/old", end - 3), ("/more", end)):
+        fixture.files.make_directories(directory)
+        rows = metadata_rows(offset) | {TopicPartition("t", 0): 1 << 40}
+        write_offsets(fixture.files, directory, HIGH_WATERMARK, rows)
+    applied = read_applied(fixture.files, ["/data", "/old", "/more"])
+    assert applied == (end, path)
+    assert check_metadata(fixture.files, DIRECTORY, False, applied).torn is None
+    with pytest.raises(MetadataDamage, match=f"ends at offset {end}, .* up to {end + 1} .{path}"):
+        check_metadata(fixture.files, DIRECTORY, False, Applied(end + 1, path))
+
+
+def test_logs_of_a_newer_leader_epoch_contradict_the_metadata() -> None:
+    """Where no checkpoint says how far it was applied. A leader-epoch checkpoint alone does not:
+    a flipped bit in one of a thousand stops no node.
+    """
+    fixture = served()
+    image = fixture.controller.image
+    topic = image.topics_by_name["t1"]
+    log = make_log(files=fixture.files, tp=TopicPartition("t1", 2), directory="/logs")
+    log.topic_id = topic.id
+    known = topic.partitions[2].leader_epoch
+    log.append_as_leader(batch(1), known, fixture.wall_ms)
+    check_logs(image, [log])
+    log.leader_epochs.assign(known + 3, log.log_end_offset)
+    check_logs(image, [log])
+    log.append_as_leader(batch(1), known + 3, fixture.wall_ms)
+    with pytest.raises(MetadataDamage, match=f"/logs/t1-2: .*epoch {known + 3},.*epoch {known} "):
+        check_logs(image, [log])
+    log.topic_id = b"another topic id"
+    check_logs(image, [log])

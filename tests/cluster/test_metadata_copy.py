@@ -10,18 +10,22 @@ import pytest
 from tests.cluster.controller_fixture import PORT, ControllerFixture, served
 from tests.cluster.fixtures import CLUSTER_ID
 from twisted_broker.cluster.metadata_check import read_mark
-from twisted_broker.cluster.metadata_copy import open_metadata_copy
-from twisted_broker.cluster.metadata_loader import MetadataRegression
+from twisted_broker.cluster.metadata_copy import MOST_STRAYS, SYNC_MS, open_metadata_copy
+from twisted_broker.cluster.metadata_loader import MetadataLoader, MetadataRegression
+from twisted_broker.cluster.metadata_recovery import Target, read_source, recover
 from twisted_broker.cluster.observer import MetadataObserver
-from twisted_broker.cluster.records import build_batch
-from twisted_broker.cluster.snapshots import list_snapshots
+from twisted_broker.cluster.records import batch_records, build_batch
+from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots, snapshot_bytes
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.checkpoints import read_whole
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
+from twisted_broker.log.meta_properties import MetaProperties, write_meta_properties
 from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.testing.sim.disk_faults import Crash
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
+from twisted_broker.wire.records import iterate_batches
 
 CONTROLLERS = "/data/__cluster_metadata-0"
 COPY = "/own/__cluster_metadata-0"
@@ -31,7 +35,9 @@ LOG = f"{COPY}/{0:020d}.log"
 class Follower:
     """An observer with a copy in `/own` of a disk of its own."""
 
-    def __init__(self, fixture: ControllerFixture, files: Any = None, **settings: str) -> None:
+    def __init__(
+        self, fixture: ControllerFixture, files: Any = None, unique: int = 7, **settings: str
+    ) -> None:
         self.fixture = fixture
         self.files = files if files is not None else MemoryFileSystem()
         self.files.make_directories("/own")
@@ -42,7 +48,7 @@ class Follower:
             InlineWorker(),
             "/own",
             fixture.now,
-            7,
+            unique,
             self.broken.append,
             self.warnings.append,
         )
@@ -189,8 +195,9 @@ def test_a_torn_tail_of_the_copy_is_fetched_again(fixture: ControllerFixture) ->
 def test_a_loss_of_power_takes_the_end_of_the_copy_and_no_more(
     fixture: ControllerFixture, seed: int
 ) -> None:
-    """Nothing was synced but what a snapshot covers: whatever is left opens without a fault, as
-    a prefix of the log.
+    """Nothing was synced but what a snapshot covers: what is left opens as a prefix of the log; or
+    it has a hole with good batches behind it, which a flipped bit may have made as well, and is
+    kept aside. Either way following goes on.
     """
     disk = SimDisk(seed)
     disk.make_directories("/own")
@@ -203,7 +210,9 @@ def test_a_loss_of_power_takes_the_end_of_the_copy_and_no_more(
         fixture.settle()
     member.observer.stop()
     again = Follower(fixture, disk.after_power_loss(keep=0.5))
-    assert again.told == ""
+    kept = [name for name in again.files.listdir("/own") if name.endswith("-stray")]
+    assert again.base.offset == -1 if again.told else not kept
+    assert [name for name in kept if name in again.told] == kept
     assert again.observer.image == fixture.controller.image and again.ended == []
 
 
@@ -258,8 +267,8 @@ def test_a_disk_that_fails_ends_the_copy_only(
 
 
 def test_a_copy_that_is_not_written_any_more_says_so_once(fixture: ControllerFixture) -> None:
-    """A batch that does not follow what is there, as behind a snapshot that ended within one: the
-    metadata is followed on, the disk is well, and one line says what becomes of the copy.
+    """A batch that does not follow what is there: the metadata is followed on, the disk is well,
+    and one line says what becomes of the copy.
     """
     member = Follower(fixture)
     end = member.copy.end_offset
@@ -272,6 +281,36 @@ def test_a_copy_that_is_not_written_any_more_says_so_once(fixture: ControllerFix
     assert member.observer.image == fixture.controller.image
     assert member.broken == member.ended == [] and member.copy.end_offset == end
     member.stop()
+
+
+def test_a_snapshot_that_ends_within_a_batch(fixture: ControllerFixture) -> None:
+    """Old controllers wrote such: the copy begins with that batch, whole, as Kafka's followers do;
+    a restart counts only what the snapshot does not hold, and following goes on.
+    """
+    end = fixture.controller.log.end_offset
+    create(fixture, "u", 3)
+    log = log_of(fixture.files, CONTROLLERS)
+    straddling = next(each for each in iterate_batches(log) if each.base_offset == end)
+    assert straddling.last_offset > end
+    loader = MetadataLoader()
+    loader.batches(log[: straddling.offset], end)
+    image = loader.image.apply(batch_records(straddling)[:2], end + 1, 1, 0)[0]
+    snapshot = SnapshotId(end + 2, 1)
+    files = MemoryFileSystem()
+    files.make_directories("/own")
+    copy, _, _ = open_metadata_copy(files, InlineWorker(), "/own", fixture.now, 7)
+    copy.install(b"".join(snapshot_bytes(image, 0)), snapshot)
+    copy.append(log[straddling.offset :])
+    assert copy.failed is None and copy.end_offset == fixture.controller.log.end_offset
+    copy.finish()
+    again = Follower(fixture, files)
+    assert again.base == fixture.controller.image and again.told == ""
+    assert again.ended == [] and again.observer.image == fixture.controller.image
+    again.stop()
+    write_meta_properties(files, "/own", MetaProperties(CLUSTER_ID, 2, b"c" * 16))
+    source = read_source(files, "/own")
+    assert source.image == fixture.controller.image
+    recover(files, source, Target("/new", node_id=1), 0, Random(1).randbytes)
 
 
 def test_within_a_transaction_no_snapshot_is_written(fixture: ControllerFixture) -> None:
@@ -294,6 +333,120 @@ def test_within_a_transaction_no_snapshot_is_written(fixture: ControllerFixture)
     log.sync()
     fixture.pass_time(1.0)
     assert "held" in again.observer.image.topics_by_name
+
+
+@pytest.mark.parametrize("position", [0, 7, 8, 15, 40])
+def test_a_flipped_bit_above_the_mark_is_damage(fixture: ControllerFixture, position: int) -> None:
+    """The mark of a copy lags behind its end, and all of it was committed: good batches behind a
+    bad one are no torn tail, whichever field the bit is in (base offset, length, leader epoch).
+    """
+    member = Follower(fixture)
+    member.observer.stop()
+    assert read_mark(member.files, COPY) == 0
+    data = member.files.nodes[LOG].data
+    third = [batch.offset for batch in iterate_batches(bytes(data))][2]
+    data[third + position] ^= 1
+    damaged = bytes(data)
+    again = member.again()
+    aside = f"__cluster_metadata-0.{7:032x}-stray"
+    assert aside in again.told and f"at byte {third}" in again.told
+    assert bytes(again.files.nodes[f"/own/{aside}/{0:020d}.log"].data) == damaged
+    assert again.observer.image == fixture.controller.image and again.ended == []
+
+
+@pytest.mark.parametrize("at", [12, 14, 15])
+def test_a_flipped_epoch_at_the_very_end_is_not_believed(
+    fixture: ControllerFixture, at: int
+) -> None:
+    """No batch follows the LeaderChange, and a copy has no quorum-state: the leader-epoch
+    checkpoint contradicts it. Believed, every controller would lead an older epoch for ever.
+    """
+    member = Follower(fixture)
+    fixture.crash()
+    member.observer.stop()
+    fixture.controller = fixture.open()
+    fixture.controller.log.replay()
+    fixture.controller.log.begin_epoch()
+    newest = log_of(fixture.files, CONTROLLERS)[len(log_of(member.files, COPY)) :]
+    member.copy.append(newest)
+    assert [batch.is_control for batch in iterate_batches(newest)] == [True]
+    data = member.files.nodes[LOG].data
+    last = [batch.offset for batch in iterate_batches(bytes(data))][-1]
+    data[last + at] ^= 0b100
+    again = member.again()
+    assert again.base.epoch == 1 and again.copy.floor.epoch <= 1
+    assert again.observer.leader_epoch <= 1
+    again.stop()
+
+
+def test_the_mark_moves_while_records_come(fixture: ControllerFixture) -> None:
+    """Not only at a clean stop: a copy that was killed is known to have gone as far."""
+    member = Follower(fixture)
+    create(fixture, "u")
+    fixture.settle()
+    end = member.copy.end_offset
+    assert read_mark(member.files, COPY) == 0
+    fixture.pass_time(SYNC_MS / 1000)
+    fixture.join(7)
+    fixture.settle()
+    assert end < (read_mark(member.files, COPY) or 0) <= member.copy.end_offset
+
+
+def test_the_mark_moves_with_a_snapshot(fixture: ControllerFixture) -> None:
+    member = Follower(fixture, metadata_log_max_record_bytes_between_snapshots="1000")
+    create(fixture, "u", 30)
+    fixture.settle()
+    (snapshot,) = list_snapshots(member.files, COPY)
+    assert read_mark(member.files, COPY) == snapshot.end_offset > 0
+
+
+def test_the_newest_damaged_copies_are_kept(fixture: ControllerFixture) -> None:
+    """A disk that rots does not fill up with them; a controller's log is not one of them."""
+    member = Follower(fixture).stop()
+    own = f"/own/__cluster_metadata-0.{99:032x}-stray"
+    member.files.make_directories(own)
+    member.files.open(f"{own}/quorum-state", create=True)
+    for number in range(MOST_STRAYS + 2):
+        member.files.nodes[LOG].data[200] ^= 1
+        create(fixture, f"u{number}")
+        again = Follower(fixture, member.files, unique=number).stop()
+        assert f"{number:032x}-stray" in again.told
+    kept = {name for name in member.files.listdir("/own") if name.endswith("-stray")}
+    newest = range(2, MOST_STRAYS + 2)
+    assert kept == {f"__cluster_metadata-0.{each:032x}-stray" for each in (*newest, 99)}
+
+
+@pytest.mark.parametrize("keep", [0.0, 1.0])
+def test_a_crash_while_a_damaged_copy_is_replaced_forgets_nothing(
+    fixture: ControllerFixture, keep: float
+) -> None:
+    """At whatever operation: the next start knows how far it went, or finds it damaged again."""
+
+    def damaged(crash_at: int | None = None) -> SimDisk:
+        disk = SimDisk(1, crash_at=crash_at)
+        disk.make_directories("/own")
+        for path in sorted(member.files.directories):
+            disk.make_directories(path)
+        for path, node in member.files.nodes.items():
+            disk.open(path, create=True).write_at(0, (bytes(node.data),))
+        disk.sync_all()
+        return disk
+
+    member = Follower(fixture).stop()
+    reached = member.copy.end_offset
+    member.files.nodes[LOG].data[200] ^= 1
+    whole = damaged()
+    before = whole.operations
+    opened = open_metadata_copy(whole, InlineWorker(), "/own", fixture.now, 7)
+    assert opened[0].floor.end_offset == reached
+    for at in range(before, whole.operations):
+        disk = damaged(crash_at=at)
+        with pytest.raises(Crash):
+            open_metadata_copy(disk, InlineWorker(), "/own", fixture.now, 7)
+        left = disk.after_power_loss(keep)
+        copy, _, _ = open_metadata_copy(left, InlineWorker(), "/own", fixture.now, 8)
+        assert copy.floor.end_offset == reached
+        assert not left.is_directory(f"{COPY}.new")
 
 
 def test_a_clean_end_marks_all_of_it(fixture: ControllerFixture) -> None:

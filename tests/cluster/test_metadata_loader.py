@@ -97,6 +97,32 @@ def test_a_snapshot_takes_the_place_of_the_log() -> None:
     assert (loader.fetch_offset, loader.last_epoch, names(loader)) == (10, 1, ["t1", "t2"])
 
 
+def test_a_batch_that_a_snapshot_ends_within_counts_from_there() -> None:
+    """Snapshots of old controllers may: a change of leader that is applied twice would give an
+    epoch that nobody leads.
+    """
+    placed = records.PartitionRecord(
+        partition_id=0, topic_id=topic(0).topic_id, replicas=[1, 2], isr=[1, 2], leader=1
+    )
+    change = records.PartitionChangeRecord(partition_id=0, topic_id=topic(0).topic_id, leader=2)
+    level = records.FeatureLevelRecord(name="metadata.version", feature_level=30)
+    whole = MetadataLoader()
+    first, second = batch(0, level, topic(0), placed), batch(3, change, topic(1), topic(2))
+    whole.batches(first + second + batch(6, topic(3)), 7)
+    within = MetadataLoader()
+    within.batches(first, 3)
+    image = within.image.apply([change], 3, 1, 1000)[0]
+    within.snapshot(b"".join(snapshot_bytes(image, 0)), SnapshotId(4, 1))
+    within.batches(second + batch(6, topic(3)), 7)
+    assert within.image.topics_by_id == whole.image.topics_by_id
+    within.compare_last()
+    assert within.fetch_offset == 6
+    within.snapshot(b"".join(snapshot_bytes(image, 0)), SnapshotId(4, 1))
+    within.batches(second, 6)
+    within.compare_last()
+    assert within.fetch_offset == 6, "a leader that has only the snapshot could not give it again"
+
+
 def test_divergence_above_what_was_applied_drops_only_that() -> None:
     """KRAFT 3.2: truncated above the high watermark."""
     loader = MetadataLoader()

@@ -12,8 +12,12 @@ import pytest
 
 from tests.cluster.fixtures import Fixture, StalledWorker
 from twisted_broker.cluster import metadata_log, metadata_store
-from twisted_broker.cluster.metadata_check import MetadataDamage
-from twisted_broker.cluster.quorum_state import read_quorum_state
+from twisted_broker.cluster.metadata_check import MetadataDamage, make_mark
+from twisted_broker.cluster.quorum_state import (
+    QuorumState,
+    read_quorum_state,
+    write_quorum_state,
+)
 from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots
 from twisted_broker.log.checkpoints import read_whole
 from twisted_broker.log.filesystem import OsFileSystem
@@ -178,6 +182,34 @@ def test_an_epoch_that_was_begun_is_never_led_again(fixture: Fixture) -> None:
     assert state is not None and state.leader_epoch == seen + 1
     fixture.restart()
     assert fixture.controller.epoch == seen + 2
+
+
+@pytest.mark.parametrize("leader", [None, 3])
+def test_what_this_node_never_led_is_not_led(fixture: Fixture, leader: int | None) -> None:
+    """A broker's copy has no quorum-state; a voter's names another leader: both may lack what was
+    committed. Nothing is changed, and the line says what to do.
+    """
+    fixture.join(1)
+    fixture.files.remove(f"{DIRECTORY}/quorum-state")
+    if leader is not None:
+        write_quorum_state(fixture.files, DIRECTORY, QuorumState(leader, 1))
+    before = {path: bytes(node.data) for path, node in fixture.files.nodes.items()}
+    with pytest.raises(
+        MetadataDamage,
+        match=r"without the role controller.*recover --from /data --to /data` --move-aside",
+    ):
+        fixture.open()
+    assert {path: bytes(node.data) for path, node in fixture.files.nodes.items()} == before
+
+
+def test_what_founding_makes_is_led(fixture: Fixture) -> None:
+    """Until the first record nothing says who leads: at whatever step a crash comes."""
+    for name in list(fixture.files.listdir(DIRECTORY)):
+        fixture.files.remove(f"{DIRECTORY}/{name}")
+    make_mark(fixture.files, DIRECTORY, 0)
+    fixture.open().log.log.close()
+    assert f"{0:020d}.log" in fixture.files.listdir(DIRECTORY)
+    assert fixture.restart().controller.epoch == 1
 
 
 def test_the_bootstrap_is_one_transaction_in_one_batch(fixture: Fixture) -> None:

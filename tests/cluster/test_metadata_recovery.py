@@ -28,6 +28,7 @@ from twisted_broker.log.meta_properties import (
     write_meta_properties,
 )
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
+from twisted_broker.wire.records import iterate_batches
 
 NAME = "__cluster_metadata-0"
 LOG = f"{0:020d}.log"
@@ -172,6 +173,63 @@ def test_a_damaged_source_is_not_taken() -> None:
     fixture.files.make_directories("/nothing")
     with pytest.raises(CannotRecover, match="holds no metadata"):
         read_source(fixture.files, "/nothing")
+
+
+@pytest.mark.parametrize("at", [5, 15, 40])
+def test_a_copy_that_ends_in_damage_above_its_mark_is_not_taken_without_a_word(at: int) -> None:
+    """A copy's mark lags: what lies behind the damage was committed. It is used up to there only
+    when that is wanted.
+    """
+    fixture = full()
+    copied(fixture, "/broker")
+    log = fixture.files.nodes[f"/broker/{NAME}/{LOG}"].data
+    fixture.files.remove(f"/broker/{NAME}/replication-offset-checkpoint")
+    place = [batch.offset for batch in iterate_batches(bytes(log))][5]
+    log[place + at] ^= 1
+    with pytest.raises(CannotRecover, match=f"{LOG} at byte {place} .*--up-to-damage"):
+        read_source(fixture.files, "/broker")
+    source = read_source(fixture.files, "/broker", up_to_damage=True)
+    assert len(b"".join(source.batches)) == place and f"at byte {place}" in source.damage
+    run(fixture.files, source)
+    controller_at(fixture, "/new")
+    assert fixture.controller.image.features == source.image.features != {}
+
+
+def test_a_torn_tail_of_a_source_is_named() -> None:
+    """It cannot be told from a flipped bit in the last batch."""
+    fixture = full()
+    copied(fixture, "/broker")
+    assert read_source(fixture.files, "/broker").damage == ""
+    fixture.files.remove(f"/broker/{NAME}/replication-offset-checkpoint")
+    log = fixture.files.nodes[f"/broker/{NAME}/{LOG}"].data
+    place = [batch.offset for batch in iterate_batches(bytes(log))][-1]
+    log[-1] ^= 1
+    source = read_source(fixture.files, "/broker")
+    assert (
+        f"{LOG} at byte {place}" in source.damage and f"{len(log) - place} bytes" in source.damage
+    )
+
+
+def test_the_id_is_there_before_the_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash in between must leave no metadata that seems to be of no cluster."""
+    fixture = full()
+    copied(fixture, "/broker")
+    source = read_source(fixture.files, "/broker")
+    rename = fixture.files.rename
+
+    def crash(source: str, target: str) -> None:
+        if target == f"/new/{NAME}":
+            raise OSError("the power is gone")
+        rename(source, target)
+
+    monkeypatch.setattr(fixture.files, "rename", crash)
+    with pytest.raises(OSError, match="power"):
+        run(fixture.files, source)
+    found = read_meta_properties(fixture.files, "/new")
+    assert found is not None and found.cluster_id == CLUSTER_ID
+    monkeypatch.undo()
+    run(fixture.files, source)
+    controller_at(fixture, "/new")
 
 
 def test_a_target_that_is_not_empty_is_refused_or_kept() -> None:

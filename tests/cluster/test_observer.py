@@ -8,10 +8,12 @@ import pytest
 from twisted.internet.protocol import Factory, Protocol
 
 from tests.cluster.controller_fixture import PORT, ControllerFixture, MemberSide, served
-from twisted_broker.cluster import metadata_fetch
 from twisted_broker.cluster import observer as observer_module
+from twisted_broker.cluster import raft_requests
+from twisted_broker.cluster.metadata_loader import MetadataRegression
 from twisted_broker.cluster.observer import MetadataObserver
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
+from twisted_broker.wire.messages.cluster import ReplicaState
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 from twisted_broker.wire.records import BatchBuilder
 
@@ -97,10 +99,10 @@ def test_a_snapshot_comes_in_pieces(monkeypatch: pytest.MonkeyPatch, piece: int)
     fixture.advance(0.5)
     (snapshot,) = fixture.controller.log.snapshots
     asked: list[int] = []
-    read = metadata_fetch.MetadataReaders._read_piece
-    monkeypatch.setattr(metadata_fetch, "MAX_SNAPSHOT_BYTES", piece)
+    read = raft_requests.RaftRequests._read_piece
+    monkeypatch.setattr(raft_requests, "MAX_SNAPSHOT_BYTES", piece)
     monkeypatch.setattr(
-        metadata_fetch.MetadataReaders,
+        raft_requests.RaftRequests,
         "_read_piece",
         lambda self, *rest: (asked.append(rest[2]), read(self, *rest))[1],
     )
@@ -224,3 +226,80 @@ def test_stopping_leaves_nothing_behind(fixture: ControllerFixture) -> None:
     quiet.settle()
     assert len(member.deltas) == heard
     assert len(quiet.clock.getDelayedCalls()) == timers and not quiet.factory.connections
+
+
+class StaleVoter:
+    """Answers for a controller as a voter that is cut off: it names a leader of an older epoch."""
+
+    def __init__(self, fixture: ControllerFixture, voters: list[int], leads: bool) -> None:
+        self.fixture, self.voters, self.leads, self.asked = fixture, voters, leads, 0
+        readers: Any = fixture.controller.raft_requests
+        self.real = readers.fetch, readers.describe
+        readers.fetch, readers.describe = self.fetch, self.describe
+
+    def stop(self) -> None:
+        readers: Any = self.fixture.controller.raft_requests
+        readers.fetch, readers.describe = self.real
+
+    async def fetch(self, request: Any, version: int) -> Any:
+        self.asked += 1
+        response = await self.real[0](request, version)
+        answer = response.responses[0].partitions[0]
+        answer.error_code, answer.records = ErrorCode.UNKNOWN_LEADER_EPOCH, None
+        answer.current_leader.leader_epoch = 1
+        answer.current_leader.leader_id = 1 if self.leads else 3
+        return response
+
+    def describe(self, request: Any, version: int) -> Any:
+        response = self.real[1](request, version)
+        found = response.topics[0].partitions[0]
+        found.leader_epoch = 1
+        found.current_voters = [ReplicaState(replica_id=voter) for voter in self.voters]
+        if not self.leads:
+            found.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return response
+
+
+def in_a_later_epoch(fixture: ControllerFixture) -> MemberSide:
+    member = MemberSide(fixture, 2).follow()
+    fixture.crash()
+    fixture.restart()
+    fixture.serve()
+    fixture.pass_time(5.0)
+    assert member.observer.leader_epoch == 2
+    return member
+
+
+@pytest.mark.parametrize(("voters", "leads"), [([1, 2, 3], True), ([1], False), ([3], False)])
+def test_a_voter_that_is_cut_off_contradicts_nothing(
+    fixture: ControllerFixture, voters: list[int], leads: bool
+) -> None:
+    """Invariant 5: with one bootstrap address as well. It names an old leader, or leads itself
+    without the others; the broker goes on with what it has, and follows when it is back.
+    """
+    member = in_a_later_epoch(fixture)
+    voter = StaleVoter(fixture, voters, leads)
+    fixture.pass_time(60.0)
+    assert member.ended == [] and voter.asked > 10
+    voter.stop()
+    fixture.join(7)
+    fixture.pass_time(5.0)
+    assert member.observer.image == fixture.controller.image and member.ended == []
+
+
+def test_a_quorum_of_one_that_leads_an_older_epoch_is_heard_first(
+    fixture: ControllerFixture,
+) -> None:
+    """Invariant 5: an hour of silence between two answers is no evidence."""
+    member = in_a_later_epoch(fixture)
+    StaleVoter(fixture, [1], True)
+    fixture.pass_time(3.0)
+    fixture.factory.close_all()
+    fixture.port.stopListening()
+    fixture.pass_time(3600.0)
+    fixture.serve()
+    fixture.pass_time(3.0)
+    assert member.ended == []
+    fixture.pass_time(10.0)
+    (error,) = member.ended
+    assert isinstance(error, MetadataRegression) and "older epoch" in str(error)

@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twisted_broker.cluster.placement import StripedPlacer, check_manual, default_directory
+from twisted_broker.cluster.placement import (
+    StripedReplicaPlacer,
+    check_manual_assignment,
+    default_directory,
+)
 from twisted_broker.image.entries import UNASSIGNED, BrokerRegistration
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -40,7 +44,7 @@ def test_every_assignment_is_one(
     """
     brokers = [broker(number, rack, fenced) for number, (rack, fenced) in enumerate(shape)]
     live = {each.id for each in brokers if not each.fenced}
-    placer = StripedPlacer(brokers, Random(seed))
+    placer = StripedReplicaPlacer(brokers, Random(seed))
     if not live or factor > len(brokers):
         with pytest.raises(BrokerError) as caught:
             placer.place(factor)
@@ -56,7 +60,9 @@ def test_leaders_and_replicas_are_even_over_a_round() -> None:
     """Invariant 2: over as many partitions as brokers, each broker leads once and holds as many
     replicas as each other.
     """
-    placer = StripedPlacer([broker(number, f"r{number % 3}") for number in range(6)], Random(3))
+    placer = StripedReplicaPlacer(
+        [broker(number, f"r{number % 3}") for number in range(6)], Random(3)
+    )
     placed = [placer.place(3) for _ in range(6)]
     assert Counter(replicas[0] for replicas in placed) == dict.fromkeys(range(6), 1)
     assert Counter(node for replicas in placed for node in replicas) == dict.fromkeys(range(6), 3)
@@ -65,7 +71,9 @@ def test_leaders_and_replicas_are_even_over_a_round() -> None:
 def test_replicas_lie_in_different_racks() -> None:
     """RL 8.5: as many racks as replicas: no rack holds two."""
     racks = {number: f"r{number % 3}" for number in range(9)}
-    placer = StripedPlacer([broker(number, rack) for number, rack in racks.items()], Random(5))
+    placer = StripedReplicaPlacer(
+        [broker(number, rack) for number, rack in racks.items()], Random(5)
+    )
     for _ in range(30):
         assert len({racks[node] for node in placer.place(3)}) == 3
 
@@ -74,7 +82,7 @@ def test_a_live_broker_comes_before_a_fenced_one_of_its_rack() -> None:
     """Invariant 3: with one rack, fenced brokers get a replica only when the live ones are used
     up.
     """
-    placer = StripedPlacer([broker(0), broker(1), broker(2, fenced=True)], Random(1))
+    placer = StripedReplicaPlacer([broker(0), broker(1), broker(2, fenced=True)], Random(1))
     assert all(2 not in placer.place(2) for _ in range(10))
     assert all(placer.place(3)[2] == 2 for _ in range(10))
 
@@ -83,7 +91,7 @@ def test_cordoned_brokers_get_nothing_new() -> None:
     """KIP-1066: a broker all of whose directories are cordoned takes no new replica, and does
     not count.
     """
-    placer = StripedPlacer([broker(0), broker(1, cordoned=(bytes([1]) * 16,))], Random(1))
+    placer = StripedReplicaPlacer([broker(0), broker(1, cordoned=(bytes([1]) * 16,))], Random(1))
     assert [placer.place(1) for _ in range(3)] == [[0]] * 3
     with pytest.raises(BrokerError):
         placer.place(2)
@@ -95,7 +103,7 @@ def test_cordoned_brokers_get_nothing_new() -> None:
 def test_manual_assignments_that_cannot_be(replicas: list[int], factor: int | None) -> None:
     """RL 8.5: empty, double, unknown, or of another length than the other partitions'."""
     with pytest.raises(BrokerError) as caught:
-        check_manual(replicas, {1, 2}, factor)
+        check_manual_assignment(replicas, {1, 2}, factor)
     assert caught.value.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 

@@ -287,7 +287,7 @@ class Moving(Three):
         log = self.log(number)
         found: list[bytes | None] = []
         while log.log_start_offset + len(found) < log.log_end_offset:
-            data = log.read(log.log_start_offset + len(found), 1 << 20, log.log_end, True)
+            data = log.read(log.log_start_offset + len(found), 1 << 20, log.segments.log_end, True)
             found += [
                 record.value
                 for each in iterate_batches(data.slice.read())

@@ -210,6 +210,6 @@ def test_no_bytes_do_more_than_be_malformed(key, value):
 
 def test_reading_records_needs_no_reactor():
     """Ring 0: the records and the core import nothing of Twisted."""
-    modules = "twisted_broker.coordinator.group_requests, twisted_broker.coordinator.offsets"
+    modules = "twisted_broker.coordinator.group_requests, twisted_broker.coordinator.group_offsets"
     program = f"import sys, {modules}; sys.exit(any(m.startswith('twisted.') for m in sys.modules))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

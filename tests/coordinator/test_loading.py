@@ -17,6 +17,7 @@ from twisted_broker import turns
 from twisted_broker.coordinator import coordinator_loader
 from twisted_broker.coordinator.coordinator_loader import RECORDS_PER_STEP, load_steps
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard
+from twisted_broker.coordinator.group_offsets import GroupOffsets
 from twisted_broker.coordinator.group_records import (
     CommittedOffset,
     GroupSnapshot,
@@ -29,7 +30,6 @@ from twisted_broker.coordinator.group_records import (
     read_record,
 )
 from twisted_broker.coordinator.offset_metadata_manager import OffsetToCommit
-from twisted_broker.coordinator.offsets import GroupOffsets
 from twisted_broker.wire.compression import GZIP
 from twisted_broker.wire.control_batch import build_end_marker
 from twisted_broker.wire.errors import BrokerError

@@ -8,10 +8,11 @@ from twisted.internet.defer import Deferred, succeed
 from tests.coordinator.test_group_coordinator import now, waiting
 from tests.replication.fixtures import Fixture, at, follower, registration
 from twisted_broker.coordinator.coordinator_context import OFFSETS_TOPIC, AppendUndecided
+from twisted_broker.coordinator.coordinator_publisher import build_group_coordinator
 from twisted_broker.coordinator.group_coordinator import GroupCoordinator
 from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.coordinator.offset_metadata_manager import CommitRequest, OffsetToCommit
-from twisted_broker.coordinator.offsets_store import ReplicaOffsetsStore, group_coordinator
+from twisted_broker.coordinator.offsets_store import ReplicaOffsetsStore
 from twisted_broker.image.metadata_image import MetadataDelta
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome
@@ -30,7 +31,7 @@ class Broker(Fixture):
     def __init__(self, **settings: str) -> None:
         super().__init__(**settings)
         self.subscribers: list = []
-        self.groups: GroupCoordinator = group_coordinator(
+        self.groups: GroupCoordinator = build_group_coordinator(
             self.runtime,
             self.config,
             self.replicas,

@@ -116,3 +116,10 @@ def create_topic(
     request = topics.CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
     answer = ask(address, request, topics.CreateTopicsResponse, 5, timeout=15)
     return int(answer.topics[0].error_code)
+
+
+def delete_topic(address: Address, name: str) -> int:
+    """The error code: 0, or 3 where it is gone already."""
+    request = topics.DeleteTopicsRequest(topic_names=[name], timeout_ms=10_000)
+    answer = ask(address, request, topics.DeleteTopicsResponse, 4, timeout=15)
+    return int(answer.responses[0].error_code)

@@ -11,7 +11,7 @@ they say of themselves past the relays.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,15 @@ _SETTINGS = {
 class Cluster:
     """Three brokers and their controller. Use as a context."""
 
-    def __init__(self, directory: Path, relays: Relays, combined: bool = False) -> None:
-        self.relays, self.combined = relays, combined
+    def __init__(
+        self,
+        directory: Path,
+        relays: Relays,
+        combined: bool = False,
+        more: Mapping[str, str] | None = None,
+    ) -> None:
+        """`more`: settings of the brokers."""
+        self.relays, self.combined, self._more = relays, combined, dict(more or {})
         self.nodes: dict[str, Node] = {}
         controller = "1" if combined else CONTROLLER
         self.controller_port = relays.front(controller)
@@ -73,11 +80,15 @@ class Cluster:
                 [*(f"{listener}://{host}:{port}" for listener, port in ports.items()), *own]
             )
 
-        settings = _SETTINGS | {
-            "node.id": name,
-            "listeners": listeners(BEHIND),
-            "advertised.listeners": listeners(FRONT),
-        }
+        settings = (
+            _SETTINGS
+            | self._more
+            | {
+                "node.id": name,
+                "listeners": listeners(BEHIND),
+                "advertised.listeners": listeners(FRONT),
+            }
+        )
         settings["process.roles"] = "broker,controller" if is_controller else "broker"
         if not is_controller:
             settings["controller.quorum.bootstrap.servers"] = f"{FRONT}:{self.controller_port}"
@@ -141,9 +152,11 @@ class Cluster:
 
     # what it says of itself
 
-    def create_topic(self, topic: str, partitions: int) -> None:
+    def create_topic(
+        self, topic: str, partitions: int, settings: Mapping[str, str] | None = None
+    ) -> None:
         def is_made() -> bool:
-            return create_topic(self.brokers[0].address, topic, partitions, 3, {}) in (
+            return create_topic(self.brokers[0].address, topic, partitions, 3, settings or {}) in (
                 0,
                 _TOPIC_EXISTS,
             )

@@ -6,8 +6,8 @@ were told.
 2. A round is over when every partition is led and in sync everywhere, every producer has been
    acknowledged something that it sent after the healing, and every consumer has come past where the
    log ended then.
-3. The verdict: no anomaly, a fresh reader finds it all, and the replicas are equal, byte for byte,
-   up to their ends.
+3. The verdict: no anomaly, a fresh reader finds it all, the replicas are equal, byte for byte, up
+   to their ends, and no turn of a reactor was too long (`slow_turns.py`).
 4. A group's member may stay away for good, whoever the broker is: confluent-kafka's when all
    brokers die during a rebalance (librdkafka issue 4884 and its kin), kafka-python's (3.0.12) as it
    joins on a busy machine, under Apache Kafka 4.3.1 as well. One that does is replaced after
@@ -28,6 +28,7 @@ from tests.faults.cluster import BROKERS, Cluster, ways
 from tests.faults.kinds import KINDS, Scene
 from tests.faults.node import PATIENCE_SECONDS
 from tests.faults.relay import CLIENTS, Relays
+from tests.faults.slow_turns import slow_turns, too_slow
 from tests.faults.summary import Summary, plan
 from twisted_broker.cli.verify import PARTITION
 from twisted_broker.cli.verify_replicas import Replica, verify_replicas
@@ -79,6 +80,7 @@ class Run:
                     and self._is_fine("the end", self._read_all)
                 )
                 self._judge(healthy)
+                self._judge_turns()
                 if healthy and self._is_fine("the stop", self.cluster.stop_all):
                     self._compare()
         return self.summary
@@ -221,6 +223,14 @@ class Run:
             len(records) for poll in history.polls for records in poll.records.values()
         )
         self.summary.replaced = self.client_processes.replaced
+
+    def _judge_turns(self) -> None:
+        """What SIGSTOP took does not count, so only what the processor worked does."""
+        self.summary.problems += [
+            f"node {node.name}: a turn of the reactor of {each}"
+            for node in self.cluster.nodes.values()
+            for each in too_slow(slow_turns(node.log), is_idle=False)[:_SHOWN]
+        ]
 
     def _compare(self) -> None:
         """The replicas, as they lie on disk: up to the high watermark, and that no log goes on

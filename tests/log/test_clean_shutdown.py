@@ -13,8 +13,8 @@ from tests.log.test_log_manager import World, create, failure, fill
 from tests.memory_broker import MemoryBroker
 from twisted_broker import broker as composition
 from twisted_broker.cluster import metadata_log
+from twisted_broker.cluster.broker_lifecycle_manager import BrokerLifecycleManager
 from twisted_broker.cluster.controller import Controller
-from twisted_broker.cluster.lifecycle import BrokerLifecycle
 from twisted_broker.log import checkpoints
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.net.listeners import OpenListeners
@@ -61,13 +61,13 @@ def test_the_registration_carries_it(monkeypatch: pytest.MonkeyPatch) -> None:
     order, -1 after a kill.
     """
     told: list[int] = []
-    real = BrokerLifecycle.start
+    real = BrokerLifecycleManager.start
 
-    def start(self: BrokerLifecycle, *arguments: Any) -> None:
+    def start(self: BrokerLifecycleManager, *arguments: Any) -> None:
         told.append(arguments[-1])
         real(self, *arguments)
 
-    monkeypatch.setattr(BrokerLifecycle, "start", start)
+    monkeypatch.setattr(BrokerLifecycleManager, "start", start)
     house = MemoryBroker().start()
     epoch = house.broker.parts.metadata.image.brokers[1].epoch
     house.stop()
@@ -122,10 +122,10 @@ _STEPS: dict[str, tuple[Any, str]] = {
     "the parts of the broker": (composition.Broker, "_controllers"),
     "the broker's port": (OpenListeners, "open"),
     "the addresses": (composition.Broker, "_set_advertised_listeners"),
-    "registration": (BrokerLifecycle, "start"),
+    "registration": (BrokerLifecycleManager, "start"),
     "the first roles": (composition.Broker, "_take_delta"),
-    "the fence": (BrokerLifecycle, "ready_to_unfence"),
-    "letting clients in": (OpenListeners, "let_in"),
+    "the fence": (BrokerLifecycleManager, "ready_to_unfence"),
+    "letting clients in": (OpenListeners, "start_accepting"),
 }
 
 
@@ -153,13 +153,13 @@ def test_a_start_that_fails_anywhere_keeps_the_places_in_isr_and_elr(
             failing.start()
     again = MemoryBroker(house.files)
     told: list[tuple[int, int]] = []
-    start = BrokerLifecycle.start
+    start = BrokerLifecycleManager.start
 
-    def noted(self: BrokerLifecycle, *arguments: Any) -> None:
+    def noted(self: BrokerLifecycleManager, *arguments: Any) -> None:
         told.append((arguments[-1], again.broker.parts.controller.image.brokers[1].epoch))
         start(self, *arguments)
 
-    monkeypatch.setattr(BrokerLifecycle, "start", noted)
+    monkeypatch.setattr(BrokerLifecycleManager, "start", noted)
     again.start()
     ((previous, known),) = told
     assert previous == known

@@ -61,7 +61,7 @@ def reopened(disk: SimDisk, settings: LogConfig = SMALL, recovery_point: int = 0
     assert (
         log.log_start_offset <= log.last_stable_offset <= log.high_watermark <= log.log_end_offset
     )
-    assert log.recovery_point <= log.log_end_offset
+    assert log.durability.recovery_point <= log.log_end_offset
     check_indexes(log)
     before = contents(disk)
     again = open_log(disk, settings=settings, recovery_point=recovery_point)
@@ -373,7 +373,7 @@ def test_nothing_below_the_recovery_point_is_ever_lost(seed: int) -> None:
             if not worker.stalled:
                 worker.resume()
             clock.advance(rng.randrange(10) / 1000)
-        point = log.recovery_point
+        point = log.durability.recovery_point
         durable = [one.to_bytes() for one in all_batches(log) if one.last_offset < point]
         epochs = [entry for entry in log.leader_epochs.entries() if entry[1] < point]
         left = disk.after_power_loss(keep=rng.random())
@@ -457,7 +457,7 @@ def test_a_failed_sync_is_not_retried() -> None:
     disk.faults.append(Fault(errno.EIO, "sync", times=1))
     log.durability.flush()
     clock.pump([0, 0, 0])
-    assert log.failed is not None and log.recovery_point == 0
+    assert log.failed is not None and log.durability.recovery_point == 0
     with pytest.raises(LogDirFailure):
         log.append_as_leader(batch(10), 0, NOW_MS)
 
@@ -477,7 +477,7 @@ def test_a_stalled_sync_blocks_nobody() -> None:
         assert slice_bytes(log.read(number, 1))
     log.truncate_to(45, NOW_MS)
     assert len(log.segments) > 3 and 0 < worker.waiting <= 2  # one sync, one write of the epochs
-    assert log.recovery_point == 0 and "sync" not in {
+    assert log.durability.recovery_point == 0 and "sync" not in {
         operation for operation, _ in disk.history[5:] if _.endswith(".log")
     }
     worker.resume()
@@ -485,7 +485,7 @@ def test_a_stalled_sync_blocks_nobody() -> None:
     assert worker.waiting == 0
     log.durability.flush()
     clock.pump([0] * 4)
-    assert log.recovery_point == 45
+    assert log.durability.recovery_point == 45
 
 
 def test_damage_below_the_recovery_point_is_trusted_until_read() -> None:

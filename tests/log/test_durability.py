@@ -29,12 +29,12 @@ class Parts:
     def __init__(self, flush_messages: int = 2**63 - 1) -> None:
         self.files = SimDisk(1)
         self.files.make_directories(DIRECTORY)
-        self.segments = LogSegments(OpenFiles(self.files), DIRECTORY, config(), None)
+        self.segments = LogSegments(OpenFiles(self.files), DIRECTORY, config())
         self.segments.create(0, 0)
         self.files.sync_all()
         producers = ProducerStateManager(self.files, DIRECTORY, 1000)
         watermarks = Watermarks(self.segments, producers, LogOffsetMetadata)
-        self.epochs = LeaderEpochFileCache([])
+        self.epochs = LeaderEpochFileCache([], self.leader_epochs_changed)
         self.errors: list[OSError] = []
         self.synced = 0
         self.durability = Durability(
@@ -46,14 +46,16 @@ class Parts:
             self.fail,
             self.count_sync,
         )
-        self.epochs.changed = self.durability.write_leader_epochs
         self.worker = StandingWorker()
-        self.durability.disk = self.worker
+        self.durability.attach(self.worker)
+
+    def leader_epochs_changed(self) -> None:
+        self.durability.write_leader_epochs()
 
     def fail(self, error: OSError) -> None:
         self.errors.append(error)
         self.durability.stopped = True
-        self.durability.update_sync_due()
+        self.durability.update_awaiting_sync()
 
     def count_sync(self) -> None:
         self.synced += 1
@@ -115,7 +117,7 @@ def test_acknowledged_is_synced() -> None:
     called: list[int] = []
     parts.append()
     parts.durability.when_synced(1, lambda: called.append(1))
-    assert called == [1] and parts.durability.sync_due is None
+    assert called == [1] and parts.durability.awaiting_sync is None
     parts.append()
     for offset in (1, 2):
         parts.durability.when_synced(offset, lambda offset=offset: called.append(10 * offset))  # type: ignore[misc]
@@ -136,7 +138,7 @@ def test_a_failed_sync_stops_all() -> None:
     parts.worker.run_one()
     assert [error.errno for error in parts.errors] == [errno.EIO] and not parts.worker.jobs
     assert called == ["released"] and parts.synced == 0 and parts.durability.recovery_point == 0
-    assert parts.durability.sync_due is None
+    assert parts.durability.awaiting_sync is None
 
 
 def test_the_epochs_are_written_one_at_a_time_and_synced_before_the_recovery_point() -> None:

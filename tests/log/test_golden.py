@@ -114,7 +114,7 @@ def committed(log: Log) -> list[Record]:
     shown: list[Record] = []
     offset = log.log_start_offset
     while offset < log.last_stable_offset:
-        info = log.read(offset, 2000, log.last_stable_metadata, read_committed=True)
+        info = log.read(offset, 2000, log.watermarks.last_stable_metadata, read_committed=True)
         assert info.aborted is not None
         pending = sorted(info.aborted, key=lambda entry: entry.first_offset)
         aborting: set[int] = set()

@@ -41,13 +41,23 @@ def test_one_sync_is_on_its_way_however_many_appends_come() -> None:
     log, worker = standing(flush_messages=1)
     append(log, 2000)
     assert (
-        len(worker.jobs) == 1 and log.acknowledgeable_end.offset == 0 and log.log_end_offset == 2000
+        len(worker.jobs) == 1
+        and log.durability.acknowledgeable_end.offset == 0
+        and log.log_end_offset == 2000
     )
     worker.run_one()
-    assert (log.recovery_point, log.acknowledgeable_end.offset, len(worker.jobs)) == (1, 1, 1)
+    assert (
+        log.durability.recovery_point,
+        log.durability.acknowledgeable_end.offset,
+        len(worker.jobs),
+    ) == (1, 1, 1)
     worker.run_one()
-    assert (log.recovery_point, log.acknowledgeable_end, len(worker.jobs)) == (2000, log.log_end, 0)
-    assert log.sync_due is None
+    assert (
+        log.durability.recovery_point,
+        log.durability.acknowledgeable_end,
+        len(worker.jobs),
+    ) == (2000, log.segments.log_end, 0)
+    assert log.durability.awaiting_sync is None
 
 
 def test_only_the_append_that_makes_a_sync_due_waits() -> None:
@@ -56,19 +66,23 @@ def test_only_the_append_that_makes_a_sync_due_waits() -> None:
     """
     log, worker = standing(flush_messages=3)
     append(log, 2)
-    assert log.sync_due is None and not worker.jobs
+    assert log.durability.awaiting_sync is None and not worker.jobs
     append(log, 1)
-    assert log.acknowledgeable_end.offset == 2 and len(worker.jobs) == 1
+    assert log.durability.acknowledgeable_end.offset == 2 and len(worker.jobs) == 1
     append(log, 2)
     worker.run_one()
-    assert log.sync_due is None and log.acknowledgeable_end.offset == 5 and not worker.jobs
+    assert (
+        log.durability.awaiting_sync is None
+        and log.durability.acknowledgeable_end.offset == 5
+        and not worker.jobs
+    )
     append(log, 1)
     append(log, 4)
-    assert log.acknowledgeable_end.offset == 5
+    assert log.durability.acknowledgeable_end.offset == 5
     worker.run_one()
-    assert log.acknowledgeable_end.offset == 6 and len(worker.jobs) == 1
+    assert log.durability.acknowledgeable_end.offset == 6 and len(worker.jobs) == 1
     worker.run_one()
-    assert log.acknowledgeable_end.offset == 10 and log.recovery_point == 10
+    assert log.durability.acknowledgeable_end.offset == 10 and log.durability.recovery_point == 10
 
 
 def test_the_place_of_what_is_settled_is_that_of_its_batch() -> None:
@@ -77,12 +91,14 @@ def test_the_place_of_what_is_settled_is_that_of_its_batch() -> None:
     places = []
     for _ in range(9):
         append(log)
-        places.append(log.acknowledgeable_end)
+        places.append(log.durability.acknowledgeable_end)
         assert places[-1] == log.offset_metadata(places[-1].offset)
     while worker.jobs:
         worker.run_one()
-        assert log.acknowledgeable_end == log.offset_metadata(log.acknowledgeable_end.offset)
-    assert log.acknowledgeable_end.offset == 9 and len(log.segments) > 2
+        assert log.durability.acknowledgeable_end == log.offset_metadata(
+            log.durability.acknowledgeable_end.offset
+        )
+    assert log.durability.acknowledgeable_end.offset == 9 and len(log.segments) > 2
 
 
 def test_all_syncs_share_the_one() -> None:
@@ -95,7 +111,7 @@ def test_all_syncs_share_the_one() -> None:
         log.durability.flush()
     assert len(worker.jobs) == 1
     worker.run_all()
-    assert log.recovery_point == 20 and log.sync_due is None
+    assert log.durability.recovery_point == 20 and log.durability.awaiting_sync is None
 
 
 def test_a_replica_counts_what_it_fetches() -> None:
@@ -107,13 +123,13 @@ def test_a_replica_counts_what_it_fetches() -> None:
     for one in all_batches(leader):
         log.append_as_follower(one.to_bytes(), 0, NOW_MS)
         end = log.log_end_offset
-        log.when_synced(end, lambda end=end: told.append(end))  # type: ignore[misc]
-    assert log.acknowledgeable_end.offset == 0 and not told
+        log.durability.when_synced(end, lambda end=end: told.append(end))  # type: ignore[misc]
+    assert log.durability.acknowledgeable_end.offset == 0 and not told
     worker.run_one()
     assert told == [1]
     worker.run_one()
     assert told == [1, 2, 3]
-    log.when_synced(3, lambda: told.append(4))
+    log.durability.when_synced(3, lambda: told.append(4))
     assert told[-1] == 4
 
 
@@ -127,15 +143,19 @@ def test_a_cut_while_a_sync_is_on_its_way(end: int) -> None:
     append(log, 2)
     worker.run_one()
     append(log, 3)
-    log.when_synced(5, lambda: told.append("told"))
+    log.durability.when_synced(5, lambda: told.append("told"))
     log.truncate_to(end, NOW_MS)
-    assert log.acknowledgeable_end.offset == min(1, end)
+    assert log.durability.acknowledgeable_end.offset == min(1, end)
     worker.run_all()
-    assert log.recovery_point == end and log.sync_due is None and told == ["told"]
+    assert (
+        log.durability.recovery_point == end
+        and log.durability.awaiting_sync is None
+        and told == ["told"]
+    )
     append(log)
-    assert log.acknowledgeable_end.offset == end
+    assert log.durability.acknowledgeable_end.offset == end
     worker.run_all()
-    assert log.acknowledgeable_end.offset == end + 1
+    assert log.durability.acknowledgeable_end.offset == end + 1
 
 
 def test_a_failed_sync_settles_nothing_and_is_not_tried_again() -> None:
@@ -146,10 +166,15 @@ def test_a_failed_sync_settles_nothing_and_is_not_tried_again() -> None:
     told: list[str] = []
     log.synced = synced.append
     append(log, 2)
-    log.when_synced(2, lambda: told.append("told"))
+    log.durability.when_synced(2, lambda: told.append("told"))
     files.faults.append(Fault(errno.EIO, "sync", ".log"))
     worker.run_all()
-    assert log.failed is not None and log.recovery_point == 0 and not synced and told == ["told"]
+    assert (
+        log.failed is not None
+        and log.durability.recovery_point == 0
+        and not synced
+        and told == ["told"]
+    )
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -174,7 +199,7 @@ def test_what_is_settled_survives_a_power_failure(seed: int) -> None:
     settled = [
         one.to_bytes()
         for one in all_batches(log)
-        if one.last_offset < log.acknowledgeable_end.offset
+        if one.last_offset < log.durability.acknowledgeable_end.offset
     ]
     left = disk.after_power_loss(keep=chance.random())
     found = open_log(left, settings=replace(settings, flush_messages=1 << 40))

@@ -27,6 +27,7 @@ from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.reading import aborted_transactions
 from twisted_broker.log.segment_file import SliceGone
+from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import BatchView, iterate_batches, set_offsets_and_epoch
 
@@ -317,7 +318,7 @@ def test_read_bounds() -> None:
     log.set_high_watermark(3)
     log.increment_log_start_offset(2)
     refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: log.read(1, 100))
-    bound = log.high_watermark_metadata
+    bound = log.watermarks.high_watermark_metadata
     assert [one.base_offset for one in iterate_batches(slice_bytes(log.read(2, 1000, bound)))] == [
         2
     ]
@@ -449,10 +450,13 @@ def test_high_watermark_stays_within_the_log() -> None:
     for _ in range(4):
         log.append_as_leader(batch(10), 0, NOW_MS)
     log.set_high_watermark(99)
-    assert log.high_watermark == 4 and log.high_watermark_metadata == log.log_end
+    assert (
+        log.high_watermark == 4 and log.watermarks.high_watermark_metadata == log.segments.log_end
+    )
     log.set_high_watermark(2)
     assert (
-        log.high_watermark_metadata == log.offset_metadata(2) and log.high_watermark_metadata.known
+        log.watermarks.high_watermark_metadata == log.offset_metadata(2)
+        and log.watermarks.high_watermark_metadata.known
     )
     log.increment_log_start_offset(2)
     log.set_high_watermark(0)
@@ -469,7 +473,7 @@ def test_last_stable_offset() -> None:
     open_transaction(log, 2)
     log.set_high_watermark(log.log_end_offset)
     assert (log.last_stable_offset, log.high_watermark) == (1, 3)
-    assert log.last_stable_metadata == log.offset_metadata(1)
+    assert log.watermarks.last_stable_metadata == log.offset_metadata(1)
     end(log, 1, commit=True)
     assert log.last_stable_offset == 1
     log.set_high_watermark(log.log_end_offset)
@@ -494,12 +498,15 @@ def test_a_read_of_committed_data_lists_the_aborted_transactions_in_it() -> None
     log.set_high_watermark(log.log_end_offset)
     everything = aborted_transactions(log.segments, 0, log.log_end_offset)
     assert [entry.producer_id for entry in everything] == [1, 3, 5, 7, 9, 11]
-    info = log.read(8, 1, log.last_stable_metadata, read_committed=True)
+    info = log.read(8, 1, log.watermarks.last_stable_metadata, read_committed=True)
     assert info.aborted is not None and 5 in {entry.producer_id for entry in info.aborted}
     assert len(info.aborted) <= 2
     slice_bytes(info)
     assert (
-        log.read(log.log_end_offset, 1, log.last_stable_metadata, read_committed=True).aborted == []
+        log.read(
+            log.log_end_offset, 1, log.watermarks.last_stable_metadata, read_committed=True
+        ).aborted
+        == []
     )
     plain = log.read(8, 1)
     assert plain.aborted is None
@@ -591,9 +598,9 @@ def test_truncate_to() -> None:
     log.durability.flush()
     cuts: list[Log] = []
     log.truncated = cuts.append
-    assert log.recovery_point == 12
+    assert log.durability.recovery_point == 12
     assert log.truncate_to(5, NOW_MS) and not log.truncate_to(5, NOW_MS)
-    assert (log.log_end_offset, log.high_watermark, log.recovery_point) == (5, 5, 5)
+    assert (log.log_end_offset, log.high_watermark, log.durability.recovery_point) == (5, 5, 5)
     assert log.leader_epochs.entries() == [(0, 0), (1, 4)]
     assert log.producers.producers[1].last_sequence == 4
     assert cuts == [log]
@@ -626,7 +633,7 @@ def test_truncate_below_the_first_segment_and_fully() -> None:
         50,
         50,
         50,
-    ) and log.recovery_point <= 50
+    ) and log.durability.recovery_point <= 50
     assert [segment.base_offset for segment in log.segments] == [50]
     assert log.leader_epochs.entries() == [] and not log.producers.snapshots
     log.append_as_leader(batch(100), 2, NOW_MS)
@@ -677,7 +684,7 @@ def test_flush_by_messages() -> None:
     points = []
     for _ in range(7):
         log.append_as_leader(batch(10), 0, NOW_MS)
-        points.append(log.recovery_point)
+        points.append(log.durability.recovery_point)
     assert points == [0, 0, 3, 3, 3, 6, 6]
 
 
@@ -687,7 +694,7 @@ def test_flush_by_messages_as_a_follower() -> None:
     points = []
     for offset in range(7):
         log.append_as_follower(replicated(log, offset, b"v"), 0, NOW_MS)
-        points.append(log.recovery_point)
+        points.append(log.durability.recovery_point)
     assert points == [0, 0, 3, 3, 3, 6, 6]
 
 
@@ -706,6 +713,26 @@ def test_preallocated_segments_are_trimmed() -> None:
     assert files.size(path) == size
     log.append_as_leader(batch(100), 0, NOW_MS)
     assert open_log(files, settings=LogConfig()).log_end_offset == 2
+
+
+@pytest.mark.parametrize("end", ["roll", "close"])
+def test_a_trimmed_tail_does_not_come_back(end: str) -> None:
+    """RELIABILITY 6.2: what was synced before the segment was rolled (or closed) does not cover the
+    trim; after a loss of power its file, which is trusted, ends with its records.
+    """
+    disk = SimDisk()
+    disk.make_directories("/data")
+    log = open_log(disk, settings=config(preallocate=True, segment_bytes=2000, flush_messages=1))
+    log.append_as_leader(batch(100), 0, NOW_MS)
+    size, path = log.segments.active.size, log.segments.active.log.path
+    assert log.durability.recovery_point == 1
+    disk.sync_all()
+    if end == "roll":
+        log.roll(NOW_MS)
+    else:
+        log.close()
+    assert log.durability.recovery_point == 1
+    assert len(disk.after_power_loss(keep=0).content(path)) == size
 
 
 def test_many_logs_share_few_open_files() -> None:

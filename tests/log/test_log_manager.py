@@ -58,12 +58,11 @@ class World:
         manager = LogManager(
             runtime,
             BrokerConfig(self.settings),
-            cluster,
             directory_failed=lambda path, error: self.failed.append(path),
         )
         if start:
             results: list[object] = []
-            manager.start().addBoth(results.append)
+            manager.start(cluster).addBoth(results.append)
             assert results == [None], results
         return manager
 
@@ -89,7 +88,7 @@ def failure(manager: LogManager) -> Any:
     """What `start` fails with."""
     found: list[Any] = []
     try:
-        manager.start().addErrback(found.append)
+        manager.start(CLUSTER).addErrback(found.append)
     except Exception as error:
         return error
     return found[0].value
@@ -343,9 +342,9 @@ def test_checkpoints_are_written_while_running() -> None:
     world.clock.advance(60)
     assert checkpoints.read_offsets(world.files, "/d1", checkpoints.LOG_START_OFFSET) == {A: 1}
     assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {
-        A: log.recovery_point
+        A: log.durability.recovery_point
     }
-    assert 0 < log.recovery_point < 10
+    assert 0 < log.durability.recovery_point < 10
 
 
 def test_a_cut_is_checkpointed_at_once() -> None:
@@ -425,7 +424,7 @@ def test_logs_load_on_the_worker() -> None:
         worker=lambda directory: StallingWorker(world.clock, lambda: 5), start=False
     )
     fired: list[object] = []
-    manager.start().addBoth(fired.append)
+    manager.start(CLUSTER).addBoth(fired.append)
     assert not fired and not manager.logs
     world.clock.pump([0.005] * 3)
     assert fired == [None] and list(manager.logs) == [A]
@@ -458,7 +457,15 @@ def test_a_sync_that_was_waited_for_is_told() -> None:
     world = World()
     manager = world.manager()
     told: list[TopicPartition] = []
-    manager.log_synced = lambda log: told.append(log.topic_partition)
+
+    class Listener:
+        def log_synced(self, log: Log) -> None:
+            told.append(log.topic_partition)
+
+        def log_start_moved(self, log: Log) -> None:
+            raise AssertionError("no retention here")
+
+    manager.subscribe(Listener())
     log, other = create(manager, flush_messages=1), create(manager, B, flush_messages=1)
     for each in (log, other):
         each.durability.disk = StandingWorker()
@@ -467,7 +474,7 @@ def test_a_sync_that_was_waited_for_is_told() -> None:
     for each in (log, other):
         assert isinstance(each.durability.disk, StandingWorker)
         each.durability.disk.run_all()
-    assert told == [A, A] and log.recovery_point == 3
+    assert told == [A, A] and log.durability.recovery_point == 3
 
 
 def test_a_directory_that_was_just_made_survives_a_power_failure() -> None:
@@ -492,6 +499,92 @@ def test_records_that_survive_a_power_failure_know_their_topic(seed: int) -> Non
     logs = [create(manager, TopicPartition("a", number)) for number in range(5)]
     for log in logs:
         fill(log, 2)
-    assert not any(log.recovery_point for log in logs)
+    world.clock.advance(1)
+    assert not any(log.durability.recovery_point for log in logs)
     again = World(world.files.after_power_loss(keep=0.7), log_dirs="/d1").manager()
     assert {log.topic_id for log in again} == {TOPIC_ID} and len(again.logs) == 5
+
+
+@pytest.mark.parametrize("known", ["first", "second", "neither"])
+def test_two_topics_of_one_name(known: str) -> None:
+    """A directory was away while a topic was deleted and made again: the broker starts, the
+    metadata says which log counts, and the other one is kept as a stray.
+    """
+    ids = {"first": TOPIC_ID, "second": bytes(15) + b"\x99", "neither": bytes(16)}
+    world = World(log_dirs="/d1")
+    for path, topic in (("/d1", "first"), ("/d2", "second")):
+        world.settings["log.dirs"] = path
+        manager = world.manager()
+        fill(manager.get_or_create(A, ids[topic], config(), is_new=True), 3)
+        world.stop(manager)
+    world.settings["log.dirs"] = "/d1,/d2"
+    manager = world.manager()
+    manager.settle_rivals(lambda name: ids[known])
+    log = manager.get(A)
+    assert log is not None and log.topic_id == ids["second" if known == "second" else "first"]
+    assert values(log) == [b"0", b"1", b"2"]
+    strays = [
+        name for path in ("/d1", "/d2") for name in world.files.listdir(path) if "-stray" in name
+    ]
+    assert len(strays) == 1
+    world.stop(manager)
+    assert world.manager().get(A) is not None
+
+
+def synced(world: World) -> list[str]:
+    """The paths that were synced since the last call."""
+    found = [path for operation, path in world.files.history if operation.startswith("sync")]
+    world.files.history.clear()
+    return found
+
+
+def test_topic_ids_of_new_logs_are_synced_a_second_later() -> None:
+    """A thousand logs are made at once: their topic ids are written then, and synced a second
+    later, so that the syncs do not delay the making. A log made in between joins them.
+    """
+    world = World(log_dirs="/d1")
+    manager = world.manager()
+    synced(world)
+    first = [create(manager, TopicPartition("a", number)) for number in range(3)]
+    world.clock.advance(0.5)
+    late = create(manager, B)
+    assert all(world.files.exists(f"{log.directory}/partition.metadata") for log in [*first, late])
+    assert not synced(world)
+    assert not any(log.durability.name_is_durable for log in [*first, late])
+    world.clock.advance(0.5)
+    assert all(log.durability.name_is_durable for log in [*first, late])
+    paths = synced(world)
+    assert {f"{log.directory}/partition.metadata" for log in [*first, late]} < set(paths)
+    assert paths.count("/d1") == 1
+    world.clock.advance(5)
+    assert not synced(world)
+
+
+def test_topic_ids_that_could_not_be_synced_are_synced_later() -> None:
+    """No descriptor for the sync: nothing fails, and it comes again."""
+    world = World(log_dirs="/d1")
+    manager = world.manager()
+    log = create(manager)
+    world.files.faults.append(Fault(errno.EMFILE, "open", "partition.metadata", times=1))
+    world.clock.advance(1)
+    assert not log.durability.name_is_durable and not world.failed
+    world.clock.advance(1)
+    assert log.durability.name_is_durable
+
+
+def test_topic_ids_of_many_logs_are_synced_a_few_in_a_turn() -> None:
+    """Syncs on several threads starve a busy reactor: each turn allows a few of them only."""
+    world = World(log_dirs="/d1")
+    worker = StandingWorker()
+    manager = world.manager(lambda directory: worker, start=False)
+    manager.start(CLUSTER)
+    worker.run_all()
+    logs = [create(manager, TopicPartition("a", number)) for number in range(100)]
+    worker.run_all()
+    world.clock.advance(1)
+    counts = [0]
+    while counts[-1] < len(logs):
+        worker.run_all()
+        counts.append(sum(log.durability.name_is_durable for log in logs))
+        assert counts[-1] - counts[-2] in range(1, 20)
+        world.clock.advance(0)

@@ -270,7 +270,7 @@ def test_an_abort_that_is_replicated_meanwhile_reaches_the_index() -> None:
     assert log.last_stable_offset == 3 and [
         one.producer_id for one in aborted_transactions(log.segments, 0, 3)
     ] == [7]
-    assert log.recovery_point == 0
+    assert log.durability.recovery_point == 0
     assert described(log) == found_anew(log, files)
 
 

@@ -108,7 +108,7 @@ def test_files_are_renamed_and_left_to_the_remover() -> None:
     """
     log = filled(step_ms=1000, retention_ms=4500)
     waiting: list[str] = []
-    log.segments.remove_later = waiting.extend
+    log.segments.attach(waiting.extend)
     log.delete_old_segments(NOW_MS + 9000)
     files = log.pool.files
     assert len(waiting) == 15 and all(

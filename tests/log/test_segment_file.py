@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
@@ -56,6 +57,32 @@ def test_referenced_files_are_never_closed() -> None:
         file.open()
     pool._evict()
     assert len(pool) < 20
+
+
+def test_a_fetch_that_references_thousands_of_files_looks_at_few_of_them() -> None:
+    """Opening one looks at a bounded number, however many cannot be closed: 10,000 partitions in
+    one fetch took twenty seconds. Later ones close what was too much.
+    """
+    pool, files = pool_with(600, 8)
+    looked: list[SegmentFile] = []
+
+    class Watched(deque[SegmentFile]):
+        def popleft(self) -> SegmentFile:
+            looked.append(self[0])
+            return super().popleft()
+
+    for file in files:
+        file.shut()
+    pool._open = Watched()
+    slices = [FileSlice(file, 0, 1) for file in files]
+    assert len(pool) == 600 and len(looked) <= 600 * 64
+    for one in slices:
+        one.release()
+    for _ in range(3):
+        for file in files[:100]:
+            file.close()
+            file.open()
+    assert len(pool) <= 110
 
 
 def test_running_out_of_descriptors_makes_room() -> None:
@@ -138,7 +165,7 @@ def test_the_disk_thread() -> None:
     it; stop finishes what waits.
     """
     reactor = Reactor()
-    worker = DiskThread(reactor.from_thread)
+    worker = DiskThread(reactor.from_thread, seconds=lambda: 0.0)
     seen: list[object] = []
     gate = threading.Event()
     here = threading.get_ident()
@@ -162,6 +189,27 @@ def test_the_disk_thread() -> None:
     worker.stop()
     reactor.run_one()
     assert seen[-1] == 1
+
+
+def test_many_reports_take_several_turns() -> None:
+    """disk_worker 3: nobody waits until all are delivered; they keep their order."""
+    reactor = Reactor()
+    now = [0.0]
+    worker = DiskThread(reactor.from_thread, seconds=lambda: now[0])
+    seen: list[object] = []
+
+    def report(result: int | None, error: BaseException | None) -> None:
+        now[0] += 0.002
+        seen.append(result)
+
+    for number in range(7):
+        worker.submit(lambda number=number: number, report)  # type: ignore[misc]
+    worker.stop()
+    counts = []
+    while not reactor.calls.empty():
+        reactor.run_one()
+        counts.append(len(seen))
+    assert seen == list(range(7)) and counts == [3, 6, 7]
 
 
 def test_a_job_has_things_done_side_by_side() -> None:

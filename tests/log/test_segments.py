@@ -19,7 +19,7 @@ DIRECTORY = "/data/t-0"
 def made(**settings: object) -> tuple[LogSegments, SimDisk]:
     files = SimDisk(1)
     files.make_directories(DIRECTORY)
-    return LogSegments(OpenFiles(files), DIRECTORY, config(**settings), None), files
+    return LogSegments(OpenFiles(files), DIRECTORY, config(**settings)), files
 
 
 def filled(*bases: int) -> tuple[LogSegments, SimDisk]:

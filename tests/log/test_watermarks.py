@@ -21,7 +21,7 @@ class Parts:
     def __init__(self) -> None:
         files = MemoryFileSystem()
         files.make_directories(DIRECTORY)
-        self.segments = LogSegments(OpenFiles(files), DIRECTORY, config(), None)
+        self.segments = LogSegments(OpenFiles(files), DIRECTORY, config())
         self.segments.create(10, 0)
         self.producers = ProducerStateManager(files, DIRECTORY, 1000)
         self.looked_up: list[int] = []

@@ -11,7 +11,7 @@ import pytest
 from twisted.internet.defer import Deferred, ensureDeferred, fail
 from twisted.internet.error import CannotListenError
 
-from twisted_broker.net.listeners import EndPoint, OpenListeners
+from twisted_broker.net.listeners import ConfiguredListener, OpenListeners
 
 
 class Refusing:
@@ -24,7 +24,7 @@ class Refusing:
         return fail(CannotListenError(host, port, self._error))
 
 
-def refusal(network: Any, endpoint: EndPoint, is_controller: bool) -> str:
+def refusal(network: Any, endpoint: ConfiguredListener, is_controller: bool) -> str:
     runtime: Any = SimpleNamespace(network=network)
     problems: list[Any] = []
     ensureDeferred(OpenListeners(runtime).open(endpoint, None, endpoint, is_controller)).addErrback(
@@ -70,7 +70,7 @@ def refusal(network: Any, endpoint: EndPoint, is_controller: bool) -> str:
 def test_the_line_names_the_setting_and_the_remedy(
     error: OSError, is_controller: bool, remedy: str
 ) -> None:
-    line = refusal(Refusing(error), EndPoint("INSIDE", "h", 9092), is_controller)
+    line = refusal(Refusing(error), ConfiguredListener("INSIDE", "h", 9092), is_controller)
     assert (
         line
         == f"listeners: INSIDE://h:9092 cannot be listened on ({error.strerror}): give {remedy}"

@@ -28,6 +28,7 @@ from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile
 from twisted_broker.net.connection import PendingResponse
 from twisted_broker.net.connection_limits import ConnectionCounts, ConnectionFactory
 from twisted_broker.net.network import ReactorNetwork
+from twisted_broker.reactor_watch import ReactorWatch
 
 needs_epoll = pytest.mark.skipif(not hasattr(select, "epoll"), reason="no epoll here")
 
@@ -35,9 +36,9 @@ needs_epoll = pytest.mark.skipif(not hasattr(select, "epoll"), reason="no epoll 
 class Loopback:
     """A listener on a real port; `turn` runs the reactor until `until()` holds."""
 
-    def __init__(self, dispatch: Any) -> None:
+    def __init__(self, dispatch: Any, watch: ReactorWatch | None = None) -> None:
         self.reactor = SelectReactor()
-        network = ReactorNetwork(self.reactor)
+        network = ReactorNetwork(self.reactor, watch=watch)
         runtime = Runtime(
             clock=self.reactor,
             wall_ms=lambda: 0,
@@ -362,9 +363,49 @@ def test_one_failing_connection_leaves_the_others(loopback: Loopback) -> None:
     first, second = loopback.client(), loopback.client()
     loopback.turn(lambda: len(loopback.factory.connections) == 2)
     broken = next(iter(loopback.factory.connections))
-    broken.frames = None  # type: ignore[assignment]
+    broken.serve = None  # type: ignore[assignment]
     first.send(framed(b"x"))
     second.send(framed(b"x"))
     loopback.turn(lambda: len(loopback.factory.connections) == 1)
     survivor = second if broken.transport is None or loopback.closed(first) else first
     assert loopback.receive(survivor, 5) == framed(b"x")
+
+
+@needs_epoll
+def test_the_watch_is_given_the_longest_event() -> None:
+    """Of many events of one turn it names the one that took the time."""
+    pieces: list[tuple[float, Any]] = []
+
+    class Watch(ReactorWatch):
+        def piece(self, seconds: float) -> None:
+            pieces.append((seconds, self.what))
+
+    watch = Watch(50)
+
+    def answers(connection: Any, frame: bytes) -> bytes:
+        watch.what = bytes(frame)
+        if frame == b"slow":
+            time.sleep(watch.notable * 1.5)
+        return framed(bytes(frame))
+
+    loopback = Loopback(answers, watch)
+    watched = [loopback.client() for _ in range(5)]
+    loopback.turn(lambda: len(loopback.factory.connections) == 5)
+    for number, client in enumerate(watched):
+        client.send(framed(b"slow" if number == 2 else b"fast"))
+    for client in watched:
+        assert loopback.receive(client, 8)[4:] in (b"slow", b"fast")
+    slow = [seconds for seconds, what in pieces if what == b"slow"]
+    assert len(slow) == 1 and slow[0] >= watch.notable * 1.5
+    loopback.close()
+
+
+@needs_epoll
+def test_more_ready_connections_than_a_poll_gives_are_all_served(loopback: Loopback) -> None:
+    """The system gives those first that it did not give last: nobody starves."""
+    clients = [loopback.client() for _ in range(150)]
+    loopback.turn(lambda: len(loopback.factory.connections) == 150)
+    for client in clients:
+        client.send(framed(b"x") * 3)
+    for client in clients:
+        assert loopback.receive(client, 15) == framed(b"x") * 3

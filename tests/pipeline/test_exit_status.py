@@ -93,7 +93,7 @@ def made(kind: type[BaseException]) -> BaseException:
     for arguments in WAYS:
         try:
             return kind(*arguments)
-        except Exception:
+        except Exception:  # noqa: S112  the next way is tried
             continue
     return kind.__new__(kind)
 

@@ -138,6 +138,34 @@ def test_the_drivers_python_is_the_one_that_submits():
     assert submit.drivers_path({"PATH": "/bin"})["PATH"] == f"{Path(sys.executable).parent}:/bin"
 
 
+def test_the_drivers_standard_error_is_the_submitting_process_s(tmp_path):
+    """Spark joins the driver's standard error to its output."""
+    driver = (
+        "import os, sys\n"
+        "from replog_pipeline.submit import restore_standard_error\n"
+        "restore_standard_error(os.environ)\n"
+        "print('progress', file=sys.stderr)\n"
+        "print('result')\n"
+    )
+    told = tmp_path / "told"
+    told.write_text("before\n")
+    with told.open("a") as file:
+        done = subprocess.run(
+            [sys.executable, "-c", driver],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {submit.STANDARD_ERROR: f"/proc/{os.getpid()}/fd/{file.fileno()}"},
+        )
+    assert done.stdout == "result\n"
+    assert told.read_text() == "before\nprogress\n"
+
+
+def test_a_standard_error_that_cannot_be_opened_stays_as_it_is(tmp_path):
+    submit.restore_standard_error({submit.STANDARD_ERROR: str(tmp_path / "no" / "such")})
+    submit.restore_standard_error({})
+
+
 def test_sparks_log_is_left_out_unless_the_user_has_settings(tmp_path):
     program = tmp_path / "bin" / "spark-submit"
     told = submit.java_options(program, {"SPARK_SUBMIT_OPTS": "-Da=b"})["SPARK_SUBMIT_OPTS"]

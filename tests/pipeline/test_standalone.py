@@ -63,9 +63,12 @@ def replog(*arguments: str, status: int = 0, **environment: str) -> dict:
 
 def test_archive_audit_and_compare_run_on_two_workers(cluster, kafka_files, tmp_path):
     source = f"kafka://{kafka_files.broker.bootstrap}/rich"
-    archive = ("archive", "--from", source, "--to", str(tmp_path / "table"), "--json", "--quiet")
+    archive = ("archive", "--from", source, "--to", str(tmp_path / "table"), "--json")
     records = len(expected(kafka_files.directory, "rich", "read_uncommitted"))
-    assert replog("submit", "--master", cluster.url, *SMALL, *archive)["rows"] == records
+    archived = run_replog("submit", "--master", cluster.url, *SMALL, *archive)
+    assert archived.returncode == 0, archived.stderr[-4000:]
+    assert json.loads(archived.stdout)["rows"] == records, "standard output is the result alone"
+    assert "archive: batch 1" in archived.stderr, "progress goes to standard error"
 
     audited = replog(
         "audit",
@@ -123,7 +126,7 @@ PACKED = (
 def open_folder():
     """A folder that every user may read; pytest's own are this user's alone."""
     with tempfile.TemporaryDirectory(prefix="replog-") as name:
-        os.chmod(name, 0o755)
+        os.chmod(name, 0o755)  # noqa: S103  that is meant
         yield Path(name)
 
 

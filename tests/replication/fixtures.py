@@ -20,6 +20,7 @@ from twisted_broker.image.metadata_image import TOPIC_RESOURCE, MetadataDelta, M
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.log import Log
+from twisted_broker.log.log_manager import LogListener
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 from twisted_broker.log.segment_file import OpenFiles
 from twisted_broker.replication.partition.events import IsrChangeWanted
@@ -180,8 +181,18 @@ class FakeLogManager:
         self.strays: list[TopicPartition] = []
         self.failed_directories: list[str] = []
         self._worker = InlineWorker()
-        self.log_start_moved: Any = None
-        self.log_synced: Any = None
+        self._listeners: list[LogListener] = []
+
+    def subscribe(self, listener: LogListener) -> None:
+        self._listeners.append(listener)
+
+    def log_start_moved(self, log: Log) -> None:
+        for listener in self._listeners:
+            listener.log_start_moved(log)
+
+    def log_synced(self, log: Log) -> None:
+        for listener in self._listeners:
+            listener.log_synced(log)
 
     def worker(self, directory: str) -> InlineWorker:
         return self._worker
@@ -206,6 +217,9 @@ class FakeLogManager:
 
     def __iter__(self):
         return iter(list(self.logs.values()))
+
+    def settle_rivals(self, topic_id_of: Any) -> None:
+        """No name is here twice."""
 
     def set_stray_aside(self, tp: TopicPartition) -> None:
         self.strays.append(tp)

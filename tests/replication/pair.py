@@ -26,7 +26,10 @@ from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.memory import InlineWorker
 from twisted_broker.replication.fetcher.fetcher import Fetcher
 from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
-from twisted_broker.replication.fetcher.followed_replicas import FollowedReplicas, initial_offset
+from twisted_broker.replication.fetcher.followed_replicas import (
+    FollowedReplicas,
+    initial_fetch_offset,
+)
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.testing.memory_leader import MemoryLeaderEndPoint
@@ -112,7 +115,7 @@ class Node:
         offset = (
             self.log.high_watermark
             if from_high_watermark
-            else initial_offset(self.log, truncates_on_fetch)
+            else initial_fetch_offset(self.log, truncates_on_fetch)
         )
         self.fetcher.add({TP: InitialFetchState(TOPIC_ID, epoch, offset)})
         return self.fetcher
@@ -162,8 +165,10 @@ class Node:
         while offset < self.log.log_end_offset:
             data = self.log.read(offset, 1 << 20)
             for each in iterate_batches(data.slice.read()):
-                for record in each.records(1 << 20):
-                    found.append((record.offset, each.partition_leader_epoch, bytes(record.value)))
+                found += [
+                    (record.offset, each.partition_leader_epoch, bytes(record.value))
+                    for record in each.records(1 << 20)
+                ]
             data.slice.release()
             offset = found[-1][0] + 1
         return found

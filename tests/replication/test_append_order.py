@@ -160,9 +160,11 @@ def test_what_an_append_makes_happen(monkeypatch: pytest.MonkeyPatch) -> None:
         fixture.replicas.fetch_purgatory,
         fixture.replicas.delete_records_purgatory,
     ):
-        purgatory.wait(Never(), ["anything"], 60_000)
+        purgatory.try_complete_else_watch(Never(), ["anything"], 60_000)
     tried: list[tuple[str, Hashable]] = []
-    monkeypatch.setattr(Purgatory, "check", lambda self, key: tried.append((self.name, key)))
+    monkeypatch.setattr(
+        Purgatory, "check_and_complete", lambda self, key: tried.append((self.name, key))
+    )
     fixture.produce(tp=TP)
     assert tried == [("Fetch", TP)]
     tried.clear()

@@ -73,8 +73,8 @@ def test_a_replica_left_out_for_its_lag_is_told_with_its_numbers() -> None:
     assert out.last_caught_up_ms == WALL_MS - 5 * SECOND - MAX_LAG_MS - 1
     assert (out.then_log_end, out.then_leader_log_end, out.log_end, out.behind) == (1, 3, 1, 3)
     assert out.why == (
-        "it was not caught up for replica.lag.time.max.ms (30.0 s; last 30.0 s before), it "
-        "stood at 1 of 3"
+        "it was not caught up for replica.lag.time.max.ms (30.0 s; last caught up 30.0 s before), "
+        "its log end was 1 of 3"
     )
     assert told(fixture).isr == [1, 2] and told(fixture).isr_since_ms == out.since_ms
 
@@ -117,7 +117,7 @@ def test_an_expansion_on_its_way_and_a_refused_one_are_told() -> None:
         explanation.isr_change.for_ms,
     ) == ("expand", [3], SECOND)
     assert explanation.out_of_sync[0].holds_back == [
-        "the controller has yet to answer about it joining (asked 1.0 s ago)"
+        "the controller has not answered about adding it yet (requested 1.0 s ago)"
     ]
     fixture.partition.alter_partition_answered(
         fixture.partition.isr_state,
@@ -259,7 +259,7 @@ def test_below_the_minimum_isr_the_high_watermark_waits_for_that() -> None:
         SECOND,
         [],
     )
-    assert wait.why.startswith("1 in sync, but min.insync.replicas is 2")
+    assert wait.why.startswith("the ISR has 1, but min.insync.replicas is 2")
     fixture.partition.update_config(LogConfig(min_insync_replicas=1), fixture.now_ms)
     assert told(fixture).high_watermark_waits is None
 
@@ -365,7 +365,7 @@ def test_a_cut_tells_epochs_offsets_bytes_and_what_was_acknowledged() -> None:
     assert (cut.high_watermark, cut.below_high_watermark, cut.at_ms) == (2, 2, WALL_MS)
     assert cut.bytes == size * 5 // 3
     assert cut.why == (
-        f"under leader epoch 3, 5 offsets went, {cut.bytes:,} bytes, 2 of them below its high "
+        f"under leader epoch 3, dropped 5 offsets, {cut.bytes:,} bytes, 2 of them below its high "
         "watermark 2: acknowledged, and perhaps consumed"
     )
     assert (
@@ -386,7 +386,7 @@ def test_a_cut_above_the_high_watermark_lost_nothing_acknowledged() -> None:
     (cut,) = explain(two.held, Moment(two.now_ms(), WALL_MS)).truncations
     assert cut.below_high_watermark == 0
     assert cut.why == (
-        f"under leader epoch 2, 1 offset went, {cut.bytes} bytes, none of them below its "
+        f"under leader epoch 2, dropped 1 offset, {cut.bytes} bytes, none of them below its "
         "high watermark"
     )
 
@@ -403,7 +403,7 @@ def test_the_last_cuts_are_kept_newest_first() -> None:
     assert [cut.to_offset for cut in truncations] == [109, 108, 107, 106, 105, 104, 103, 102]
     assert (
         truncations[0].why
-        == "everything went, and it began anew at 109: its leader holds nothing older"
+        == "the whole log was dropped and starts again at 109, the leader's log start"
     )
     assert explain(PartitionFixture().partition, Moment(1, 1)).truncations == []
 
@@ -419,7 +419,7 @@ def test_a_follower_says_how_it_is_fetched_and_why_not() -> None:
     now = Moment(two.now_ms(), WALL_MS)
     assert (
         fetching_now(two.held, "f", "broker 1", two.state, now).why
-        == "truncating from broker 1 at 0, nothing answered yet"
+        == "truncating from broker 1 at 0, no answer yet"
     )
     two.catch_up()
     found = fetching_now(two.held, "f", "broker 1", two.state, now)
@@ -430,7 +430,7 @@ def test_a_follower_says_how_it_is_fetched_and_why_not() -> None:
     )
     assert (
         failed.phase == "failed"
-        and failed.why == "given up 1.0 s ago until the controller's next word: the disk is full"
+        and failed.why == "fetching stopped 1.0 s ago, until its metadata changes: the disk is full"
     )
     two.held.make_follower(registration(1, (1, 2, 3), (1,), 2, 20), two.log, two.now_ms())
     assert fetching_now(two.held, "f", "broker 1", None, now).phase == "none"

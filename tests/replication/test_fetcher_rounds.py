@@ -99,7 +99,7 @@ def test_an_unclean_cut_is_a_warning() -> None:
         a.round()
     lines = [formatEvent(event) for event in told if event["log_level"] is LogLevel.warn]
     assert a.log.log_end_offset == 2 and any(
-        line is not None and "out of its leader's range" in line for line in lines
+        line is not None and "out of the leader's range" in line for line in lines
     )
 
 

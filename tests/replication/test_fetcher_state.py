@@ -27,8 +27,8 @@ from twisted_broker.replication.fetcher.fetcher_state import (
 from twisted_broker.replication.fetcher.truncation import (
     EpochEnd,
     LeaderEpochRequest,
+    OffsetReset,
     OffsetTruncationState,
-    Restart,
 )
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -105,8 +105,8 @@ def test_added_again_under_the_same_epoch_it_keeps_its_state() -> None:
 
 
 def test_partitions_take_turns() -> None:
-    """RL 6.2: what got records, was cut, delayed or restarted goes to the end; an empty answer
-    leaves the order.
+    """RL 6.2: what got records, was truncated, delayed or had its offset reset goes to the end; an
+    empty answer leaves the order.
     """
     state = state_with(A, B, C)
     state.appended(A, 12, 5, 13)
@@ -117,7 +117,7 @@ def test_partitions_take_turns() -> None:
     assert order(state) == "cab"
     state.delay([C], 200, 100)
     assert order(state) == "abc"
-    state.restarted(A, Restart(0, False, False, 5), 4)
+    state.offset_reset(A, OffsetReset(0, False, False, 5), 4)
     assert order(state) == "bca"
 
 
@@ -148,7 +148,7 @@ def test_a_delay_ends_by_itself() -> None:
     ("error", "diverging", "verdict"),
     [
         (ErrorCode.NONE, None, FetchOutcome.APPEND),
-        (ErrorCode.NONE, (3, 7), FetchOutcome.DIVERGED),
+        (ErrorCode.NONE, (3, 7), FetchOutcome.TRUNCATE),
         (ErrorCode.OFFSET_OUT_OF_RANGE, None, FetchOutcome.OUT_OF_RANGE),
         (ErrorCode.FENCED_LEADER_EPOCH, None, FetchOutcome.FENCED),
         (ErrorCode.UNKNOWN_LEADER_EPOCH, None, FetchOutcome.RETRY),
@@ -195,7 +195,7 @@ def test_an_answer_of_yesterday_counts_for_nothing(what, error) -> None:
 @pytest.mark.parametrize(
     ("epoch", "error", "verdict"),
     [
-        (5, ErrorCode.NONE, FetchOutcome.DIVERGED),
+        (5, ErrorCode.NONE, FetchOutcome.TRUNCATE),
         (5, ErrorCode.FENCED_LEADER_EPOCH, FetchOutcome.FENCED),
         (5, ErrorCode.UNKNOWN_LEADER_EPOCH, FetchOutcome.RETRY),
         (4, ErrorCode.NONE, FetchOutcome.STALE),
@@ -264,7 +264,7 @@ def test_after_a_cut(complete, truncates_on_fetch, phase) -> None:
         "appended",
         "answered",
         "cut",
-        "restarted",
+        "offset reset",
         "marked",
         "another topic",
         "another epoch",
@@ -283,7 +283,7 @@ def test_a_round_looks_at_what_happened_only(what: str) -> None:
         "appended": lambda: state.appended(A, 20, 5, 21),
         "answered": lambda: state.appended(A, -1, -1, 21),
         "cut": lambda: state.truncated(A, OffsetTruncationState(8, True), 4, True),
-        "restarted": lambda: state.restarted(A, Restart(0, False, False, 5), 4),
+        "offset reset": lambda: state.offset_reset(A, OffsetReset(0, False, False, 5), 4),
         "marked": lambda: state.mark_changed(A),
         "another topic": lambda: state.add(A, InitialFetchState(bytes(16), 5, 10), 4, True),
         "another epoch": lambda: state.add(A, InitialFetchState(TOPIC_ID, 6, 10), 4, True),
@@ -366,9 +366,9 @@ class Model:
         if name in self.state.partitions:
             self.state.truncated(name, OffsetTruncationState(0, complete), 0, False)
 
-    def restart(self, name: TopicPartition, offset: int) -> None:
+    def reset(self, name: TopicPartition, offset: int) -> None:
         if name in self.state.partitions:
-            self.state.restarted(name, Restart(offset, False, True, 0), 0)
+            self.state.offset_reset(name, OffsetReset(offset, False, True, 0), 0)
 
     def start_moves(self, name: TopicPartition) -> None:
         self.starts[name] = self.starts.get(name, 0) + 1
@@ -455,7 +455,7 @@ STEPS = st.one_of(
     st.tuples(st.just("delay"), NAMES, st.integers(1, 50)),
     st.tuples(st.just("append"), NAMES, st.booleans()),
     st.tuples(st.just("cut"), NAMES, st.booleans()),
-    st.tuples(st.just("restart"), NAMES, st.integers(0, 3)),
+    st.tuples(st.just("reset"), NAMES, st.integers(0, 3)),
     st.tuples(st.just("start_moves"), NAMES),
     st.tuples(st.just("refuse"), NAMES),
     st.tuples(st.just("time"), st.integers(1, 60)),

@@ -301,8 +301,8 @@ def test_a_log_of_a_newer_epoch_is_not_led() -> None:
     assert held.offline and not held.is_leader and held.log.leader_epochs.entries() == [(8, 0)]
     told = fetching_now(held, "", "", None, Moment(1, 1))
     assert (
-        "until this broker starts anew" in told.why
-        and "epoch 8, but the metadata lets it lead at epoch 7" in told.why
+        "until this broker restarts" in told.why
+        and "epoch 8, but the metadata makes it leader at epoch 7" in told.why
     )
 
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
+
+import pytest
 
 from tests.replication.fixtures import TP, batch, make_log
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.log.checkpoints import HIGH_WATERMARK, read_offsets, write_offsets
+from twisted_broker.log.checkpoints import (
+    HIGH_WATERMARK,
+    metadata_offset,
+    read_offsets,
+    write_offsets,
+)
+from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCheckpoint
+from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.testing.sim.disk_faults import Fault
 
 OTHER = TopicPartition("other", 3)
 
@@ -65,10 +76,30 @@ def test_one_file_per_directory():
     house = House("/a", "/b")
     first, second = house.log(), house.log(OTHER, "/b")
     first.set_high_watermark(3)
-    house.marks.write([first, second])
+    house.marks.write([first, second], 0)
     for worker in house.workers.values():
         worker.run()
     assert (house.on_disk("/a"), house.on_disk("/b")) == ({TP: 3}, {OTHER: 0})
+
+
+def test_the_metadata_goes_with_the_partitions():
+    """Invariant 4: it moves twice a second, and makes no write due; a start gives it to no log."""
+    house = House("/a")
+    log = house.log()
+    house.marks.write([log], 70)
+    house.workers["/a"].run()
+    assert metadata_offset(house.on_disk()) == 70
+    house.marks.write([log], 80)
+    assert not house.workers["/a"].jobs
+    log.set_high_watermark(2)
+    house.marks.write([log], 90)
+    house.workers["/a"].run()
+    assert metadata_offset(house.on_disk()) == 90
+    again = HighWatermarkCheckpoint(house.files, house.workers.__getitem__, lambda *_: None)
+    again.start(log)
+    again.write([log], 0)
+    house.workers["/a"].run()
+    assert house.on_disk() == {TP: 2}
 
 
 def test_one_write_at_a_time_and_none_without_change():
@@ -77,13 +108,13 @@ def test_one_write_at_a_time_and_none_without_change():
     log = house.log()
     for mark in (1, 2):
         log.set_high_watermark(mark)
-        house.marks.write([log])
+        house.marks.write([log], 0)
     assert len(house.workers["/a"].jobs) == 1
     house.workers["/a"].run()
     assert house.on_disk() == {TP: 1}
-    house.marks.write([log])
+    house.marks.write([log], 0)
     house.workers["/a"].run()
-    house.marks.write([log])
+    house.marks.write([log], 0)
     assert (house.on_disk(), house.workers["/a"].jobs) == ({TP: 2}, [])
 
 
@@ -93,9 +124,9 @@ def test_the_last_write_comes_after_one_that_is_under_way():
     """
     house = House("/a")
     log = house.log()
-    house.marks.write([log])
+    house.marks.write([log], 0)
     log.set_high_watermark(5)
-    house.marks.write_last([log])
+    house.marks.write_last([log], 0)
     assert len(house.workers["/a"].jobs) == 2
     house.workers["/a"].run()
     assert house.on_disk() == {TP: 5}
@@ -119,7 +150,7 @@ def test_rows_of_logs_that_were_not_opened_yet_are_kept():
     write_offsets(house.files, "/a", HIGH_WATERMARK, {TP: 4, OTHER: 2})
     log = house.log()
     house.marks.start(log)
-    house.marks.write([log])
+    house.marks.write([log], 0)
     house.workers["/a"].run()
     assert house.on_disk() == {TP: 4, OTHER: 2}
     late = house.log(OTHER)
@@ -132,7 +163,7 @@ def test_a_directory_that_cannot_be_written_is_reported():
     house = House("/a", "/b")
     first, second = house.log(), house.log(OTHER, "/b")
     house.files.make_directories("/a/replication-offset-checkpoint.tmp")
-    house.marks.write([first, second])
+    house.marks.write([first, second], 0)
     for worker in house.workers.values():
         worker.run()
     assert (house.failed, house.on_disk("/b")) == (["/a"], {OTHER: 0})
@@ -155,7 +186,7 @@ def test_a_relative_directory(tmp_path, monkeypatch):
     )
     log = house.log(directory="data")
     log.set_high_watermark(3)
-    house.marks.write_last([log])
+    house.marks.write_last([log], 0)
     house.workers["data"].run()
     assert (tmp_path / "data" / HIGH_WATERMARK).read_text() == "0\n1\nt 0 3\n"
     again = HighWatermarkCheckpoint(
@@ -165,3 +196,23 @@ def test_a_relative_directory(tmp_path, monkeypatch):
     again.start(log)
     assert (log.high_watermark, house.failed) == (3, [])
     log.close()
+
+
+def test_no_descriptor_for_the_checkpoint():
+    """EMFILE is not a disk failure: the log waits, and gets its high watermark later; another
+    error is one of the directory.
+    """
+    house = House("/a")
+    disk: Any = SimDisk()
+    house.files = disk
+    disk.make_directories("/a")
+    log = house.log()
+    write_offsets(disk, "/a", HIGH_WATERMARK, {TP: 3})
+    marks = HighWatermarkCheckpoint(disk, house.workers.__getitem__, lambda directory, error: None)
+    for error, failure in ((errno.EMFILE, OutOfDescriptors), (errno.EIO, LogDirFailure)):
+        disk.faults[:] = [Fault(error, "open", HIGH_WATERMARK)]
+        with pytest.raises(failure):
+            marks.start(log)
+    disk.faults.clear()
+    marks.start(log)
+    assert log.high_watermark == 3

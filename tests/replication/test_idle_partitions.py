@@ -351,6 +351,17 @@ IdleOrRead.TestCase.settings = settings(max_examples=60, stateful_step_count=40,
 TestIdlePartitions = IdleOrRead.TestCase
 
 
+def test_a_follower_that_registered_again_while_it_waited_is_refused_either_way():
+    """KIP-903: its wait is over, and what it read first is not its answer any more."""
+    machine = IdleOrRead()
+    machine.begin()
+    machine.of_a_follower("forget", broker=2, partition=1)
+    machine.register_anew(broker=2, known=0)
+    machine.news(leader_epoch=0, partition=0, without=0)
+    machine.nothing_happens()
+    machine.nobody_can_tell()
+
+
 def idle_in(world: World) -> int:
     partitions = world.fixture.replicas.partitions.values()
     return sum(len(idle_reads(partition)) for partition in partitions)

@@ -60,7 +60,7 @@ def test_with_followers_only_the_log_end_moves():
     fixture = PartitionFixture()
     fixture.append(3)
     assert fixture.log.high_watermark == 0
-    assert fixture.happened() == ["LogEndAdvanced"]
+    assert fixture.happened() == ["LogEndChanged"]
 
 
 def test_it_is_the_least_log_end_of_the_isr():
@@ -109,7 +109,7 @@ def test_it_stays_below_the_minimum_isr():
     fixture = PartitionFixture(isr=(1,), config=LogConfig(min_insync_replicas=2))
     fixture.append(5)
     assert fixture.log.high_watermark == 0
-    assert fixture.happened() == ["LogEndAdvanced"]
+    assert fixture.happened() == ["LogEndChanged"]
 
 
 def test_the_minimum_isr_is_never_above_the_replicas():
@@ -168,7 +168,7 @@ def test_make_leader_writes_the_epoch_and_its_start():
     )
     assert fixture.partition.leader_epoch_start_offset == 4
     assert list(fixture.log.leader_epochs.entries()) == [(5, 0), (8, 4)]
-    assert fixture.log.high_watermark_metadata.known
+    assert fixture.log.watermarks.high_watermark_metadata.known
 
 
 def test_make_leader_resets_what_it_knew_of_followers():
@@ -232,7 +232,7 @@ def test_make_follower():
     assert fixture.partition.make_follower(registration(2, (1, 2, 3), (2, 3), 6, 11), fixture.log)
     assert fixture.partition.isr_state.isr == frozenset()
     assert fixture.partition.leader_epoch_start_offset == -1
-    assert fixture.happened() == ["LeadershipLost"]
+    assert fixture.happened() == ["BecameFollower"]
     assert not fixture.partition.make_follower(registration(2, (1, 2, 3), (2,), 6, 12), fixture.log)
     assert fixture.happened() == []
     assert code_of(fixture.append) == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -252,7 +252,7 @@ def test_append_as_follower_and_the_leaders_watermark():
     assert fixture.partition.follow_high_watermark(9)
     assert (fixture.log.log_end_offset, fixture.log.high_watermark) == (4, 4)
     assert fixture.happened() == [
-        "LogEndAdvanced",
+        "LogEndChanged",
         "HighWatermarkAdvanced",
         "HighWatermarkAdvanced",
     ]
@@ -398,7 +398,7 @@ def test_expand():
     assert fixture.isr == [1, 2, 3]
     assert fixture.partition.partition_epoch == 11
     assert fixture.happened() == [
-        "LogEndAdvanced",
+        "LogEndChanged",
         "IsrChangeWanted",
         "LogStartAdvanced",
         "IsrChanged",

@@ -45,7 +45,7 @@ def test_complete_at_once_does_not_wait():
     clock, purgatory = made()
     condition = Condition()
     condition.ready = True
-    assert purgatory.wait(condition, ["k"], 100) is None
+    assert purgatory.try_complete_else_watch(condition, ["k"], 100) is None
     assert purgatory.size == 0
     assert clock.getDelayedCalls() == []
 
@@ -59,7 +59,7 @@ def test_tried_again_after_watching():
             return self.asked > 1
 
     _clock, purgatory = made()
-    assert purgatory.wait(Late(), ["k"], 100) is None
+    assert purgatory.try_complete_else_watch(Late(), ["k"], 100) is None
     assert purgatory.waiting == 0
 
 
@@ -67,7 +67,7 @@ def test_a_first_try_that_the_caller_made_is_not_made_again():
     """RL 4.3: it is tried once, after the watch."""
     _clock, purgatory = made()
     condition = Condition()
-    assert purgatory.wait(condition, ["k"], 100, tried=True) is not None
+    assert purgatory.try_complete_else_watch(condition, ["k"], 100, tried=True) is not None
     assert condition.asked == 1 and purgatory.waiting == 1
 
 
@@ -75,11 +75,11 @@ def test_completes_once_by_condition():
     """RL 4.1: completed under one key, it is not completed again under another, nor by its time."""
     clock, purgatory = made()
     condition = Condition()
-    results = fired(purgatory.wait(condition, ["a", "b"], 100))
-    assert purgatory.check("a") == 0
+    results = fired(purgatory.try_complete_else_watch(condition, ["a", "b"], 100))
+    assert purgatory.check_and_complete("a") == 0
     condition.ready = True
-    assert purgatory.check("a") == 1
-    assert purgatory.check("b") == 0
+    assert purgatory.check_and_complete("a") == 1
+    assert purgatory.check_and_complete("b") == 0
     clock.advance(1)
     assert results == [None]
     assert condition.expirations == 0
@@ -89,10 +89,10 @@ def test_completes_once_by_time():
     """RL 4.1: at its time it expires; a condition met afterwards changes nothing."""
     clock, purgatory = made()
     condition = Condition()
-    results = fired(purgatory.wait(condition, ["a"], 100))
+    results = fired(purgatory.try_complete_else_watch(condition, ["a"], 100))
     clock.advance(0.1)
     condition.ready = True
-    assert purgatory.check("a") == 0
+    assert purgatory.check_and_complete("a") == 0
     assert (results, condition.expirations, purgatory.expired_count) == ([None], 1, 1)
 
 
@@ -100,12 +100,12 @@ def test_a_waiter_that_gives_up_leaves():
     """Cancelling the Deferred (a client that hung up) completes it without asking it again."""
     clock, purgatory = made()
     condition = Condition()
-    deferred = purgatory.wait(condition, ["a"], 100)
+    deferred = purgatory.try_complete_else_watch(condition, ["a"], 100)
     results = fired(deferred)
     deferred.cancel()
     condition.ready = True
     clock.advance(1)
-    assert purgatory.check("a") == 0
+    assert purgatory.check_and_complete("a") == 0
     assert results[0].check(CancelledError)
     assert (condition.expirations, purgatory.waiting, purgatory.size) == (0, 0, 0)
 
@@ -117,13 +117,15 @@ def test_a_waiter_may_wait_anew_under_the_same_key():
     _clock, purgatory = made()
     first, second = Condition(), Condition()
     again: list = []
-    deferred = purgatory.wait(first, ["a"], 100)
-    deferred.addCallback(lambda _: again.append(purgatory.wait(second, ["a"], 100)))
+    deferred = purgatory.try_complete_else_watch(first, ["a"], 100)
+    deferred.addCallback(
+        lambda _: again.append(purgatory.try_complete_else_watch(second, ["a"], 100))
+    )
     first.ready = True
-    assert purgatory.check("a") == 1
+    assert purgatory.check_and_complete("a") == 1
     assert purgatory.waiting == 1
     second.ready = True
-    assert purgatory.check("a") == 1
+    assert purgatory.check_and_complete("a") == 1
     assert purgatory.waiting == 0
 
 
@@ -139,10 +141,12 @@ def test_completing_never_re_enters_the_look():
 
     conditions = [Noted(), Noted()]
     for condition in conditions:
-        purgatory.wait(condition, ["a"], 100).addCallback(lambda _: order.append("answered"))
+        purgatory.try_complete_else_watch(condition, ["a"], 100).addCallback(
+            lambda _: order.append("answered")
+        )
         condition.ready = True
     order.clear()
-    purgatory.check("a")
+    purgatory.check_and_complete("a")
     assert order == ["asked", "asked", "answered", "answered"]
 
 
@@ -151,7 +155,7 @@ def test_everything_is_tried():
     _, purgatory = made()
     conditions = [Condition() for _ in range(3)]
     done = [
-        fired(purgatory.wait(condition, [key], 1000))
+        fired(purgatory.try_complete_else_watch(condition, [key], 1000))
         for key, condition in zip("abc", conditions, strict=True)
     ]
     conditions[0].ready = conditions[2].ready = True
@@ -167,12 +171,12 @@ def test_completed_ones_are_purged_past_the_interval():
     _clock, purgatory = made(purge_interval=3)
     conditions = [Condition() for _ in range(4)]
     for number, condition in enumerate(conditions):
-        purgatory.wait(condition, [("own", number), "common"], 100)
+        purgatory.try_complete_else_watch(condition, [("own", number), "common"], 100)
         condition.ready = True
     for number in range(3):
-        purgatory.check(("own", number))
+        purgatory.check_and_complete(("own", number))
     assert purgatory.size == 4 + 1
-    purgatory.check(("own", 3))
+    purgatory.check_and_complete(("own", 3))
     assert purgatory.size == 0
 
 
@@ -187,9 +191,12 @@ def test_one_that_raises_is_let_go_and_the_others_go_on():
             return False
 
     broken, sound = Broken(), Condition()
-    results = [fired(purgatory.wait(condition, ["a"], 100)) for condition in (broken, sound)]
+    results = [
+        fired(purgatory.try_complete_else_watch(condition, ["a"], 100))
+        for condition in (broken, sound)
+    ]
     broken.ready = sound.ready = True
-    assert purgatory.check("a") == 2
+    assert purgatory.check_and_complete("a") == 2
     assert results == [[None], [None]]
 
 
@@ -197,7 +204,7 @@ def test_complete_all_expires_everything():
     """Shutdown: whoever waits gets its time-out answer now."""
     _clock, purgatory = made()
     condition = Condition()
-    results = fired(purgatory.wait(condition, ["a", "b"], 100))
+    results = fired(purgatory.try_complete_else_watch(condition, ["a", "b"], 100))
     purgatory.complete_all()
     assert (results, condition.expirations, purgatory.waiting) == ([None], 1, 0)
 
@@ -214,10 +221,10 @@ def test_nothing_is_left_for_the_garbage_collector(end):
     try:
         condition = Condition()
         condition.ready = end == "at once"
-        deferred = purgatory.wait(condition, ["a"], 100)
+        deferred = purgatory.try_complete_else_watch(condition, ["a"], 100)
         if end == "condition":
             condition.ready = True
-            purgatory.check("a")
+            purgatory.check_and_complete("a")
         elif end == "time":
             clock.advance(1)
         elif end == "given up":
@@ -238,7 +245,8 @@ def test_memory_of_a_hundred_thousand():
     try:
         before = tracemalloc.get_traced_memory()[0]
         kept = [
-            purgatory.wait(Condition(), [("t", number % 50)], 30_000) for number in range(10_000)
+            purgatory.try_complete_else_watch(Condition(), [("t", number % 50)], 30_000)
+            for number in range(10_000)
         ]
         used = tracemalloc.get_traced_memory()[0] - before
     finally:

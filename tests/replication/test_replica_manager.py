@@ -25,13 +25,13 @@ from twisted_broker.image.entries import TopicImage
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.checkpoints import HIGH_WATERMARK as HIGH_WATERMARK_FILE
-from twisted_broker.log.checkpoints import read_offsets
+from twisted_broker.log.checkpoints import metadata_offset, read_offsets
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.replication.partition.fetch_data import TXN_COMMITTED
 from twisted_broker.replication.partition.isr import CommittedIsr
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.replica_manager import ReplicaManager
-from twisted_broker.topic_names import INTERNAL_TOPICS
+from twisted_broker.topic_names import INTERNAL_TOPICS, METADATA_TOPIC
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 OTHER = TopicPartition("other", 0)
@@ -233,7 +233,7 @@ def test_a_shrunken_isr_answers_after_append():
     outcome, done = parked_produce(fixture)
     fixture.partition().isr_state = CommittedIsr(frozenset({1}))
     fixture.partition().log.set_high_watermark(2)
-    fixture.replicas.produce_purgatory.check(TP)
+    fixture.replicas.produce_purgatory.check_and_complete(TP)
     assert (done, outcome.error) == ([None], ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
 
@@ -316,7 +316,7 @@ def test_hard_limits_cut_the_first_batch():
     fixture = led()
     fixture.produce(value=b"x" * 1000)
     (result,) = fixture.replicas.fetch(consumer(hard_max_bytes=True), [at(0, max_bytes=100)])
-    assert (result.size, result.cut_short) == (100, True)
+    assert (result.size, result.first_entry_incomplete) == (100, True)
 
 
 def test_a_later_batch_that_does_not_fit_is_not_cut():
@@ -546,14 +546,14 @@ def test_an_effect_that_raises_fails_its_partition_only(monkeypatch):
     fixture.topic("other", None, OTHER_ID)
     _, done = parked_fetch(fixture, consumer(), at(0, OTHER))
     parked_fetch(fixture)
-    real = fixture.replicas.fetch_purgatory.__class__.check
+    real = fixture.replicas.fetch_purgatory.__class__.check_and_complete
 
     def broken(purgatory, key):
         if key == TP and not fixture.partition().offline:
             raise RuntimeError("effect")
         return real(purgatory, key)
 
-    monkeypatch.setattr(fixture.replicas.fetch_purgatory.__class__, "check", broken)
+    monkeypatch.setattr(fixture.replicas.fetch_purgatory.__class__, "check_and_complete", broken)
     fixture.replicas.produce([(TP, batch()), (OTHER, batch())], 1)
     assert done == [None]
     assert fixture.produce().error == ErrorCode.KAFKA_STORAGE_ERROR
@@ -587,7 +587,7 @@ def test_leadership_is_told_to_observers():
         def leadership_lost(self, tp, leader_epoch):
             told.append(("lost", str(tp), leader_epoch))
 
-    fixture.replicas.role_observers.append(Observer())
+    fixture.replicas.subscribe(Observer())
     fixture.topic(states={0: registration(), 1: registration(2, (1, 2))})
     fixture.topic(
         states={0: registration(2, (1, 2), None, 1, 1), 1: registration(1, (1, 2), None, 1, 1)}
@@ -754,16 +754,21 @@ def test_a_lost_leadership_withdraws_the_change():
 
 
 def test_high_watermarks_are_checkpointed():
-    """RL 1.12: every 5 s from the first role change on, for leaders and followers alike."""
+    """RL 1.12: every 5 s from the first role change on, for leaders and followers alike; with
+    them how far the metadata was applied.
+    """
     fixture = Fixture()
     fixture.topic(states={0: registration(), 1: registration(2, (1, 2))})
     fixture.produce(3)
     assert read_offsets(fixture.files, "/data", HIGH_WATERMARK_FILE) == {}
     fixture.advance(5.1)
-    assert read_offsets(fixture.files, "/data", HIGH_WATERMARK_FILE) == {
-        TP: 3,
-        TopicPartition("t", 1): 0,
-    }
+    found = read_offsets(fixture.files, "/data", HIGH_WATERMARK_FILE)
+    assert metadata_offset(found) == fixture.image.offset + 1 > 0
+    assert partitions_of(found) == {TP: 3, TopicPartition("t", 1): 0}
+
+
+def partitions_of(found):
+    return {each: offset for each, offset in found.items() if each.topic != METADATA_TOPIC}
 
 
 def test_a_created_replica_starts_from_the_checkpoint_clamped_to_its_end():
@@ -802,7 +807,7 @@ def test_shutdown():
     _, fetched = parked_fetch(fixture, consumer(max_wait_ms=60_000))
     fixture.replicas.shutdown()
     assert (produced, outcome.error, fetched) == ([None], ErrorCode.REQUEST_TIMED_OUT, [None])
-    assert read_offsets(fixture.files, "/data", HIGH_WATERMARK_FILE) == {TP: 0}
+    assert partitions_of(read_offsets(fixture.files, "/data", HIGH_WATERMARK_FILE)) == {TP: 0}
     assert fixture.clock.getDelayedCalls() == []
 
 

@@ -76,7 +76,7 @@ def test_nothing_is_shown_before_it_is_synced():
     log = fixture.partition().log
     assert log.high_watermark == 0 and log.log_end_offset == 5
     worker.run_one()
-    assert log.high_watermark == 3 and log.high_watermark_metadata.position > 0
+    assert log.high_watermark == 3 and log.watermarks.high_watermark_metadata.position > 0
     worker.run_one()
     assert log.high_watermark == 5
 
@@ -163,7 +163,7 @@ def test_a_fetcher_that_waits_for_the_disk_can_be_stopped():
     assert b.log.log_end_offset == 1
     b.stop_following()
     worker.run_all()
-    assert b.log.recovery_point == 1
+    assert b.log.durability.recovery_point == 1
 
 
 def test_what_waits_is_explained():

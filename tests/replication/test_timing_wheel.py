@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
 from twisted_broker.replication.purgatory.timing_wheel import Timer, TimingWheel
-from twisted_broker.stalls import DEADLINE_STALL_MS
+from twisted_broker.stall_tolerance import DEADLINE_STALL_MS
 
 
 class Note(Timer):

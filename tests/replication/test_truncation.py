@@ -7,9 +7,9 @@ import pytest
 from twisted_broker.log.leader_epochs import LeaderEpochFileCache
 from twisted_broker.replication.fetcher.truncation import (
     EpochEnd,
+    OffsetReset,
     OffsetTruncationState,
-    Restart,
-    restart_at,
+    offset_reset_for,
     truncation_for,
 )
 from twisted_broker.wire.errors import ErrorCode
@@ -67,11 +67,11 @@ def test_where_to_cut(
 @pytest.mark.parametrize(
     ("own_end", "leader_end", "leader_start", "expected"),
     [
-        (10, 7, None, Restart(7, True, False, 0)),
-        (10, 30, 12, Restart(12, False, True, 18)),
-        (10, 30, 10, Restart(10, False, False, 20)),
-        (10, 30, 2, Restart(10, False, False, 20)),
-        (10, 10, 0, Restart(10, False, False, 0)),
+        (10, 7, None, OffsetReset(7, True, False, 0)),
+        (10, 30, 12, OffsetReset(12, False, True, 18)),
+        (10, 30, 10, OffsetReset(10, False, False, 20)),
+        (10, 30, 2, OffsetReset(10, False, False, 20)),
+        (10, 10, 0, OffsetReset(10, False, False, 0)),
     ],
     ids=[
         "the leader ends below us",
@@ -85,4 +85,4 @@ def test_where_to_go_on_when_out_of_range(own_end, leader_end, leader_start, exp
     """RL 6.5: to the leader's end when that is lower; else its start if beyond ours, else our
     own end.
     """
-    assert restart_at(own_end, leader_end, leader_start) == expected
+    assert offset_reset_for(own_end, leader_end, leader_start) == expected

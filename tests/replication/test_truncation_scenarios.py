@@ -206,14 +206,14 @@ def test_recovery_point_after_a_cut() -> None:
     a.lead(1)
     a.append(5)
     a.log.durability.flush()
-    assert a.log.recovery_point == 5
+    assert a.log.durability.recovery_point == 5
     told: list[int] = []
-    a.log.truncated = lambda log: told.append(log.recovery_point)
+    a.log.truncated = lambda log: told.append(log.durability.recovery_point)
     b.lead(2)
     b.append(1)
     a.follow(b, 2)
     a.round()
-    assert a.log.recovery_point == 0 and told == [0]
+    assert a.log.durability.recovery_point == 0 and told == [0]
 
 
 Term = st.tuples(

@@ -47,7 +47,7 @@ def test_at_the_same_offset_it_moves_to_the_newer_segment() -> None:
     fixture = PartitionFixture(replicas=(1, 2))
     fixture.append(3)
     fixture.follower_fetches(2, 3)
-    before = fixture.log.high_watermark_metadata
+    before = fixture.log.watermarks.high_watermark_metadata
     assert (before.offset, fixture.partition.maybe_increment_leader_hw(fixture.now_ms)) == (
         3,
         False,
@@ -55,7 +55,7 @@ def test_at_the_same_offset_it_moves_to_the_newer_segment() -> None:
     fixture.log.roll(WALL_MS)
     fixture.follower_fetches(2, 3)
     assert fixture.partition.maybe_increment_leader_hw(fixture.now_ms)
-    after = fixture.log.high_watermark_metadata
+    after = fixture.log.watermarks.high_watermark_metadata
     assert after.offset == 3 and before.on_older_segment(after)
     assert not fixture.partition.maybe_increment_leader_hw(fixture.now_ms)
 
@@ -74,7 +74,7 @@ def test_a_follower_keeps_a_bare_offset_and_a_leader_looks_it_up() -> None:
     fixture.partition.make_leader(
         registration(LOCAL, (1, 2), (1, 2), 7, 12), fixture.log, fixture.now_ms
     )
-    found = fixture.log.high_watermark_metadata
+    found = fixture.log.watermarks.high_watermark_metadata
     first = next(iter(fixture.log.segments))
     assert (found.offset, found.known, found.segment_base_offset, found.position) == (
         2,

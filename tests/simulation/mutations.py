@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from twisted_broker.cluster import alter_partition
+from twisted_broker.cluster import alter_partition_decision
 from twisted_broker.log.leader_epochs import LeaderEpochFileCache
 from twisted_broker.replication.fetcher import fetcher_manager
 from twisted_broker.replication.partition.isr import CommittedIsr, IsrProposal
@@ -29,11 +29,11 @@ def truncate_to_the_high_watermark(stack: ExitStack) -> None:
     (before KIP-101).
     """
 
-    def initial_offset(log: Any, truncates_on_fetch: bool) -> int:
+    def initial_fetch_offset(log: Any, truncates_on_fetch: bool) -> int:
         log.truncate_to(log.high_watermark)
         return int(log.log_end_offset)
 
-    stack.enter_context(patch.object(fetcher_manager, "initial_offset", initial_offset))
+    stack.enter_context(patch.object(fetcher_manager, "initial_fetch_offset", initial_fetch_offset))
 
 
 def fetch_is_not_fenced(stack: ExitStack) -> None:
@@ -111,7 +111,7 @@ def isr_change_without_partition_epoch(stack: ExitStack) -> None:
         if sender != partition.leader:
             raise BrokerError(ErrorCode.INVALID_REQUEST)
 
-    stack.enter_context(patch.object(alter_partition, "_check_epochs", check))
+    stack.enter_context(patch.object(alter_partition_decision, "_check_epochs", check))
 
 
 def high_watermark_below_the_minimum_isr(stack: ExitStack) -> None:
@@ -121,7 +121,7 @@ def high_watermark_below_the_minimum_isr(stack: ExitStack) -> None:
         log = self.leader_log
         if log is None:
             return False
-        target = self._least_log_end(log.log_end, now_ms)
+        target = self._least_log_end(log.segments.log_end, now_ms)
         if target.offset <= log.high_watermark:
             return False
         log.set_high_watermark(target)

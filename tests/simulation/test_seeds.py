@@ -28,10 +28,9 @@ def test_a_hundred_seeds() -> None:
     nobody sees go back; one leader per epoch; clients see no gap, reordering or duplicate;
     afterwards all replicas are equal. Safety seeds, and every fourth a liveness seed.
     """
-    halves = [started(0, 50, 3), started(50, 50, 3)]
-    found = [half.communicate(timeout=500)[0] for half in halves]
-    assert all(half.returncode == 0 for half in halves), "".join(found)
-    assert all(text.endswith("50 passed, 0 failed\n") for text in found)
+    run = started(0, 100, 3)
+    text = run.communicate(timeout=500)[0]
+    assert run.returncode == 0 and text.endswith("100 passed, 0 failed\n"), text
 
 
 @pytest.mark.timeout(300)

@@ -19,7 +19,7 @@ def acknowledged(base: int, *values: bytes, idempotent: bool = True) -> Attempt:
 def names(
     told: ClientHistory, *attempts: Attempt, left_out: set[TopicPartition] | None = None
 ) -> list[str]:
-    return [anomaly.name for anomaly in told.anomalies(attempts, left_out or set())]
+    return [anomaly.name for anomaly in told.anomalies(attempts, left_out or set(), {})]
 
 
 def reader(*batches: tuple[int, list[bytes]]) -> ClientHistory:
@@ -59,3 +59,12 @@ def test_a_consumer_that_is_told_to_begin_anew_goes_back() -> None:
     told.moved("c0")
     told.consumed("c0", T0, 0, [b"p0-1"])
     assert names(told, acknowledged(0, b"p0-1")) == []
+
+
+def test_what_was_deleted_may_be_read_by_nobody() -> None:
+    """Below a log start an acknowledged record is owed to nobody; above it is."""
+    first, second = acknowledged(0, b"p0-1"), acknowledged(1, b"p0-2")
+    told = reader((2, [b"p0-3"]))
+    last = acknowledged(2, b"p0-3")
+    found = told.anomalies([first, second, last], set(), {T0: 1})
+    assert [(each.name, "p0-2" in each.what) for each in found] == [("lost-write", True)]

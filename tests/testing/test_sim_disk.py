@@ -49,6 +49,22 @@ def test_any_subset_of_unsynced_writes_can_survive() -> None:
     assert {b"....", b"A...", b".BCD", b"ABCD", b"AB.."} <= seen
 
 
+def test_old_bytes_never_lie_before_newer_ones_of_a_lost_truncation() -> None:
+    """Blocks that a truncation freed are given to nobody before it is durable: where it is lost,
+    what was written after it survives from its beginning on, or not at all.
+    """
+    seen = set()
+    for seed in range(200):
+        disk = disk_with(b"....")
+        disk.random.seed(seed)
+        file = disk.open("/d/f")
+        file.truncate(1)
+        file.write_at(1, (b"A",))
+        file.write_at(2, (b"B",))
+        seen.add(disk.after_power_loss(0.5, torn_at_byte=True).content("/d/f"))
+    assert {b"....", b".A..", b".AB.", b".AB", b".", b".\0B"} <= seen and b"..B." not in seen
+
+
 def test_names_need_a_directory_sync() -> None:
     """A new, renamed or removed name is back to its old state after a power loss until the
     directory was synced.
@@ -60,6 +76,32 @@ def test_names_need_a_directory_sync() -> None:
         if synced:
             disk.sync_directory("/d")
         assert disk.after_power_loss(keep=0).listdir("/d") == expected
+
+
+def test_a_directory_made_anew_is_not_the_old_one() -> None:
+    """Renamed away and made anew: whatever a power loss keeps, no directory holds names of both,
+    and what was synced in the new one is in no other.
+    """
+    seen = set()
+    for seed in range(100):
+        for synced in (False, True):
+            disk = disk_with(b"x")
+            disk.random.seed(seed)
+            disk.rename("/d", "/old")
+            disk.make_directories("/d")
+            disk.open("/d/g", create=True).sync()
+            if synced:
+                disk.sync_directory("/d")
+            left = disk.after_power_loss(keep=0.5)
+            found = {
+                path: tuple(left.listdir(path))
+                for path in ("/d", "/old")
+                if left.is_directory(path)
+            }
+            assert all(len(names) < 2 for names in found.values()), found
+            assert "g" not in found.get("/old", ())
+            seen.add(tuple(sorted(found.items())))
+    assert (("/d", ("f",)),) in seen and (("/d", ("g",)), ("/old", ("f",))) in seen
 
 
 def test_crash_at_an_operation_stops_the_world() -> None:
@@ -121,3 +163,61 @@ def test_the_same_seed_loses_the_same() -> None:
         return disk.after_power_loss().content("/d/f")
 
     assert run() == run()
+
+
+def test_what_was_evicted_is_waited_for_once() -> None:
+    """A read of it would block the reactor; afterwards it is in memory, as after a write."""
+    disk = disk_with(b"x" * 10_000)
+    file = disk.open("/d/f")
+    assert file.is_resident(0, 10_000) and file.read_resident(0, 3) == b"xxx"
+    disk.evict()
+    assert not file.is_resident(0, 1) and file.read_resident(5000, 10) is None
+    assert disk.blocked == []
+    assert file.read_at(5000, 10) == b"x" * 10
+    assert disk.blocked == [("read", "/d/f")]
+    assert file.is_resident(5000, 100) and not file.is_resident(4000, 100)
+    file.write_at(0, (b"y" * 4096,))
+    assert file.is_resident(0, 5000)
+    assert file.read_at(0, 5000)[:1] == b"y" and len(disk.blocked) == 1
+
+
+def test_what_is_not_synced_cannot_be_evicted() -> None:
+    disk = disk_with(b"x")
+    file = disk.open("/d/f")
+    file.write_at(1, (b"y",))
+    disk.evict("/d")
+    assert file.is_resident(0, 2)
+    file.sync()
+    disk.evict("/other")
+    assert file.is_resident(0, 2)
+    disk.evict("/d")
+    assert not file.is_resident(0, 2)
+
+
+def test_a_write_waits_when_too_much_is_not_synced() -> None:
+    """As under a kernel's limit of dirty memory."""
+    disk = disk_with(b"")
+    disk.dirty_limit_bytes = 10
+    seen: list[str] = []
+    disk.on_blocked = lambda operation, path: seen.append(operation)
+    file = disk.open("/d/f")
+    file.write_at(0, (b"12345",))
+    file.write_at(5, (b"12345",))
+    assert disk.blocked == []
+    file.write_at(10, (b"6",))
+    assert disk.blocked == [("write", "/d/f")] and seen == ["write"]
+    file.sync()
+    file.write_at(11, (b"7",))
+    assert len(disk.blocked) == 1
+
+
+def test_a_worker_may_wait_for_the_disk() -> None:
+    disk = disk_with(b"x" * 10)
+    clock = Clock()
+    worker = StallingWorker(clock)
+    disk.is_in_worker = lambda: worker.in_job
+    disk.evict()
+    read: list[object] = []
+    worker.submit(lambda: disk.open("/d/f").read_at(0, 10), lambda *done: read.append(done))
+    clock.advance(0)
+    assert read == [(b"x" * 10, None)] and disk.blocked == [] and not worker.in_job

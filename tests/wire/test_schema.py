@@ -10,6 +10,7 @@ from mypy import api as mypy
 
 import twisted_broker
 from tests.wire.sampling import Blob
+from twisted_broker.wire.messages.cluster import DescribeTopicPartitionsResponse
 from twisted_broker.wire.messages.configs import DescribeConfigsResponse
 from twisted_broker.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -22,7 +23,7 @@ from twisted_broker.wire.messages.group_records import (
     ClassicMemberMetadata,
     ConsumerGroupMemberMetadataValue,
 )
-from twisted_broker.wire.messages.groups import ConsumerGroupHeartbeatResponse, JoinGroupRequest
+from twisted_broker.wire.messages.groups import JoinGroupRequest
 from twisted_broker.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -166,7 +167,7 @@ def test_records_are_written_from_parts_nobody_looks_into(version: int) -> None:
 
 def test_null_structs() -> None:
     """An ordinary struct's null is -1, a tagged one's 0, as Kafka 4.3.1 writes them."""
-    assert encode(ConsumerGroupHeartbeatResponse(), 0)[-2:] == b"\xff\0"
+    assert encode(DescribeTopicPartitionsResponse(), 0)[-2:] == b"\xff\0"
     plain = "010101010101ffffffff01"
     assert encode(ConsumerGroupMemberMetadataValue(), 0).hex() == plain + "00"
     assert (
@@ -220,7 +221,7 @@ def test_source_text_is_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         (FetchResponse, 16),
         (ProduceRequest, 9),
         (ConsumerGroupMemberMetadataValue, 0),
-        (ConsumerGroupHeartbeatResponse, 1),
+        (DescribeTopicPartitionsResponse, 0),
         (DescribeConfigsResponse, 4),
         (PartitionChangeRecord, 2),
     ]

@@ -1,6 +1,6 @@
 """ApiVersions (key 18, versions 0-4): what this listener serves, derived from the table.
 
-1. Only what is served on the listener that was asked.
+1. Only what is served on the listener of the request.
 2. Produce is advertised from version 0 on: librdkafka switches compression off when it is not
    (KAFKA-18659).
 3. From version 3 on a client names its software; a name that is not plain text is INVALID_REQUEST

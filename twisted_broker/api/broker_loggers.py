@@ -81,7 +81,7 @@ def _loggers() -> dict[str, Logger]:
     """Those of the modules that are loaded."""
     found = {}
     for name, module in list(sys.modules.items()):
-        logger = getattr(module, "_log", None) if name.startswith(_PACKAGE) else None
+        logger = getattr(module, "_logger", None) if name.startswith(_PACKAGE) else None
         if isinstance(logger, Logger):
             found[name] = logger
     return found

@@ -1,6 +1,6 @@
 """DescribeCluster (60), DescribeQuorum (55), UnregisterBroker (64).
 
-1. DescribeCluster lists brokers, from this broker's image; controllers are asked on their own
+1. DescribeCluster lists brokers, from this broker's image; controllers answer on their own
    listener.
 2. The quorum's leader answers DescribeQuorum; removal of a broker is decided by the controller.
    Both are passed on.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from twisted_broker.api.context import RequestContext
 from twisted_broker.image.metadata_image import MetadataImage
-from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType, authorized_operations
+from twisted_broker.security.acl import Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import cluster as cluster_messages
 
@@ -22,13 +22,13 @@ BROKERS, CONTROLLERS = 1, 2
 async def describe_cluster(
     context: RequestContext, request: cluster_messages.DescribeClusterRequest
 ) -> cluster_messages.DescribeClusterResponse:
-    """Live brokers, and from version 2 on fenced ones when they are asked for."""
+    """Live brokers, and from version 2 on fenced ones when they are requested."""
     if request.endpoint_type == CONTROLLERS:
         raise BrokerError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, "this listener belongs to a broker")
     if request.endpoint_type != BROKERS:
         raise BrokerError(
             ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            f"there is no endpoint type {request.endpoint_type}",
+            f"unknown endpoint type {request.endpoint_type}",
         )
     image: MetadataImage = context.metadata.image
     brokers = []
@@ -49,13 +49,7 @@ async def describe_cluster(
         brokers=brokers,
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = authorized_operations(
-            context.authorizer,
-            context.principal,
-            context.client_host,
-            ResourceType.CLUSTER,
-            CLUSTER_NAME,
-        )
+        response.cluster_authorized_operations = context.authorized_operations()
     return response
 
 

@@ -110,38 +110,66 @@ KAFKA = """
 
 INTRODUCTION = """# Compatibility
 
-Made by `make docs` from the table of APIs in `twisted_broker/api/routes.py`; do not edit.
+Made by `make docs` from `twisted_broker/api/compatibility.py` and the table of APIs in `twisted_broker/api/routes.py`; do not edit.
 
-What is not in the table is not served and not advertised: a client that asks ApiVersions first, as all do, never meets it.
+The table lists every API and version that is served. ApiVersions advertises exactly these. A request for anything else closes the connection, as in Kafka.
 """
 
 BEHAVIOUR = """
 ## Where behaviour differs from Apache Kafka 4.3.1
 
-- **Old clients**: message sets of magic 0 and 1 are taken by Produce 0-2 and given by Fetch 0-3 (Kafka dropped them in 4.0). What they write is
-  stored as batches of magic 2. Records compressed with zstd cannot be given to them.
-- **Records inside a batch** are looked at where something depends on them: compacted topics (a key is needed), conversion, recompression (the topic's
-  `compression.type` is another than the producer's), bounded times (the topic sets `message.timestamp.before.max.ms`, or the header's base or
-  largest time is out of bounds). Otherwise a batch is checked by its header, its CRC and its count, and stored as it came: a largest time that
-  hides a later record passes. `replog.validate.records=true` checks every record of every batch. A compressed batch that claims more records than it has bytes is inflated and
-  its records are counted, up to 65,536 of them and 8 MiB; more is MESSAGE_TOO_LARGE, at which producers split the batch.
-- **LogAppendTime** claimed by a producer is INVALID_TIMESTAMP on every topic; Kafka lets it pass on CreateTime topics and clears the mark.
-- **A timeout of 0** in CreateTopics, DeleteTopics and CreatePartitions: the work is done and answered. Kafka answers REQUEST_TIMED_OUT and does
-  nothing, since its controller looks at the time before it begins; ours needs one turn.
-- **After a truncation** that is far from the last producer snapshot idempotent appends are answered LEADER_NOT_AVAILABLE (they come again) until the
-  producers are found; Kafka holds everything up meanwhile.
-- **A missing segment file** between two others refuses the partition (KAFKA_STORAGE_ERROR, one line with the remedy); Kafka serves what is left. After
-  an unclean stop a replicated partition ends before such a gap above its recovery point, and keeps the files behind it as `.log.aside`.
-- **Transactions** are not served yet: FindCoordinator for a transactional id and InitProducerId with one answer INVALID_REQUEST, a transactional
-  batch is refused with INVALID_TXN_STATE. Markers and aborted transactions in files that Kafka wrote are honoured: read_committed consumers see what
-  they should.
-- **Unclean elections** follow at once when `unclean.leader.election.enable` is switched on for a topic (or for all) without a leader; Kafka looks
-  every five minutes. A reassignment that is cancelled with nobody of the former replicas in sync is recorded as recovering.
-- **Settings without effect** here are parsed, refused when wrong, stored and described as Kafka's: 258 of brokers, those of groups, of client
-  metrics and of tiered storage (`remote.storage.enable=true` is refused, as by a Kafka broker without it). TLS and SASL settings do not change while
-  a broker runs. Brokers' compaction lags that contradict each other are INVALID_CONFIG; Kafka takes them and then refuses every change of a topic.
-- **Replication throttles** are not served yet: `leader.replication.throttled.replicas` and its kin are refused, so reassign without `--throttle`.
-- **Files** are Kafka's own, in both directions. Indexes may hold other entries than Kafka would choose; a look-up in them finds the same.
+- **Old clients**: Produce 0-2 accepts message sets of magic 0 and 1, and Fetch 0-3 returns them (Kafka dropped these versions in 4.0). Records
+  from old clients are stored as batches of magic 2. Records compressed with zstd cannot be returned to old clients.
+- **Records inside a batch** are read only where something depends on them: on compacted topics (each record needs a key), for conversion, for
+  recompression (the topic's `compression.type` is not the producer's), and for bounded timestamps (the topic sets
+  `message.timestamp.before.max.ms`, or the header's base or largest timestamp is out of bounds). Otherwise the broker checks the header, the CRC and
+  the record count, and stores the batch as it came: a record whose timestamp is larger than the header says is not noticed.
+  `replog.validate.records=true` checks every record of every batch, as Kafka does. A compressed batch that claims more records than it has bytes is
+  decompressed and its records are counted, up to 65,536 records and 8 MiB. Above that it is refused with MESSAGE_TOO_LARGE, and producers split it.
+- **LogAppendTime** in a producer's batch gets INVALID_TIMESTAMP on every topic; Kafka accepts it on topics with CreateTime and clears the flag.
+- **A timeout of 0** in CreateTopics, DeleteTopics and CreatePartitions: the request is carried out and answered. Kafka answers REQUEST_TIMED_OUT and
+  changes nothing, since its controller checks the time first; ours needs one turn of its reactor.
+- **After a truncation** far from the last producer snapshot, idempotent appends get LEADER_NOT_AVAILABLE (clients retry) until the producer state is
+  rebuilt. Kafka blocks the partition for that time.
+- **A missing segment file** between two others takes the partition offline (KAFKA_STORAGE_ERROR; one log line names the file and the remedy). Kafka
+  serves the segments that are left. After an unclean stop, a replicated partition is truncated before a gap above its recovery point; the segments
+  behind the gap are kept as `.log.aside`.
+- **A replica that a metadata snapshot does not list** is kept as `TOPIC-N.<hex>-stray`, not deleted. A replica is deleted only when a record of the
+  metadata log removes it.
+- **Transactions** are not supported yet. FindCoordinator for a transactional id and InitProducerId with a transactional id get INVALID_REQUEST; a
+  transactional batch gets INVALID_TXN_STATE. Markers and aborted transactions in files that Kafka wrote are honoured: a read_committed consumer
+  gets the right records.
+- **Unclean elections** happen at once when `unclean.leader.election.enable` is set for a topic (or for all) that has no leader; Kafka checks every
+  five minutes. When a cancelled reassignment leaves no former replica in sync, the new leader is recorded as recovering.
+- **Settings without effect** are parsed, refused when wrong, stored and described as in Kafka: 258 of brokers, those of groups, of client metrics
+  and of tiered storage (`remote.storage.enable=true` is refused, as by a Kafka broker without tiered storage). TLS and SASL settings cannot change
+  while a broker runs. A cluster's compaction lags that contradict each other get INVALID_CONFIG; Kafka accepts them, and then refuses every change of
+  a topic.
+- **Replication throttles** are not supported yet. Settings such as `leader.replication.throttled.replicas` are refused: run
+  `kafka-reassign-partitions` without `--throttle`.
+- **Files** are Kafka's own, in both directions. Index entries may differ from those that Kafka would write; a lookup finds the same offset.
+
+## Limits that Kafka does not have, or sets otherwise
+
+| limit | value | beyond it |
+|---|---|---|
+| elements of all arrays in one request | 100,000 | the connection is closed, one log line |
+| tagged fields in one structure | 1,024 | the connection is closed, one log line |
+| partitions in one Fetch of more than 400 | 10,000 more than the broker holds | the connection is closed, one log line |
+| bytes of long requests in memory (`queued.max.request.bytes`) | 256 MiB; Kafka: no limit | connections with long requests wait |
+| topics that one Metadata request may create | 1,000 | the others are not created |
+| consumer groups that one broker serves | 1,000,000 | an idle group is dropped from memory, else COORDINATOR_NOT_AVAILABLE |
+
+Open files are shared out within the process's limit (`ulimit -n`, LimitNOFILE), which is raised to the hard limit at the start. Of that limit:
+
+| share | for |
+|---|---|
+| up to a third, at most `replog.max.open.segments` (512) | segment files of the logs |
+| an eighth, at most 4,096 | connections to a controller's listener; when it is used up, a new connection replaces the oldest one that never sent a request |
+| 64, and 12 for each log directory, at most a quarter | connections to other brokers, listeners, disk work |
+| the rest, at most `max.connections` | connections of clients; a new connection beyond it is closed at once |
+
+With several `--brokers` in one process, each broker has an equal part of the limit.
 """
 
 

@@ -79,7 +79,7 @@ def _result(
         return result
     wanted = set(resource.configuration_keys) if resource.configuration_keys else None
     result.configs = [
-        _told(context.version, request, entry)
+        _described(context.version, request, entry)
         for entry in entries
         if wanted is None or entry.name in wanted
     ]
@@ -127,7 +127,7 @@ def _entries(
         if not name:
             raise BrokerError(ErrorCode.INVALID_REQUEST, "a subscription has a name")
         return client_metrics_entries(_config_now(context, image), image.config(kind, name))
-    raise BrokerError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} are not described here")
+    raise BrokerError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} cannot be described")
 
 
 def _config_now(context: RequestContext, image: MetadataImage) -> BrokerConfig:
@@ -137,7 +137,7 @@ def _config_now(context: RequestContext, image: MetadataImage) -> BrokerConfig:
     )
 
 
-def _told(
+def _described(
     version: int, request: configs_messages.DescribeConfigsRequest, entry: ConfigEntry
 ) -> configs_messages.DescribeConfigsResourceResult:
     result = configs_messages.DescribeConfigsResourceResult(
@@ -285,7 +285,7 @@ async def list_config_resources(
     unknown = [kind for kind in asked if kind not in names]
     if unknown:
         raise BrokerError(
-            ErrorCode.UNSUPPORTED_VERSION, f"resources of type {unknown[0]} are not listed here"
+            ErrorCode.UNSUPPORTED_VERSION, f"resources of type {unknown[0]} cannot be listed"
         )
     found = []
     for kind in asked:

@@ -3,7 +3,8 @@ the broker.
 
 1. One context per request, gone with its answer.
 2. A loop over what a client named, or over what the cluster holds, takes its elements off `room`,
-   and awaits `next_turn()` when none is left: no client waits for another's long request.
+   and awaits `next_turn()` when none is left: no client waits for another's long request. That
+   waits only when the time of the slice is over.
 3. `appended` is set by Produce once its records are in the logs: from then on, and only then, the
    connection may start the next Produce.
 
@@ -12,15 +13,22 @@ Not here: everything that decides; the parts do.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import AsyncIterator, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from twisted_broker.net.listeners import Listener
-from twisted_broker.security.acl import CLUSTER_NAME, Authorizer, Operation, ResourceType
+from twisted_broker.net.listeners import ListenerName
+from twisted_broker.security.acl import (
+    CLUSTER_NAME,
+    Authorizer,
+    Operation,
+    ResourceType,
+    authorized_operations,
+)
 from twisted_broker.security.principal import ANONYMOUS, Principal
-from twisted_broker.turns import SLICE_ELEMENTS, Turns
+from twisted_broker.turns import LOOK_ELEMENTS, SECONDS_PER_TURN, SLICE_ELEMENTS, Turns
+from twisted_broker.wire.schema import encode_in_slices, join_bytes
 
-__all__ = ["BrokerParts", "Listener", "RequestContext"]
+__all__ = ["BrokerParts", "ListenerName", "RequestContext"]
 
 if TYPE_CHECKING:
     from twisted_broker.api.dispatch import Dispatcher
@@ -36,8 +44,14 @@ if TYPE_CHECKING:
     from twisted_broker.replication.replica_manager import ReplicaManager
 
 
+REFUSAL_ELEMENTS = 4
+"""What mirroring one element of a request into its refusal costs."""
+
 T = TypeVar("T")
+E = TypeVar("E")
 _WITHOUT_BROKER = "a request for a broker reached a controller"
+# Waits up to the first need no look at the settings; the second is the default of
+# connections.max.idle.ms.
 _USUAL_WAIT_MS, _LONGEST_WAIT_MS = 30_000, 600_000
 
 
@@ -93,7 +107,7 @@ class BrokerParts:
         self.forwarding = forwarding
         self.groups = groups
         self.controller = controller
-        self.turns = turns or Turns(runtime.clock)
+        self.turns = turns or Turns(runtime.clock, runtime.marks)
 
 
 class Encoded:
@@ -115,6 +129,8 @@ class RequestContext:
 
     __slots__ = (
         "_dispatcher",
+        "_slice_ends",
+        "_used",
         "api_key",
         "appended",
         "broker",
@@ -133,7 +149,7 @@ class RequestContext:
     def __init__(
         self,
         broker: BrokerParts,
-        listener: Listener,
+        listener: ListenerName,
         api_key: int,
         version: int,
         correlation_id: int,
@@ -156,25 +172,61 @@ class RequestContext:
         self.raw_request = raw_request
         self._dispatcher = dispatcher
         self.appended = self.sliced = False
-        self.room = SLICE_ELEMENTS
+        self.room = LOOK_ELEMENTS
+        self._slice_ends = 0.0
 
     async def next_turn(self) -> None:
-        """Lets others be served; there is room for a slice more afterwards.
+        """Lets others be served, unless room was used up before the time of a slice was; there
+        is room again afterwards.
 
         What was looked up before may have changed.
         """
+        seconds = self.broker.runtime.clock.seconds
+        if self.room < 0:
+            if not self._slice_ends:
+                self._slice_ends, self._used = seconds() + SECONDS_PER_TURN, 0
+            self._used += LOOK_ELEMENTS - self.room
+            if self._used < SLICE_ELEMENTS and seconds() < self._slice_ends:
+                self.room = LOOK_ELEMENTS
+                return
         self.sliced = True
         await self.broker.turns.next_turn()
-        self.room = SLICE_ELEMENTS
+        self.room, self._used = LOOK_ELEMENTS, 0
+        self._slice_ends = seconds() + SECONDS_PER_TURN
 
-    async def in_slices(self, work: Generator[None, None, T]) -> T:
-        """What `work` returns; others are served where it pauses."""
+    async def in_slices(self, work: Generator[None, None, T], cost: int = 0) -> T:
+        """What `work` returns; others are served where it pauses. `cost`: in elements, where it
+        pauses more often than that.
+        """
         while True:
             try:
                 next(work)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            await self.next_turn()
+            self.room -= cost
+            if not cost or self.room < 0:
+                await self.next_turn()
+
+    async def each(self, elements: Iterable[E], cost: int = 1) -> AsyncIterator[E]:
+        """The elements, each of which takes `cost` off the room; others are served in between."""
+        for element in elements:
+            self.room -= cost
+            if self.room < 0:
+                await self.next_turn()
+            yield element
+
+    async def encode(self, response: Any, parts: list[Any]) -> None:
+        """Appends the message's bytes in slices. Each slice is joined: millions of small pieces
+        would take a tenth of a second to join, and another to free.
+        """
+        piece: list[Any] = []
+        try:
+            for _ in encode_in_slices(response, self.version, piece):
+                parts += join_bytes(piece)
+                piece.clear()
+                await self.next_turn()
+        finally:  # the caller releases the slices of files among them when this fails
+            parts += join_bytes(piece)
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -261,3 +313,11 @@ class RequestContext:
 
     def may_on_cluster(self, operation: Operation) -> bool:
         return self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def authorized_operations(
+        self, resource: ResourceType = ResourceType.CLUSTER, name: str = CLUSTER_NAME
+    ) -> int:
+        """The bit field of what the principal may do with it."""
+        return authorized_operations(
+            self.broker.authorizer, self.principal, self.client_host, resource, name
+        )

@@ -11,20 +11,21 @@ permission of other nodes (`api/dispatch.py`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 from twisted_broker.api import controller_permissions as permissions
 from twisted_broker.api.context import RequestContext
-from twisted_broker.cluster import alter_partition as partitions
 from twisted_broker.cluster import (
+    alter_partition_decision,
     broker_registry,
     config_changes,
     partition_requests,
     topic_changes,
 )
 from twisted_broker.cluster.controller import Controller
-from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType, authorized_operations
+from twisted_broker.security.acl import Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import (
     broker_lifecycle,
@@ -38,12 +39,22 @@ from twisted_broker.wire.messages import (
 )
 from twisted_broker.wire.messages import fetch as fetch_messages
 from twisted_broker.wire.messages.metadata_records import ProducerIdsRecord
+from twisted_broker.wire.schema import Record
 
+# Kafka's `ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE`: one record of the metadata log per 1,000
+# producers.
 PRODUCER_ID_BLOCK = 1000
 
 _BROKERS, _CONTROLLERS = 1, 2
+# Small: one topic of a part may have thousands of partitions.
 _AT_A_TIME = 20
+_PARTITIONS_AT_A_TIME = 200
+# Records: to decide on more takes a turn of its own, and so does writing them.
+_LONG_DECISION = 4000
 T = TypeVar("T")
+ResponseT = TypeVar("ResponseT")
+Decision = tuple[list[Record], ResponseT]
+"""Records to be written, and what is answered when they are."""
 
 
 def _controller(context: RequestContext) -> Controller:
@@ -58,19 +69,19 @@ async def fetch(
 ) -> fetch_messages.FetchResponse:
     """Fetch of the metadata log; for nodes of the cluster only."""
     _check_cluster(context, Operation.CLUSTER_ACTION)
-    return await _controller(context).readers.fetch(request, context.version)
+    return await _controller(context).raft_requests.fetch(request, context.version)
 
 
 async def fetch_snapshot(
     context: RequestContext, request: quorum.FetchSnapshotRequest
 ) -> quorum.FetchSnapshotResponse:
-    return _controller(context).readers.fetch_snapshot(request, context.version)
+    return _controller(context).raft_requests.fetch_snapshot(request, context.version)
 
 
 async def describe_quorum(
     context: RequestContext, request: cluster.DescribeQuorumRequest
 ) -> cluster.DescribeQuorumResponse:
-    return _controller(context).readers.describe(request, context.version)
+    return _controller(context).raft_requests.describe(request, context.version)
 
 
 async def describe_cluster(
@@ -90,7 +101,7 @@ async def describe_cluster(
     if request.endpoint_type != _CONTROLLERS:
         raise BrokerError(
             ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            f"there is no endpoint type {request.endpoint_type}",
+            f"unknown endpoint type {request.endpoint_type}",
         )
     controller = _controller(context)
     own = [each for each in controller.listeners if each.name == context.listener.name]
@@ -106,13 +117,7 @@ async def describe_cluster(
         brokers=nodes,
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = authorized_operations(
-            context.authorizer,
-            context.principal,
-            context.client_host,
-            ResourceType.CLUSTER,
-            CLUSTER_NAME,
-        )
+        response.cluster_authorized_operations = context.authorized_operations()
     return response
 
 
@@ -139,7 +144,7 @@ async def broker_registration(
 async def broker_heartbeat(
     context: RequestContext, request: broker_lifecycle.BrokerHeartbeatRequest
 ) -> broker_lifecycle.BrokerHeartbeatResponse:
-    """Changes of state are durable before the broker hears of them."""
+    """Changes of state are durable before the broker is answered."""
     controller = _controller(context)
     now_ms = controller.runtime.now_ms()
     beat = broker_registry.heartbeat(controller.view, request, controller.sessions, now_ms)
@@ -173,7 +178,9 @@ async def alter_partition(
     context: RequestContext, request: broker_lifecycle.AlterPartitionRequest
 ) -> broker_lifecycle.AlterPartitionResponse:
     controller = _controller(context)
-    found, response = partitions.alter_partition(controller.view, request, context.version)
+    found, response = alter_partition_decision.alter_partition(
+        controller.view, request, context.version
+    )
     await controller.write(found)
     return response
 
@@ -182,7 +189,7 @@ async def assign_replicas_to_dirs(
     context: RequestContext, request: log_dirs.AssignReplicasToDirsRequest
 ) -> log_dirs.AssignReplicasToDirsResponse:
     controller = _controller(context)
-    found, response = partitions.assign_replicas(controller.view, request)
+    found, response = alter_partition_decision.assign_replicas(controller.view, request)
     await controller.write(found)
     return response
 
@@ -210,23 +217,24 @@ async def create_topics(
     context: RequestContext, request: topics.CreateTopicsRequest
 ) -> topics.CreateTopicsResponse:
     controller = _controller(context)
-    refused = permissions.refuse_creations(context, request)
+    refused = await permissions.refuse_creations(context, request)
     counts, budget = (
-        Counter(topic.name for topic in request.topics),
+        await _counted(context, (topic.name for topic in request.topics)),
         topic_changes.MAX_PARTITIONS_PER_REQUEST,
     )
     response = topics.CreateTopicsResponse()
-    async for some in _parts(context, request.topics):
+
+    def decide(some: list[topics.CreatableTopic]) -> Decision[topics.CreateTopicsResponse]:
         part = topics.CreateTopicsRequest(topics=some, validate_only=request.validate_only)
-        found, answer = topic_changes.create_topics(
+        return topic_changes.create_topics(
             controller.view, part, controller.runtime.random, counts, budget
         )
-        written = controller.write(found)
+
+    async for some, found, answer in _written(context, request.topics, decide):
         response.topics += answer.topics
         budget -= sum(each.num_partitions for each in answer.topics if not each.error_code)
         context.room -= 10 * len(some) + len(found) // 4
-        await written
-    permissions.hide_configs(context, response)
+    await permissions.hide_configs(context, response)
     response.topics += refused
     return response
 
@@ -235,22 +243,25 @@ async def create_partitions(
     context: RequestContext, request: topics.CreatePartitionsRequest
 ) -> topics.CreatePartitionsResponse:
     controller = _controller(context)
-    refused = permissions.refuse_growth(context, request)
+    refused = await permissions.refuse_growth(context, request)
     counts, budget = (
-        Counter(topic.name for topic in request.topics),
+        await _counted(context, (topic.name for topic in request.topics)),
         topic_changes.MAX_PARTITIONS_PER_REQUEST,
     )
     response = topics.CreatePartitionsResponse()
-    async for some in _parts(context, request.topics):
+
+    def decide(
+        some: list[topics.CreatePartitionsTopic],
+    ) -> Decision[topics.CreatePartitionsResponse]:
         part = topics.CreatePartitionsRequest(topics=some, validate_only=request.validate_only)
-        found, answer = topic_changes.create_partitions(
+        return topic_changes.create_partitions(
             controller.view, part, controller.runtime.random, counts, budget
         )
-        written = controller.write(found)
+
+    async for some, found, answer in _written(context, request.topics, decide):
         response.results += answer.results
         budget -= len(found)
         context.room -= len(some) + len(found) // 4
-        await written
     response.results += refused
     return response
 
@@ -259,25 +270,31 @@ async def delete_topics(
     context: RequestContext, request: topics.DeleteTopicsRequest
 ) -> topics.DeleteTopicsResponse:
     controller = _controller(context)
-    refused = permissions.refuse_deletions(context, request, context.version, controller.view.image)
-    named = Counter[str | bytes](request.topic_names)
-    named.update(
-        bytes(each.topic_id) if each.name is None else each.name for each in request.topics
+    refused = await permissions.refuse_deletions(
+        context, request, context.version, controller.view.image
+    )
+    named = await _counted(
+        context,
+        chain(
+            request.topic_names,
+            (bytes(each.topic_id) if each.name is None else each.name for each in request.topics),
+        ),
     )
     response = topics.DeleteTopicsResponse()
     by_state = context.version >= 6
-    asked: Sequence[Any] = request.topics if by_state else request.topic_names
-    async for chosen in _parts(context, asked):
+
+    def decide(some: list[Any]) -> Decision[topics.DeleteTopicsResponse]:
         part = (
-            topics.DeleteTopicsRequest(topics=chosen)
+            topics.DeleteTopicsRequest(topics=some)
             if by_state
-            else topics.DeleteTopicsRequest(topic_names=chosen)
+            else topics.DeleteTopicsRequest(topic_names=some)
         )
-        found, answer = topic_changes.delete_topics(controller.view, part, context.version, named)
-        written = controller.write(found)
+        return topic_changes.delete_topics(controller.view, part, context.version, named)
+
+    elements: Sequence[Any] = request.topics if by_state else request.topic_names
+    async for some, found, answer in _written(context, elements, decide):
         response.responses += answer.responses
-        context.room -= len(chosen) + 10 * len(found)
-        await written
+        context.room -= len(some) + 10 * len(found)
     response.responses += refused
     return response
 
@@ -286,18 +303,21 @@ async def incremental_alter_configs(
     context: RequestContext, request: configs.IncrementalAlterConfigsRequest
 ) -> configs.IncrementalAlterConfigsResponse:
     controller = _controller(context)
-    refused = permissions.refuse_incremental(context, request)
-    counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    refused = await permissions.refuse_incremental(context, request)
+    counts = await _counted(
+        context, ((each.resource_type, each.resource_name) for each in request.resources)
+    )
     response = configs.IncrementalAlterConfigsResponse()
-    async for some in _parts(context, request.resources):
+
+    def decide(some: list[Any]) -> Decision[configs.IncrementalAlterConfigsResponse]:
         part = configs.IncrementalAlterConfigsRequest(
             resources=some, validate_only=request.validate_only
         )
-        found, answer = config_changes.incremental_alter_configs(controller.view, part, counts)
-        written = controller.write(found)
+        return config_changes.incremental_alter_configs(controller.view, part, counts)
+
+    async for some, found, answer in _written(context, request.resources, decide):
         response.responses += answer.responses
         context.room -= 2 * len(some) + 4 * len(found)
-        await written
     response.responses += refused
     return response
 
@@ -306,16 +326,19 @@ async def alter_configs(
     context: RequestContext, request: configs.AlterConfigsRequest
 ) -> configs.AlterConfigsResponse:
     controller = _controller(context)
-    refused = permissions.refuse_alter(context, request)
-    counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    refused = await permissions.refuse_alter(context, request)
+    counts = await _counted(
+        context, ((each.resource_type, each.resource_name) for each in request.resources)
+    )
     response = configs.AlterConfigsResponse()
-    async for some in _parts(context, request.resources):
+
+    def decide(some: list[Any]) -> Decision[configs.AlterConfigsResponse]:
         part = configs.AlterConfigsRequest(resources=some, validate_only=request.validate_only)
-        found, answer = config_changes.alter_configs(controller.view, part, counts)
-        written = controller.write(found)
+        return config_changes.alter_configs(controller.view, part, counts)
+
+    async for some, found, answer in _written(context, request.resources, decide):
         response.responses += answer.responses
         context.room -= 2 * len(some) + 4 * len(found)
-        await written
     response.responses += refused
     return response
 
@@ -325,8 +348,24 @@ async def elect_leaders(
 ) -> reassignment.ElectLeadersResponse:
     _check_cluster(context, Operation.ALTER)
     controller = _controller(context)
-    found, response = partition_requests.elect_leaders(controller.view, request)
-    await controller.write(found)
+    is_of_all, seen = request.topic_partitions is None, set[tuple[str, int]]()
+    requested = partition_requests.to_elect(controller.view.image, request)
+    response = reassignment.ElectLeadersResponse()
+    results = response.replica_election_results
+    async for name, numbers, is_more in _partitions(context, requested):
+        part = reassignment.ElectLeadersRequest(
+            election_type=request.election_type,
+            topic_partitions=[reassignment.TopicPartitions(topic=name, partitions=numbers)],
+        )
+        found, answer = partition_requests.elect_leaders(controller.view, part, seen, is_of_all)
+        await controller.write(found)
+        if is_more:
+            results[-1].partition_result += answer.replica_election_results[0].partition_result
+        else:
+            results += answer.replica_election_results
+    if not requested:  # the kind of election is checked all the same
+        found, response = partition_requests.elect_leaders(controller.view, request)
+        await controller.write(found)
     return response
 
 
@@ -335,8 +374,22 @@ async def alter_partition_reassignments(
 ) -> reassignment.AlterPartitionReassignmentsResponse:
     _check_cluster(context, Operation.ALTER)
     controller = _controller(context)
-    found, response = partition_requests.alter_reassignments(controller.view, request)
-    await controller.write(found)
+    response = reassignment.AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change, error_message=None
+    )
+    seen = set[tuple[str, int]]()
+    requested = [(each.name, each.partitions) for each in request.topics]
+    async for name, some, is_more in _partitions(context, requested):
+        part = reassignment.AlterPartitionReassignmentsRequest(
+            allow_replication_factor_change=request.allow_replication_factor_change,
+            topics=[reassignment.ReassignableTopic(name=name, partitions=some)],
+        )
+        found, answer = partition_requests.alter_reassignments(controller.view, part, seen)
+        await controller.write(found)
+        if is_more:
+            response.responses[-1].partitions += answer.responses[0].partitions
+        else:
+            response.responses += answer.responses
     return response
 
 
@@ -348,14 +401,62 @@ async def list_partition_reassignments(
     return partition_requests.list_reassignments(_controller(context).image, request)
 
 
-async def _parts(context: RequestContext, asked: Sequence[T]) -> AsyncIterator[list[T]]:
-    """The elements of a request, some at a time, the first at once; one empty part where there
-    are none. Others are served in between.
+async def _written(
+    context: RequestContext,
+    elements: Sequence[T],
+    decide: Callable[[list[T]], Decision[ResponseT]],
+) -> AsyncIterator[tuple[list[T], list[Record], ResponseT]]:
+    """Decides on the elements of a request, some at a time, the first at once; one empty part where
+    there are none. Others are served in between.
+
+    Gives each part, its records and its answer while they are written; the next is decided on
+    when they are.
     """
-    for start in range(0, len(asked) or 1, _AT_A_TIME):
+    controller = _controller(context)
+    for start in range(0, len(elements) or 1, _AT_A_TIME):
         if context.room < 0:
             await context.next_turn()
-        yield list(asked[start : start + _AT_A_TIME])
+        some = list(elements[start : start + _AT_A_TIME])
+        decided_on = controller.decided
+        found, answer = decide(some)
+        if len(found) > _LONG_DECISION:
+            # What was decided on may have changed meanwhile: then both are done in one turn.
+            await context.next_turn()
+            if controller.decided is not decided_on:
+                found, answer = decide(some)
+        written = controller.write(found)
+        yield some, found, answer
+        await written
+
+
+async def _counted(context: RequestContext, keys: Iterable[T]) -> Counter[T]:
+    """How often the whole request names each."""
+    found: Counter[T] = Counter()
+    run: list[T] = []
+    for key in keys:
+        run.append(key)
+        context.room -= 1
+        if context.room < 0:
+            found.update(run)
+            run.clear()
+            await context.next_turn()
+    found.update(run)
+    return found
+
+
+async def _partitions(
+    context: RequestContext, asked: Iterable[tuple[str, Sequence[T]]]
+) -> AsyncIterator[tuple[str, list[T], bool]]:
+    """Of each topic its partitions, some at a time; whether they are more of the topic before.
+    Others are served in between.
+    """
+    for name, numbers in asked:
+        for start in range(0, len(numbers) or 1, _PARTITIONS_AT_A_TIME):
+            if context.room < 0:
+                await context.next_turn()
+            some = list(numbers[start : start + _PARTITIONS_AT_A_TIME])
+            context.room -= 1 + len(some)
+            yield name, some, start > 0
 
 
 def _check_cluster(context: RequestContext, operation: Operation) -> None:

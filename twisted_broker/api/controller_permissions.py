@@ -1,7 +1,7 @@
 """Who may create, change and delete: asked by the controller, with the principal of the client
 itself.
 
-1. Permission is asked before existence: a refusal does not show what exists.
+1. Permission is checked before existence: a refusal does not show what exists.
 2. What may not be done is taken out of the request and answered with its own error; the rest goes
    on.
 
@@ -25,29 +25,24 @@ Resource = TypeVar("Resource", bound=Any)
 Answer = TypeVar("Answer")
 
 
-def refuse_creations(
+async def refuse_creations(
     context: RequestContext, request: topics.CreateTopicsRequest
 ) -> list[topics.CreatableTopicResult]:
     """CREATE on the cluster, or on the topic."""
     if context.may_on_cluster(Operation.CREATE):
         return []
-    refused = [
-        each
-        for each in request.topics
-        if not context.may(Operation.CREATE, ResourceType.TOPIC, each.name)
-    ]
-    request.topics = [each for each in request.topics if each not in refused]
+    request.topics, refused = await _split(context, request.topics, Operation.CREATE)
     return [
         topics.CreatableTopicResult(
             name=each.name, error_code=_REFUSED, error_message=_REFUSED.sentence, configs=None
         )
-        for each in refused
+        async for each in context.each(refused)
     ]
 
 
-def hide_configs(context: RequestContext, response: topics.CreateTopicsResponse) -> None:
+async def hide_configs(context: RequestContext, response: topics.CreateTopicsResponse) -> None:
     """The settings of a new topic are answered to those who may describe them."""
-    for result in response.topics:
+    async for result in context.each(response.topics):
         if result.error_code == ErrorCode.NONE and not context.may(
             Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, result.name
         ):
@@ -56,44 +51,36 @@ def hide_configs(context: RequestContext, response: topics.CreateTopicsResponse)
             result.configs = None
 
 
-def refuse_growth(
+async def refuse_growth(
     context: RequestContext, request: topics.CreatePartitionsRequest
 ) -> list[topics.CreatePartitionsTopicResult]:
     """ALTER on the topic."""
-    refused = [
-        each
-        for each in request.topics
-        if not context.may(Operation.ALTER, ResourceType.TOPIC, each.name)
-    ]
-    request.topics = [each for each in request.topics if each not in refused]
+    request.topics, refused = await _split(context, request.topics, Operation.ALTER)
     return [
         topics.CreatePartitionsTopicResult(
             name=each.name, error_code=_REFUSED, error_message=_REFUSED.sentence
         )
-        for each in refused
+        async for each in context.each(refused)
     ]
 
 
-def refuse_deletions(
+async def refuse_deletions(
     context: RequestContext, request: topics.DeleteTopicsRequest, version: int, image: MetadataImage
 ) -> list[topics.DeletableTopicResult]:
     """DELETE on the topic. An id whose topic may not even be described is unknown."""
     results = []
     if version < 6:
-        names = [
-            name
-            for name in request.topic_names
-            if not context.may(Operation.DELETE, ResourceType.TOPIC, name)
-        ]
-        request.topic_names = [name for name in request.topic_names if name not in names]
+        request.topic_names, refused = await _split(
+            context, request.topic_names, Operation.DELETE, lambda name: name
+        )
         return [
             topics.DeletableTopicResult(
                 name=name, error_code=_REFUSED, error_message=_REFUSED.sentence
             )
-            for name in names
+            async for name in context.each(refused)
         ]
     kept = []
-    for state in request.topics:
+    async for state in context.each(request.topics):
         topic = (
             image.topics_by_id.get(bytes(state.topic_id))
             if state.name is None and bytes(state.topic_id) != NULL_UUID
@@ -138,11 +125,11 @@ def may_alter_configs(context: RequestContext, resource_type: int, name: str) ->
     )
 
 
-def refuse_incremental(
+async def refuse_incremental(
     context: RequestContext, request: configs.IncrementalAlterConfigsRequest
 ) -> list[configs.IncrementalAlterConfigsResponseAlterConfigsResourceResponse]:
     """As `refuse_alter`."""
-    request.resources, refused = _apart(
+    request.resources, refused = await _apart(
         context,
         request.resources,
         configs.IncrementalAlterConfigsResponseAlterConfigsResourceResponse,
@@ -150,33 +137,50 @@ def refuse_incremental(
     return refused
 
 
-def refuse_alter(
+async def refuse_alter(
     context: RequestContext, request: configs.AlterConfigsRequest
 ) -> list[configs.AlterConfigsResponseAlterConfigsResourceResponse]:
     """The answers about resources whose settings the principal may not change; the request keeps
     the others.
     """
-    request.resources, refused = _apart(
+    request.resources, refused = await _apart(
         context, request.resources, configs.AlterConfigsResponseAlterConfigsResourceResponse
     )
     return refused
 
 
-def _apart(
+async def _apart(
     context: RequestContext, resources: list[Resource], answer: Callable[..., Answer]
 ) -> tuple[list[Resource], list[Answer]]:
     """Those that may be changed, and the refusals of the others."""
-    codes = [
-        may_alter_configs(context, each.resource_type, each.resource_name) for each in resources
-    ]
-    refused = [
-        answer(
-            error_code=code,
-            error_message=code.sentence,
-            resource_type=each.resource_type,
-            resource_name=each.resource_name,
+    kept: list[Resource] = []
+    refused: list[Answer] = []
+    async for each in context.each(resources):
+        code = may_alter_configs(context, each.resource_type, each.resource_name)
+        if not code:
+            kept.append(each)
+            continue
+        refused.append(
+            answer(
+                error_code=code,
+                error_message=code.sentence,
+                resource_type=each.resource_type,
+                resource_name=each.resource_name,
+            )
         )
-        for each, code in zip(resources, codes, strict=True)
-        if code
-    ]
-    return [each for each, code in zip(resources, codes, strict=True) if not code], refused
+    return kept, refused
+
+
+async def _split(
+    context: RequestContext,
+    asked: list[Resource],
+    operation: Operation,
+    name_of: Callable[[Resource], str] = lambda topic: topic.name,
+) -> tuple[list[Resource], list[Resource]]:
+    """Those whose topic the principal may do this with, and the others."""
+    kept: list[Resource] = []
+    refused: list[Resource] = []
+    async for each in context.each(asked):
+        may = context.may(operation, ResourceType.TOPIC, name_of(each))
+        (kept if may else refused).append(each)
+    return kept, refused

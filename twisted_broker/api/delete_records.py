@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from twisted_broker.api.context import RequestContext
     from twisted_broker.replication.purgatory.delayed_operations import DeleteOutcome
 
+# Bounds one turn: each moves a log start, which may remove segments and complete delayed requests.
 _AT_A_TIME = 200
 
 

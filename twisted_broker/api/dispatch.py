@@ -13,7 +13,7 @@ cluster, decode, run, encode.
 4. A request of many elements is decoded, processed and answered in slices (`turns.py`); so is the
    answer of one that turned out long.
 5. A small slice of records is read here and sent with its header in one piece; a long one leaves as
-   a slice.
+   a slice, and so does one that would have to come from the disk.
 
 Source: Kafka's `SocketServer.Processor`, `KafkaApis`, KIP-511; docs/ARCHITECTURE.md 7. Not here:
 the order of answers (`net/connection.py`).
@@ -21,7 +21,7 @@ the order of answers (`net/connection.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from struct import Struct
 from struct import error as struct_error
 from typing import Any
@@ -30,9 +30,16 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from twisted_broker.api.context import BrokerParts, Encoded, Listener, RequestContext
-from twisted_broker.api.refusals import refusal
+from twisted_broker.api.context import (
+    REFUSAL_ELEMENTS,
+    BrokerParts,
+    Encoded,
+    ListenerName,
+    RequestContext,
+)
+from twisted_broker.api.refusals import refusal_in_steps
 from twisted_broker.api.routes import Route, served
+from twisted_broker.interfaces import Buffer
 from twisted_broker.log.segment_file import FileSlice, SliceGone
 from twisted_broker.net.connection import (
     Answer,
@@ -53,17 +60,20 @@ from twisted_broker.wire.schema import (
     decode_few,
     decode_in_slices,
     encode,
-    encode_in_slices,
     join_bytes,
+    run_whole,
 )
 
 _HEAD = Struct(">hhih")
 _LENGTH_AND_ID = Struct(">ii")
+# Bytes. Up to _SMALL a read costs less than a `sendfile` of its own; _READ_AT_ONCE bounds the reads
+# of one answer; up to _JOINED one copy costs less than several sends.
 _SMALL, _READ_AT_ONCE, _JOINED = 16384, 262144, 65536
 _API_VERSIONS = 18
+# Two readings of the clock for each request would be seen in the rate of small ones.
 _TIMED = 63
 
-_log = Logger(namespace="replog.api")
+_logger = Logger(namespace="replog.api")
 
 Steps = Coroutine[Any, Any, Any]
 
@@ -126,6 +136,7 @@ class BoundRoute:
         is read here, any other by its own reader.
         """
         end = 10 + length
+        # No client id, a frame too short, or tagged fields.
         if length < 0 or end >= len(frame) or (self.has_tags and frame[end]):
             header, end = decode_request_header(frame)
             return header.client_id, end
@@ -144,10 +155,19 @@ class BoundRoute:
 
     def refuse(self, request: Any, code: ErrorCode, message: str | None) -> Any:
         """The API's own error answer; None where the client waits for none."""
+        return run_whole(self.refuse_in_steps(request, code, message))
+
+    def refuse_in_steps(
+        self, request: Any, code: ErrorCode, message: str | None
+    ) -> Generator[None, None, Any]:
+        """As `refuse`, pausing after every element."""
         self.errors[code] = self.errors.get(code, 0) + 1
+        # A Produce with acks=0 has no answer: one would be taken for the next request's.
         if self.route.api_key == 0 and request.acks == 0:
             return None
-        return refusal(request, self.response_class, self.version, code, message)
+        return (
+            yield from refusal_in_steps(request, self.response_class, self.version, code, message)
+        )
 
 
 class TimedResponse(PendingResponse):
@@ -242,6 +262,7 @@ class SuspendedResponse(PendingResponse):
         into it.
         """
         failed = result.value if isinstance(result, Failure) else None
+        self._dispatcher.marks.what = self._served
         try:
             outcome = self._dispatcher.step(
                 self._served, self._context, self._request, self._steps, failed
@@ -280,17 +301,18 @@ class Dispatcher:
     """
 
     def __init__(
-        self, broker: BrokerParts, listener: Listener, routes: dict[int, Route] | None = None
+        self, broker: BrokerParts, listener: ListenerName, routes: dict[int, Route] | None = None
     ) -> None:
         self.broker = broker
         self.listener = listener
         self.routes = served(listener.is_controller) if routes is None else routes
         self.seconds = broker.runtime.clock.seconds
+        self.marks = broker.runtime.marks
         self._served: dict[int, BoundRoute] = {}
 
     @property
     def served(self) -> list[BoundRoute]:
-        """What has been asked for so far."""
+        """What has been requested so far."""
         return list(self._served.values())
 
     def __call__(
@@ -299,11 +321,12 @@ class Dispatcher:
         try:
             api_key, version, correlation_id, length = _HEAD.unpack_from(frame)
         except struct_error:
-            raise WireError(f"a frame of {len(frame)} bytes is no request") from None
+            raise WireError(f"a frame of {len(frame)} bytes is too short for a request") from None
         served = self._served.get(api_key << 16 | version) or self.find(api_key, version)
         if served is None:
             return self._answer_newer_api_versions(correlation_id)
         count = served.requests = served.requests + 1
+        self.marks.what = served
         began = 0.0 if count & _TIMED else self.seconds()
         client_id, offset = served.read_header(frame, length)
         context = RequestContext(
@@ -322,6 +345,7 @@ class Dispatcher:
         try:
             request = decode_few(served.request_class, frame, version, offset)
         except ManyElements:
+            # Found while decoding: only the decoder counts the elements of nested arrays.
             return self._start_long(connection, served, context, frame, offset)
         if served.route.cluster_action and not context.may_on_cluster(Operation.CLUSTER_ACTION):
             return self.answer(
@@ -333,6 +357,10 @@ class Dispatcher:
         outcome: Any = self.step(served, context, request, steps)
         if not count & _TIMED:
             outcome = self._timed(served, connection.held_since, began, outcome)
+        # The usual answers first: Deferred is an abstract base class, whose `isinstance` costs
+        # as much as five calls.
+        if outcome.__class__ is bytes or outcome.__class__ is list:
+            return outcome
         if isinstance(outcome, Deferred):
             response = SuspendedResponse(self, connection, served, context, request, steps)
             response.wait(outcome)
@@ -351,7 +379,7 @@ class Dispatcher:
         mirror.
         """
         if served.route.cluster_action and not context.may_on_cluster(Operation.CLUSTER_ACTION):
-            raise WireError(f"{served.route.name} is for nodes of the cluster")
+            raise WireError(f"{served.route.name} is for nodes of the cluster only")
         steps = self._in_slices(served, context, frame, offset)
         outcome: Any = self.step(served, context, None, steps)
         if not isinstance(outcome, Deferred):
@@ -366,15 +394,19 @@ class Dispatcher:
         request: Any = await context.in_slices(
             decode_in_slices(served.request_class, frame, context.version, offset)
         )
+        code, message = ErrorCode.UNKNOWN_SERVER_ERROR, None
         try:
             return await served.call(context, request)
         except BrokerError as error:
-            return served.refuse(request, error.code, error.message)
+            code, message = error.code, error.message
         except (WireError, CancelledError):
+            # For `step`: one ends the connection, the other says that the client has gone.
             raise
         except Exception:
             self._log_failure(served, context)
-            return served.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, None)
+        return await context.in_slices(
+            served.refuse_in_steps(request, code, message), REFUSAL_ELEMENTS
+        )
 
     async def _written_in_slices(
         self, served: BoundRoute, context: RequestContext, response: Any
@@ -386,9 +418,9 @@ class Dispatcher:
             return EncodedAnswer(self.answer(served, context, response))
         parts: list[Any] = []
         try:
-            await context.in_slices(encode_in_slices(response, served.version, parts))
+            await context.encode(response, parts)
         except Exception:
-            _log.failure(
+            _logger.failure(
                 "the answer of {name} v{version} cannot be written",
                 name=served.route.name,
                 version=served.version,
@@ -398,7 +430,7 @@ class Dispatcher:
         return EncodedAnswer(_whole(served, context, parts))
 
     def _log_failure(self, served: BoundRoute, context: RequestContext) -> None:
-        _log.failure(
+        _logger.failure(
             "{name} v{version} from {client} failed",
             name=served.route.name,
             version=served.version,
@@ -447,6 +479,7 @@ class Dispatcher:
         try:
             waits_for = steps.send(None) if failed is None else steps.throw(failed)
         except StopIteration as stop:
+            # A long request may have a long answer: it is written in slices, too.
             if context.sliced:
                 done = stop.value
                 return (
@@ -482,7 +515,7 @@ class Dispatcher:
         try:
             (served.write or served.writer())(response, parts)
         except Exception:
-            _log.failure(
+            _logger.failure(
                 "the answer of {name} v{version} cannot be written",
                 name=served.route.name,
                 version=served.version,
@@ -540,8 +573,12 @@ def _with_records(parts: list[Any], correlation_id: int, header_end: bytes) -> A
         total += length
         if type(part) is FileSlice:
             if length <= _SMALL and length <= budget:
+                data = _loaded(part, parts)
+                if data is None:
+                    whole = False
+                    continue
                 budget -= length
-                parts[index] = _loaded(part, parts)
+                parts[index] = data
             else:
                 whole = False
     head = _LENGTH_AND_ID.pack(total, correlation_id) + header_end
@@ -551,13 +588,15 @@ def _with_records(parts: list[Any], correlation_id: int, header_end: bytes) -> A
     return join_bytes(parts)
 
 
-def _loaded(part: FileSlice, parts: list[Any]) -> bytes:
+def _loaded(part: FileSlice, parts: list[Any]) -> Buffer | None:
+    """Its bytes; None when they must come from a disk: then it is sent as a slice."""
     try:
-        data = part.read()
+        data = part.read_resident()
     except (SliceGone, OSError) as reason:
         discard(parts)
-        raise WireError(f"records of an answer are gone: {reason}") from None
-    part.release()
+        raise WireError(f"the records of an answer cannot be read any more: {reason}") from None
+    if data is not None:
+        part.release()
     return data
 
 

@@ -2,8 +2,8 @@
 
 1. Version 0-1 gets message sets of magic 0, version 2-3 of magic 1.
 2. What cannot go down (zstd, damage) is an error of its partition; the others are served.
-3. A first batch that does not fit a hard limit (version <= 2) comes cut, as it is, so that the
-   client sees that its limit is too small.
+3. A first batch that does not fit a hard limit (version <= 2) comes truncated, as it is, so that
+   the client sees that its limit is too small.
 4. At most about `TURN_BYTES` are converted in one turn of the reactor: a large answer for an old
    client delays no other one.
 
@@ -23,6 +23,7 @@ from twisted_broker.replication.partition.fetch_data import FetchPartitionResult
 from twisted_broker.wire.errors import BrokerError, WireError
 from twisted_broker.wire.legacy import convert_down, iterate_entries
 
+# About 10 ms of conversion.
 TURN_BYTES = 1 << 18
 
 
@@ -66,8 +67,10 @@ async def _convert(result: FetchPartitionResult, magic: int, clock: Any, done: i
         )
         return done
     except (SliceGone, OSError) as gone:
-        raise WireError(f"records of an answer are gone: {gone}") from None
-    if pieces or not result.cut_short:
+        raise WireError(f"the records of an answer cannot be read any more: {gone}") from None
+    # A first batch that the limit truncates stays as it is: an empty answer would look like the end
+    # of the log.
+    if pieces or not result.first_entry_incomplete:
         result.release()
         result.converted = pieces
     return done

@@ -16,12 +16,12 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from twisted_broker.api.context import RequestContext
+from twisted_broker.api.context import REFUSAL_ELEMENTS, RequestContext
 from twisted_broker.security.principal import ANONYMOUS, Principal, decode_principal
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.header import decode_request_header, encode_response_header
 from twisted_broker.wire.messages.broker_lifecycle import EnvelopeRequest, EnvelopeResponse
-from twisted_broker.wire.schema import decode_in_slices, encode_in_slices
+from twisted_broker.wire.schema import decode_in_slices
 
 
 async def envelope(context: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse:
@@ -36,10 +36,12 @@ async def envelope(context: RequestContext, request: EnvelopeRequest) -> Envelop
     try:
         answer = await served.call(inner, asked)
     except BrokerError as error:
-        answer = served.refuse(asked, error.code, error.message)
+        answer = await inner.in_slices(
+            served.refuse_in_steps(asked, error.code, error.message), REFUSAL_ELEMENTS
+        )
     header = encode_response_header(inner.correlation_id, inner.api_key, inner.version)
     parts = [header]
-    await inner.in_slices(encode_in_slices(answer, inner.version, parts))
+    await inner.encode(answer, parts)
     return EnvelopeResponse(response_data=b"".join(parts))
 
 
@@ -52,7 +54,7 @@ def _inside(context: RequestContext, request: EnvelopeRequest) -> tuple[Any, Req
     except WireError as error:
         raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from None
     if served is None or not served.route.forward:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"API {header.api_key} is not passed on")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"API {header.api_key} is not forwarded")
     try:
         principal = _principal(request.request_principal)
     except WireError as error:
@@ -83,4 +85,6 @@ def _address(packed: bytes) -> str:
             socket.AF_INET6 if len(packed) == 16 else socket.AF_INET, bytes(packed)
         )
     except (ValueError, OSError):
-        raise BrokerError(ErrorCode.INVALID_REQUEST, "the client's address is none") from None
+        raise BrokerError(
+            ErrorCode.INVALID_REQUEST, "the client's address is not an IP address"
+        ) from None

@@ -38,7 +38,7 @@ from twisted_broker.replication.partition.fetch_data import (
     PartitionKey,
 )
 from twisted_broker.security.acl import Operation, ResourceType
-from twisted_broker.turns import SLICE_ELEMENTS
+from twisted_broker.turns import LOOK_ELEMENTS, SLICE_ELEMENTS
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.messages.fetch import (
     AbortedTransaction,
@@ -77,24 +77,29 @@ _HINTED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_E
 
 
 async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse:
-    """Answers when `min_bytes` are there, a partition has an error or news, or after
-    `max_wait_ms`.
+    """Answers when `min_bytes` are there, a partition has an error, a diverging epoch or a
+    preferred replica, or after `max_wait_ms`.
     """
     replicas = context.broker.replica_manager
     assert replicas is not None
-    params = _params(context, request)
-    may_replicate = params.from_follower and context.may_on_cluster(Operation.CLUSTER_ACTION)
+    params = _params(context, request, replicas.fetch_max_bytes)
+    may_replicate = params.replica_id >= 0 and context.may_on_cluster(Operation.CLUSTER_ACTION)
     try:
         session = await _open_session(context, request, params, may_replicate)
     except BrokerError as refusal:
         return FetchResponse(error_code=refusal.code)
+    # A fetch may wait for half a minute, and thousands do: the decoded request need not.
     del request
     requests = session.requests
     if len(requests) <= SLICE_ELEMENTS or session.reads_now:
         readable, refused = _guard(context, params, may_replicate, requests)
     else:
         readable, refused = await _guard_many(context, params, may_replicate, requests)
-    results: list[FetchPartitionResult] = replicas.fetch(params, readable) if readable else []
+    results: list[FetchPartitionResult]
+    if len(readable) <= SLICE_ELEMENTS or session.reads_now:
+        results = replicas.fetch(params, readable) if readable else []
+    else:
+        results = await _read_many(context, params, readable)
     if not replicas.answers_at_once(params, results, session):
         second_read = replicas.delayed_fetch(params, results, session)
         del results, readable, requests  # many may wait: each keeps what it needs
@@ -103,6 +108,7 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
     for index, result in refused:
         results.insert(index, result)
     try:
+        # The session may have been evicted or used by a later request during the wait.
         error, session_id, shown = session.finish(results)
         if error != ErrorCode.NONE:
             for result in results:
@@ -121,28 +127,35 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
         raise
 
 
-def _params(context: RequestContext, request: FetchRequest) -> FetchParams:
-    """Raises INVALID_REQUEST for a replica id that no client may use."""
+def _params(context: RequestContext, request: FetchRequest, most: int) -> FetchParams:
+    """`most`: the bytes that this broker gives in one answer.
+
+    Raises INVALID_REQUEST for a replica id that no client may use.
+    """
     version = context.version
     by_state = version >= _REPLICA_STATE_FROM
     replica_id = request.replica_state.replica_id if by_state else request.replica_id
     if replica_id < DEBUGGING_CONSUMER:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"replica id {replica_id}")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"invalid replica id {replica_id}")
     is_follower = replica_id >= 0
     if is_follower:
         isolation = LOG_END
     else:
         isolation = TXN_COMMITTED if request.isolation_level == _READ_COMMITTED else HIGH_WATERMARK
-    most = context.replica_manager.fetch_max_bytes
     max_bytes = most if version < _LIMIT_FROM else min(request.max_bytes, most)
     return FetchParams(
         replica_id,
         request.replica_state.replica_epoch if by_state else -1,
         context.bounded_wait(request.max_wait_ms),
+        # More than an answer can hold would wait to the end of its time.
         min(request.min_bytes, max_bytes),
         max_bytes,
         isolation,
+        # Before version 3 there is no limit for the whole answer, so none for its first batch
+        # either.
         version < _LIMIT_FROM,
+        # Followers, and clients that know no follower fetching (KIP-392), read from the leader
+        # only.
         is_follower or version < _FOLLOWERS_SERVE_FROM,
         request.rack_id,
     )
@@ -154,10 +167,12 @@ async def _open_session(
     """Raises `BrokerError` for a session that is not there or not at that epoch."""
     by_id = context.version >= _TOPIC_IDS_FROM
     requests: list[FetchPartitionRequest] = []
-    if (
-        len(request.topics) > SLICE_ELEMENTS
-        or sum(len(topic.partitions) for topic in request.topics) > SLICE_ELEMENTS
-    ):
+    count = len(request.topics)
+    if count <= SLICE_ELEMENTS:
+        count = 0
+        for topic in request.topics:
+            count += len(topic.partitions)
+    if count > SLICE_ELEMENTS:
         requests = await _many_asked(context, request, by_id)
     for topic in () if requests else request.topics:
         name = _name_of(context, topic.topic_id) if by_id else topic.topic
@@ -174,6 +189,7 @@ async def _open_session(
             )
             for asked in topic.partitions
         ]
+    # A full fetch without a session: nothing to look up in the cache.
     if request.session_epoch == FINAL_EPOCH and request.session_id == NO_SESSION:
         return FetchContext(requests)
     forgotten: list[PartitionKey] = [
@@ -225,7 +241,9 @@ async def _many_asked(
     assert replicas is not None
     most = _MOST_UNKNOWN + len(replicas.partitions)
     if len(found) > most:
-        raise WireError(f"a fetch of {len(found)} partitions; {most - _MOST_UNKNOWN} are here")
+        raise WireError(
+            f"a fetch of {len(found)} partitions; this broker has {most - _MOST_UNKNOWN}"
+        )
     return list(found.values())
 
 
@@ -246,6 +264,7 @@ def _guard(
     assert replicas is not None
     held = replicas.partitions
     codes = [_refusal(context, request, is_follower, may_replicate, held) for request in requests]
+    # The usual case copies nothing.
     if not any(codes):
         return requests, ()
     readable = [request for request, code in zip(requests, codes, strict=True) if code is None]
@@ -277,6 +296,28 @@ async def _guard_many(
     return readable, refused
 
 
+async def _read_many(
+    context: RequestContext, params: FetchParams, readable: Sequence[FetchPartitionRequest]
+) -> list[FetchPartitionResult]:
+    """As `ReplicaManager.fetch`, in slices: what was read goes off the limit of the next ones."""
+    results: list[FetchPartitionResult] = []
+    read = 0
+    try:
+        for start in range(0, len(readable), LOOK_ELEMENTS):
+            if context.room < 0:
+                await context.next_turn()
+            some = readable[start : start + LOOK_ELEMENTS]
+            context.room -= 2 * len(some)
+            found = context.replica_manager.fetch(params, some, already_read=read)
+            results += found
+            read += sum(result.size for result in found)
+    except BaseException:
+        for result in results:
+            result.release()  # each holds a file open
+        raise
+    return results
+
+
 def _refusal(
     context: RequestContext,
     request: FetchPartitionRequest,
@@ -293,6 +334,7 @@ def _refusal(
         if not topic:
             return ErrorCode.UNKNOWN_TOPIC_ID
         request.topic_partition = TopicPartition(topic, request.topic_partition.partition)
+    # Permission before existence: an answer must not tell who may not read whether a topic exists.
     if not is_follower and not context.may(_READ, _TOPIC, topic):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if (

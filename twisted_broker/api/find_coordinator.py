@@ -3,7 +3,7 @@
 1. Permission first: DESCRIBE on the group.
 2. A group's coordinator leads its partition of `__consumer_offsets`; the first question makes the
    topic and waits a moment for its leaders. Without a leader the answer is
-   COORDINATOR_NOT_AVAILABLE, which clients take as "ask again".
+   COORDINATOR_NOT_AVAILABLE, at which clients retry.
 3. No share coordinator is served: a well-formed key of one is COORDINATOR_NOT_AVAILABLE, as from an
    Apache Kafka that serves none, to a peer with CLUSTER_ACTION. INVALID_REQUEST otherwise, and
    before v6, which knows no such keys.
@@ -47,7 +47,10 @@ async def find_coordinator(
         found = await _find_all(context, request.key_type, keys)
     if context.version >= FIRST_WITH_SEVERAL_KEYS:
         return FindCoordinatorResponse(
-            coordinators=[_coordinator(key, each) for key, each in zip(keys, found, strict=True)]
+            coordinators=[
+                _coordinator(key, each)
+                async for key, each in context.each(zip(keys, found, strict=True))
+            ]
         )
     error, (node_id, host, port) = found[0]
     return FindCoordinatorResponse(
@@ -98,6 +101,8 @@ def _is_share_key(key: str) -> bool:
         return False
     try:
         uuid_from_text(rest[0])
+        # int() takes more than Kafka's parseInt (spaces, underscores), which costs nothing here:
+        # the key is only hashed.
         int(rest[1])
     except ValueError:
         return False

@@ -31,7 +31,7 @@ from twisted_broker.coordinator.group_requests import (
     SyncAnswer,
     SyncRequest,
 )
-from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType, authorized_operations
+from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from twisted_broker.turns import SLICE_ELEMENTS
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.groups import (
@@ -174,7 +174,7 @@ async def leave_group(context: RequestContext, request: LeaveGroupRequest) -> Le
             MemberResponse(
                 member_id=a.member_id, group_instance_id=a.instance_id, error_code=a.error
             )
-            for a in answers
+            async for a in context.each(answers)
         ]
     )
 
@@ -272,12 +272,8 @@ async def describe_groups(
             if context.room < 0:
                 await context.next_turn()
             if group.error_code == ErrorCode.NONE:
-                group.authorized_operations = authorized_operations(
-                    context.authorizer,
-                    context.principal,
-                    context.client_host,
-                    ResourceType.GROUP,
-                    group.group_id,
+                group.authorized_operations = context.authorized_operations(
+                    ResourceType.GROUP, group.group_id
                 )
     return DescribeGroupsResponse(groups=described)
 

@@ -1,5 +1,5 @@
-"""Whom to ask instead: the current leader of a partition and where it is reached, for answers that
-name them (KIP-951).
+"""Where to send a request instead: the current leader of a partition and where it is reached, for
+answers that name them (KIP-951).
 
 Source: Kafka's `KafkaApis.getCurrentLeader`. Not here: who is leader (`image`).
 """

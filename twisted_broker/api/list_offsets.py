@@ -55,7 +55,7 @@ _LEADER_EPOCH_FROM = 4
 async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """One answer per partition; waits for nothing but its turns."""
     if request.replica_id < DEBUGGING_CONSUMER:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"replica id {request.replica_id}")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"invalid replica id {request.replica_id}")
     repeated = await _repeated(context, request)
     return ListOffsetsResponse(
         topics=[

@@ -1,10 +1,10 @@
 """Metadata (3) and DescribeTopicPartitions (75): where everything is, from this broker's image.
 
-1. Permission before existence; topics that may not be described are left out when all are asked
+1. Permission before existence; topics that may not be described are left out when all are requested
    for.
 2. A topic that is not there is created in the background when that is allowed, with the numbers of
    partitions and replicas that this broker's file gives; the client is told
-   UNKNOWN_TOPIC_OR_PARTITION and asks again.
+   UNKNOWN_TOPIC_OR_PARTITION and retries.
 3. Addresses are those of the listener on which the client came; a leader that is not reachable
    there is LEADER_NOT_AVAILABLE (LISTENER_NOT_FOUND from version 6 on when the broker lives).
 4. Version 0 has no "all": an empty list is all topics; later versions say all with null.
@@ -15,7 +15,7 @@ Source: Kafka's `KafkaApis.handleTopicMetadataRequest`, `KRaftMetadataCache`,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from twisted_broker.api.cluster import any_live_broker
 from twisted_broker.api.context import RequestContext
@@ -26,7 +26,7 @@ from twisted_broker.image.entries import (
     TopicImage,
 )
 from twisted_broker.image.metadata_image import MetadataImage
-from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType, authorized_operations
+from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.topic_names import INTERNAL_TOPICS, name_problem
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import cluster as described
@@ -34,6 +34,8 @@ from twisted_broker.wire.messages import metadata as metadata_messages
 from twisted_broker.wire.messages.topics import CreatableTopic
 from twisted_broker.wire.primitives import NULL_UUID
 
+# Partitions between two looks at the turn; topics that one Metadata request may create; most
+# replicas that a request can carry.
 _AT_A_TIME, _MOST_CREATED, _MOST_REPLICAS = 200, 1000, 2**15 - 1
 
 
@@ -112,13 +114,7 @@ async def metadata(
     else:
         response.topics = await _asked_for(context, request, reach, request.topics)
     if 8 <= context.version <= 10 and request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = authorized_operations(
-            context.authorizer,
-            context.principal,
-            context.client_host,
-            ResourceType.CLUSTER,
-            CLUSTER_NAME,
-        )
+        response.cluster_authorized_operations = context.authorized_operations()
     return response
 
 
@@ -174,7 +170,7 @@ async def _by_id(
     topic_id: bytes,
 ) -> metadata_messages.MetadataResponseTopic:
     if topic_id == NULL_UUID:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, "neither a topic's name nor its id")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "a topic needs a name or an id")
     topic = reach.image.topics_by_id.get(topic_id)
     if topic is None or not _may_describe(context, topic.name):
         nameless = None if context.version >= 12 else ""
@@ -226,14 +222,10 @@ async def _topic(
         partitions=partitions,
     )
     if request.include_topic_authorized_operations:
-        answer.topic_authorized_operations = _operations(context, topic.name)
+        answer.topic_authorized_operations = context.authorized_operations(
+            ResourceType.TOPIC, topic.name
+        )
     return answer
-
-
-def _operations(context: RequestContext, name: str) -> int:
-    return authorized_operations(
-        context.authorizer, context.principal, context.client_host, ResourceType.TOPIC, name
-    )
 
 
 def _partition(
@@ -264,7 +256,7 @@ async def _create(
     context: RequestContext, missing: dict[str, metadata_messages.MetadataResponseTopic]
 ) -> None:
     """Has the topics created, as far as the client may create them; of very many the first ones:
-    it asks again.
+    it retries.
     """
     wanted: list[CreatableTopic] = []
     for name, answer in missing.items():
@@ -315,7 +307,8 @@ async def describe_topic_partitions(
         _check_cursor(request, cursor)
     reach = _Reach(context.metadata.image, context.listener.name, 6)
     response = described.DescribeTopicPartitionsResponse(next_cursor=None)
-    for name in _names_from(context, request, cursor.topic_name if cursor is not None else ""):
+    first = cursor.topic_name if cursor is not None else ""
+    async for name in _names_from(context, request, first):
         if limit == 0:
             response.next_cursor = described.DescribeTopicPartitionsResponseCursor(
                 topic_name=name, partition_index=0
@@ -351,12 +344,12 @@ def _check_cursor(
         )
 
 
-def _names_from(
+async def _names_from(
     context: RequestContext, request: described.DescribeTopicPartitionsRequest, first: str
-) -> Iterator[str]:
+) -> AsyncIterator[str]:
     """The names to describe, in order, from `first` on."""
-    names: Iterable[str] = (
-        {topic.name for topic in request.topics}
+    names = (
+        {topic.name async for topic in context.each(request.topics)}
         if request.topics
         else context.metadata.image.topics_by_name
     )
@@ -381,10 +374,10 @@ def _described(
             if name_problem(name) is None
             else ErrorCode.INVALID_TOPIC_EXCEPTION
         )
-        answer.topic_authorized_operations = _operations(context, name)
+        answer.topic_authorized_operations = context.authorized_operations(ResourceType.TOPIC, name)
         return answer
     answer.topic_id = topic.id
-    answer.topic_authorized_operations = _operations(context, name)
+    answer.topic_authorized_operations = context.authorized_operations(ResourceType.TOPIC, name)
     for number in sorted(topic.partitions)[start : start + limit]:
         partition = topic.partitions[number]
         error, leader = reach.leader(partition)

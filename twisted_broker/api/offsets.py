@@ -15,9 +15,10 @@ which this broker keeps in `__consumer_offsets` too. Not here: offsets of transa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
+from typing import Any, TypeVar
 
 from twisted_broker.api.context import RequestContext
 from twisted_broker.api.groups import check_group
@@ -36,6 +37,7 @@ from twisted_broker.wire.messages.offsets import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
     OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
@@ -56,6 +58,23 @@ FIRST_WITH_GROUP_ID_NOT_FOUND = 9
 FIRST_WITH_SEVERAL_GROUPS = 8
 FIRST_WITH_GROUP_ERROR = 2
 NO_OFFSET = -1
+T = TypeVar("T")
+
+
+async def _answers(
+    context: RequestContext, topics: Sequence[Any], answer: Callable[[int, Any], T]
+) -> list[list[T]]:
+    """`answer(row of the topic, partition)` for every partition, by topic; in slices."""
+    answers: list[list[T]] = []
+    for row, topic in enumerate(topics):
+        context.room -= 1
+        answers.append([])
+        for partition in topic.partitions:
+            context.room -= 1
+            if context.room < 0:
+                await context.next_turn()
+            answers[row].append(answer(row, partition))
+    return answers
 
 
 # commit
@@ -81,24 +100,20 @@ async def offset_commit(
                     name or "", topic_id, partition
                 )  # named twice: the last counts
     stored = await _commit(context, request, tuple(offsets.values())) if offsets else {}
-    response = OffsetCommitResponse()
-    for row, topic in enumerate(request.topics):
-        context.room -= 1
-        answers = []
-        for p in topic.partitions:
-            context.room -= 1
-            if context.room < 0:
-                await context.next_turn()
-            error = refused.get((row, p.partition_index)) or stored.get(
-                (names[row] or "", p.partition_index), ErrorCode.NONE
-            )
-            answers.append(
-                OffsetCommitResponsePartition(partition_index=p.partition_index, error_code=error)
-            )
-        response.topics.append(
-            OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers)
+
+    def answer(row: int, p: OffsetCommitRequestPartition) -> OffsetCommitResponsePartition:
+        error = refused.get((row, p.partition_index)) or stored.get(
+            (names[row] or "", p.partition_index), ErrorCode.NONE
         )
-    return response
+        return OffsetCommitResponsePartition(partition_index=p.partition_index, error_code=error)
+
+    answers = await _answers(context, request.topics, answer)
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=its)
+            for topic, its in zip(request.topics, answers, strict=True)
+        ]
+    )
 
 
 def _offset(name: str, topic_id: bytes, partition: OffsetCommitRequestPartition) -> OffsetToCommit:
@@ -190,25 +205,23 @@ async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> 
     )
     if fetched.error_code:
         raise BrokerError(ErrorCode(fetched.error_code))  # type: ignore[call-arg]
-    response = OffsetFetchResponse()
-    for topic in fetched.topics:
-        context.room -= 1
-        answers = []
-        for p in topic.partitions:
-            context.room -= 1
-            if context.room < 0:
-                await context.next_turn()
-            answers.append(
-                OffsetFetchResponsePartition(
-                    partition_index=p.partition_index,
-                    committed_offset=p.committed_offset,
-                    committed_leader_epoch=p.committed_leader_epoch,
-                    metadata=p.metadata,
-                    error_code=_error_of_old(context, p),
-                )
-            )
-        response.topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=answers))
-    return response
+
+    def answer(_: int, p: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
+        return OffsetFetchResponsePartition(
+            partition_index=p.partition_index,
+            committed_offset=p.committed_offset,
+            committed_leader_epoch=p.committed_leader_epoch,
+            metadata=p.metadata,
+            error_code=_error_of_old(context, p),
+        )
+
+    answers = await _answers(context, fetched.topics, answer)
+    return OffsetFetchResponse(
+        topics=[
+            OffsetFetchResponseTopic(name=topic.name, partitions=its)
+            for topic, its in zip(fetched.topics, answers, strict=True)
+        ]
+    )
 
 
 def _error_of_old(context: RequestContext, partition: OffsetFetchResponsePartitions) -> int:
@@ -233,6 +246,8 @@ async def _fetch_group(
         if request.topics is None:
             topics = await _all_topics(context, request.group_id, require_stable)
         else:
+            # Once without partitions: the group's own error comes even when no topic is named or
+            # all are refused.
             context.groups.fetch_offsets(request.group_id, (), require_stable)
             topics = [
                 await _fetch_topic(context, request.group_id, topic, require_stable)
@@ -274,8 +289,8 @@ async def _fetch_topic(
 async def _all_topics(
     context: RequestContext, group_id: str, require_stable: bool
 ) -> list[OffsetFetchResponseTopics]:
-    """All that is committed, by topic; without those that may not be seen and, where ids are asked
-    for, those that have none any more.
+    """All that is committed, by topic; without those that may not be seen and, where ids are
+    requested for, those that have none any more.
     """
     topics: list[OffsetFetchResponseTopics] = []
     committed = context.groups.committed_partitions(group_id)
@@ -355,19 +370,15 @@ async def offset_delete(
             )
     wanted = [each for each, error in errors.items() if not error]
     errors |= await context.groups.delete_offsets(request.group_id, wanted) if wanted else {}
-    response = OffsetDeleteResponse()
-    for topic in request.topics:
-        context.room -= 1
-        answers = []
-        for p in topic.partitions:
-            context.room -= 1
-            if context.room < 0:
-                await context.next_turn()
-            answers.append(
-                OffsetDeleteResponsePartition(
-                    partition_index=p.partition_index,
-                    error_code=errors[topic.name, p.partition_index],
-                )
-            )
-        response.topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=answers))
-    return response
+
+    def answer(row: int, p: OffsetDeleteRequestPartition) -> OffsetDeleteResponsePartition:
+        error = errors[request.topics[row].name, p.partition_index]
+        return OffsetDeleteResponsePartition(partition_index=p.partition_index, error_code=error)
+
+    answers = await _answers(context, request.topics, answer)
+    return OffsetDeleteResponse(
+        topics=[
+            OffsetDeleteResponseTopic(name=topic.name, partitions=its)
+            for topic, its in zip(request.topics, answers, strict=True)
+        ]
+    )

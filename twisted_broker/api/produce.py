@@ -1,4 +1,4 @@
-"""Produce: appends batches, and answers when as many replicas have them as the producer asked for.
+"""Produce: appends batches, and answers when as many replicas have them as the producer requested.
 
 Guards in this order: the transactional id, then per topic its id, permission, then per partition
 existence and the records; what is left is appended.
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome
 
 _BATCHES_FROM, _ZSTD_FROM, _LEADER_FROM, _TOPIC_IDS_FROM = 3, 7, 10, 13
+# Low byte of the attributes: codec and transactional flag are read without a view of the batch.
 _BATCH_HEADER_BYTES, _ATTRIBUTES_AT = 61, 22
 _CODEC_MASK, _ZSTD, _TRANSACTIONAL = 0x07, 4, 0x10
 
@@ -61,11 +62,11 @@ _OLD_FORMAT = BrokerError(
 _ZSTD_TOO_EARLY = BrokerError(
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs produce version 7"
 )
-_TRANSACTIONAL_BATCH = BrokerError(ErrorCode.INVALID_TXN_STATE, "transactions are not served")
+_TRANSACTIONAL_BATCH = BrokerError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported")
 
 
 async def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
-    """Answers when the acks asked for are there; None for acks=0."""
+    """Answers when the requested acks are there; None for acks=0."""
     if request.transactional_id is not None and not context.may(
         Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
     ):
@@ -80,6 +81,8 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
     for topic in request.topic_data:
         context.room -= 1
         for start in range(0, len(topic.partition_data) or 1, _AT_A_TIME):
+            # Appends what is there before the pause: the order of the partitions is kept, and the
+            # room of the next turn is for new ones.
             if context.room < 0:
                 await _append_some(context, entries, acks, outcomes)
             _topic_response(context, topic, start, topics, entries, awaited)
@@ -87,6 +90,7 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
         outcomes += replicas.produce(entries, acks)
     # From here the connection's next Produce may start: this one is in the log.
     context.appended = True
+    # Asked before any waiting is set up: with one replica, or acks=1, most requests end here.
     if acks and replicas.must_wait(outcomes, acks):
         wait_ms = context.bounded_wait(request.timeout_ms)
         await replicas.wait_for_replicas(outcomes, wait_ms, acks)
@@ -96,6 +100,7 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
         answer.log_start_offset = outcome.log_start_offset
         if outcome.error is not _NONE:
             _fill_error(answer, outcome)
+    # After the append: the partitions that were not refused are in their logs all the same.
     if acks == 0:
         _close_unless_all_went_in(topics)
         return None

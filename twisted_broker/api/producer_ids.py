@@ -21,10 +21,10 @@ async def init_producer_id(
     context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
     """Waits only when a new block of ids is needed; then COORDINATOR_LOAD_IN_PROGRESS makes the
-    client to ask again.
+    client to retry.
     """
     if request.transactional_id is not None:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, "transactions are not served")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "transactions are not supported")
     if not context.may_on_cluster(Operation.IDEMPOTENT_WRITE):
         raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if (request.producer_id == -1) != (request.producer_epoch == -1):

@@ -13,9 +13,10 @@ partitions (each API's own).
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
-from twisted_broker.wire.schema import Field, Struct
+from twisted_broker.wire.schema import Field, Struct, run_whole
 
 _UNKNOWN_OFFSETS = frozenset(
     {
@@ -40,9 +41,16 @@ def refusal(
     """An answer of `response_class` that refuses all of `request`; `message` is given where
     there is a place for it.
     """
+    return run_whole(refusal_in_steps(request, response_class, version, code, message))
+
+
+def refusal_in_steps(
+    request: Any, response_class: type[Any], version: int, code: int, message: str | None = None
+) -> Generator[None, None, Any]:
+    """As `refusal`, pausing after every element."""
     response = response_class()
     if not _refuse(response, version, code, message):
-        _mirror(request, response, version, code, message)
+        yield from _mirror(request, response, version, code, message)
     return response
 
 
@@ -76,7 +84,9 @@ def _is_structs(field: Field) -> bool:
     return field.kind == "array" and isinstance(field.element, type)
 
 
-def _mirror(request: Any, response: Any, version: int, code: int, message: str | None) -> None:
+def _mirror(
+    request: Any, response: Any, version: int, code: int, message: str | None
+) -> Generator[None, None, None]:
     """Fills the first list of `response` that carries errors with one element for each of the
     request's first list.
     """
@@ -90,19 +100,21 @@ def _mirror(request: Any, response: Any, version: int, code: int, message: str |
     )
     for field in _fields(response, version):
         if asked is not None and _is_structs(field) and _carries_error(field.element, version):
-            answers = [
-                _answer(item, field.element, version, code, message)
-                for item in getattr(request, asked.name)
-            ]
+            answers: list[Any] = []
+            for item in getattr(request, asked.name):
+                answers.append((yield from _answer(item, field.element, version, code, message)))
+                yield
             setattr(response, field.name, answers)
             return
 
 
-def _answer(item: Any, element: Any, version: int, code: int, message: str | None) -> Any:
+def _answer(
+    item: Any, element: Any, version: int, code: int, message: str | None
+) -> Generator[None, None, Any]:
     made = element()
     _copy_names(item, made, version)
     if not _refuse(made, version, code, message) and isinstance(item, Struct):
-        _mirror(item, made, version, code, message)
+        yield from _mirror(item, made, version, code, message)
     return made
 
 

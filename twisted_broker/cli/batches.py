@@ -30,6 +30,7 @@ LENGTH_END = 12
 SMALLEST = {0: 26, 1: 34, 2: 61}
 READ_AHEAD = 1 << 20
 CHUNK = 1 << 16
+# A damaged or hostile batch may claim to decompress to anything.
 MAX_OUTPUT_BYTES = 1 << 30
 
 
@@ -60,6 +61,7 @@ def read_batches(path: Path, start: int = 0) -> Iterator[FileBatch | Damage]:
             if found is None:
                 return
             yield found
+            # Where the next batch begins is not known behind damage.
             if isinstance(found, Damage):
                 return
             position += found.size
@@ -87,6 +89,7 @@ def read_one(file: BinaryIO, path: Path, position: int, end: int) -> FileBatch |
     try:
         return FileBatch(position, prefix + file.read(size - PREFIX.size), magic)
     except CorruptRecordError as error:
+        # A finding, not the end of the program: the next file is shown all the same.
         return Damage(str(path), position, error.args[-1])
 
 

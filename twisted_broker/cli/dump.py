@@ -2,7 +2,7 @@
 
 1. A file is known by its name alone; a directory is walked in sorted order and unknown files are
    said to be unknown.
-2. Reading never stops at damage that does not hide what follows.
+2. Reading continues behind damage where the next entry can be found.
 
 Source: Kafka's DumpLogSegments and LogFileUtils. Not here: whether files agree with each other
 (`verify`).

@@ -2,7 +2,7 @@
 
 Owns the addresses out of run files, and the answers.
 
-1. A broker that does not answer is an answer, too: its error says why.
+1. A broker that does not answer gives an `Answer`, too, with the error.
 
 Source: Kafka has none; the fields are those of `replication/explain/explanation.py`. Not here: the
 text (`cli/explain_text.py`).
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+# The state page of a busy broker takes well under a second.
 _TIMEOUT_SECONDS = 5.0
 
 
@@ -80,6 +81,7 @@ def query(node: str, address: str, topic: str, partition: int) -> Answer:
             body = response.read()
         finally:
             connection.close()
+        # It answers, so it lives; it only has no such partition.
         if response.status == 404:
             return Answer(address, node, None, body.decode(errors="replace").strip(), knows=False)
         if response.status != 200:
@@ -87,6 +89,7 @@ def query(node: str, address: str, topic: str, partition: int) -> Answer:
         state = json.loads(body)
         return Answer(address, str(state["broker"]), state)
     except TimeoutError:
+        # Before OSError, whose subclass it is.
         return Answer(address, node, None, f"it does not answer within {_TIMEOUT_SECONDS:.0f} s")
     except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
         return Answer(address, node, None, f"it cannot be reached: {error}")

@@ -3,11 +3,12 @@
 Owns the order and the lines: first a summary, then the state of each broker's replica, the leader's
 first.
 
-1. Where brokers differ, the newest counts: the leader of the highest epoch.
+1. When several brokers say that they lead, the one with the highest leader epoch counts.
 2. What is in order has a line, too.
 3. A leader that was not queried is named, with the option that queries it.
 
-Not here: the queries (`cli/explain.py`).
+Source: our own. Not here: the queries (`cli/explain.py`), the reasons
+(`replication/explain`).
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ def _leader_not_queried(state: list[State], answers: Sequence[Answer]) -> Iterat
     leader = str(known["leader"])
     if leader not in {answer.node for answer in answers}:
         yield (
-            f"  query broker {leader} too: --run-file with its process's run file, or "
-            "--status with its HOST:PORT, again for each process"
+            f"  query broker {leader} too: add --run-file with the run file of its process, or "
+            "--status with its HOST:PORT (repeat the option for each process)"
         )
 
 
@@ -92,7 +93,7 @@ def _heading_without_leader(state: list[State]) -> str:
     """No leader answered: what the newest metadata says."""
     known = _newest_metadata(state)
     if known is None:
-        return "its topic is deleted, its replicas are not deleted yet"
+        return "its topic is deleted, but its replicas are not deleted yet"
     in_sync = (
         f"at epoch {known['leader_epoch']}; in sync {_list(known['isr'])} of "
         f"{_list(known['replicas'])}"
@@ -192,7 +193,7 @@ def _leader_lines(state: State) -> Iterator[str]:
 def _waiting_lines(state: State) -> Iterator[str]:
     idle = [each["broker"] for each in state["waiting"] if each["broker"] >= 0 and not each["has"]]
     if idle:
-        yield f"  {broker_names(idle)} fetched to the log end, and waits for new records"
+        yield f"  {broker_names(idle)} fetched up to the log end; waiting for new records"
     for each in state["waiting"]:
         if each["broker"] < 0 or each["has"]:
             yield f"  {each['request']} waits: {each['why']}"

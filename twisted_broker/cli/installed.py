@@ -1,5 +1,5 @@
-"""The pip command that adds one of this package's extras, as it works for the way in which the
-package was installed.
+"""The pip command that installs one of this package's extras: it depends on how the package was
+installed.
 
 1. pip notes where it took a package from (`direct_url.json`, PEP 610): a checkout, a file, a
    repository. From there the extra comes too.
@@ -39,6 +39,7 @@ def noted(text: str | None) -> Mapping[str, Any]:
     try:
         found = json.loads(text or "{}")
     except ValueError:
+        # pip's own file, of whatever shape: without it the plain command is named.
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -23,10 +23,10 @@ from twisted_broker.cli.rows import lines
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="replog")
 def main() -> None:
-    """Look into what a Kafka broker keeps on disk, and why its replicas are as they are.
+    """Inspect the files of a Kafka broker, and explain the state of its replicas.
 
-    Files are only read, so it may be running. `metadata recover` alone writes, into the directory
-    of a controller that is stopped.
+    Files are only read, so the broker may be running. Only `metadata recover` writes, into the
+    directory of a controller that is stopped.
     """
 
 

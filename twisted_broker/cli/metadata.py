@@ -1,10 +1,10 @@
-"""`replog metadata`: what is done about a controller's metadata by hand.
+"""`replog metadata`: repairs of a controller's metadata.
 
-Owns the options of `recover` and what it says.
+Owns the options of `recover` and its output.
 
 1. A source that cannot be used is one line on standard error; the others are used.
-2. The exit status is 0 when it was written, 1 when no source can be used, 2 when the question was
-   wrong: nothing was changed then.
+2. The exit status is 0 when the metadata was written, 1 when no source can be used, 2 for wrong
+   arguments. With 1 and 2 nothing was changed.
 
 Not here: the recovery itself (`cluster/metadata_recovery.py`).
 """
@@ -55,12 +55,18 @@ def metadata() -> None:
     is_flag=True,
     help="Keep metadata that is in LOG_DIR under another name (*-stray) instead of refusing.",
 )
+@click.option(
+    "--up-to-damage",
+    is_flag=True,
+    help="Use a damaged source up to its first damaged batch; what is behind it is lost.",
+)
 def recover(
     sources: tuple[Path, ...],
     target: Path,
     node_id: int | None,
     cluster_id: str | None,
     move_aside: bool,
+    up_to_damage: bool,
 ) -> None:
     """Rebuild a controller's metadata from the copies that its brokers keep.
 
@@ -92,13 +98,15 @@ def recover(
     usable = []
     for path in sources:
         try:
-            usable.append(read_source(files, str(path.resolve())))
+            usable.append(read_source(files, str(path.resolve()), up_to_damage))
         except (CannotRecover, CheckpointError, OSError) as error:
             click.echo(f"not used: {error}", err=True)
     if not usable:
         sys.exit(1)
     for each in usable:
         click.echo(f"{each.path}: {_reach(each.end_offset, each.image.epoch)}")
+        if each.damage:
+            click.echo(f"not whole: {each.damage}", err=True)
     try:
         source = most_advanced(usable)
         wanted = Target(str(target.resolve()), node_id, cluster_id, move_aside)

@@ -1,4 +1,4 @@
-"""Progress of long work, on standard error and only when that is a terminal."""
+"""Progress of a long command: on standard error, only on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `replog verify` found and how much it looked at."""
+"""The result of `replog verify`: findings, and what was checked."""
 
 from __future__ import annotations
 

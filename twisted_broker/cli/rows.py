@@ -43,6 +43,7 @@ def time_text(timestamp_ms: int) -> str:
     try:
         at = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
+        # A timestamp may be any 64 bits; the calendar ends before.
         return str(timestamp_ms)
     return (
         f"{at:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"
@@ -56,6 +57,7 @@ def printable(value: bytes) -> str | None:
     try:
         text = value.decode()
     except UnicodeDecodeError:
+        # Keys and values are bytes: what is no text is shown as hex.
         return None
     return text if text.isprintable() else None
 

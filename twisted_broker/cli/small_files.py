@@ -1,8 +1,7 @@
 """The small files of a log directory, read only: indexes, snapshots of producer state, checkpoints,
 properties.
 
-1. Every reader is a generator of rows and `Damage`; a file that is cut anywhere gives the whole
-   entries before the cut.
+1. Every reader is a generator of rows and `Damage`; a truncated file gives its whole entries.
 2. The zero tail of a preallocated index is room, not entries: it begins at the first all-zero entry
    and holds nothing else.
 3. Nothing here opens a file for writing, so it may run beside the broker that owns the directory.
@@ -88,6 +87,7 @@ def data_stretches(descriptor: int, start: int) -> Iterator[tuple[int, int]]:
         try:
             begin = os.lseek(descriptor, start, os.SEEK_DATA)
         except OSError as error:
+            # No data behind this point: the rest is a hole.
             if error.errno == errno.ENXIO:
                 return
             raise

@@ -28,6 +28,7 @@ from twisted_broker.cli.verify_log import LogCheck
 PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d+)")
 SET_ASIDE = re.compile(r".+\.[0-9a-f]{32}-(delete|future|stray)")
 METADATA = "__cluster_metadata-0."
+APPLIED = "__cluster_metadata-"  # rows that say how far the metadata was applied: no partition
 MEANINGS = {"future": "is a copy in progress", "stray": "was set aside: no topic of the cluster"}
 AT_MOST_LOG_END = {
     "recovery-point-offset-checkpoint": "recovery point",
@@ -89,12 +90,15 @@ def is_in_use(directory: Path) -> bool:
     """
     try:
         with (directory / ".lock").open("rb") as file:
+            # One of them holds: a record lock as Java takes it, or flock where the system has no
+            # other.
             for lock in (fcntl.lockf, fcntl.flock):
                 lock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 lock(file, fcntl.LOCK_UN)
     except FileNotFoundError:
         return False
     except BlockingIOError:
+        # Held: a broker runs on it, and its files change while they are read.
         return True
     return False
 
@@ -111,6 +115,8 @@ def read_checkpoints(directory: Path, report: Report) -> Checkpoints:
                 report.findings.append(item)
                 continue
             partition = f"{item['topic']}-{item['partition']}"
+            if partition.startswith(APPLIED):
+                continue
             if partition in offsets:
                 report.add(directory / name, -1, f"{partition} is there twice")
             offsets[partition] = item["offset"]

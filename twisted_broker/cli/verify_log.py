@@ -166,7 +166,7 @@ class LogCheck:
         index, times, aborted = self.indexes(path, is_last)
         for item in read_batches(path):
             if isinstance(item, Damage):
-                self.cut(item, is_last)
+                self.note_unreadable(item, is_last)
                 break
             self.batch(path, base, item, index, times, aborted)
         if not (is_last and self.report.in_use):
@@ -202,13 +202,13 @@ class LogCheck:
             TransactionIndexCheck(aborted, self.report) if aborted.exists() else None,
         )
 
-    def cut(self, damage: Damage, is_last: bool) -> None:
+    def note_unreadable(self, damage: Damage, is_last: bool) -> None:
         """The segment cannot be read on."""
         if is_last and self.report.in_use:
             return
         note = ""
         if is_last and self.recovery_point is not None and self.next_offset >= self.recovery_point:
-            note = f" (above the recovery point {self.recovery_point}: the next start cuts it off)"
+            note = f" (above the recovery point {self.recovery_point}: the next start truncates it)"
         self.report.findings.append(Damage(damage.path, damage.position, damage.problem + note))
 
     def batch(

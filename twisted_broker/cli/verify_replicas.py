@@ -1,8 +1,8 @@
 """`replog verify --replicas`: the replicas of every partition, as several log directories hold
 them, are equal up to the high watermark.
 
-1. Compared are batches: offsets, leader epoch, CRC, size; and each CRC with the bytes it is of.
-   What differs is shown as a pair.
+1. Batches are compared: offsets, leader epoch, CRC, size; and each CRC with its bytes.
+   Batches that differ are shown in pairs.
 2. From the latest start of any replica (log start, or what a cleaner has passed) to the highest
    high watermark that a replica recorded.
 3. A replica that ends before that high watermark is a finding: it was away, or lost records.
@@ -28,6 +28,7 @@ from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.wire.primitives import uuid_text
 from twisted_broker.wire.records import BatchView
 
+# Replicas that differ once mostly differ to the end.
 PAIRS_SHOWN = 10
 
 
@@ -200,6 +201,7 @@ def paired(
         if mine == theirs:
             mine, theirs = next(first, None), next(second, None)
         elif theirs is None or (mine is not None and mine.last_offset < theirs.base_offset):
+            # Only on one side: compaction, or a gap.
             yield mine, None
             mine = next(first, None)
         elif mine is None or theirs.last_offset < mine.base_offset:

@@ -1,3 +1,3 @@
-"""The metadata log, the picture it builds, the controller that writes it and a broker's
+"""The metadata log, the image it builds, the controller that writes it and a broker's
 membership.
 """

@@ -19,14 +19,19 @@ from typing import Any
 from twisted.internet.defer import Deferred, ensureDeferred, succeed
 from twisted.logger import Logger
 
-from twisted_broker.cluster.controller_channel import ControllerChannel, Member, check_answer
+from twisted_broker.cluster.controller_channel import (
+    ControllerChannel,
+    RegisteredBroker,
+    check_answer,
+)
 from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
 from twisted_broker.interfaces import Runtime
 from twisted_broker.replication.partition.isr import IsrAnswer, IsrProposal
 from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
 
-_log = Logger()
+_logger = Logger()
+# Kafka's pause: a leader's acks=all may wait for this change.
 RETRY_MS = 50
 _Key = tuple[bytes, int]
 
@@ -37,7 +42,7 @@ class AlterPartitionManager:
     """
 
     def __init__(
-        self, runtime: Runtime, node_id: int, channel: ControllerChannel, member: Member
+        self, runtime: Runtime, node_id: int, channel: ControllerChannel, member: RegisteredBroker
     ) -> None:
         self._runtime, self._node_id, self._channel, self._member = (
             runtime,
@@ -68,6 +73,7 @@ class AlterPartitionManager:
     def _send_soon(self, delay_ms: int) -> None:
         if self._wanted and not self._in_flight and not self._stopped:
             self._in_flight = True
+            # Later, also with 0: all changes of this turn go in one request.
             self._runtime.clock.callLater(delay_ms / 1000, self._send)
 
     def _send(self) -> None:
@@ -76,7 +82,7 @@ class AlterPartitionManager:
             return
         sent = dict(self._wanted)
         ensureDeferred(self._exchange(sent)).addErrback(
-            lambda failure: _log.failure("an ISR change failed", failure)
+            lambda failure: _logger.failure("sending AlterPartition failed", failure)
         )
 
     async def _exchange(self, sent: dict[_Key, tuple[IsrProposal, Deferred[IsrAnswer]]]) -> None:
@@ -86,7 +92,7 @@ class AlterPartitionManager:
             )
             check_answer(response.error_code)
         except Exception as error:
-            _log.debug("ISR changes are tried again: {error}", error=error)
+            _logger.debug("AlterPartition is sent again: {error}", error=error)
             self._unexpected_errors.failed(error)
             self._in_flight = False
             self._send_soon(RETRY_MS)

@@ -1,7 +1,7 @@
 """Brokers register, send heartbeats, are fenced, shut down: what the controller decides about
 membership.
 
-Owns the sessions (`Sessions`), and the decisions on BrokerRegistration, BrokerHeartbeat,
+Owns the sessions (`BrokerSessions`), and the decisions on BrokerRegistration, BrokerHeartbeat,
 UnregisterBroker and lapsed sessions.
 
     registered, fenced --(beat: caught up, wants out)--> unfenced --(beat: wants shutdown, leads)-->
@@ -36,7 +36,7 @@ from twisted_broker.image.entries import (
     is_reserved_directory,
 )
 from twisted_broker.image.metadata_image import METADATA_VERSION, MetadataImage
-from twisted_broker.stalls import SESSION_STALL_MS
+from twisted_broker.stall_tolerance import SESSION_STALL_MS
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.messages.broker_lifecycle import (
@@ -45,6 +45,7 @@ from twisted_broker.wire.messages.broker_lifecycle import (
 )
 from twisted_broker.wire.schema import Record
 
+# metadata.version 3.7-IV2: registrations name their log directories from here on.
 _LOG_DIRS_LEVEL = 17
 _KRAFT_VERSION = "kraft.version"
 
@@ -59,7 +60,7 @@ class _Session:
         self.shutdown_offset: int | None = None
 
 
-class Sessions:
+class BrokerSessions:
     """When each broker was last heard. Times are monotonic ms."""
 
     __slots__ = ("_looked_ms", "_sessions", "timeout_ms")
@@ -139,7 +140,7 @@ def register(
     view: ClusterView,
     request: BrokerRegistrationRequest,
     version: int,
-    sessions: Sessions,
+    sessions: BrokerSessions,
     cluster_id: str,
     next_offset: int,
     now_ms: int,
@@ -159,7 +160,7 @@ def register(
     ):
         raise BrokerError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            f"broker {request.broker_id} is registered and its session holds",
+            f"broker {request.broker_id} is registered already, and alive",
         )
     epoch = existing.epoch if existing is not None and same else next_offset
     record = records.RegisterBrokerRecord(
@@ -219,7 +220,7 @@ def _check_features(image: MetadataImage, request: BrokerRegistrationRequest) ->
     if METADATA_VERSION not in ranges:
         raise BrokerError(
             ErrorCode.INVALID_REGISTRATION,
-            f"broker {request.broker_id} does not say which {METADATA_VERSION} it supports",
+            f"broker {request.broker_id} names no supported {METADATA_VERSION}",
         )
     for name, level in sorted(image.features.items()):
         supported = ranges.get(name, FeatureRange(0, 0))
@@ -283,7 +284,7 @@ def check_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> Brok
 
 
 def heartbeat(
-    view: ClusterView, request: BrokerHeartbeatRequest, sessions: Sessions, now_ms: int
+    view: ClusterView, request: BrokerHeartbeatRequest, sessions: BrokerSessions, now_ms: int
 ) -> HeartbeatDecision:
     """Decides what a heartbeat changes. Raises BrokerError(STALE_BROKER_EPOCH)."""
     broker = check_epoch(view.image, request.broker_id, request.broker_epoch)
@@ -330,7 +331,7 @@ def heartbeat(
 
 
 def note_shutdown_offset(
-    sessions: Sessions, broker_id: int, broker_epoch: int, offset: int, now_ms: int
+    sessions: BrokerSessions, broker_id: int, broker_epoch: int, offset: int, now_ms: int
 ) -> None:
     """Remembers the offset that all others must have seen before the broker may go."""
     session = sessions.touch(broker_id, broker_epoch, -1, now_ms)

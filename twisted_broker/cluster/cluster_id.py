@@ -24,7 +24,8 @@ from twisted_broker.net.client import BrokerConnection
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.cluster import DescribeClusterRequest
 
-_log = Logger()
+_logger = Logger()
+# DescribeCluster's endpoint type.
 _CONTROLLERS = 2
 _DESCRIBE_CLUSTER = 60
 _PAUSE_MS, _TIMEOUT_MS, _LOG_AGAIN_MS = 100, 5_000, 30_000
@@ -45,8 +46,8 @@ async def fetch_cluster_id(
             now_ms = runtime.now_ms()
             if logged_ms is None or now_ms - logged_ms >= _LOG_AGAIN_MS:
                 logged_ms = now_ms
-                _log.warn(
-                    "no controller at {host}:{port} yet, trying on: {error}",
+                _logger.warn(
+                    "no controller answers at {host}:{port} yet, retrying: {error}",
                     host=host,
                     port=port,
                     error=error,

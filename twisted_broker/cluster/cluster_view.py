@@ -28,6 +28,7 @@ from twisted_broker.settings import Value
 from twisted_broker.wire.schema import Record
 
 NOBODY = -1
+# Kafka's bound for one check; the next one goes on.
 MAX_GIVEN_BACK = 1000
 
 

@@ -156,7 +156,7 @@ def _each(
 
 
 def check_once(counts: Mapping[tuple[int, str], int], key: tuple[int, str]) -> None:
-    """Raises INVALID_REQUEST for a resource that is named twice."""
+    """A resource stands in a request once. Raises BrokerError(INVALID_REQUEST)."""
     if counts[key] > 1:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "a resource is named twice")
 
@@ -172,7 +172,7 @@ def edited(
         elif edit.config_operation not in (SET, APPEND, SUBTRACT):
             raise BrokerError(
                 ErrorCode.INVALID_REQUEST,
-                f"operation {edit.config_operation} on {edit.name} is not known",
+                f"unknown operation {edit.config_operation} on setting {edit.name}",
             )
         elif edit.value is None:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"setting {edit.name} has no value")
@@ -194,7 +194,9 @@ def _row(resource_type: int, name: str) -> Setting | None:
 def _edited_list(values: Values, edit: Edit, view: ClusterView, resource_type: int) -> str:
     row = _row(resource_type, edit.name)
     if row is None or row.type is not Type.LIST:
-        raise BrokerError(ErrorCode.INVALID_CONFIG, f"setting {edit.name} is no list")
+        raise BrokerError(
+            ErrorCode.INVALID_CONFIG, f"setting {edit.name} is not a list: set it as a whole"
+        )
     if edit.name in values:
         present = values[edit.name]
     elif resource_type == TOPIC_RESOURCE:
@@ -237,7 +239,8 @@ def check_values(
         if resource_type == TOPIC_RESOURCE:
             if not name:
                 raise BrokerError(
-                    ErrorCode.INVALID_REQUEST, "settings of all topics are the brokers' own"
+                    ErrorCode.INVALID_REQUEST,
+                    "a topic resource needs a name; set defaults for all topics on the brokers",
                 )
             problem = name_problem(name)
             if problem is not None:
@@ -259,9 +262,7 @@ def check_values(
         elif resource_type == GROUP_RESOURCE:
             check_group(name, wanted, view.config)
         else:
-            raise BrokerError(
-                ErrorCode.INVALID_REQUEST, f"resource type {resource_type} is not known"
-            )
+            raise BrokerError(ErrorCode.INVALID_REQUEST, f"unknown resource type {resource_type}")
     except ConfigError as error:
         raise BrokerError(ErrorCode.INVALID_CONFIG, str(error)) from None
 
@@ -271,9 +272,9 @@ def _check_node(view: ClusterView, name: str) -> None:
     if not name:
         return
     if not name.isdecimal():
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"{name!r} is no broker id")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"{name!r} is not a broker id")
     if int(name) not in view.image.brokers and int(name) not in view.image.controllers:
-        raise BrokerError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"node {name} is not registered")
+        raise BrokerError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {name} is not registered")
 
 
 def _check_broker_values(changed: Mapping[str, str]) -> None:
@@ -285,7 +286,9 @@ def _check_broker_values(changed: Mapping[str, str]) -> None:
         row = BROKER_SETTINGS.get(setting) or broker_settings().get(setting)
         if setting in REFUSED or (row is not None and not row.live):
             raise BrokerError(
-                ErrorCode.INVALID_REQUEST, f"setting {setting} cannot change while the broker runs"
+                ErrorCode.INVALID_REQUEST,
+                f"setting {setting} cannot change while the broker runs: set it in the "
+                "configuration file and restart",
             )
         if row is not None:
             try:
@@ -302,10 +305,12 @@ def _check_minimum_isr(
     if name:
         raise BrokerError(
             ErrorCode.INVALID_CONFIG,
-            f"{_MIN_ISR} is one for the whole cluster while eligible leader replicas are kept",
+            f"{_MIN_ISR} cannot be set for one broker while eligible leader replicas are "
+            "enabled: set it for the whole cluster",
         )
     if _MIN_ISR not in wanted:
         raise BrokerError(
             ErrorCode.INVALID_CONFIG,
-            f"the cluster's {_MIN_ISR} cannot be removed while eligible leader replicas are kept",
+            f"the cluster's {_MIN_ISR} cannot be removed while eligible leader replicas are "
+            "enabled",
         )

@@ -15,7 +15,7 @@ Owns `ControlledShutdown`, of one broker.
 Source: Kafka's `BrokerServer.shutdown` waits five minutes for its controller, alive or not, which
 has no setting. Supervisors kill sooner than that (docker after 10 s, Kubernetes after 30 s), and a
 broker that is killed must recover its logs. Not here: the heartbeats that announce it
-(`lifecycle.py`, `Broker.hand_over`); the controller's side, which moves the leaders
+(`broker_lifecycle_manager.py`, `Broker.hand_over`); the controller's side, which moves the leaders
 (`broker_registry.py`: `heartbeat`).
 """
 
@@ -30,13 +30,13 @@ from twisted_broker.cluster.observer import MetadataObserver
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import IDelayedCall, Runtime
 
-_log = Logger()
+_logger = Logger()
 _PROGRESS_MS = 1000
 _SETTING = "replog.controlled.shutdown.timeout.ms"
 
 
 class ControlledShutdown:
-    """`over` is called once, when the wait has ended without the controller's word.
+    """`over` is called once, when the wait has ended without the controller's confirmation.
 
     `done` fires when the broker may leave, for whatever reason.
     """
@@ -59,7 +59,7 @@ class ControlledShutdown:
     def begin(self) -> None:
         """Heartbeats want the shutdown from now on."""
         self._since_ms = self._runtime.now_ms()
-        _log.info("controlled shutdown: {led} partition(s) still to hand over", led=self._led())
+        _logger.info("controlled shutdown: {led} partition(s) still to hand over", led=self._led())
         self._next()
 
     @property
@@ -77,10 +77,10 @@ class ControlledShutdown:
             self._give_up(words, ms=refused_ms, led=self._led())
 
     def skip_handover(self) -> None:
-        """The process was asked to stop once more."""
+        """The process got a second stop signal."""
         if self._timer is not None:
             self._give_up(
-                "asked once more: this broker leaves without handing over {led} partition(s)",
+                "second signal: this broker stops without handing over {led} partition(s)",
                 led=self._led(),
             )
 
@@ -103,7 +103,7 @@ class ControlledShutdown:
         left_ms = self._timeout_ms - self.lasted_ms
         if left_ms <= 0:
             words = (
-                "the controller did not let this broker go within {ms} ms ({setting}): "
+                "the controller did not confirm it within {ms} ms ({setting}): "
                 "{led} partition(s) are not handed over"
             )
             self._give_up(words, ms=self._timeout_ms, setting=_SETTING, led=self._led())
@@ -111,17 +111,17 @@ class ControlledShutdown:
         where = (
             "no controller answers"
             if self._observer.unreachable
-            else "the controller has not let it stop yet"
+            else "the controller has not confirmed it yet"
         )
         words = (
             "controlled shutdown: {led} partition(s) still to hand over; {where}, waiting "
-            "{ms} ms more ({setting})"
+            "up to {ms} ms more ({setting})"
         )
-        _log.info(words, led=self._led(), where=where, ms=left_ms, setting=_SETTING)
+        _logger.info(words, led=self._led(), where=where, ms=left_ms, setting=_SETTING)
         self._next()
 
     def _give_up(self, words: str, **values: object) -> None:
-        _log.warn("controlled shutdown: " + words, **values)
+        _logger.warn("controlled shutdown: " + words, **values)
         self._over()
 
     def _led(self) -> int:

@@ -12,7 +12,7 @@ records, and what happens by the clock: sessions that lapse, empty records, snap
 
 Source: Kafka's `QuorumController`; KIP-500, KIP-631, KIP-835; `RL 8.1`. Not here: what is decided
 (`broker_registry`, `topic_changes`, ...), the requests (`api/controller.py`), reading of the log by
-others (`metadata_fetch.py`).
+others (`raft_requests.py`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from collections.abc import Callable, Mapping, Sequence
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import Logger
 
-from twisted_broker.cluster.broker_registry import Sessions, fence
+from twisted_broker.cluster.broker_registry import BrokerSessions, fence
 from twisted_broker.cluster.cluster_view import ClusterView, with_dynamic_defaults
 from twisted_broker.cluster.features import INITIAL_LEVELS, SUPPORTED_FEATURES
 from twisted_broker.cluster.image_records import controller_record
-from twisted_broker.cluster.metadata_fetch import MetadataReaders
 from twisted_broker.cluster.metadata_log import MetadataLog
+from twisted_broker.cluster.raft_requests import RaftRequests
 from twisted_broker.cluster.records import TransactionBuffer
 from twisted_broker.cluster.topic_changes import new_uuid
 from twisted_broker.config import BrokerConfig, text_of
@@ -46,13 +46,15 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.schema import Record
 
-_log = Logger()
+_logger = Logger()
+# Sessions are seconds long: half a second late is early enough to fence.
 _TICK_MS = 500
 OpenLog = Callable[[Callable[[int], None], Callable[[BaseException], None]], MetadataLog]
 
 
 class Controller:
-    """`open_log(on_committed, on_fatal)` gives its log; `start` makes it the active controller.
+    """`open_log(on_committed, on_fatal)` gives its log; `start` makes it the active controller,
+    unless `check(image)` raises.
     `on_fatal(error)` is called when its disk failed.
     """
 
@@ -63,13 +65,15 @@ class Controller:
         config: BrokerConfig,
         open_log: OpenLog,
         on_fatal: Callable[[BaseException], None] = lambda error: None,
+        check: Callable[[MetadataImage], None] = lambda image: None,
     ) -> None:
+        self._check = check
         self.cluster_id, self.runtime = cluster_id, runtime
         self.log = open_log(self._committed, self._log_failed)
         self._on_fatal = on_fatal
         self.node_id = config.node_id
-        self.sessions = Sessions(config.integer("broker.session.timeout.ms"))
-        self.readers = MetadataReaders(self)
+        self.sessions = BrokerSessions(config.integer("broker.session.timeout.ms"))
+        self.raft_requests = RaftRequests(self)
         self.listeners: Sequence[Endpoint] = ()
         self.decided = self.committed = EMPTY
         self._config = config
@@ -112,7 +116,13 @@ class Controller:
         OSError, MetadataDamage.
         """
         self.listeners = listeners
+        if self.log.torn is not None:
+            _logger.warn(
+                "truncated the metadata log: {torn} that were never synced, nor acknowledged",
+                torn=self.log.torn,
+            )
         self.decided = self.committed = self.log.replay()
+        self._check(self.decided)
         self._settings_changed(self.decided)
         self.log.begin_epoch()
         if not self.decided.features:
@@ -150,13 +160,13 @@ class Controller:
     def stop(self) -> None:
         """Decides no more; what waits is refused. The log is closed (slow: it syncs)."""
         self._ticks.stop()
-        self.readers.close()
+        self.raft_requests.close()
         self._refuse_waiting()
         try:
             self.log.close()
         except OSError as error:  # what was committed is durable already
-            _log.error(
-                "the metadata log in {directory} was not closed: {error}",
+            _logger.error(
+                "closing the metadata log in {directory} failed: {error}",
                 directory=self.log.directory,
                 error=error,
             )
@@ -220,19 +230,19 @@ class Controller:
             _, self.committed, done = self._waiting.popleft()
             if done is not None:
                 ready.append(done)
-        self.readers.wake()
+        self.raft_requests.wake()
         for done in ready:
             done.callback(upto - 1)
 
     def _log_failed(self, error: BaseException) -> None:
-        _log.critical(
-            "the metadata log in {directory} failed: {error}",
+        _logger.critical(
+            "the metadata log in {directory} failed, this controller stops: {error}",
             directory=self.log.directory,
             error=error,
         )
         self._ticks.stop()
         self._refuse_waiting()
-        self.readers.close()
+        self.raft_requests.close()
         self._on_fatal(error)
 
     def _check_active(self) -> None:
@@ -256,8 +266,9 @@ class Controller:
         """What is due by time: lapsed sessions, an empty record, a snapshot."""
         now_ms = self.runtime.now_ms()
         for broker in self.sessions.lapsed(self.decided, now_ms):
-            _log.info(
-                "broker {broker} was not heard for {timeout} ms and is fenced",
+            _logger.info(
+                "fencing broker {broker}: no heartbeat for {timeout} ms "
+                "(broker.session.timeout.ms)",
                 broker=broker.id,
                 timeout=self.sessions.timeout_ms,
             )

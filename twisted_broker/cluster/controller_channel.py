@@ -1,7 +1,7 @@
 """Requests to the active controller, whichever node that is.
 
-Owns `ControllerChannel`: one connection to the leader that the observer names, made anew when the
-leader changes.
+Owns `ControllerChannel`: one connection to the leader that the observer names, created again when
+the leader changes.
 
 1. Versions are negotiated once per connection.
 2. `send_until_answered` tries again, after a pause, when there is no leader, the connection is
@@ -27,11 +27,12 @@ from twisted_broker.interfaces import Runtime
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
 
+# Well below the session timeout: a controller whose host is gone must not use it up.
 _CONNECT_MS = 2000
 Address = tuple[str, int]
 
 
-class LeaderSource(Protocol):
+class ControllerNodeProvider(Protocol):
     """Who knows where the active controller is (None: nobody does now), and tells
     `leader_waiters` once when that changes.
     """
@@ -42,7 +43,7 @@ class LeaderSource(Protocol):
     def leader_address(self) -> Address | None: ...
 
 
-class Member(Protocol):
+class RegisteredBroker(Protocol):
     """Who knows this broker's epoch (-1: not registered)."""
 
     broker_epoch: int
@@ -65,7 +66,7 @@ class ControllerChannel:
     def __init__(
         self,
         runtime: Runtime,
-        leader: LeaderSource,
+        leader: ControllerNodeProvider,
         client_id: str,
         request_timeout_ms: int = 30_000,
         retry_ms: int = 50,
@@ -96,6 +97,7 @@ class ControllerChannel:
             except CancelledError:
                 raise
             except BrokerError as error:
+                # Any other refusal is an answer.
                 if error.code is not ErrorCode.NOT_CONTROLLER:
                     raise
             except Exception as error:
@@ -113,6 +115,7 @@ class ControllerChannel:
         connection = self._current()
         if connection is None:
             raise BrokerError(ErrorCode.NOT_CONTROLLER, "no active controller is known")
+        # Again for each connection: another version may run behind the address by now.
         if not connection.api_versions:
             await connection.negotiate(timeout_ms=timeout_ms)
         answer = await connection.send(
@@ -143,6 +146,7 @@ class ControllerChannel:
         """The connection to the leader of now."""
         address = self._leader.leader_address
         known = self._connection
+        # What is in flight there fails, and is sent to the new leader.
         if known is not None and address != (known.host, known.port):
             known.close()
             self._connection = None

@@ -17,14 +17,19 @@ from collections.abc import Callable
 from twisted.internet.defer import ensureDeferred
 from twisted.logger import Logger
 
-from twisted_broker.cluster.controller_channel import ControllerChannel, Member, check_answer
+from twisted_broker.cluster.controller_channel import (
+    ControllerChannel,
+    RegisteredBroker,
+    check_answer,
+)
 from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
 from twisted_broker.image.entries import LOST, UNASSIGNED
 from twisted_broker.image.metadata_image import MetadataDelta
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.wire.messages import log_dirs as log_dirs_messages
 
-_log = Logger()
+_logger = Logger()
+# Nobody waits for this: only a failed directory makes the controller need it.
 _RETRY_MS = 500
 _Key = tuple[bytes, int]
 
@@ -39,7 +44,7 @@ class DirectoryAssignments:
         runtime: Runtime,
         node_id: int,
         channel: ControllerChannel,
-        member: Member,
+        member: RegisteredBroker,
         located: Callable[[TopicPartition], bytes | None],
     ) -> None:
         self._runtime, self._node_id, self._channel, self._member, self._located = (
@@ -83,9 +88,7 @@ class DirectoryAssignments:
     def _send(self) -> None:
         if not self._stopped:
             ensureDeferred(self._exchange()).addErrback(
-                lambda failure: _log.failure(
-                    "the directories of replicas could not be reported", failure
-                )
+                lambda failure: _logger.failure("sending AssignReplicasToDirs failed", failure)
             )
 
     async def _exchange(self) -> None:
@@ -98,7 +101,7 @@ class DirectoryAssignments:
             self._unexpected_errors.worked()
             delay_ms = 0 if len(self._wanted) < len(sent) else _RETRY_MS
         except Exception as error:
-            _log.debug("the directories of replicas are reported again: {error}", error=error)
+            _logger.debug("AssignReplicasToDirs is sent again: {error}", error=error)
             self._unexpected_errors.failed(error)
         self._in_flight = False
         self._send_soon(delay_ms)

@@ -6,7 +6,7 @@ Owns the choice of a leader among a partition's replicas. Pure: what is known of
 1. A leader is an acceptable (unfenced, not shutting down, directory alive) replica in the ISR; with
    an empty ISR one of the eligible leader replicas; with neither, the last known leader, or under
    unclean election anybody acceptable.
-2. The leader that serves stays, unless the preferred one is asked for and may lead.
+2. The leader that serves stays, unless the preferred one is requested and may lead.
 3. An election that may have lost records says so (`unclean`), and is recorded as recovering.
 
 Source: Kafka's `PartitionChangeBuilder` (elect parts), KIP-966, KIP-106; `RL 8.3`.
@@ -33,7 +33,7 @@ class Election(Enum):
 
 
 class Candidates(NamedTuple):
-    """What an election looks at: the state after the change it belongs to."""
+    """The input of an election: the state after the change it belongs to."""
 
     replicas: Sequence[int]
     isr: Sequence[int]
@@ -69,6 +69,8 @@ def elect(candidates: Candidates, acceptable: Acceptable, election: Election) ->
 
 def _unclean(candidates: Candidates, acceptable: Acceptable, election: Election) -> Elected:
     known = candidates.last_known_elr
+    # The leader that was last, when the ISR and the ELR are empty: only one such replica is known
+    # to be as far as any (KIP-966).
     if (
         not candidates.isr
         and not candidates.elr

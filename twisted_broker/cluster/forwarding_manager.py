@@ -1,4 +1,4 @@
-"""What only the controller may do, passed on by the broker that a client asked.
+"""What only the controller may do, passed on by the broker that got a client's request.
 
 Owns `ForwardingManager` (Envelope), the topics that a broker creates itself, and the blocks of
 producer ids.
@@ -24,7 +24,11 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from twisted_broker.cluster.controller_channel import ControllerChannel, Member, check_answer
+from twisted_broker.cluster.controller_channel import (
+    ControllerChannel,
+    RegisteredBroker,
+    check_answer,
+)
 from twisted_broker.interfaces import Runtime
 from twisted_broker.security.principal import Principal, encode_principal
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -38,7 +42,7 @@ from twisted_broker.wire.messages.topics import (
 )
 from twisted_broker.wire.schema import decode_in_slices
 
-_log = Logger()
+_logger = Logger()
 T = TypeVar("T")
 
 
@@ -47,10 +51,11 @@ def packed_address(host: str) -> bytes:
     try:
         return socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
     except OSError:
+        # Not an address (memory networks): 0.0.0.0, as the field wants four bytes.
         return bytes(4)
 
 
-class Asked(Protocol):
+class ForwardableRequest(Protocol):
     """A client's request (`api.context.RequestContext`): its bytes with their header, and who
     sent them from where.
     """
@@ -68,13 +73,13 @@ class ForwardingManager:
     """Requests for the active controller. `producer_ids` hands out ids."""
 
     def __init__(
-        self, runtime: Runtime, node_id: int, channel: ControllerChannel, member: Member
+        self, runtime: Runtime, node_id: int, channel: ControllerChannel, member: RegisteredBroker
     ) -> None:
         self.channel = channel
         self.producer_ids = ProducerIdManager(node_id, channel, member)
         self._creating: set[str] = set()
 
-    async def forward(self, context: Asked, response_class: Any) -> Any:
+    async def forward(self, context: ForwardableRequest, response_class: Any) -> Any:
         """Passes the request of `context` on; its answer, a `response_class`.
 
         Raises BrokerError.
@@ -112,14 +117,14 @@ class ForwardingManager:
     def _created(self, outcome: CreateTopicsResponse | Failure, names: set[str]) -> None:
         self._creating -= names
         if isinstance(outcome, Failure):
-            _log.warn(
-                "topics {names} were not created: {error}", names=sorted(names), error=outcome.value
+            _logger.warn(
+                "creating topics {names} failed: {error}", names=sorted(names), error=outcome.value
             )
             return
         for topic in outcome.topics:
             if topic.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                _log.warn(
-                    "topic {name} was not created: {error}",
+                _logger.warn(
+                    "creating topic {name} failed: {error}",
                     name=topic.name,
                     error=topic.error_message,
                 )
@@ -132,7 +137,7 @@ class ForwardingManager:
 class ProducerIdManager:
     """Producer ids, one at a time, from blocks of the controller."""
 
-    def __init__(self, node_id: int, channel: ControllerChannel, member: Member) -> None:
+    def __init__(self, node_id: int, channel: ControllerChannel, member: RegisteredBroker) -> None:
         self._node_id, self._channel, self._member = node_id, channel, member
         self._next = self._end = 0
         self._fetching: Deferred[None] | None = None
@@ -140,6 +145,7 @@ class ProducerIdManager:
 
     async def next(self) -> int:
         """A producer id that nobody else has. Raises BrokerError."""
+        # Checked again after each wait: others that waited may have used the block up.
         while self._next >= self._end:
             waiter: Deferred[None] = Deferred()
             self._waiting.append(waiter)

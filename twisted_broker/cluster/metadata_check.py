@@ -1,39 +1,62 @@
 """Whether `__cluster_metadata-0` still holds all that it is known to have held.
 
-Owns the durable mark (how far the log was synced), and the check of a directory before it is
-opened.
+Owns the durable mark (how far the log was synced), the walk over a directory's batches, and what
+is damage and what a torn tail.
 
 1. Everything below the mark was synced once: whatever lacks there, or cannot be read, is damage.
-   Above it a loss of power may have left anything: recovery truncates that, as in every log.
-2. A directory without a mark (an older version's, Apache Kafka's) is damaged where good batches
-   follow a bad one.
-3. Checking changes nothing on the disk.
+   Above it a controller acknowledged nothing, and a loss of power may have left anything there,
+   good batches behind a hole as well: that is truncated.
+2. In a broker's copy, and in a directory without a mark (an older version's, Apache Kafka's), good
+   batches behind a bad one are damage above the mark too: what they hold was committed.
+3. Base offset and leader epoch are outside a batch's CRC. A batch counts only where the one before
+   it ends, and in that one's epoch; a LeaderChange, and nothing else, begins a higher one, which
+   quorum-state (a copy: the leader-epoch checkpoint) must know.
+4. Checking changes nothing on the disk. One flipped bit in the mark never raises it.
 
 Source: Kafka's rule that nothing below the high watermark is truncated (`KafkaRaftLog`); the mark
-is
-ours, in the form of a checkpoint. Not here: what is done about damage (`metadata_log.py`,
+is ours, in the form of a checkpoint. Not here: what is done about damage (`metadata_log.py`,
 `metadata_copy.py`, `metadata_recovery.py`).
 """
 
 from __future__ import annotations
 
 import posixpath
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
+from twisted_broker.cluster.quorum_state import read_quorum_state
 from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots, load_snapshot
 from twisted_broker.image.metadata_image import EMPTY, MetadataImage
-from twisted_broker.interfaces import IFile, IFileSystem, TopicPartition
-from twisted_broker.log.batch_scan import valid_batches
-from twisted_broker.log.checkpoints import HIGH_WATERMARK, read_offsets, write_aside
+from twisted_broker.interfaces import IFile, IFileSystem
+from twisted_broker.log.batch_scan import BatchPlace, valid_batches
+from twisted_broker.log.checkpoints import (
+    HIGH_WATERMARK,
+    LEADER_EPOCH,
+    METADATA_PARTITION,
+    metadata_offset,
+    metadata_rows,
+    read_epochs,
+    read_offsets,
+    write_aside,
+)
 from twisted_broker.log.crash_cleanup import base_offset_of
 from twisted_broker.log.errors import CheckpointError
-from twisted_broker.topic_names import METADATA_TOPIC
+from twisted_broker.wire.batch_fields import PARTITION_LEADER_EPOCH
+from twisted_broker.wire.control_batch import LEADER_CHANGE
 from twisted_broker.wire.errors import BrokerError, WireError
-from twisted_broker.wire.records import HEADER_BYTES, BatchView, CorruptRecordError
+from twisted_broker.wire.records import (
+    HEADER_BYTES,
+    BatchView,
+    CorruptRecordError,
+    control_record_type,
+)
 
-METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
+if TYPE_CHECKING:
+    from twisted_broker.log.log import Log
+
 DIRECTORY_NAME = str(METADATA_PARTITION)
 _LOG = ".log"
+_CONTROL_RECORD_LIMIT = 1 << 16
 _MAGIC_AT = 16
 _SEARCH_BYTES = 1 << 22
 
@@ -65,7 +88,7 @@ class Reach(NamedTuple):
 def read_mark(files: IFileSystem, directory: str) -> int | None:
     """Everything below it was synced. None: not known. OSError."""
     try:
-        return read_offsets(files, directory, HIGH_WATERMARK).get(METADATA_PARTITION)
+        return metadata_offset(read_offsets(files, directory, HIGH_WATERMARK))
     except CheckpointError:
         return None
 
@@ -75,20 +98,23 @@ def make_mark(files: IFileSystem, directory: str, offset: int) -> None:
     write_aside(files, posixpath.join(directory, HIGH_WATERMARK), _mark_text(offset))
 
 
-def move_mark(files: IFileSystem, directory: str, offset: int) -> None:
-    """Writes the mark in its place, without a sync of its own: an older one is true as well.
-    OSError. For the disk worker.
+def move_mark(files: IFileSystem, directory: str, offset: int, sync: bool = False) -> None:
+    """Writes the mark in its place; without `sync` it may be an older one after a loss of power,
+    which is true as well. OSError. For the disk worker.
     """
     file = files.open(posixpath.join(directory, HIGH_WATERMARK), create=True)
     try:
         file.write_at(0, (_mark_text(offset),))
+        if sync:
+            file.sync()
     finally:
         file.close()
 
 
 def _mark_text(offset: int) -> bytes:
     """Always of the same length, within one sector: never torn."""
-    return f"0\n1\n{METADATA_TOPIC} 0 {offset:020d}\n".encode()
+    rows = [f"{row.topic} {row.partition} {at:020d}\n" for row, at in metadata_rows(offset).items()]
+    return f"0\n{len(rows)}\n{''.join(rows)}".encode()
 
 
 def is_empty(files: IFileSystem, directory: str) -> bool:
@@ -99,16 +125,140 @@ def is_empty(files: IFileSystem, directory: str) -> bool:
     return not any(name.endswith((_LOG, ".checkpoint")) or name == HIGH_WATERMARK for name in names)
 
 
-def check_metadata(files: IFileSystem, directory: str) -> MetadataImage:
-    """The image of the newest snapshot (EMPTY without one), when all is there. MetadataDamage,
-    OSError.
+def holds_records(files: IFileSystem, directory: str) -> bool:
+    """Whether a directory holds, or held, anything of a cluster: not what founding one makes
+    before the first record. OSError.
     """
+    if not files.is_directory(directory):
+        return False
+    return bool(
+        read_mark(files, directory)
+        or any(each.end_offset for each in list_snapshots(files, directory))
+        or any(files.size(path) for path in _segments(files, directory))
+    )
+
+
+class Checked(NamedTuple):
+    """`image`: of the newest snapshot (EMPTY without one). `torn`: what must be truncated."""
+
+    image: MetadataImage
+    torn: TornTail | None
+
+
+class TornTail(NamedTuple):
+    """The good batches end at byte `position` of `path` ("": at a segment's end), before `offset`.
+    `removed`: the segments behind it; `size`: all bytes that go.
+    """
+
+    path: str
+    position: int
+    offset: int
+    removed: tuple[str, ...]
+    size: int
+
+    def __str__(self) -> str:
+        at = f"{self.path} at byte {self.position}" if self.path else self.removed[0]
+        return f"{at} (offset {self.offset}): {self.size} bytes"
+
+
+class Applied(NamedTuple):
+    """How far a node is known to have applied the metadata, and the file that says so."""
+
+    end_offset: int
+    path: str
+
+
+NOT_APPLIED = Applied(0, "")
+
+
+def read_applied(files: IFileSystem, log_directories: Iterable[str]) -> Applied:
+    """What the checkpoints of high watermarks beside a node's logs say: they are written with
+    those of its partitions. OSError.
+    """
+    found = NOT_APPLIED
+    for path in log_directories:
+        try:
+            offset = metadata_offset(read_offsets(files, path, HIGH_WATERMARK))
+        except CheckpointError:
+            continue
+        found = max(found, Applied(offset or 0, posixpath.join(path, HIGH_WATERMARK)))
+    return found
+
+
+def check_logs(image: MetadataImage, logs: Iterable[Log]) -> None:
+    """Whether an image is as new as the logs beside it. MetadataDamage where records were written
+    in a leader epoch that it does not know yet.
+    """
+    for log in logs:
+        topic = image.topics_by_id.get(log.topic_id or b"")
+        state = topic.partitions.get(log.topic_partition.partition) if topic is not None else None
+        if state is not None and log.leader_epochs.latest_epoch > state.leader_epoch:
+            written = _last_epoch(log)
+            if written > state.leader_epoch:
+                raise MetadataDamage(
+                    log.directory,
+                    f"it has records of leader epoch {written}, the metadata on this node knows "
+                    f"epoch {state.leader_epoch} only: {DIRECTORY_NAME} is an older copy; nothing "
+                    f"was deleted. Put the newer one back, or rebuild it: {recover_hint()}",
+                )
+
+
+def _last_epoch(log: Log) -> int:
+    """As the batch has it that begins it: the checkpoint of epochs alone may be damaged. -1: there
+    is none.
+    """
+    start = log.leader_epochs.start_offsets[-1]
+    try:
+        for segment in log.segments.between(start, log.log_end_offset):
+            for _, header in segment.headers_from(start):
+                return header[PARTITION_LEADER_EPOCH]
+    except CorruptRecordError:
+        pass
+    return -1
+
+
+def check_metadata(
+    files: IFileSystem, directory: str, is_copy: bool, applied: Applied = NOT_APPLIED
+) -> Checked:
+    """When all is there. `is_copy`: all of it was committed. MetadataDamage, OSError."""
     mark = read_mark(files, directory)
     snapshots = list_snapshots(files, directory)
     image = _load(files, directory, snapshots[-1]) if snapshots else EMPTY
-    walk = _Walk(files, directory, image.offset + 1, mark)
-    walk.run()
-    return image
+    walk = Walk(files, directory, None if is_copy else _newest_epoch(files, directory))
+    for _ in walk.batches():
+        pass
+    at = walk.broken
+    if is_copy and at is None and not walk.end:
+        return Checked(image, None)  # its mark says how far the one went whose place it took
+    if mark is not None and walk.end < mark:
+        if at is not None:
+            raise _damage(walk, at, "a damaged batch, durable once")
+        raise MetadataDamage(
+            directory,
+            f"the log ends at offset {walk.end}, but was durable up to {mark}",
+            offset=walk.end,
+        )
+    if walk.end < applied.end_offset:
+        raise MetadataDamage(
+            directory,
+            f"it ends at offset {walk.end}, but this node applied it up to {applied.end_offset} "
+            f"({applied.path}): it is an older copy, and newer partitions would be set aside",
+            offset=walk.end,
+        )
+    if at is None:
+        return Checked(image, None)
+    behind = tuple(path for path in walk.paths if path > at.path)
+    if at.is_first or (mark is None and behind) or ((is_copy or mark is None) and walk.goes_on()):
+        raise _damage(walk, at, "a damaged batch, with good ones behind it")
+    path, removed = ("", (at.path, *behind)) if at.missing else (at.path, behind)
+    size = sum(map(files.size, (at.path, *behind))) - at.position
+    return Checked(image, TornTail(path, at.position, walk.offset, removed, size))
+
+
+def _damage(walk: Walk, at: _Break, reason: str) -> MetadataDamage:
+    if at.missing:
+        return MetadataDamage(at.path, at.missing, offset=walk.offset)
+    return MetadataDamage(at.path, reason, at.position, walk.offset)
 
 
 def _load(files: IFileSystem, directory: str, snapshot: SnapshotId) -> MetadataImage:
@@ -121,71 +271,161 @@ def _load(files: IFileSystem, directory: str, snapshot: SnapshotId) -> MetadataI
         ) from error
 
 
-class _Walk:
-    """Goes over the segments from the one that holds `start` on."""
+class _Break(NamedTuple):
+    """Where a walk ended. `missing`: what lacks before the segment; "": a batch cannot be read, or
+    does not follow.
+    """
 
-    def __init__(self, files: IFileSystem, directory: str, start: int, mark: int | None) -> None:
-        self.files, self.directory, self.start, self.mark = files, directory, start, mark
-        self.end, self.epoch = start, -1
+    path: str
+    position: int
+    missing: str = ""
+    is_first: bool = False
 
-    def run(self) -> None:
-        bases = sorted(
-            base_offset_of(name)
-            for name in self.files.listdir(self.directory)
-            if name.endswith(_LOG)
-        )
-        bases = [
-            base
-            for row, base in enumerate(bases)
+
+class Walk:
+    """Goes over the batches from the newest snapshot on, up to the first that does not follow the
+    one before it. OSError.
+
+    `newest`: the highest epoch there can be, where that is known. `offset`, `epoch`: behind the
+    last good batch; `broken`: where it ended before the files did.
+    """
+
+    def __init__(self, files: IFileSystem, directory: str, newest: int | None) -> None:
+        self.files, self.directory = files, directory
+        snapshots = list_snapshots(files, directory)
+        self.start, self.epoch = snapshots[-1] if snapshots else SnapshotId(0, -1)
+        self.offset = self.start
+        self.broken: _Break | None = None
+        self.paths: list[str] = []
+        self._newest = newest
+        self._leader_change: tuple[_Break, int, int] | None = None
+        """the last good batch begins an epoch: its place, offset and epoch before it"""
+
+    @property
+    def end(self) -> int:
+        """What the snapshot holds counts."""
+        return max(self.offset, self.start)
+
+    def batches(self) -> Iterator[tuple[str, BatchPlace, BatchView]]:
+        """The good batches that are not in the snapshot: (file, place, batch)."""
+        paths = _segments(self.files, self.directory)
+        bases = [base_offset_of(posixpath.basename(path)) for path in paths]
+        self.paths = [
+            path
+            for row, path in enumerate(paths)
             if row + 1 == len(bases) or bases[row + 1] > self.start
         ]
-        for row, base in enumerate(bases):
-            path = posixpath.join(self.directory, f"{base:020d}{_LOG}")
-            if row == 0 and base <= self.start:
-                self.end = base
-            if base != self.end and row and self.mark is not None and self.end >= self.mark:
-                break  # a loss of power took a name that was not durable yet
-            if base != self.end:
-                raise MetadataDamage(
-                    path,
-                    f"what lies between offset {self.end} and {base} is missing",
-                    offset=self.end,
-                )
-            if not self._segment(path, is_last=row + 1 == len(bases)):
+        for row, path in enumerate(self.paths):
+            base = base_offset_of(posixpath.basename(path))
+            if row == 0 and base < self.start:
+                self.offset, self.epoch = base, -1
+            if base != self.offset:
+                missing = f"what lies between offset {self.offset} and {base} is missing"
+                self.broken = _Break(path, 0, missing, is_first=row == 0)
                 break
-        self.end = max(self.end, self.start)
-        if self.mark is not None and self.end < self.mark:
-            raise MetadataDamage(
-                self.directory,
-                f"the log ends at offset {self.end}, but was durable up to {self.mark}",
-                offset=self.end,
-            )
+            yield from self._segment(path)
+            if self.broken is not None:
+                break
+        self._check_last_leader_change()
 
-    def _segment(self, path: str, is_last: bool) -> bool:
-        """False where recovery truncates: nothing behind it counts."""
+    def _segment(self, path: str) -> Iterator[tuple[str, BatchPlace, BatchView]]:
         file = self.files.open(path, read_only=True)
         try:
             size, position = file.size(), 0
-            for place, batch in valid_batches(file, size):
-                if (
-                    batch is None
-                    or place.base_offset != self.end
-                    or batch.partition_leader_epoch < self.epoch
-                ):
+            found = valid_batches(file, size)
+            for place, batch in found:
+                if batch is None or place.base_offset != self.offset:
                     break
+                begins = batch.is_control and _is_leader_change(batch)
+                if not self._is_next_epoch(batch.partition_leader_epoch, begins):
+                    following = next(found, (None, None))[1]
+                    if following is None or following.partition_leader_epoch != self.epoch:
+                        self._doubt_leader_change()
+                    break
+                before = _Break(path, position), self.offset, self.epoch
+                self._leader_change = before if begins else None
                 position += place.size_in_bytes
-                self.end, self.epoch = place.last_offset + 1, batch.partition_leader_epoch
-            if position == size:
-                return True
-            if self.mark is not None and self.end < self.mark:
-                raise MetadataDamage(path, "a damaged batch, durable once", position, self.end)
-            if self.mark is None and (not is_last or _goes_on(file, position + 1, size, self.end)):
-                raise MetadataDamage(
-                    path, "a damaged batch, with good ones behind it", position, self.end
-                )
-            return False
+                self.offset, self.epoch = place.last_offset + 1, batch.partition_leader_epoch
+                if self.offset > self.start:
+                    yield path, place, batch
+            if position < size and self.broken is None:
+                self.broken = _Break(path, position)
         finally:
             file.close()
+
+    def _is_next_epoch(self, epoch: int, begins: bool) -> bool:
+        if epoch < 0 or (self._newest is not None and epoch > self._newest):
+            return False
+        if self.epoch < 0:
+            return True
+        return epoch > self.epoch if begins else epoch == self.epoch
+
+    def _doubt_leader_change(self) -> None:
+        """Nothing confirms the epoch that the last batch begins, and something contradicts it."""
+        if self._leader_change is not None:
+            self.broken, self.offset, self.epoch = self._leader_change
+            self._leader_change = None
+
+    def _check_last_leader_change(self) -> None:
+        """No batch of its epoch follows: where quorum-state is not here, the checkpoint must not
+        contradict it.
+        """
+        if self._leader_change is not None and self._newest is None:
+            known = _begun(self.files, self.directory).get(self._leader_change[1])
+            if known is not None and known != self.epoch:
+                self._doubt_leader_change()
+
+    def goes_on(self) -> bool:
+        """Whether good batches lie behind where it ended. Slow. OSError."""
+        at = self.broken
+        for path in self.paths:
+            if at is not None and path >= at.path:
+                file = self.files.open(path, read_only=True)
+                try:
+                    position = at.position + 1 if path == at.path and not at.missing else 0
+                    if _goes_on(file, position, file.size(), self.end):
+                        return True
+                finally:
+                    file.close()
+        return False
+
+
+def _segments(files: IFileSystem, directory: str) -> list[str]:
+    """The segments' paths, in order. OSError."""
+    return sorted(
+        posixpath.join(directory, name)
+        for name in files.listdir(directory)
+        if name.endswith(_LOG) and base_offset_of(name) >= 0
+    )
+
+
+def _newest_epoch(files: IFileSystem, directory: str) -> int | None:
+    """The newest epoch that quorum-state knows; it is durable before an epoch's first record.
+    MetadataDamage, OSError.
+    """
+    try:
+        found = read_quorum_state(files, directory)
+    except CheckpointError as error:
+        # which epochs were led is not known: one that is led twice would be believed
+        raise MetadataDamage(error.path, error.reason) from error
+    return None if found is None else found.leader_epoch
+
+
+def _begun(files: IFileSystem, directory: str) -> dict[int, int]:
+    """The epoch that begins at an offset, as the leader-epoch checkpoint says."""
+    try:
+        rows = read_epochs(files, posixpath.join(directory, LEADER_EPOCH))
+    except CheckpointError:
+        return {}
+    return {start: epoch for epoch, start in rows}
+
+
+def _is_leader_change(batch: BatchView) -> bool:
+    try:
+        first = next(iter(batch.records(_CONTROL_RECORD_LIMIT)), None)
+        return first is not None and control_record_type(first.key) == LEADER_CHANGE
+    except (CorruptRecordError, WireError, BrokerError):
+        return False
 
 
 def _goes_on(file: IFile, position: int, size: int, offset: int) -> bool:
@@ -215,19 +455,13 @@ def _is_batch(data: bytes) -> bool:
 
 
 def reach_of(files: IFileSystem, directory: str) -> Reach:
-    """How far damaged metadata is known to have gone: by mark, names, and every batch before the
-    damage. OSError.
+    """How far damaged metadata is known to have gone: by mark, snapshots, and every batch up to
+    the first that does not follow. OSError.
     """
-    end, epoch = read_mark(files, directory) or 0, -1
-    for snapshot in list_snapshots(files, directory):
-        end, epoch = max(end, snapshot.end_offset), max(epoch, snapshot.epoch)
-    for name in files.listdir(directory):
-        if name.endswith(_LOG) and base_offset_of(name) >= 0:
-            file = files.open(posixpath.join(directory, name), read_only=True)
-            try:
-                for place, batch in valid_batches(file, file.size()):
-                    end = max(end, place.last_offset + 1)
-                    epoch = max(epoch, -1 if batch is None else batch.partition_leader_epoch)
-            finally:
-                file.close()
-    return Reach(end, epoch)
+    walk, snapshots = Walk(files, directory, None), list_snapshots(files, directory)
+    for _ in walk.batches():
+        pass
+    return Reach(
+        max(walk.end, read_mark(files, directory) or 0),
+        max([walk.epoch, *(each.epoch for each in snapshots)]),
+    )

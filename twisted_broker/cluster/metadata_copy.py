@@ -1,14 +1,15 @@
 """A broker's own copy of the metadata log: `__cluster_metadata-0` in its log directory.
 
 Owns `MetadataCopy`: the batches that the controller sent, byte for byte, snapshots, and what is
-known
-of a copy that was damaged.
+known of a copy that was damaged.
 
 1. It holds committed records only: whatever contradicts it is a fault, and is never truncated here.
-2. Nothing waits for a sync. The copy is synced with snapshots and at a clean end; a loss of power
-   takes the newest part of it, no more.
-3. A damaged copy is kept under another name; `floor` says how far it went, and the new one begins
-   with a mark of that offset until it has reached it.
+2. Nothing waits for a sync. The copy is synced every `SYNC_MS` while records come, with snapshots
+   and at a clean end, and its mark moves then; a loss of power takes the newest part of it, no
+   more.
+3. A damaged copy is kept under another name, the newest `MOST_STRAYS` of them; `floor` says how far
+   it went, and the new one begins with a mark of that offset until it has reached it. That mark is
+   durable before the new one has the name.
 4. A disk that fails ends the copy (`on_fatal`); the broker follows on without one.
 
 Source: Kafka's brokers, which are observers of the metadata log with a log of their own; KIP-595,
@@ -18,10 +19,13 @@ KIP-630. Not here: following (`observer.py`).
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Callable
 
 from twisted_broker.cluster.metadata_check import (
     DIRECTORY_NAME,
+    NOT_APPLIED,
+    Applied,
     MetadataDamage,
     Reach,
     make_mark,
@@ -29,15 +33,20 @@ from twisted_broker.cluster.metadata_check import (
     read_mark,
 )
 from twisted_broker.cluster.metadata_store import MetadataStore, Opened, open_directory
-from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots
+from twisted_broker.cluster.quorum_state import NAME as QUORUM_STATE
+from twisted_broker.cluster.snapshots import SnapshotId
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
 from twisted_broker.log.checkpoints import write_aside
-from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.errors import LogDirFailure, is_out_of_descriptors
 from twisted_broker.log.log_directory import STRAY_SUFFIX
 from twisted_broker.wire.errors import BrokerError
+from twisted_broker.wire.records import BatchView
 
 NOTHING = Reach(0, -1)
+SYNC_MS = 10_000
+MOST_STRAYS = 3
+_STRAY = re.compile(re.escape(DIRECTORY_NAME) + r"\.[0-9a-f]{32}" + STRAY_SUFFIX)
 
 
 def open_metadata_copy(
@@ -48,83 +57,116 @@ def open_metadata_copy(
     unique: int,
     on_fatal: Callable[[BaseException], None] = lambda error: None,
     warn: Callable[[str], None] = lambda text: None,
+    applied: Applied = NOT_APPLIED,
 ) -> tuple[MetadataCopy, MetadataImage, str]:
     """The copy in a log directory, its image, and one line about a damaged one that was put
     aside, "" otherwise. Slow. OSError.
 
-    `unique`: 128 random bits for the name of a damaged one.
+    `unique`: 128 random bits for the name of a damaged one. `applied`: how far this broker is known
+    to have applied the metadata; the copy may lack the end of it after a loss of power.
     """
-    directory = posixpath.join(log_directory, DIRECTORY_NAME)
-    floor, warning = _begun_floor(files, directory), ""
-    if floor is None:
+    directory, warning = posixpath.join(log_directory, DIRECTORY_NAME), ""
+    _finish_replacing(files, directory)
+    try:
+        copy, image = _open(files, disk, log_directory, wall_ms, on_fatal, warn)
+    except MetadataDamage as damage:
+        warning = _put_aside(files, directory, unique, damage)
+        copy, image = _open(files, disk, log_directory, wall_ms, on_fatal, warn)
+    if applied.end_offset > max(copy.end_offset, copy.floor.end_offset):
+        copy.floor = Reach(applied.end_offset, -1)
+    return copy, image, warning
+
+
+def _open(
+    files: IFileSystem,
+    disk: IDiskWorker,
+    log_directory: str,
+    wall_ms: Callable[[], int],
+    on_fatal: Callable[[BaseException], None],
+    warn: Callable[[str], None],
+) -> tuple[MetadataCopy, MetadataImage]:
+    """MetadataDamage, OSError."""
+    try:
+        opened = open_directory(files, disk, log_directory, wall_ms(), is_copy=True)
+        copy = MetadataCopy(opened, wall_ms, on_fatal, warn)
         try:
-            copy = MetadataCopy(
-                open_directory(files, disk, log_directory, wall_ms()),
-                wall_ms,
-                NOTHING,
-                on_fatal,
-                warn,
-            )
-            return copy, copy.replay(), ""
-        except (MetadataDamage, LogDirFailure) as damage:
-            if isinstance(damage, LogDirFailure):
-                raise damage.cause or OSError(str(damage)) from damage
-            floor, warning = _put_aside(files, directory, unique, damage)
-    opened = open_directory(files, disk, log_directory, wall_ms())
-    copy = MetadataCopy(opened._replace(mark=0), wall_ms, floor, on_fatal, warn)
-    return copy, MetadataImage(), warning
+            return copy, copy.replay()
+        except MetadataDamage:
+            opened.log.release_files()
+            raise
+    except LogDirFailure as failure:
+        raise failure.cause or OSError(str(failure)) from failure
 
 
-def _begun_floor(files: IFileSystem, directory: str) -> Reach | None:
-    """What an empty copy that replaced a damaged one must reach; None for any other, or none at
-    all.
-    """
-    if not files.is_directory(directory) or list_snapshots(files, directory):
-        return None
-    mark = read_mark(files, directory)
-    logs = [name for name in files.listdir(directory) if name.endswith(".log")]
-    if not mark or any(files.size(posixpath.join(directory, name)) for name in logs):
-        return None
-    make_mark(files, directory, 0)  # while it is opened: it holds nothing
-    return Reach(mark, -1)
+def _new_name(directory: str) -> str:
+    return f"{directory}.new"
 
 
-def _put_aside(
-    files: IFileSystem, directory: str, unique: int, damage: MetadataDamage
-) -> tuple[Reach, str]:
-    floor = reach_of(files, directory)
-    aside = f"{directory}.{unique:032x}{STRAY_SUFFIX}"
+def _finish_replacing(files: IFileSystem, directory: str) -> None:
+    """What a crash between the two renames of `_put_aside` left."""
+    new = _new_name(directory)
+    if not files.is_directory(new):
+        return
+    if files.is_directory(directory):
+        files.remove_tree(new)
+    else:
+        files.rename(new, directory)
+        files.sync_directory(posixpath.dirname(directory))
+
+
+def _put_aside(files: IFileSystem, directory: str, unique: int, damage: MetadataDamage) -> str:
+    """An empty copy, whose mark says how far the damaged one went, takes its place."""
+    reached = reach_of(files, directory).end_offset
+    _remove_old_strays(files, posixpath.dirname(directory))
+    new, aside = _new_name(directory), f"{directory}.{unique:032x}{STRAY_SUFFIX}"
+    files.make_directories(new)
+    make_mark(files, new, reached)
     files.rename(directory, aside)
+    files.rename(new, directory)
     files.sync_directory(posixpath.dirname(directory))
-    warning = (
+    return (
         "this broker's copy of the metadata is damaged and kept as "
         f"{posixpath.basename(aside)}; it is fetched anew, "
-        f"from a controller that reaches offset {floor.end_offset}: {damage}"
+        f"from a controller that reaches offset {reached}: {damage}"
     )
-    return floor, warning
+
+
+def _remove_old_strays(files: IFileSystem, log_directory: str) -> None:
+    """A disk that rots must not fill up. What was a controller's log is not touched."""
+    strays = [
+        posixpath.join(log_directory, name)
+        for name in files.listdir(log_directory)
+        if _STRAY.fullmatch(name)
+    ]
+    strays = [path for path in strays if not files.exists(posixpath.join(path, QUORUM_STATE))]
+    strays.sort(key=lambda path: read_mark(files, path) or 0, reverse=True)
+    for path in strays[MOST_STRAYS - 1 :]:
+        files.remove_tree(path)
 
 
 class MetadataCopy(MetadataStore):
-    """`floor`: how far the metadata is known to have gone, beyond what is here. `warn(line)`: it is
-    not written any more, though the disk is well.
+    """`floor`: how far the metadata is known to have gone, where that is beyond what is here.
+    `warn(line)`: it is not written any more, though the disk is well.
     """
 
     def __init__(
         self,
         opened: Opened,
         wall_ms: Callable[[], int],
-        floor: Reach,
         on_fatal: Callable[[BaseException], None],
         warn: Callable[[str], None],
     ) -> None:
+        # a mark above the end is of a damaged copy, whose place this one took
+        reached = opened.mark > opened.log.log_end_offset
         super().__init__(opened, wall_ms, on_fatal)
         self._warn = warn
-        self.floor = floor
+        self.floor = Reach(opened.mark, -1) if reached else NOTHING
+        self._mark = 0 if reached else opened.mark
         self._installing = 0
+        self._syncing, self._synced = False, -1
+        self._last_sync_ms: int | None = None
         self._waiting: list[bytes] = []
         self._last_snapshot_ms: int | None = None
-        if floor.end_offset:
-            make_mark(self.files, self.directory, floor.end_offset)
 
     def append(self, batches: bytes) -> None:
         """Whole batches of committed records, the next ones. Never raises: `on_fatal` is called."""
@@ -132,11 +174,11 @@ class MetadataCopy(MetadataStore):
             self._waiting.append(batches)
         elif self.failed is None:
             try:
+                self._begin_within(BatchView(batches))
                 self.log.append_as_follower(batches, -1, self.wall_ms())
             except LogDirFailure as error:
                 self._fail(error.cause or error)
                 return
-            # a snapshot ended within a batch, as old controllers' may: the next start fetches it
             except BrokerError as error:
                 self.failed = error
                 self._warn(
@@ -146,6 +188,14 @@ class MetadataCopy(MetadataStore):
                 return
             self.log.set_high_watermark(self.end_offset)
             self._bytes_since_snapshot += len(batches)
+
+    def _begin_within(self, first: BatchView) -> None:
+        """A snapshot may end within a batch (old controllers' do): the log behind it begins with
+        that batch, as Kafka's followers do it.
+        """
+        start = self.log.log_start_offset
+        if first.base_offset < start == self.end_offset <= first.last_offset:
+            self.log.truncate_fully_and_start_at(first.base_offset, self.wall_ms())
 
     def install(self, content: bytes, snapshot: SnapshotId) -> None:
         """The controller's snapshot takes the place of all that is here; what comes meanwhile
@@ -184,10 +234,11 @@ class MetadataCopy(MetadataStore):
         self, image: MetadataImage, now_ms: int, most_bytes: int, interval_ms: int
     ) -> None:
         """A snapshot of `image`, which includes everything here, when enough came or time
-        passed. Not within a metadata transaction.
+        passed. Not within a metadata transaction. A sync, when one is due.
         """
         if self._last_snapshot_ms is None:
             self._last_snapshot_ms = now_ms
+        self._sync_by_time(now_ms)
         due = interval_ms > 0 and now_ms - self._last_snapshot_ms >= interval_ms
         if (
             self._installing
@@ -199,6 +250,30 @@ class MetadataCopy(MetadataStore):
         if due or self._bytes_since_snapshot >= most_bytes:
             self._last_snapshot_ms = now_ms
             self.write_snapshot(image)
+
+    def _sync_by_time(self, now_ms: int) -> None:
+        if self._last_sync_ms is None:
+            self._last_sync_ms = now_ms
+        end = self.end_offset
+        if self._syncing or self._installing or self.failed is not None or end <= self._synced:
+            return
+        if now_ms - self._last_sync_ms < SYNC_MS:
+            return
+        self._syncing, self._last_sync_ms = True, now_ms
+        job = self.log.durability.sync_job(end)
+
+        def sync() -> None:
+            job()
+            self._mark_durable(end)
+
+        def done(_: None, error: BaseException | None) -> None:
+            self._syncing = False
+            if error is None:
+                self._synced = end
+            elif not is_out_of_descriptors(error):
+                self._fail(error)
+
+        self.disk.submit(sync, done)
 
     def finish(self) -> None:
         """A clean end, in the background: everything durable, and the mark says so."""
@@ -212,7 +287,7 @@ class MetadataCopy(MetadataStore):
 
         def sync() -> None:
             job()
-            if end >= self.floor.end_offset:
+            if end >= self._durable_mark:
                 make_mark(self.files, self.directory, end)
 
         self.failed = OSError("the copy is closed")

@@ -10,8 +10,8 @@ bytes in, deltas out.
 4. What was applied was committed: a leader whose log ends below it, differs in it, or has only
    an older snapshot raises `MetadataRegression`,
    and changes nothing. On a new connection the last batch applied is read again and compared.
-5. `on_committed(batches)` is told of committed batches, byte for byte, in order, before they are
-   published.
+5. `on_committed(batches)` is called with committed batches, byte for byte, in order, before they
+   are published.
 
 Source: Kafka's `MetadataLoader`, `KafkaRaftClient` (truncation below the high watermark is fatal);
 KRAFT 3.2; `RL 8.2`. Not here: asking
@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from twisted_broker.cluster.metadata_check import Reach
 from twisted_broker.cluster.metadata_store import LastBatch
-from twisted_broker.cluster.records import TransactionBuffer, batch_records
+from twisted_broker.cluster.records import TransactionBuffer, records_from
 from twisted_broker.cluster.snapshots import SnapshotId, image_of
 from twisted_broker.image.metadata_image import EMPTY, MetadataDelta, MetadataImage
 from twisted_broker.wire.primitives import Buffer
@@ -119,12 +119,14 @@ class MetadataLoader:
                 raise CorruptRecordError(
                     f"a batch of offset {batch.base_offset} where {self.fetch_offset} comes next"
                 )
-            records = [] if batch.is_control else batch_records(batch)
+            records = records_from(batch, self.fetch_offset)
+            # what begins within the image is not read again to be compared: it is not behind it
+            before = self.last_epoch if batch.base_offset == self.fetch_offset else -1
             copy = bytes(
                 memoryview(batch.buffer)[batch.offset : batch.offset + batch.size_in_bytes]
             )
             self._pending.append(
-                _Pending(LastBatch.of(batch, self.last_epoch), batch.max_timestamp, records, copy)
+                _Pending(LastBatch.of(batch, before), batch.max_timestamp, records, copy)
             )
             self.fetch_offset, self.last_epoch = batch.last_offset + 1, batch.partition_leader_epoch
         if not whole:  # asked again at once, it would come again at once
@@ -163,7 +165,7 @@ class MetadataLoader:
         return self._publish(delta)
 
     def _publish(self, delta: MetadataDelta) -> MetadataDelta | None:
-        """Nothing before the first catch-up: the past (a topic that was deleted and made anew)
+        """Nothing before the first catch-up: the past (a topic that was deleted and created again)
         must not be acted upon as if it were news.
         """
         if not self._caught_up and self.fetch_offset < self.high_watermark:

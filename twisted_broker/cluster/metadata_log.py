@@ -11,8 +11,9 @@ Owns the log's epochs and the group commit: what is durable, and therefore below
    the disk holds.
 5. What does not fit into one batch is one metadata transaction, where metadata.version has
    them: a crash leaves all of it or nothing.
-6. A log that lacks what was durable is not opened, and one that is gone is not begun anew
-   (`metadata_check.py`).
+6. A log that lacks what was durable is not opened, and one that is gone is not started again
+   (`metadata_check.py`). Nor is one that this node never led: a broker's copy has no quorum-state,
+   which is durable before a controller's first record.
 
 Source: Kafka's `KafkaMetadataLog`, `KafkaRaftClient`; KIP-868; `RL 8.1`. Not here: several voters;
 what the records mean; replay and snapshots
@@ -22,16 +23,20 @@ what the records mean; replay and snapshots
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from twisted_broker.cluster.metadata_check import (
     DIRECTORY_NAME,
+    NOT_APPLIED,
+    Applied,
     MetadataDamage,
+    holds_records,
     is_empty,
     make_mark,
     recover_hint,
 )
 from twisted_broker.cluster.metadata_store import MetadataStore, Opened, open_directory
+from twisted_broker.cluster.quorum_state import NAME as QUORUM_STATE
 from twisted_broker.cluster.quorum_state import QuorumState, read_quorum_state, write_quorum_state
 from twisted_broker.cluster.records import (
     TRANSACTION_LEVEL,
@@ -39,6 +44,8 @@ from twisted_broker.cluster.records import (
 )
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
 from twisted_broker.log.errors import CheckpointError, LogDirFailure, is_out_of_descriptors
+from twisted_broker.log.log_directory import LOCK
+from twisted_broker.log.meta_properties import NAME as META_PROPERTIES
 from twisted_broker.wire.control_batch import LEADER_CHANGE
 from twisted_broker.wire.messages.control_records import (
     LeaderChangeMessage,
@@ -53,29 +60,56 @@ from twisted_broker.wire.records import build_control_batch
 from twisted_broker.wire.schema import Record, encode
 
 RECORDS_PER_BATCH = 40_000
+_BOOTSTRAP = "bootstrap.checkpoint"  # of `kafka-storage format`
 
 
-def format_metadata(files: IFileSystem, log_directory: str, cluster_id: str, is_new: bool) -> None:
+def format_metadata(
+    files: IFileSystem,
+    log_directory: str,
+    cluster_id: str,
+    is_new: bool,
+    was_started: bool = True,
+    others: Iterable[str] = (),
+) -> None:
     """Before a controller's directory is formatted: makes the empty metadata directory of a new
     cluster. OSError.
 
-    MetadataDamage where the cluster exists and its metadata is gone. The directory comes before
-    `meta.properties` has the cluster's id, so
-    that a crash in between does not look like that.
+    MetadataDamage where the cluster exists and its metadata is gone: the directory bears its id,
+    and a process `was_started` on it (`kafka-storage format` writes the id and starts none).
+    `others`: the node's other log directories. The metadata directory comes before
+    `meta.properties` has the cluster's id, so that a crash in between does not look like that.
     """
     directory = posixpath.join(log_directory, DIRECTORY_NAME)
     if not is_empty(files, directory):
         return
-    if not is_new:
-        reason = (
-            f"the metadata of cluster {cluster_id} is gone; a controller that began "
-            "anew would make its brokers lose their data. "
-            f"Rebuild it: {recover_hint(target=log_directory)}"
-        )
-        raise MetadataDamage(directory, reason)
+    if not is_new and (was_started or not _is_kafkas_format(files, log_directory)):
+        raise MetadataDamage(directory, _gone(files, log_directory, cluster_id, others))
     files.make_directories(directory)
     make_mark(files, directory, 0)
     files.sync_directory(log_directory)
+
+
+def _is_kafkas_format(files: IFileSystem, log_directory: str) -> bool:
+    """What `kafka-storage format` makes, and no node has written to since."""
+    names = set(files.listdir(log_directory)) - {LOCK, "lost+found"}
+    return names == {META_PROPERTIES, _BOOTSTRAP}
+
+
+def _gone(files: IFileSystem, log_directory: str, cluster_id: str, others: Iterable[str]) -> str:
+    for other in others:
+        if files.exists(posixpath.join(other, DIRECTORY_NAME, QUORUM_STATE)):
+            return (
+                f"is not here, the metadata of cluster {cluster_id} is in {other}: put that first "
+                "in log.dirs, or name it as metadata.log.dir"
+            )
+    reason = (
+        f"the metadata of cluster {cluster_id} is gone; a controller that began "
+        "anew would make its brokers lose their data. "
+        f"Rebuild it: {recover_hint(target=log_directory)}"
+    )
+    if _is_kafkas_format(files, log_directory):
+        reason += f"; or remove {LOCK} there, if it was formatted and no node ever ran on it"
+    return reason
 
 
 def open_metadata_log(
@@ -86,18 +120,52 @@ def open_metadata_log(
     wall_ms: Callable[[], int],
     on_committed: Callable[[int], None],
     on_fatal: Callable[[BaseException], None],
+    applied: Applied = NOT_APPLIED,
 ) -> MetadataLog:
-    """The metadata log in a log directory, made when it is not there. MetadataDamage, OSError,
-    CheckpointError, BrokerError.
+    """The metadata log in a log directory, made when it is not there. `applied`: how far this node
+    is known to have applied it. MetadataDamage, OSError, CheckpointError, BrokerError.
     """
     try:
-        opened = open_directory(files, disk, log_directory, wall_ms())
+        _check_leadership(files, log_directory, node_id)
+        opened = open_directory(files, disk, log_directory, wall_ms(), applied=applied)
         return MetadataLog(opened, node_id, wall_ms, on_committed, on_fatal)
     except MetadataDamage as damage:
-        hint = "A controller does not start on damaged metadata; rebuild it: "
-        hint += recover_hint(target=log_directory)
-        damage.args = (f"{damage}; nothing was changed. {hint}",)
+        damage.args = (f"{damage}; nothing was changed. {_remedy(damage, log_directory)}",)
         raise
+
+
+class _NotLed(MetadataDamage):
+    """It is another node's to lead."""
+
+
+def _remedy(damage: MetadataDamage, log_directory: str) -> str:
+    if isinstance(damage, _NotLed):
+        hint = recover_hint(log_directory, log_directory)
+        return (
+            "Start this node without the role controller; or, if the cluster's controller is "
+            f"lost, make it one: {hint} --move-aside"
+        )
+    hint = recover_hint(target=log_directory)
+    return f"A controller does not start on damaged metadata; rebuild it: {hint}"
+
+
+def _check_leadership(files: IFileSystem, log_directory: str, node_id: int) -> None:
+    """Records that a broker copied, or that a voter of a larger quorum got, are led by nobody but
+    who led them. MetadataDamage, OSError.
+    """
+    directory = posixpath.join(log_directory, DIRECTORY_NAME)
+    if not holds_records(files, directory):
+        return
+    try:
+        known = read_quorum_state(files, directory)
+    except CheckpointError:
+        return  # the check says it
+    if known is None:
+        raise _NotLed(
+            directory, f"it is a broker's copy of the metadata (there is no {QUORUM_STATE})"
+        )
+    if known.leader_id not in (-1, node_id):
+        raise _NotLed(directory, f"its controller is node {known.leader_id}, this is {node_id}")
 
 
 class MetadataLog(MetadataStore):

@@ -2,9 +2,10 @@
 
 Owns reading a source, choosing the most advanced one, and writing a new `__cluster_metadata-0`.
 
-1. A source is only read; nothing of it that is damaged is taken.
-2. The new directory appears under its name when all of it is durable; what was there is refused, or
-   kept under another name.
+1. A source is only read; nothing of it that is damaged is taken. One whose log ends in damage is
+   used up to it: where good batches lie behind, only when that is wanted; otherwise it says so.
+2. The new directory appears under its name when all of it is durable, and after the cluster's id;
+   what was there is refused, or kept under another name.
 3. The next controller's epoch is above every one seen by `EPOCHS_AHEAD`: the lost controller
    may have
    led epochs that the source has not heard of.
@@ -17,13 +18,13 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from twisted_broker.cluster.metadata_check import (
     DIRECTORY_NAME,
-    METADATA_PARTITION,
     MetadataDamage,
+    Walk,
     check_metadata,
     is_empty,
     make_mark,
@@ -31,13 +32,16 @@ from twisted_broker.cluster.metadata_check import (
 from twisted_broker.cluster.metadata_loader import MetadataLoader
 from twisted_broker.cluster.metadata_store import MetadataStore, Opened
 from twisted_broker.cluster.quorum_state import QuorumState, read_quorum_state, write_quorum_state
-from twisted_broker.cluster.snapshots import SnapshotId, image_of, list_snapshots
+from twisted_broker.cluster.snapshots import (
+    SnapshotId,
+    image_of,
+    list_snapshots,
+    load_snapshot,
+)
 from twisted_broker.config import LogConfig
-from twisted_broker.image.metadata_image import MetadataImage
+from twisted_broker.image.metadata_image import EMPTY, MetadataImage
 from twisted_broker.interfaces import IFileSystem
-from twisted_broker.log.batch_scan import valid_batches
-from twisted_broker.log.checkpoints import read_whole, write_aside
-from twisted_broker.log.crash_cleanup import base_offset_of
+from twisted_broker.log.checkpoints import METADATA_PARTITION, read_whole, write_aside
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import LOCK, STRAY_SUFFIX, LogDirMismatch
 from twisted_broker.log.memory import InlineWorker
@@ -64,8 +68,8 @@ class CannotRecover(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a directory or a snapshot file holds. `directory` "" for a snapshot file alone;
-    `cluster_id` None: it does not say.
+    """What a directory or a snapshot file holds. `snapshot_path` "" without one; `cluster_id`
+    None: it does not say; `damage`: one line about what lies behind it and is not used, or "".
     """
 
     path: str
@@ -75,14 +79,17 @@ class Source:
     batches: list[bytes]
     cluster_id: str | None
     epoch: int
+    damage: str = ""
 
     @property
     def end_offset(self) -> int:
         return self.image.offset + 1
 
 
-def read_source(files: IFileSystem, path: str) -> Source:
-    """A log directory, its `__cluster_metadata-0`, or a snapshot file. CannotRecover, OSError."""
+def read_source(files: IFileSystem, path: str, up_to_damage: bool = False) -> Source:
+    """A log directory, its `__cluster_metadata-0`, or a snapshot file. `up_to_damage`: what is
+    good before damage will do. CannotRecover, OSError.
+    """
     named = _SNAPSHOT.fullmatch(posixpath.basename(path))
     if named is not None:
         return _snapshot_source(files, path, SnapshotId(int(named[1]), int(named[2])))
@@ -97,8 +104,13 @@ def read_source(files: IFileSystem, path: str) -> Source:
             "that directory, or a .checkpoint file"
         )
     try:
-        return _directory_source(files, path, directory)
-    except (MetadataDamage, WireError, BrokerError) as error:
+        return _directory_source(files, path, directory, up_to_damage)
+    except MetadataDamage as damage:
+        hint = "; --up-to-damage uses what is before it"
+        if damage.path.endswith(".checkpoint"):
+            hint = ""
+        raise CannotRecover(f"{path} is damaged: {damage}{hint}") from damage
+    except (WireError, BrokerError) as error:
         raise CannotRecover(f"{path} is damaged: {error}") from error
 
 
@@ -121,45 +133,37 @@ def _snapshot_source(files: IFileSystem, path: str, snapshot: SnapshotId) -> Sou
     )
 
 
-def _directory_source(files: IFileSystem, path: str, directory: str) -> Source:
-    image = check_metadata(files, directory)
-    snapshots = list_snapshots(files, directory)
-    epoch = max([image.epoch, *(each.epoch for each in snapshots)])
-    batches = []
-    for batch, batch_epoch in _batches(files, directory, image.offset + 1):
-        batches.append(batch)
-        epoch = max(epoch, batch_epoch)
+def _directory_source(files: IFileSystem, path: str, directory: str, up_to_damage: bool) -> Source:
+    snapshots, damage = list_snapshots(files, directory), ""
+    try:
+        torn = check_metadata(files, directory, is_copy=True).torn
+        if torn is not None:
+            damage = f"{torn} behind its end cannot be read"
+    except MetadataDamage as found:
+        if not up_to_damage or found.path.endswith(".checkpoint"):
+            raise
+        damage = str(found)
+    base = load_snapshot(files, directory, snapshots[-1]) if snapshots else EMPTY
+    batches = _batches(files, directory)
+    epoch = max([base.epoch, *(each.epoch for each in snapshots)])
+    epoch = max([epoch, *(batch.partition_leader_epoch for batch in batches)])
     known = read_quorum_state(files, directory)
     epoch = max(epoch, -1 if known is None else known.leader_epoch)
     newest = snapshots[-1] if snapshots else None
     at = posixpath.join(directory, newest.file_name) if newest is not None else ""
-    replayed = _replayed(image, batches)
-    return Source(
-        path, replayed, newest, at, batches, _cluster_of(files, posixpath.dirname(directory)), epoch
-    )
+    cluster_id = _cluster_of(files, posixpath.dirname(directory))
+    data = [bytes(batch.buffer) for batch in batches]
+    return Source(path, _replayed(base, data), newest, at, data, cluster_id, epoch, damage)
 
 
-def _batches(files: IFileSystem, directory: str, start: int) -> Iterator[tuple[bytes, int]]:
-    """The batches from `start` on, up to a torn tail; the directory was checked. (bytes, epoch)."""
-    expected = start
-    for name in sorted(
-        name
-        for name in files.listdir(directory)
-        if name.endswith(".log") and base_offset_of(name) >= 0
-    ):
-        file = files.open(posixpath.join(directory, name), read_only=True)
-        try:
-            for place, batch in valid_batches(file, file.size()):
-                if batch is None or place.base_offset > expected:
-                    return
-                if place.base_offset == expected:
-                    yield (
-                        file.read_at(place.position, place.size_in_bytes),
-                        batch.partition_leader_epoch,
-                    )
-                    expected = place.last_offset + 1
-        finally:
-            file.close()
+def _batches(files: IFileSystem, directory: str) -> list[BatchView]:
+    """The good batches behind the newest snapshot."""
+    found, walk = [], Walk(files, directory, None)
+    for _, place, batch in walk.batches():
+        start = batch.offset
+        data = bytes(memoryview(batch.buffer)[start : start + place.size_in_bytes])
+        found.append(BatchView(data))
+    return [batch for batch in found if batch.last_offset < walk.offset]
 
 
 def _replayed(base: MetadataImage, batches: list[bytes]) -> MetadataImage:
@@ -271,10 +275,10 @@ def _recover(
             posixpath.join(path, f"meta.properties.{random_bytes(16).hex()}{STRAY_SUFFIX}")
         )
         files.rename(posixpath.join(path, "meta.properties"), aside[-1])
-    files.rename(posixpath.join(path, _STAGE), directory)
-    files.sync_directory(path)
     if found != properties:
         write_meta_properties(files, path, properties)
+    files.rename(posixpath.join(path, _STAGE), directory)
+    files.sync_directory(path)
     assert properties.cluster_id is not None and properties.node_id is not None
     return Recovered(
         directory,
@@ -359,6 +363,8 @@ def _write_log(
     files: IFileSystem, batches: list[bytes], stage: str, start: int, wall_ms: int
 ) -> Log:
     config = LogConfig(cleanup_policy=frozenset(), max_message_bytes=INT_MAX, segment_jitter_ms=0)
+    if batches:
+        start = min(start, BatchView(batches[0]).base_offset)  # a snapshot may end within a batch
     log = load_log(
         OpenFiles(files),
         stage,
@@ -377,7 +383,7 @@ def _write_log(
 def _check(files: IFileSystem, source: Source, stage: str) -> None:
     """What was written is read back, and says the same."""
     config = LogConfig(cleanup_policy=frozenset(), max_message_bytes=INT_MAX, segment_jitter_ms=0)
-    base = check_metadata(files, stage)
+    base = check_metadata(files, stage, is_copy=False).image
     log = load_log(
         OpenFiles(files),
         stage,

@@ -2,7 +2,8 @@
 
 Owns opening, replay, the mark of what is durable, snapshots, and truncating the log behind them.
 
-1. It is opened only when all that was ever durable is there (`metadata_check.py`).
+1. It is opened only when all that was ever durable is there (`metadata_check.py`), and truncated
+   exactly where the check found its end.
 2. The log is truncated only behind a durable snapshot.
 3. A failed write or sync ends it (`failed`): nobody knows what the disk holds.
 
@@ -18,14 +19,16 @@ from typing import NamedTuple
 
 from twisted_broker.cluster.metadata_check import (
     DIRECTORY_NAME,
-    METADATA_PARTITION,
+    NOT_APPLIED,
+    Applied,
     MetadataDamage,
+    TornTail,
     check_metadata,
     make_mark,
     move_mark,
     read_mark,
 )
-from twisted_broker.cluster.records import TransactionBuffer, batch_records
+from twisted_broker.cluster.records import TransactionBuffer, records_from
 from twisted_broker.cluster.snapshots import (
     SnapshotId,
     list_snapshots,
@@ -33,8 +36,9 @@ from twisted_broker.cluster.snapshots import (
     write_snapshot,
 )
 from twisted_broker.config import LogConfig
-from twisted_broker.image.metadata_image import MetadataImage
+from twisted_broker.image.metadata_image import EMPTY, MetadataImage
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
+from twisted_broker.log.checkpoints import METADATA_PARTITION
 from twisted_broker.log.errors import LogDirFailure, is_out_of_descriptors
 from twisted_broker.log.log import Log
 from twisted_broker.log.recovery import load_log
@@ -46,16 +50,21 @@ from twisted_broker.wire.records import BatchView, CorruptRecordError, iterate_b
 from twisted_broker.wire.schema import Record
 
 READ_BYTES = 1 << 20
+# how much of what was synced, and acknowledged, the mark may lack after a loss of power
+MARK_SYNC_MS = 5_000
 
 
 class Opened(NamedTuple):
-    """A metadata directory, checked and loaded. `base`: the image of its newest snapshot."""
+    """A metadata directory, checked and loaded. `base`: the image of its newest snapshot; `torn`:
+    what opening it truncated.
+    """
 
     log: Log
     files: IFileSystem
     disk: IDiskWorker
     base: MetadataImage
     mark: int
+    torn: TornTail | None = None
 
 
 class LastBatch(NamedTuple):
@@ -86,15 +95,23 @@ class LastBatch(NamedTuple):
 
 
 def open_directory(
-    files: IFileSystem, disk: IDiskWorker, log_directory: str, wall_ms: int
+    files: IFileSystem,
+    disk: IDiskWorker,
+    log_directory: str,
+    wall_ms: int,
+    is_copy: bool = False,
+    applied: Applied = NOT_APPLIED,
 ) -> Opened:
-    """`__cluster_metadata-0` of a log directory, made when it is not there. Slow.
-    MetadataDamage, OSError, CheckpointError, BrokerError.
+    """`__cluster_metadata-0` of a log directory, made when it is not there. `is_copy`: a broker's;
+    `applied`: it must reach that far. Slow. MetadataDamage, OSError, CheckpointError, BrokerError.
     """
     directory = posixpath.join(log_directory, DIRECTORY_NAME)
     config = LogConfig(cleanup_policy=frozenset(), max_message_bytes=INT_MAX, segment_jitter_ms=0)
-    known = files.is_directory(directory)
-    base = check_metadata(files, directory) if known else MetadataImage()
+    base, torn = EMPTY, None
+    if files.is_directory(directory):
+        base, torn = check_metadata(files, directory, is_copy, applied)
+    if torn is not None:
+        _truncate(files, directory, torn)
     log = load_log(
         OpenFiles(files),
         directory,
@@ -102,13 +119,28 @@ def open_directory(
         METADATA_TOPIC_ID,
         config,
         log_start_offset=base.offset + 1,
+        recovery_point=base.offset + 1,  # what a snapshot holds is not looked at, nor missed
         wall_ms=wall_ms,
     )
     mark = read_mark(files, directory)
     if mark is None:
         make_mark(files, directory, 0)
     log.durability.disk = disk
-    return Opened(log, files, disk, base, mark or 0)
+    return Opened(log, files, disk, base, mark or 0, torn)
+
+
+def _truncate(files: IFileSystem, directory: str, torn: TornTail) -> None:
+    """From the top down: a crash in between leaves no hole."""
+    for path in reversed(torn.removed):
+        files.remove(path)
+    if torn.path:
+        file = files.open(torn.path)
+        try:
+            file.truncate(torn.position)
+            file.sync()
+        finally:
+            file.close()
+    files.sync_directory(directory)
 
 
 class MetadataStore:
@@ -129,7 +161,10 @@ class MetadataStore:
         self._on_fatal = on_fatal
         self.transactions = TransactionBuffer()
         self.last_batch: LastBatch | None = None
+        self.torn = opened.torn
         self._base, self._mark = opened.base, opened.mark
+        self._durable_mark = opened.mark
+        self._mark_synced_ms: int | None = None
         self._bytes_since_snapshot = 0
         self.log.failing = lambda log: self._fail(log.failed or OSError("the log failed"))
 
@@ -170,13 +205,11 @@ class MetadataStore:
         records: list[Record] = []
         epoch = image.epoch
         for batch in batches:
-            records += (
-                [] if batch.is_control else self.transactions.pass_through(batch_records(batch))
-            )
+            within = batch.base_offset <= image.offset  # a snapshot may end within a batch
+            records += self.transactions.pass_through(records_from(batch, image.offset + 1))
             self._bytes_since_snapshot += batch.size_in_bytes
-            self.last_batch = LastBatch.of(
-                batch, self.last_batch.epoch if self.last_batch is not None else epoch
-            )
+            before = self.last_batch.epoch if self.last_batch is not None else epoch
+            self.last_batch = LastBatch.of(batch, -1 if within else before)
         newest = batches[-1]
         return image.apply(
             records, newest.last_offset, newest.partition_leader_epoch, newest.max_timestamp
@@ -213,7 +246,9 @@ class MetadataStore:
         before, self._bytes_since_snapshot = self._bytes_since_snapshot, 0
 
         def job() -> SnapshotId:
-            return write_snapshot(self.files, self.directory, image, self.wall_ms())
+            snapshot = write_snapshot(self.files, self.directory, image, self.wall_ms())
+            self._mark_durable(snapshot.end_offset)
+            return snapshot
 
         def done(snapshot: SnapshotId | None, error: BaseException | None) -> None:
             if is_out_of_descriptors(error):
@@ -257,9 +292,17 @@ class MetadataStore:
 
     def _mark_durable(self, offset: int) -> None:
         """Everything below `offset` was synced. OSError. For the disk worker."""
+        if offset <= self._durable_mark:
+            return
+        now_ms, synced_ms = self.wall_ms(), self._mark_synced_ms
+        sync = synced_ms is None or not 0 <= now_ms - synced_ms < MARK_SYNC_MS
         try:
-            move_mark(self.files, self.directory, offset)
+            move_mark(self.files, self.directory, offset, sync)
         except OSError as error:
             # An older mark is true as well: where only descriptors are short, it stays.
             if not is_out_of_descriptors(error):
                 raise
+            return
+        self._durable_mark = offset
+        if sync:
+            self._mark_synced_ms = now_ms

@@ -11,8 +11,9 @@ Owns the fetch loop, which node leads, and the publishing of images.
    be guessing. An answer that is not Kafka's protocol comes from no controller (another program has
    its port now), and is tried again like silence.
 5. A leader whose metadata contradicts what was applied ends it as well, and nothing of it is
-   published: at once where its log shows it; where it only claims to lead an older epoch, or has
-   not come as far as is known, when it still does after `_CONTRADICTED_MS`.
+   published: at once where its log shows it; where it leads an older epoch, or has not come as far
+   as is known, when it was heard to do so for `_CONTRADICTED_MS`. An older epoch counts only from
+   a quorum of one: a voter that is cut off from the others may lead, or name, an old leader.
 6. What is committed goes to the own copy (`copy`) before it is published; at a start following goes
    on from there.
 
@@ -41,18 +42,39 @@ from twisted_broker.interfaces import Runtime
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
+from twisted_broker.wire.messages import cluster as cluster_messages
 from twisted_broker.wire.messages import fetch as fetch_messages
 from twisted_broker.wire.messages import quorum
 from twisted_broker.wire.primitives import NULL_UUID
 
-_log = Logger()
+_logger = Logger()
 _FETCH_BYTES = 8 << 20
 _MAX_WAIT_MS = 500
 # for so long a leader may be behind what is known: it has just started, or has lost its place and
 # not heard of it
 _CONTRADICTED_MS = 10_000
-_FETCH, _FETCH_SNAPSHOT = 1, 59
+_SILENCE_MS = 1_000  # between two answers more than this counts as this: nothing was heard
+_FETCH, _DESCRIBE_QUORUM, _FETCH_SNAPSHOT = 1, 55, 59
 Subscriber = Callable[[MetadataDelta], None]
+
+
+class _Contradiction:
+    """For how long a leader was heard that is behind what is known."""
+
+    def __init__(self) -> None:
+        self._heard_ms = 0
+        self._last_ms: int | None = None
+        self._end_offset = -1
+
+    def is_final(self, now_ms: int, end_offset: int = -1) -> bool:
+        """After one more such answer: whether it will not pass. `end_offset` (-1 not known): new
+        records below what is known are another log.
+        """
+        if self._last_ms is not None:
+            self._heard_ms += min(now_ms - self._last_ms, _SILENCE_MS)
+        grew = 0 <= self._end_offset < end_offset
+        self._last_ms, self._end_offset = now_ms, end_offset
+        return grew or self._heard_ms >= _CONTRADICTED_MS
 
 
 class MetadataObserver:
@@ -93,7 +115,7 @@ class MetadataObserver:
             if copy is None
             else MetadataLoader(base, copy.transactions, copy.last_batch, copy.append)
         )
-        self._contradicted_ms: int | None = None
+        self._contradiction = _Contradiction()
         self._logged_error = ""
         self._subscribers: list[Subscriber] = []
         self._reaching: list[tuple[int, Deferred[None]]] = []
@@ -114,7 +136,7 @@ class MetadataObserver:
         self._subscribers.append(subscriber)
 
     def reaches(self, offset: int) -> Deferred[None]:
-        """Fires when the image includes `offset`, after the subscribers heard of it."""
+        """Fires when the image includes `offset`, after the subscribers were called."""
         if self.image.offset >= offset:
             return succeed(None)
         waiter: Deferred[None] = Deferred()
@@ -151,8 +173,8 @@ class MetadataObserver:
                     return
                 if self._logged_error != str(error):
                     self._logged_error = str(error)
-                    _log.warn(
-                        "fetching metadata from {address}, trying on: {error}",
+                    _logger.warn(
+                        "fetching metadata from {address} failed, retrying: {error}",
                         address=self._address(),
                         error=error,
                     )
@@ -175,8 +197,8 @@ class MetadataObserver:
         if not self.unreachable and not self._stopped:
             self.unreachable = True
             host, port = self._address()
-            _log.warn(
-                "no controller answers, last asked {host}:{port}, trying on: {error}",
+            _logger.warn(
+                "no controller answers, retrying; the last one tried was {host}:{port}: {error}",
                 host=host,
                 port=port,
                 error=error,
@@ -211,17 +233,32 @@ class MetadataObserver:
         """Of the controller that is, or was last, asked."""
         return self._address()
 
-    def _contradicts(self, found: Reach, reason: str) -> None:
+    def _contradicts(self, found: Reach, reason: str, end_offset: int = -1) -> None:
         """It may pass. MetadataRegression when it did not."""
-        now_ms = self._runtime.now_ms()
-        if self._contradicted_ms is None:
-            self._contradicted_ms = now_ms
-        if now_ms - self._contradicted_ms >= _CONTRADICTED_MS:
+        if self._contradiction.is_final(self._runtime.now_ms(), end_offset):
             floor = Reach(0, -1) if self._copy is None else self._copy.floor
             applied = self._loader.applied
             raise MetadataRegression(
                 Reach(max(applied.end_offset, floor.end_offset), self.leader_epoch), found, reason
             )
+
+    async def _check_older_epoch(
+        self, connection: BrokerConnection, leader: fetch_messages.LeaderIdAndEpoch
+    ) -> None:
+        """Who answers names an older epoch than is known. MetadataRegression, ConnectionLost."""
+        try:
+            version = connection.highest_version(_DESCRIBE_QUORUM, 2)
+            response = await _answered(connection.send(_quorum_request(), version))
+            check_answer(response.error_code)
+            quorum_now = response.topics[0].partitions[0]
+            check_answer(quorum_now.error_code)  # of one that does not lead, as it knows
+        except (BrokerError, IndexError):
+            return
+        epoch = quorum_now.leader_epoch
+        voters = [each.replica_id for each in quorum_now.current_voters]
+        if voters == [quorum_now.leader_id] == [leader.leader_id] and epoch < self.leader_epoch:
+            found = Reach(max(0, quorum_now.high_watermark), epoch)
+            self._contradicts(found, "is led under an older epoch")
 
     def _address(self) -> Address:
         return self.leader_address or self._bootstrap[self._requested % len(self._bootstrap)]
@@ -267,7 +304,7 @@ class MetadataObserver:
         check_answer(response.error_code)
         if self.unreachable:
             self.unreachable = False
-            _log.info(
+            _logger.info(
                 "the controller at {host}:{port} answers again",
                 host=connection.host,
                 port=connection.port,
@@ -277,24 +314,22 @@ class MetadataObserver:
         answer = response.responses[0].partitions[0]
         new_leader = self._note_leader(answer, response.node_endpoints, connection)
         if answer.error_code:
-            if (
-                not new_leader
-                and 0 <= answer.current_leader.leader_epoch < self.leader_epoch
-                and len(self._bootstrap) > 1
-            ):
+            is_older = 0 <= answer.current_leader.leader_epoch < self.leader_epoch
+            if is_older:
+                await self._check_older_epoch(connection, answer.current_leader)
+            if is_older and len(self._bootstrap) > 1:
                 self._lost_leader()  # it does not know the leader yet: another one may
             return new_leader
-        if (
-            self._copy is not None
-            and answer.high_watermark < self._copy.floor.end_offset
-            and not self._loader.applied.end_offset
-        ):
+        floor = 0 if self._copy is None else self._copy.floor.end_offset
+        end_offset = answer.high_watermark  # -1: Kafka's leader has not committed in its epoch yet
+        if 0 <= end_offset < floor and self._loader.applied.end_offset < floor:
             self._contradicts(
-                Reach(answer.high_watermark, self.leader_epoch),
-                "ends below what a damaged copy shows",
+                Reach(end_offset, self.leader_epoch),
+                "ends below what this broker's directories show",
+                end_offset,
             )
             return False
-        self._contradicted_ms, self._logged_error = None, ""
+        self._contradiction, self._logged_error = _Contradiction(), ""
         if answer.snapshot_id.end_offset >= 0:
             snapshot = SnapshotId(answer.snapshot_id.end_offset, answer.snapshot_id.epoch)
             if self._loader.wants(snapshot):
@@ -347,14 +382,6 @@ class MetadataObserver:
         """Learns who leads; True when that is news."""
         leader, epoch = answer.current_leader.leader_id, answer.current_leader.leader_epoch
         address = next(((e.host, e.port) for e in endpoints if e.node_id == leader), None)
-        if (
-            0 <= epoch < self.leader_epoch
-            and leader >= 0
-            and (len(self._bootstrap) == 1 or address == (connection.host, connection.port))
-        ):
-            self._contradicts(
-                Reach(max(0, answer.high_watermark), epoch), "is led under an older epoch"
-            )
         if epoch < self.leader_epoch or epoch < 0:
             return False
         if address is None and not answer.error_code:
@@ -432,7 +459,15 @@ class MetadataObserver:
         try:
             subscriber(delta)
         except Exception:
-            _log.failure("a subscriber of the metadata failed")
+            _logger.failure("applying the new metadata image failed")
+
+
+def _quorum_request() -> cluster_messages.DescribeQuorumRequest:
+    partition = cluster_messages.DescribeQuorumRequestPartitionData(partition_index=0)
+    topic = cluster_messages.DescribeQuorumRequestTopicData(
+        topic_name=METADATA_TOPIC, partitions=[partition]
+    )
+    return cluster_messages.DescribeQuorumRequest(topics=[topic])
 
 
 async def _answered(answer: Deferred[Any]) -> Any:

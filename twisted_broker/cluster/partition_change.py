@@ -98,11 +98,13 @@ def change_partition(
     if elected.leader != NO_LEADER and elected.leader not in target_isr:
         target_isr = [elected.leader]
         elr = [broker for broker in elr if broker != elected.leader]
+    # The others may have what this leader lacks: they follow it before they count again.
     if unclean:
         target_isr, elr = [elected.leader], []
     if elected.leader != partition.leader:
         target, target_isr = completed(target, target_isr) or (target, target_isr)
         elr = [broker for broker in elr if broker in target.replicas]
+    # A replica is removed: under a new leader epoch its late fetches no longer count, as in Kafka.
     if record.leader == NO_LEADER_CHANGE and not set(partition.replicas) <= set(target.replicas):
         record.leader = partition.leader
     if (target_isr or rules.elr) and tuple(target_isr) != partition.isr:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.election import Election
 from twisted_broker.cluster.partition_change import change_partition
-from twisted_broker.cluster.placement import check_manual
+from twisted_broker.cluster.placement import check_manual_assignment
 from twisted_broker.cluster.reassignment import Assignment, reassigned, replication_factor, reverted
 from twisted_broker.image.entries import NO_LEADER, PartitionRegistration, TopicImage
 from twisted_broker.image.metadata_image import MetadataImage
@@ -57,31 +57,29 @@ def _partition(
 
 
 def elect_leaders(
-    view: ClusterView, request: reassignment_messages.ElectLeadersRequest
+    view: ClusterView,
+    request: reassignment_messages.ElectLeadersRequest,
+    seen: Seen | None = None,
+    is_of_all: bool = False,
 ) -> tuple[list[Record], reassignment_messages.ElectLeadersResponse]:
     """The records of all elections, and the answer.
 
-    Raises BrokerError(INVALID_REQUEST) for an unknown kind of election.
+    For a part of a longer request: `seen`, what the parts before named; `is_of_all`: the whole
+    names no partitions. Raises BrokerError(INVALID_REQUEST) for an unknown kind of election.
     """
     if request.election_type not in _ELECTIONS:
         raise BrokerError(
-            ErrorCode.INVALID_REQUEST, f"there is no election type {request.election_type}"
+            ErrorCode.INVALID_REQUEST, f"unknown election type {request.election_type}"
         )
     found: list[Record] = []
-    seen: Seen = set()
-    if request.topic_partitions is None:
-        topics = view.image.topics_by_name
-        requested: Sequence[tuple[str, Sequence[int]]] = [
-            (name, sorted(topics[name].partitions)) for name in sorted(topics)
-        ]
-    else:
-        requested = [(each.topic, each.partitions) for each in request.topic_partitions]
+    seen = set() if seen is None else seen
+    is_of_all = is_of_all or request.topic_partitions is None
     results = []
-    for name, numbers in requested:
+    for name, numbers in to_elect(view.image, request):
         answers = [
             _elect(view, name, number, request.election_type, seen, found) for number in numbers
         ]
-        if request.topic_partitions is None:
+        if is_of_all:
             answers = [
                 answer for answer in answers if answer.error_code != ErrorCode.ELECTION_NOT_NEEDED
             ]
@@ -89,6 +87,16 @@ def elect_leaders(
             reassignment_messages.ReplicaElectionResult(topic=name, partition_result=answers)
         )
     return found, reassignment_messages.ElectLeadersResponse(replica_election_results=results)
+
+
+def to_elect(
+    image: MetadataImage, request: reassignment_messages.ElectLeadersRequest
+) -> Sequence[tuple[str, Sequence[int]]]:
+    """Topics with their partitions: those named, or all."""
+    if request.topic_partitions is not None:
+        return [(each.topic, each.partitions) for each in request.topic_partitions]
+    topics = image.topics_by_name
+    return [(name, sorted(topics[name].partitions)) for name in sorted(topics)]
 
 
 def _elect(
@@ -130,13 +138,15 @@ def _elected(
 
 
 def alter_reassignments(
-    view: ClusterView, request: reassignment_messages.AlterPartitionReassignmentsRequest
+    view: ClusterView,
+    request: reassignment_messages.AlterPartitionReassignmentsRequest,
+    seen: Seen | None = None,
 ) -> tuple[list[Record], reassignment_messages.AlterPartitionReassignmentsResponse]:
     """The records of all reassignments that begin, change, end or are cancelled, and the answer,
-    which has the refusals.
+    which has the refusals. For a part of a longer request: `seen`, what the parts before named.
     """
     found: list[Record] = []
-    seen: Seen = set()
+    seen = set() if seen is None else seen
     responses = []
     for topic in request.topics:
         answers = []
@@ -174,7 +184,7 @@ def _reassign(
     topic, partition = _partition(view, name, requested.partition_index, seen)
     if requested.replicas is None:
         return _cancelled(view, topic, requested.partition_index, partition)
-    check_manual(requested.replicas, view.image.brokers, None)
+    check_manual_assignment(requested.replicas, view.image.brokers, None)
     factor = replication_factor(partition)
     if not may_change_factor and len(requested.replicas) != factor:
         words = f"the replication factor would change from {factor} to {len(requested.replicas)}"
@@ -202,7 +212,7 @@ def _cancelled(
     if not isr and (not rules.unclean or partition.changed(change).leader == NO_LEADER):
         raise BrokerError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "none of the former replicas is in sync: going back would take an unclean election",
+            "the reassignment cannot be cancelled: none of the former replicas is in the ISR",
         )
     return change
 

@@ -1,7 +1,7 @@
 """Where the replicas of new partitions go: striped over racks and brokers.
 
-Owns `StripedPlacer`, a state machine fed by a seeded `Random`, and the check of assignments that
-people write by hand.
+Owns `StripedReplicaPlacer`, a state machine fed by a seeded `Random`, and the check of assignments
+that people write by hand.
 
 1. No broker holds two replicas of a partition; the first replica is on a broker that is not fenced.
 2. Racks take turns, and in a rack its brokers take turns: over a round of all brokers leadership is
@@ -57,7 +57,7 @@ class _Rack:
         return self.fenced.next(epoch) if broker is None else broker
 
 
-class StripedPlacer:
+class StripedReplicaPlacer:
     """Places one partition after another on `brokers` (those that take new replicas): an
     unfenced one leads, racks take turns.
     """
@@ -65,6 +65,7 @@ class StripedPlacer:
     __slots__ = ("_epoch", "_offset", "_racks", "_random", "_total", "_unfenced")
 
     def __init__(self, brokers: Iterable[BrokerRegistration], random: IRandom) -> None:
+        # Brokers without a rack are a rack of their own, apart from one that is named "".
         racks: dict[tuple[bool, str], _Rack] = {}
         self._total = self._unfenced = 0
         for broker in brokers:
@@ -74,6 +75,7 @@ class StripedPlacer:
             (rack.fenced if broker.fenced else rack.unfenced).brokers.append(broker.id)
             self._total += 1
             self._unfenced += not broker.fenced
+        # Sorted before it is shuffled: a seed then gives the same placement everywhere.
         self._racks = [racks[name] for name in sorted(racks)]
         self._random = random
         self._epoch = 0
@@ -146,7 +148,7 @@ def default_directory(broker: BrokerRegistration | None) -> bytes:
     return broker.directories[0]
 
 
-def check_manual(
+def check_manual_assignment(
     replicas: Sequence[int], known: Collection[int], replication_factor: int | None
 ) -> None:
     """Raises BrokerError(INVALID_REPLICA_ASSIGNMENT) for a list of replicas that cannot be."""

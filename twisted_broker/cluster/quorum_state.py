@@ -1,9 +1,11 @@
 """`quorum-state`: which epochs this node has seen, and who led them.
 
+Owns reading and writing the file.
+
 1. The file is durable before a new epoch is used: no epoch is ever led twice.
 
 Source: Kafka's `FileQuorumStateStore`, `QuorumStateData` (data version 0 is written, as
-kraft.version 0 asks; 1 is read too).
+kraft.version 0 requires; 1 is read too). Not here: which epoch comes next (`metadata_log.py`).
 """
 
 from __future__ import annotations

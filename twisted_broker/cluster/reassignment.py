@@ -46,7 +46,7 @@ class Assignment(NamedTuple):
 
 
 def reassigned(partition: PartitionRegistration, target: Sequence[int]) -> Assignment:
-    """The assignment when `target` is asked for.
+    """The assignment when `target` is requested.
 
     One that was under way is replaced; what it was adding stays known when nothing new is added.
     """

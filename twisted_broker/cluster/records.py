@@ -4,7 +4,7 @@ Owns the frame (unsigned varints: frame version 1, record type, record version; 
 version in which each record is written under a metadata.version, and the buffering of metadata
 transactions.
 
-1. A frame version, record type or record version that is not known stops the reader: a picture with
+1. A frame version, record type or record version that is not known stops the reader: an image with
    a hole is worse than none.
 2. Records between BeginTransaction and EndTransaction are applied together or, after
    AbortTransaction, not at all.
@@ -113,6 +113,15 @@ def build_batch(
 def batch_records(batch: BatchView) -> list[Record]:
     """The decoded records of a data batch."""
     return [decode_record(record.value)[0] for record in batch.records(MAX_BATCH_BYTES)]
+
+
+def records_from(batch: BatchView, offset: int) -> list[Record]:
+    """Those of a batch from `offset` on: an image may end within it, and nothing counts twice.
+    None of a control batch. WireError.
+    """
+    if batch.is_control:
+        return []
+    return batch_records(batch)[max(0, offset - batch.base_offset) :]
 
 
 class TransactionBuffer:

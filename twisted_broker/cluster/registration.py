@@ -6,12 +6,12 @@ Owns `Registration`, and the words for a node id that another process has.
 1. A broker that starts waits for the session of whoever is registered under its id: mostly that is
    its own earlier incarnation, which died.
 2. A broker that runs and finds itself unknown (UnregisterBroker, a controller that lost its log)
-   registers anew at once, under the same incarnation. If another incarnation lives under its id
+   registers again at once, under the same incarnation. If another incarnation lives under its id
    then, it must end: two brokers of one id would answer for each other.
 3. A refusal that may pass is logged once for each reason, not at each try.
 
-Source: Kafka's `BrokerLifecycleManager` (which does not register anew); KRAFT 3.4; `RL 8.2`. Not
-here: heartbeats (`lifecycle.py`).
+Source: Kafka's `BrokerLifecycleManager` (which does not register again); KRAFT 3.4; `RL 8.2`. Not
+here: heartbeats (`broker_lifecycle_manager.py`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from twisted_broker.interfaces import Runtime
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
 
-_log = Logger()
+_logger = Logger()
 _RETRY_MS = 100
+# A retry cannot change these, only the operator can.
 _HOPELESS = frozenset(
     {
         ErrorCode.INCONSISTENT_CLUSTER_ID,
@@ -116,6 +117,7 @@ class Registration:
 
         Raises BrokerError: hopeless, or another process has the node id.
         """
+        # Not the clean shutdown's: this process has written since.
         self._request.previous_broker_epoch = -1
         while True:
             try:
@@ -136,8 +138,9 @@ class Registration:
     def _tell_refused(self, error: BrokerError) -> None:
         if error.code is not self._logged_code:
             self._logged_code = error.code
-            _log.info(
-                "registration is refused for now, trying on: {error}", error=self._in_words(error)
+            _logger.info(
+                "the controller refuses the registration, retrying: {error}",
+                error=self._in_words(error),
             )
 
     def _in_words(self, error: BrokerError) -> BrokerError:
@@ -145,16 +148,16 @@ class Registration:
         node_id = self._config.node_id
         if error.code is ErrorCode.INVALID_REGISTRATION:
             words = (
-                f"the log directories of node {node_id} carry ids that another broker "
-                "registered (a copy?): give this one directories of its own"
+                f"the log directories of node {node_id} carry ids that another broker has "
+                "registered (are they copies?): give this node directories of its own (log.dirs)"
             )
             return BrokerError(error.code, words)
         if error.code is ErrorCode.UNSUPPORTED_VERSION:
             return BrokerError(
                 error.code,
                 (
-                    f"the cluster has finalised {self._beyond_us()}: lower it with "
-                    "kafka-features, or start a newer broker"
+                    f"the cluster's finalised features include {self._beyond_us()}: downgrade "
+                    "them with kafka-features, or start a newer broker"
                 ),
             )
         if error.code is not ErrorCode.DUPLICATE_BROKER_REGISTRATION:
@@ -168,8 +171,8 @@ class Registration:
         return BrokerError(
             error.code,
             (
-                f"node id {node_id} belongs to a running broker{where}: stop that one, or give "
-                "this one another node.id"
+                f"node id {node_id} belongs to a running broker{where}: stop that broker, or "
+                "give this one another node.id"
             ),
         )
 

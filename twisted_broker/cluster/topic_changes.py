@@ -18,7 +18,11 @@ from collections.abc import Iterable, Sequence
 
 from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.config_entries import topic_entries
-from twisted_broker.cluster.placement import StripedPlacer, check_manual, default_directory
+from twisted_broker.cluster.placement import (
+    StripedReplicaPlacer,
+    check_manual_assignment,
+    default_directory,
+)
 from twisted_broker.cluster.reassignment import replication_factor
 from twisted_broker.config import ConfigError, check_topic_overrides
 from twisted_broker.image.entries import RECOVERED, PartitionRegistration, TopicImage
@@ -31,6 +35,7 @@ from twisted_broker.wire.messages import topics as topics_messages
 from twisted_broker.wire.primitives import NULL_UUID
 from twisted_broker.wire.schema import Record
 
+# Kafka's bound for one request.
 MAX_PARTITIONS_PER_REQUEST = 10_000
 Found = list[Record]
 
@@ -42,6 +47,7 @@ def new_uuid(random: IRandom) -> bytes:
     while True:
         raw = bytearray(random.randbytes(16))
         raw[6], raw[8] = raw[6] & 0x0F | 0x40, raw[8] & 0x3F | 0x80
+        # In text such an id begins with a dash, which Kafka's tools take for an option.
         if raw[0] >> 2 != 62:
             return bytes(raw)
 
@@ -66,7 +72,7 @@ def create_topics(
     results: list[topics_messages.CreatableTopicResult] = []
     counts = Counter(topic.name for topic in request.topics) if counts is None else counts
     taken = _collision_keys(view, (topic.name for topic in request.topics))
-    placer = StripedPlacer(view.image.brokers.values(), random)
+    placer = StripedReplicaPlacer(view.image.brokers.values(), random)
     for topic in request.topics:
         try:
             if counts[topic.name] > 1:
@@ -110,7 +116,9 @@ def _collision_keys(view: ClusterView, names: Iterable[str]) -> dict[str, str]:
 
 def _check_new_name(view: ClusterView, name: str, taken: dict[str, str]) -> None:
     if name == METADATA_TOPIC:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"{METADATA_TOPIC} is not created by request")
+        raise BrokerError(
+            ErrorCode.INVALID_REQUEST, f"{METADATA_TOPIC} cannot be created by a request"
+        )
     problem = name_problem(name)
     if problem is not None:
         raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
@@ -137,7 +145,10 @@ def _new_configs(view: ClusterView, topic: topics_messages.CreatableTopic) -> di
 
 
 def _new_partitions(
-    view: ClusterView, topic: topics_messages.CreatableTopic, placer: StripedPlacer, budget: int
+    view: ClusterView,
+    topic: topics_messages.CreatableTopic,
+    placer: StripedReplicaPlacer,
+    budget: int,
 ) -> list[PartitionRegistration]:
     if topic.assignments:
         if len(topic.assignments) > budget:
@@ -195,7 +206,7 @@ def _assigned_by_hand(
                 f"partition {assignment.partition_index} is assigned twice",
             )
         chosen[assignment.partition_index] = assignment.broker_ids
-        check_manual(
+        check_manual_assignment(
             assignment.broker_ids, view.image.brokers, len(topic.assignments[0].broker_ids)
         )
     if sorted(chosen) != list(range(len(chosen))):
@@ -258,13 +269,13 @@ def create_partitions(
     counts: Counter[str] | None = None,
     budget: int = MAX_PARTITIONS_PER_REQUEST,
 ) -> tuple[Found, topics_messages.CreatePartitionsResponse]:
-    """Grows topics to the counts asked for, by no more partitions in all than one request may
+    """Grows topics to the requested counts, by no more partitions in all than one request may
     add. `counts`, `budget`: as of `create_topics`.
     """
     found: Found = []
     results: list[topics_messages.CreatePartitionsTopicResult] = []
     counts = Counter(topic.name for topic in request.topics) if counts is None else counts
-    placer = StripedPlacer(view.image.brokers.values(), random)
+    placer = StripedReplicaPlacer(view.image.brokers.values(), random)
     for topic in request.topics:
         try:
             if counts[topic.name] > 1:
@@ -285,7 +296,7 @@ def create_partitions(
 def _grown(
     view: ClusterView,
     request: topics_messages.CreatePartitionsTopic,
-    placer: StripedPlacer,
+    placer: StripedReplicaPlacer,
     budget: int,
 ) -> Found:
     topic = view.image.topics_by_name.get(request.name)
@@ -312,7 +323,7 @@ def _grown(
 
 
 def _placed(
-    view: ClusterView, topic: TopicImage, placer: StripedPlacer, missing: int
+    view: ClusterView, topic: TopicImage, placer: StripedReplicaPlacer, missing: int
 ) -> list[PartitionRegistration]:
     factor = replication_factor(topic.partitions[0])
     return [
@@ -334,7 +345,7 @@ def _grown_by_hand(
         )
         raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, words)
     for assignment in assignments:
-        check_manual(
+        check_manual_assignment(
             assignment.broker_ids, view.image.brokers, replication_factor(topic.partitions[0])
         )
     return [
@@ -395,10 +406,12 @@ def _to_delete(
     topic_id = bytes(state.topic_id)
     if state.name is None:
         if topic_id == NULL_UUID:
-            return BrokerError(ErrorCode.INVALID_REQUEST, "neither a topic's name nor its id")
+            return BrokerError(ErrorCode.INVALID_REQUEST, "a topic needs a name or an id")
         return view.image.topics_by_id.get(topic_id) or BrokerError(ErrorCode.UNKNOWN_TOPIC_ID)
     if topic_id != NULL_UUID:
-        return BrokerError(ErrorCode.INVALID_REQUEST, "both a topic's name and its id")
+        return BrokerError(
+            ErrorCode.INVALID_REQUEST, "name a topic by its name or by its id, not by both"
+        )
     return view.image.topics_by_name.get(state.name) or BrokerError(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     )

@@ -27,7 +27,7 @@ _EXPECTED = (
     OSError,
     CancelledError,
 )  # Twisted's TimeoutError is a ConnectError
-_log = Logger()
+_logger = Logger()
 
 
 class UnexpectedErrors:
@@ -40,7 +40,7 @@ class UnexpectedErrors:
     def failed(self, error: Exception) -> None:
         if not self._is_logged and not isinstance(error, _EXPECTED):
             self._is_logged = True
-            _log.failure("{what} fail, trying on; this is a bug", Failure(error), what=self._what)
+            _logger.failure("{what} fail, retrying; this is a bug", Failure(error), what=self._what)
 
     def worked(self) -> None:
         self._is_logged = False

@@ -41,6 +41,8 @@ Token = object
 
 
 class ClassicGroupState(Enum):
+    """Kafka's states; the values are what ListGroups answers."""
+
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
@@ -336,6 +338,8 @@ class ClassicGroup:
                 for topic in subscribed_topics(member.protocols[self.protocol_name])
             )
         except MalformedSubscription:
+            # Not a consumer's metadata: which topics it reads is not known, so no offset may expire
+            # by it.
             return None
 
     def is_subscribed_to(self, topic: str) -> bool:

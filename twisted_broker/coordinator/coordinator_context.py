@@ -33,7 +33,7 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 OFFSETS_TOPIC = "__consumer_offsets"
 MINUTE_MS = 60_000
-_log = Logger()
+_logger = Logger()
 
 
 class AppendUndecided(BrokerError):
@@ -52,6 +52,8 @@ class AppendUndecided(BrokerError):
 
 
 class IOffsetsStore(Protocol):
+    """The partitions of `__consumer_offsets` that this broker leads."""
+
     def partitions_count(self) -> int:
         """Partitions of `__consumer_offsets`; those it will have while it does not exist yet."""
         ...
@@ -124,7 +126,7 @@ def append_error(failure: Failure) -> ErrorCode:
     error = failure.value
     if isinstance(error, BrokerError):
         return _GROUP_ERRORS.get(error.code, error.code)
-    _log.failure("appending to __consumer_offsets failed", failure)
+    _logger.failure("appending to __consumer_offsets failed", failure)
     return ErrorCode.UNKNOWN_SERVER_ERROR
 
 

@@ -31,6 +31,7 @@ from twisted.logger import Logger
 from twisted_broker.coordinator.classic_group import ClassicGroup, group_from_snapshot
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard
 from twisted_broker.coordinator.group_entry import GroupEntry
+from twisted_broker.coordinator.group_offsets import GroupOffsets
 from twisted_broker.coordinator.group_records import (
     GroupRecord,
     GroupSnapshot,
@@ -38,7 +39,6 @@ from twisted_broker.coordinator.group_records import (
     OffsetRecord,
     read_record,
 )
-from twisted_broker.coordinator.offsets import GroupOffsets
 from twisted_broker.wire.batch_fields import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -55,19 +55,23 @@ from twisted_broker.wire.records import (
     LOG_OVERHEAD,
     TRANSACTIONAL_FLAG,
     BatchView,
-    is_cut_short,
+    is_incomplete,
     read_batch_header,
     walk_key_values,
 )
 
+# One read, and the records of about one turn.
 SLICE_BYTES = 128 * 1024
+# Steps of about a millisecond each (`turns.py`, invariant 4).
 RECORDS_PER_STEP = 256
 VALUES_PER_STEP = 64
 GROUPS_PER_STEP = 64
+# Only the last value of a key is decoded; so many undecoded ones bound the memory of a partition
+# that was never compacted.
 PENDING_KEYS = 20_000
 FREEZE_EVERY = 5_000
 _UNUSUAL = CODEC_MASK | CONTROL_FLAG | TRANSACTIONAL_FLAG
-_log = Logger()
+_logger = Logger()
 
 
 class _Replay:
@@ -102,7 +106,7 @@ class _Replay:
     def replay(self, data: bytes) -> Iterator[None]:
         """The whole batches in `data`, in steps."""
         position, end, latest = 0, len(data), self._latest
-        while end - position >= HEADER_BYTES or not is_cut_short(data, position, end):
+        while end - position >= HEADER_BYTES or not is_incomplete(data, position, end):
             header = read_batch_header(data, position)
             batch_end = position + LOG_OVERHEAD + header[LENGTH]
             if batch_end > end:
@@ -132,6 +136,7 @@ class _Replay:
 
     def _replay_unusual(self, batch: BatchView) -> Iterator[None]:
         """A control batch, one of a transaction, a compressed one."""
+        # What was put off is older than this batch: it must be applied first.
         if batch.is_control or batch.is_transactional:
             yield from self.decode_latest()
         if batch.is_control:
@@ -219,7 +224,7 @@ def load_steps(shard: CoordinatorShard) -> Iterator[None]:
     if replayed.skipped:
         replayed = _Replay(start, one_by_one=True)
         yield from _read(shard, replayed, end)
-        _log.warn(
+        _logger.warn(
             "__consumer_offsets-{index}: {count} unreadable records skipped",
             index=shard.index,
             count=replayed.skipped,
@@ -284,7 +289,7 @@ def _group(shard: CoordinatorShard, group_id: str, snapshot: GroupSnapshot | Non
     try:
         return group_from_snapshot(snapshot, wall_ms)
     except ValueError as error:
-        _log.warn(
+        _logger.warn(
             "__consumer_offsets-{index}: {error}; the group starts empty",
             index=shard.index,
             error=error,

@@ -28,9 +28,11 @@ from twisted_broker.coordinator.group_entry import GroupEntry
 from twisted_broker.coordinator.group_records import fits_record, partition_for
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
+# Bounds the search for an idle group to a fraction of a turn.
 GROUPS_CHECKED_FOR_EVICTION = 1000
+# Each starts timers of a group's members.
 SESSIONS_PER_STEP = 100
-_log = Logger()
+_logger = Logger()
 
 
 class CoordinatorRuntime:
@@ -80,12 +82,13 @@ class CoordinatorRuntime:
             self._loading_failed(shard, error)
             return
         except Exception as error:
-            _log.failure("loading __consumer_offsets-{index} failed", index=shard.index)
+            _logger.failure("loading __consumer_offsets-{index} failed", index=shard.index)
             self._loading_failed(shard, error)
             return
+        # Before the sessions are started: a heartbeat may come between two steps.
         shard.state = CoordinatorState.ACTIVE
         if shard.groups:
-            _log.info(
+            _logger.info(
                 "__consumer_offsets-{index}: {count} groups loaded",
                 index=shard.index,
                 count=len(shard.groups),
@@ -101,8 +104,9 @@ class CoordinatorRuntime:
                     return
 
     def _loading_failed(self, shard: CoordinatorShard, error: Exception) -> None:
-        _log.error(
-            "__consumer_offsets-{index} cannot be read, its groups are not served: {error}",
+        _logger.error(
+            "__consumer_offsets-{index} cannot be read; its groups are not served until its "
+            "leader changes or this broker restarts: {error}",
             index=shard.index,
             error=error,
         )
@@ -147,5 +151,8 @@ class CoordinatorRuntime:
                     return
         if not self._is_limit_logged:
             self._is_limit_logged = True
-            _log.error("{count} groups: no more are taken", count=self._context.settings.max_groups)
+            _logger.error(
+                "{count} consumer groups, the most that one broker serves: new groups are refused",
+                count=self._context.settings.max_groups,
+            )
         raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

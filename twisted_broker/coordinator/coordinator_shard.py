@@ -39,10 +39,13 @@ from twisted_broker.coordinator.group_records import batch_of, group_record
 from twisted_broker.coordinator.offset_metadata_manager import OffsetMetadataManager
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
+# Each may answer waiting requests: about a millisecond.
 UNLOADED_PER_STEP = 200
 
 
 class CoordinatorState(Enum):
+    """Requests are served while it is ACTIVE."""
+
     LOADING = "loading"
     ACTIVE = "active"
     CLOSED = "closed"
@@ -99,6 +102,7 @@ class CoordinatorShard:
 
     def unload_steps(self) -> Iterator[None]:
         """Another broker leads the partition: closed with the first step, empty with the last."""
+        # First: what is answered below may come back as a new request, which must be refused.
         self.state = CoordinatorState.CLOSED
         self._timer.close()
         number = 0
@@ -151,6 +155,7 @@ class CoordinatorShard:
         )
 
     def _group_written(self, error: ErrorCode, group: ClassicGroup, purpose: Purpose) -> None:
+        # A write that ends after the unload decides nothing here: the new coordinator has read it.
         if self.state is not CoordinatorState.CLOSED:
             self.manager.write_ended(group, purpose, error, self.context.wall_ms())
             self.run_effects()

@@ -35,7 +35,7 @@ class CoordinatorTimer:
         self._is_closed = False
 
     def schedule(self, timer: ScheduleTimer) -> None:
-        """Sets the timer, or starts it anew."""
+        """Sets the timer, or starts it again."""
         if self._is_closed:
             return
         key = (timer.group, timer.kind, timer.member_id)
@@ -55,6 +55,7 @@ class CoordinatorTimer:
         self._is_closed = True
 
     def _expired(self, key: _Key) -> None:
+        # Before the call: what expires may set the same timer again.
         del self._timers[key]
         if not self._is_closed:
             self._on_expired(*key)

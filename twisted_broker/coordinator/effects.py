@@ -23,6 +23,8 @@ from twisted_broker.coordinator.group_requests import JoinAnswer, SyncAnswer
 
 
 class TimerKind(Enum):
+    """What a group, or a member of it, may wait for."""
+
     SESSION = "session"
     JOIN = "join"
     SYNC = "sync"
@@ -48,6 +50,8 @@ class ScheduleTimer:
 
 @dataclass(frozen=True, slots=True)
 class CancelTimer:
+    """Ends a timer that may run."""
+
     group: ClassicGroup
     kind: TimerKind
     member_id: str

@@ -31,6 +31,7 @@ from twisted_broker.coordinator.coordinator_context import (
 from twisted_broker.coordinator.coordinator_runtime import CoordinatorRuntime
 from twisted_broker.coordinator.coordinator_shard import CoordinatorState
 from twisted_broker.coordinator.group_deletion import GroupDeletion
+from twisted_broker.coordinator.group_offsets import TopicPartition
 from twisted_broker.coordinator.group_records import fits_record
 from twisted_broker.coordinator.group_requests import (
     JoinAnswer,
@@ -49,16 +50,19 @@ from twisted_broker.coordinator.offset_metadata_manager import (
     fetch_offsets,
     validate_commit,
 )
-from twisted_broker.coordinator.offsets import TopicPartition
 from twisted_broker.coordinator.offsets_topic import OffsetsTopic
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
+# A member id begins with the client id, and is kept and written for every member.
 CLIENT_ID_CHARACTERS = 255
+# About a millisecond of one turn.
 LISTED_PER_STEP = 500
 
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
+    """A row of ListGroups."""
+
     group_id: str
     protocol_type: str
     state: str

@@ -12,10 +12,12 @@ Source: Apache Kafka 4.3.1 keeps groups and offsets in two maps (`GroupMetadataM
 from __future__ import annotations
 
 from twisted_broker.coordinator.classic_group import EMPTY, ClassicGroup
-from twisted_broker.coordinator.offsets import GroupOffsets
+from twisted_broker.coordinator.group_offsets import GroupOffsets
 
 
 class GroupEntry:
+    """A group with its committed offsets."""
+
     __slots__ = ("group", "is_being_deleted", "offsets")
 
     def __init__(self, group: ClassicGroup, offsets: GroupOffsets | None = None) -> None:

@@ -37,6 +37,7 @@ LEGACY_OFFSET, OFFSET, GROUP = 0, 1, 2
 OFFSET_VERSION, OFFSET_VERSION_WITH_EXPIRY, GROUP_VERSION = 4, 1, 3
 NEWEST_OFFSET_VERSION = NEWEST_GROUP_VERSION = 4
 NO_EXPIRY = -1
+# Strings of these records have a length of 16 bits.
 LONGEST_TEXT_BYTES = 32767
 _SHORT = struct.Struct(">h")
 
@@ -62,6 +63,8 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class MemberSnapshot:
+    """A member, as a group's record holds it."""
+
     member_id: str
     instance_id: str | None
     client_id: str
@@ -87,6 +90,8 @@ class GroupSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRecord:
+    """`value` None: a tombstone."""
+
     group_id: str
     topic: str
     partition: int
@@ -95,6 +100,8 @@ class OffsetRecord:
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
+    """`value` None: a tombstone."""
+
     group_id: str
     value: GroupSnapshot | None
 
@@ -130,6 +137,7 @@ def fits_record(*texts: str | None) -> bool:
 def offset_record(
     group_id: str, topic: str, partition: int, committed: CommittedOffset | None
 ) -> KeyValue:
+    """The record of a committed offset; None: its tombstone."""
     key = _SHORT.pack(OFFSET) + encode(
         OffsetCommitKey(group=group_id, topic=topic, partition=partition), 0
     )
@@ -150,6 +158,7 @@ def offset_record(
 
 
 def group_record(group_id: str, snapshot: GroupSnapshot | None) -> KeyValue:
+    """The record of a group; None: its tombstone."""
     key = _SHORT.pack(GROUP) + encode(GroupMetadataKey(group=group_id), 0)
     if snapshot is None:
         return key, None

@@ -60,6 +60,8 @@ class SyncRequest:
 
 @dataclass(frozen=True, slots=True)
 class SyncAnswer:
+    """What SyncGroup answers."""
+
     error: ErrorCode = ErrorCode.NONE
     protocol_type: str | None = None
     protocol_name: str | None = None
@@ -68,6 +70,8 @@ class SyncAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LeaveAnswer:
+    """What LeaveGroup answers for one member."""
+
     member_id: str
     instance_id: str | None
     error: ErrorCode

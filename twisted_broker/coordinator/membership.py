@@ -30,6 +30,7 @@ from twisted_broker.coordinator.rebalance import GroupSettings, Rebalance, gener
 from twisted_broker.coordinator.static_members import StaticMembers
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
+# Kafka's CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 
 
@@ -117,7 +118,7 @@ class Membership:
             group.state is STABLE and unchanged and not is_leader
         ):
             # The answer to its last join was lost, or nothing changed for it: it gets the same
-            # generation. A leader of a stable group rejoins to have the group assigned anew.
+            # generation. A leader of a stable group rejoins to have the group assigned again.
             self._effects.complete(token, generation_answer(group, member, with_members=is_leader))
         else:
             self._rebalance.gather_join(group, member, request, token)
@@ -136,6 +137,7 @@ class Membership:
             request.protocols,
         )
         member.is_new, member.awaiting_join = True, token
+        # Prolongs the initial delay (see `Rebalance.join_expired`).
         if group.state is PREPARING and group.previous_state is EMPTY:
             group.new_member_added = True
         group.add(member, request.protocol_type)
@@ -184,6 +186,7 @@ class Membership:
     def _leave_one(self, group: ClassicGroup, member_id: str, instance_id: str | None) -> ErrorCode:
         if not member_id and instance_id is not None:
             member_id = group.static_members.get(instance_id, "")
+        # A pending id is no member yet: there is nothing to validate.
         if member_id not in group.pending_joins:
             try:
                 group.validate_member(member_id, instance_id)
@@ -197,6 +200,7 @@ class Membership:
         member = group.members.get(member_id)
         if group.state is DEAD or (member is None and member_id not in group.pending_joins):
             return
+        # It waits for an answer of ours: a client sends no heartbeat then.
         if member is not None and member.has_satisfied_heartbeat():
             self._effects.restart_session(group, member)
             return

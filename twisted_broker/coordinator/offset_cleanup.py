@@ -28,15 +28,17 @@ from twisted_broker.coordinator.coordinator_context import CoordinatorContext
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard, CoordinatorState
 from twisted_broker.coordinator.group_deletion import GroupDeletion
 from twisted_broker.coordinator.group_entry import GroupEntry
+from twisted_broker.coordinator.group_offsets import TopicPartition
 from twisted_broker.coordinator.offset_metadata_manager import TOMBSTONES_PER_BATCH, in_batches
-from twisted_broker.coordinator.offsets import TopicPartition
 from twisted_broker.periodic import PeriodicTask
 from twisted_broker.wire.primitives import NULL_UUID
 
+# About a millisecond of one turn (`turns.py`).
 CHECKED_PER_STEP = 500
+# Bounds the batches that wait for replicas, and their waiters, while many groups expire.
 WRITES_AT_ONCE = 100
 Walk = Iterator["Deferred[None] | None"]
-_log = Logger()
+_logger = Logger()
 
 
 class OffsetCleanup:
@@ -87,6 +89,7 @@ class OffsetCleanup:
     def _remove_topics(self) -> Walk:
         pace = Pace()
         try:
+            # More topics may be deleted while this walk goes.
             while self._deleted_topics:
                 topics, self._deleted_topics = self._deleted_topics, {}
                 for shard in list(self._shards.values()):
@@ -121,6 +124,7 @@ class Pace:
 
 def _entries(shard: CoordinatorShard) -> Iterator[GroupEntry]:
     """Those that are there when their turn comes, while the shard is served."""
+    # A copy: groups come and go between two steps.
     for group_id in list(shard.groups):
         entry = shard.groups.get(group_id)
         if shard.state is not CoordinatorState.ACTIVE:
@@ -159,6 +163,7 @@ def _expire(shard: CoordinatorShard, entry: GroupEntry, pace: Pace) -> Walk:
             )
         )
         is_last = len(partitions) == len(offsets.committed) and not offsets.has_unsettled()
+        # The group's own record goes with its last offset, in one batch.
         if is_last and group.state is EMPTY and not group.pending_joins:
             yield from pace.written(
                 GroupDeletion(shard, entry).start().addErrback(_log_failure, shard.index)
@@ -224,8 +229,8 @@ def _was_committed_for(topic_id: bytes, deleted: set[bytes]) -> bool:
 
 
 def _log_failure(failure: Failure, index: int) -> None:
-    _log.warn(
-        "__consumer_offsets-{index}: offsets could not be removed and are tried again: {error}",
+    _logger.warn(
+        "__consumer_offsets-{index}: removing expired offsets failed, retrying: {error}",
         index=index,
         error=failure.value,
     )

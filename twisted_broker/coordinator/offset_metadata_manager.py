@@ -40,6 +40,7 @@ from twisted_broker.coordinator.coordinator_context import (
     append_error,
 )
 from twisted_broker.coordinator.group_entry import GroupEntry
+from twisted_broker.coordinator.group_offsets import GroupOffsets, TopicPartition
 from twisted_broker.coordinator.group_records import (
     NO_EXPIRY,
     CommittedOffset,
@@ -48,10 +49,10 @@ from twisted_broker.coordinator.group_records import (
     batch_of,
     offset_record,
 )
-from twisted_broker.coordinator.offsets import GroupOffsets, TopicPartition
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.primitives import NULL_UUID
 
+# One batch of tombstones is built in about a millisecond.
 OFFSETS_PER_STEP = TOMBSTONES_PER_BATCH = 500
 RECORDS_PER_STEP = 200  # encoding one costs about as much as two offsets otherwise
 Changes = Sequence[tuple[TopicPartition, CommittedOffset | None]]
@@ -73,7 +74,7 @@ class OffsetToCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """`retention_ms` is what old clients may ask for (OffsetCommit v2-4), -1 for the broker's
+    """`retention_ms` is what old clients may send (OffsetCommit v2-4), -1 for the broker's
     setting.
     """
 
@@ -88,6 +89,8 @@ class CommitRequest:
 
 @dataclass(frozen=True, slots=True)
 class FetchedOffset:
+    """`committed` None: there is none, or `error` says why it is not shown."""
+
     topic: str
     partition: int
     error: ErrorCode
@@ -379,6 +382,7 @@ def check_delete_offsets(entry: GroupEntry | None) -> GroupEntry:
 
 
 def check_delete_group(entry: GroupEntry | None) -> GroupEntry:
+    """The group, which may be deleted. Raises GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
     if entry is None or entry.group.state is DEAD:
         raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND)
     if entry.group.state is not EMPTY:

@@ -1,8 +1,6 @@
-"""`__consumer_offsets` on this broker's replicas, and the way from the metadata log to the group
-coordinator. Ring 1.
+"""`__consumer_offsets` on this broker's replicas. Ring 1.
 
-Owns `ReplicaOffsetsStore` (the real `IOffsetsStore`), `GroupRoles` (the coordinator's subscriber to
-roles and metadata) and `group_coordinator`, which puts a coordinator together.
+Owns `ReplicaOffsetsStore`, the real `IOffsetsStore`.
 
 1. Records of the coordinator are appended as COORDINATOR with acks=-1: the minimum ISR counts,
    clients' rules do not.
@@ -11,13 +9,13 @@ roles and metadata) and `group_coordinator`, which puts a coordinator together.
 3. A load reads up to the log end, beyond the high watermark too: what is there will be committed
    under this leader, or the load repeated.
 
-Source: Apache Kafka 4.3.1 `CoordinatorPartitionWriter`, `CoordinatorLoaderImpl`,
-`BrokerMetadataPublisher`. Not here: creating the topic (`offsets_topic.py`).
+Source: Apache Kafka 4.3.1 `CoordinatorPartitionWriter`, `CoordinatorLoaderImpl`. Not here: creating
+the topic (`offsets_topic.py`), which partitions are led here (`coordinator_publisher.py`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, succeed
 
@@ -25,25 +23,21 @@ from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator.coordinator_context import (
     OFFSETS_TOPIC,
     AppendUndecided,
-    CoordinatorContext,
-    coordinator_settings,
 )
-from twisted_broker.coordinator.group_coordinator import GroupCoordinator
-from twisted_broker.coordinator.offsets_topic import CreateTopics, OffsetsTopic
-from twisted_broker.interfaces import Runtime, TopicPartition
+from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome
-from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
-    from twisted_broker.image.metadata_image import MetadataDelta
     from twisted_broker.log.log import Log
     from twisted_broker.replication.live_brokers import ImageSource
     from twisted_broker.replication.replica_manager import ReplicaManager
 
 ALL_REPLICAS = -1
+# Long enough to outlast any stall; then the wait begins again.
 WAIT_ON_MS = 3_600_000
+# The record is in the log: it may still be replicated, so the commit is neither done nor refused.
 _UNDECIDED = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
 
@@ -86,6 +80,7 @@ class ReplicaOffsetsStore:
 
     def _decided(self, outcome: AppendOutcome) -> Deferred[int]:
         """Waits on, as long as this broker leads the partition: leadership lost ends every wait."""
+        # The high watermark has passed it: a loader will read it.
         if outcome.error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
             return succeed(outcome.base_offset)
         again = AppendOutcome(
@@ -118,56 +113,3 @@ class ReplicaOffsetsStore:
         if partition.log is None or partition.offline:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)
         return partition.log
-
-
-class GroupRoles:
-    """A `RoleObserver` of the ReplicaManager and a subscriber of the metadata image, on behalf
-    of the group coordinator.
-    """
-
-    __slots__ = ("_coordinator",)
-
-    def __init__(self, coordinator: GroupCoordinator) -> None:
-        self._coordinator = coordinator
-
-    def leadership_gained(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
-        if topic_partition.topic == OFFSETS_TOPIC:
-            self._coordinator.runtime.load(topic_partition.partition, leader_epoch)
-
-    def leadership_lost(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
-        if topic_partition.topic == OFFSETS_TOPIC:
-            self._coordinator.runtime.unload(topic_partition.partition, leader_epoch)
-
-    def image_changed(self, delta: MetadataDelta) -> None:
-        """Removes offsets of deleted topics; ends the waits for `__consumer_offsets`."""
-        if self._coordinator.offsets_topic is not None:
-            self._coordinator.offsets_topic.image_changed()
-        if delta.removed_topics:
-            self._coordinator.cleanup.topics_deleted(
-                {topic.name: topic.id for topic in delta.removed_topics.values()}
-            )
-
-
-def group_coordinator(
-    runtime: Runtime,
-    config: BrokerConfig,
-    replicas: ReplicaManager,
-    image_source: Any,
-    create_topics: CreateTopics,
-    turns: Turns,
-) -> GroupCoordinator:
-    """A coordinator on these replicas, which follows what they lead from now on. `image_source`
-    is a MetadataObserver (`image`, `subscribe`); `start` and `stop` of the result are the
-    caller's.
-    """
-    store = ReplicaOffsetsStore(replicas, image_source, config)
-    context = CoordinatorContext(
-        runtime.clock, runtime.wall_ms, runtime.random, store, coordinator_settings(config), turns
-    )
-    coordinator = GroupCoordinator(
-        context, OffsetsTopic(image_source, config, create_topics, runtime.clock)
-    )
-    roles = GroupRoles(coordinator)
-    replicas.role_observers.append(roles)
-    image_source.subscribe(roles.image_changed)
-    return coordinator

@@ -41,9 +41,10 @@ if TYPE_CHECKING:
     from twisted_broker.replication.live_brokers import ImageSource
 
 CREATION_TIMEOUT_MS = 30_000
+# A FindCoordinator waits that long for the topic; then the client retries.
 WAIT_MS = 1_000
 _NOT_ERRORS = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
-_log = Logger()
+_logger = Logger()
 
 CreateTopics = Callable[[CreateTopicsRequest], "Deferred[CreateTopicsResponse]"]
 """Sends a request to the controller on this broker's own behalf."""
@@ -128,6 +129,7 @@ class OffsetsTopic:
         config = self._config
         replicas = min(
             config.integer("offsets.topic.replication.factor"),
+            # Kafka refuses the creation then; a cluster that is smaller should serve groups, too.
             max(1, len(self._image_source.image.live_brokers())),
         )
         settings = {
@@ -155,11 +157,11 @@ class OffsetsTopic:
         for topic in response.topics:
             if topic.error_code not in _NOT_ERRORS:
                 error = ErrorCode(topic.error_code).name  # type: ignore[call-arg]
-                _log.error("{topic} was not created: {error}", topic=OFFSETS_TOPIC, error=error)
+                _logger.error("creating {topic} failed: {error}", topic=OFFSETS_TOPIC, error=error)
                 self._end_waits()
         self.image_changed()
 
     def _failed(self, failure: Failure) -> None:
         self.is_being_created = False
-        _log.warn("{topic} was not created: {error}", topic=OFFSETS_TOPIC, error=failure.value)
+        _logger.warn("creating {topic} failed: {error}", topic=OFFSETS_TOPIC, error=failure.value)
         self._end_waits()

@@ -80,6 +80,7 @@ class Rebalance:
     def prepare(self, group: ClassicGroup, wall_ms: int) -> None:
         """Begins a rebalance: PreparingRebalance until all members have joined."""
         effects = self._effects
+        # Whoever waits in SyncGroup must join again.
         if group.state is COMPLETING:
             self.propagate_assignment(group, {}, ErrorCode.REBALANCE_IN_PROGRESS)
         group.pending_syncs.clear()

@@ -8,7 +8,7 @@ Owns `SessionTimer`, an `IDelayedCall`.
    (SIGSTOP, a machine suspended, a slow disk). Its client may have closed its connection meanwhile
    and be reconnecting: once, `RECONNECT_SECONDS` more are granted.
 3. It ends: `RECONNECT_SECONDS` later than it would, and what the clock is late, at the latest.
-   Setting it anew begins all over.
+   Setting it again begins all over.
 
 Source: our own. Kafka does neither: after a SIGSTOP its reaper races its network threads, and a
 consumer may lose its place in the group because its broker was stopped. A whole session more (what
@@ -24,8 +24,9 @@ from enum import Enum
 from typing import Any
 
 from twisted_broker.interfaces import IClock, IDelayedCall
-from twisted_broker.stalls import SILENCE_STALL_SECONDS
+from twisted_broker.stall_tolerance import SILENCE_STALL_SECONDS
 
+# A stop that closed connections: their clients need a moment to connect and to send.
 RECONNECT_SECONDS = 2.0
 
 

@@ -112,7 +112,7 @@ class StaticMembers:
             )
         else:
             # A client too old to skip the assignment must not think that it leads, or it would
-            # assign anew.
+            # assign again.
             self._effects.complete_join(
                 group,
                 member,

@@ -1,3 +1,3 @@
-"""What the metadata log says at one offset, as immutable data: brokers, topics, partitions and
-settings. Everybody reads it; the records that build it are applied here, nothing is decided here.
+"""The cluster's metadata at one offset of the metadata log, as immutable data: brokers, topics,
+partitions and settings. Records are applied here; nothing is decided here.
 """

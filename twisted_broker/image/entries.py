@@ -1,4 +1,4 @@
-"""What the metadata log says about one broker, one controller, one topic, one partition.
+"""A broker, a controller, a topic, a partition, as the metadata log has them.
 
 Owns the immutable values of which a `MetadataImage` is made, how each is read from its record, and
 how a change record alters it.
@@ -109,10 +109,12 @@ class BrokerRegistration(NamedTuple):
 
     def has_online_directory(self, directory_id: bytes) -> bool:
         """Whether a replica assigned to `directory_id` may serve: its directory is alive, or not
-        told yet.
+        known yet.
         """
+        # The broker picks the directory itself and reports it later.
         if directory_id in (UNASSIGNED, MIGRATING):
             return True
+        # Below metadata.version 17 registrations name no directories.
         return directory_id != LOST and (not self.directories or directory_id in self.directories)
 
 
@@ -205,6 +207,8 @@ class PartitionRegistration(NamedTuple):
             directories = (
                 self.directories if record.replicas is None else self.directories_of(replicas)
             )
+        # Kafka raises the epoch for any leader that is named, so that naming the same one fences
+        # old fetches.
         leader_named = record.leader != NO_LEADER_CHANGE
         return PartitionRegistration(
             replicas,

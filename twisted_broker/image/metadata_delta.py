@@ -1,4 +1,4 @@
-"""What lies between two images.
+"""The difference between two images.
 
 Owns `MetadataDelta`: made while records are applied, or by comparing images.
 
@@ -35,7 +35,7 @@ class PartitionDelta(NamedTuple):
 
 @dataclass(slots=True)
 class MetadataDelta:
-    """What lies between two images.
+    """The difference between two images.
 
     Keys that are here changed, appeared or vanished; look at `before` and `after`.
     """
@@ -88,6 +88,7 @@ class MetadataDelta:
         if len(self.partitions) <= size:
             yield self
             return
+        # Removed partitions first: a topic may have been deleted and created again under its name.
         changes = sorted(self.partitions.items(), key=lambda item: item[1].after is not None)
         yield replace(self, partitions=dict(changes[:size]))
         for start in range(size, len(changes), size):
@@ -126,5 +127,6 @@ def _differing(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> set[Any]:
     return {
         key
         for key in before.keys() | after.keys()
+        # Identity first: most values are the very same object, and comparing large ones is slow.
         if before.get(key) is not after.get(key) and before.get(key) != after.get(key)
     }

@@ -1,15 +1,15 @@
-"""The picture that the metadata log paints: every broker, topic, partition and setting at one
+"""The cluster's metadata: every broker, topic, partition and setting at one
 offset.
 
 Owns the immutable `MetadataImage` and how records turn one into the next.
 
 1. An image never changes. `apply` copies only the tables that its records touch, once for a whole
    batch of records.
-2. A record that names what does not exist is a bug of the writer, and asserts: a picture that
-   guessed would be worse than none.
+2. A record that names something unknown is a bug of the writer, and raises: an image that guessed
+   would spread the mistake.
 
 Source: Kafka's `MetadataImage`; KRAFT 3.3; `RL 8.1`. Not here: framing and transactions
-(`records.py`), what lies between two images (`image/metadata_delta.py`).
+(`records.py`), the difference between two images (`image/metadata_delta.py`).
 """
 
 from __future__ import annotations
@@ -142,6 +142,7 @@ class _Draft:
     def finish(
         self, offset: int, epoch: int, timestamp_ms: int
     ) -> tuple[MetadataImage, MetadataDelta]:
+        # Put together last: a topic of many records is copied into the tables once.
         if self.open:
             self.table("topics_by_id").update(self.open)
             self.table("topics_by_name").update((topic.name, topic) for topic in self.open.values())
@@ -194,10 +195,12 @@ class _Draft:
 
     def remove_topic(self, record: records.RemoveTopicRecord) -> None:
         topic_id = bytes(record.topic_id)
+        # It may have been created in the same batch.
         topic = self.open.pop(topic_id, None) or self.topics()[topic_id]
         self.table("topics_by_id").pop(topic_id, None)
         self.table("topics_by_name").pop(topic.name, None)
         self.touched[topic_id] = None
+        # Settings go by the topic's name: a later topic of that name must not inherit them.
         if self.table("configs").pop((TOPIC_RESOURCE, topic.name), None) is not None:
             self.configs.add((TOPIC_RESOURCE, topic.name))
 
@@ -208,6 +211,7 @@ class _Draft:
             if record.topic_name in ("", topic.name)
         ]
         for topic in chosen:
+            # A copy: `writable` may replace the mapping that is walked.
             for number, partition in list(topic.partitions.items()):
                 if partition.elr or partition.last_known_elr:
                     changed = partition._replace(
@@ -243,6 +247,7 @@ class _Draft:
     # settings and the rest
     def feature(self, record: records.FeatureLevelRecord) -> None:
         self.features.add(record.name)
+        # Level 0 is Kafka's "not finalised".
         if record.feature_level == 0:
             self.table("features").pop(record.name, None)
         else:

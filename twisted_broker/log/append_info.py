@@ -78,7 +78,7 @@ class LogAppendInfo:
 
 class FetchDataInfo:
     """Outcome of a read: where it began, the bytes (None: none), the aborted transactions in
-    them (None unless asked).
+    them (None unless requested).
     """
 
     __slots__ = ("aborted", "fetch_offset_metadata", "first_entry_incomplete", "slice")

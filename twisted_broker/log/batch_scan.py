@@ -42,6 +42,7 @@ _HEADERS_CHUNK = 1 << 16
 _SMALL_BATCH = (
     4096  # below it one read serves many headers; above it a header of its own is cheaper
 )
+# Recovery reads every byte: long reads are few system calls.
 _RECOVERY_CHUNK = 4 << 20
 
 
@@ -146,6 +147,8 @@ def scan_headers(file: IFile, position: int, end: int) -> Iterator[tuple[int, Ba
                 and header[BASE_OFFSET] >= 0
             ):
                 yield position, header
+                # Long batches are skipped: a chunk would read bytes of which only a header is
+                # wanted.
                 wanted = _HEADERS_CHUNK if length < _SMALL_BATCH else HEADER_BYTES
                 position = following
                 continue
@@ -186,6 +189,7 @@ def valid_batches(
                 )
             batch = _checked(chunk, at, place)
         except (CorruptRecordError, struct.error):
+            # The end of what is valid: the caller truncates there.
             return
         yield place, batch
         position += place.size_in_bytes

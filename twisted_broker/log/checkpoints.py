@@ -21,6 +21,7 @@ from collections.abc import Mapping
 
 from twisted_broker.interfaces import IFileSystem, TopicPartition
 from twisted_broker.log.errors import CheckpointError
+from twisted_broker.topic_names import METADATA_TOPIC
 from twisted_broker.wire.primitives import uuid_from_text, uuid_text
 
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
@@ -29,6 +30,8 @@ HIGH_WATERMARK = "replication-offset-checkpoint"
 LEADER_EPOCH = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
+_METADATA_AGAIN = TopicPartition(METADATA_TOPIC, 1)  # there is no such partition
 _VERSION = "0"
 
 
@@ -124,6 +127,19 @@ def write_offsets(
     write_aside(files, posixpath.join(directory, name), _text(rows))
 
 
+def metadata_rows(offset: int) -> dict[TopicPartition, int]:
+    """How far the metadata goes, as rows of a checkpoint: twice, for no checksum covers them."""
+    return dict.fromkeys((METADATA_PARTITION, _METADATA_AGAIN), offset)
+
+
+def metadata_offset(offsets: Mapping[TopicPartition, int]) -> int | None:
+    """What `metadata_rows` wrote: the lower of two is true, whichever a flipped bit changed. None:
+    there are none.
+    """
+    rows = (METADATA_PARTITION, _METADATA_AGAIN)
+    return min((offsets[row] for row in rows if row in offsets), default=None)
+
+
 def epochs_text(epochs: list[int], start_offsets: list[int]) -> bytes:
     """The content of a leader-epoch checkpoint."""
     return _text([f"{epoch} {start}" for epoch, start in zip(epochs, start_offsets, strict=True)])
@@ -189,6 +205,7 @@ def read_clean_shutdown(files: IFileSystem, directory: str) -> int | None:
     content = read_whole(files, posixpath.join(directory, CLEAN_SHUTDOWN))
     if content is None:
         return None
+    # A file that cannot be read counts as an unclean stop, which only costs checks.
     with contextlib.suppress(ValueError, KeyError, TypeError):
         found = json.loads(content)
         if found["version"] == 0 and isinstance(found["brokerEpoch"], int):

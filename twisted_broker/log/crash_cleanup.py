@@ -32,6 +32,8 @@ def base_offset_of(name: str) -> int:
 
 def clean_up_after_crash(files: IFileSystem, directory: str) -> None:
     """Brings the directory to exactly one state. OSError."""
+    # In this order: an unfinished swap must not be completed, and only then is it known which
+    # indexes have a log.
     _remove_unfinished(files, directory)
     _complete_swaps(files, directory)
     _remove_orphans(files, directory)
@@ -72,6 +74,7 @@ def _next_offset(files: IFileSystem, path: str, base: int) -> int:
         for place in scan(file, 0, file.size()):
             end = place.last_offset + 1
     except CorruptRecordError:
+        # Only what was surely replaced is removed: an end that is too low removes less.
         pass
     finally:
         file.close()

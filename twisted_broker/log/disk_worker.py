@@ -6,7 +6,7 @@ Owns `DiskThread`, the port `IDiskWorker` in production.
    thread, through the function handed in.
 2. `stop` lets what was submitted finish.
 3. Reports that come while the reactor is busy wake it once, not once each: a thousand new logs are
-   a thousand jobs.
+   a thousand jobs. One turn delivers for `_TURN_SECONDS`; the others follow in the next.
 4. What one job wants done `side_by_side` runs on a few threads of their own and is done when the
    job goes on.
 
@@ -20,15 +20,20 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
+from time import perf_counter
 from typing import Any, TypeVar
 
 from twisted.logger import Logger
 
+from twisted_broker.interfaces import Marks
+
 T = TypeVar("T")
 _Report = Callable[[Any, BaseException | None], None]
 _Job = tuple[Callable[[], Any], _Report]
+# More threads do not make one disk faster; syncs of small files wait for its latency.
 _THREADS = 8
-_log = Logger()
+_TURN_SECONDS = 0.005
+_logger = Logger()
 
 
 class DiskThread:
@@ -37,8 +42,15 @@ class DiskThread:
     The thread starts with the first job.
     """
 
-    def __init__(self, from_thread: Callable[..., Any], name: str = "disk") -> None:
-        self._from_thread, self._name = from_thread, name
+    def __init__(
+        self,
+        from_thread: Callable[..., Any],
+        name: str = "disk",
+        marks: Marks | None = None,
+        seconds: Callable[[], float] = perf_counter,
+    ) -> None:
+        self._from_thread, self._name, self._seconds = from_thread, name, seconds
+        self._marks = marks or Marks()
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._reports: deque[tuple[_Report, Any, BaseException | None]] = deque()
         self._thread: threading.Thread | None = None
@@ -88,6 +100,7 @@ class DiskThread:
 
     def _queue_report(self, report: _Report, result: Any, error: BaseException | None) -> None:
         self._reports.append((report, result, error))
+        # One wake-up of the reactor for all reports that come until it runs.
         if len(self._reports) == 1:
             self._from_thread(self._deliver)
 
@@ -97,13 +110,17 @@ class DiskThread:
         A report leaves the queue last, so that one that comes meanwhile wakes nobody; what it
         raises stops no other.
         """
-        reports = self._reports
+        reports, until = self._reports, self._seconds() + _TURN_SECONDS
         while reports:
+            if self._seconds() >= until:
+                self._from_thread(self._deliver)
+                return
             report, result, error = reports[0]
+            self._marks.what = report
             try:
                 report(result, error)
             except Exception:
-                _log.failure("the callback of a disk job failed")
+                _logger.failure("the callback of a disk job failed")
             reports.popleft()
 
 
@@ -112,6 +129,7 @@ def _work_off(todo: deque[Callable[[], object]], errors: list[Exception]) -> Non
         try:
             job = todo.popleft()
         except IndexError:
+            # Another thread took the last one.
             return
         try:
             job()

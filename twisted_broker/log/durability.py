@@ -28,11 +28,12 @@ from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.log.segments import LogSegments
 from twisted_broker.log.watermarks import Watermarks
+from twisted_broker.wire.errors import BrokerError
 
 
 class Durability:
-    """`disk` None: syncs happen at once (start, stop, tests). `synced()` is called when a sync
-    that was due is done, `fail(error)` on a disk error.
+    """Until `attach`, syncs happen at once (start, tests). `synced()` is called when a sync that
+    was due is done, `fail(error)` on a disk error.
 
     `flush_messages`: a sync is due after so many records.
     """
@@ -52,13 +53,13 @@ class Durability:
         "_sync_wanted",
         "_synced",
         "_watermarks",
+        "awaiting_sync",
         "disk",
         "flush_messages",
         "last_flush_ms",
         "name_is_durable",
         "recovery_point",
         "stopped",
-        "sync_due",
         "unflushed_since",
     )
 
@@ -81,13 +82,22 @@ class Durability:
         self.recovery_point = self.unflushed_since = self.last_flush_ms = 0
         self.name_is_durable = True
         """False: the directory's own name and `partition.metadata` are not synced yet"""
-        self.sync_due: LogOffsetMetadata | None = None
+        self.awaiting_sync: LogOffsetMetadata | None = None
         """the first record whose append made a sync due that is not done; None: nothing waits"""
         self._generation = 0  # counts what makes a sync that runs meanwhile worthless
         self._sync_upto = self._sync_wanted = -1  # of the sync that runs, of the next; -1 none
         self._sync_waiters: list[tuple[int, Callable[[], None]]] = []
         self._epochs_writing = self._epochs_dirty = False
         self._epochs_version = self._epochs_synced = 0  # a version counts changes
+
+    def attach(self, disk: IDiskWorker) -> None:
+        """Syncs run on `disk` from now on."""
+        self.disk = disk
+
+    def detach(self, refusal: BrokerError) -> None:
+        """The log is gone: nobody hears of a sync or a failure any more."""
+        self._fail = lambda error: refusal
+        self._synced = lambda: None
 
     # -- syncs
 
@@ -103,6 +113,7 @@ class Durability:
             self.sync_job(upto)()
             self._move_recovery_point(upto, self._generation, None)
         elif self._sync_upto >= 0:
+            # One sync at a time; all that is wanted meanwhile is the next one's.
             self._sync_wanted = max(self._sync_wanted, upto)
         else:
             self._submit_sync(self.disk, upto)
@@ -120,17 +131,17 @@ class Durability:
     ) -> None:
         self._sync_upto = -1
         self._move_recovery_point(upto, generation, error)
-        was_due = self.sync_due
-        self.update_sync_due()
+        was_due = self.awaiting_sync
+        self.update_awaiting_sync()
         if not self.stopped:
             # What waits for a sync, after a truncation as well, is synced next, with all that came
             # meanwhile.
             end = self._segments.log_end_offset
-            wanted = end if self.sync_due is not None else min(self._sync_wanted, end)
+            wanted = end if self.awaiting_sync is not None else min(self._sync_wanted, end)
             if wanted > self.recovery_point:
                 self._submit_sync(disk, wanted)
         self._call_waiters()
-        if was_due is not None and self.sync_due is not was_due and not self.stopped:
+        if was_due is not None and self.awaiting_sync is not was_due and not self.stopped:
             self._synced()
 
     def _move_recovery_point(self, upto: int, generation: int, error: BaseException | None) -> None:
@@ -160,7 +171,7 @@ class Durability:
         """What must run on the disk worker so that all below `upto` is durable. It opens the files
         itself: no thread shares a descriptor.
 
-        `without_indexes` leaves out those of offsets and times: what is lost of them is made anew.
+        `without_indexes` leaves out those of offsets and times: what is lost of them is rebuilt.
         """
         paths = self._paths(upto, without_indexes)
         files, directory = self._segments.pool.files, self._segments.directory
@@ -171,12 +182,15 @@ class Durability:
             paths.append(posixpath.join(directory, checkpoints.PARTITION_METADATA))
 
         def job() -> None:
+            # The epochs first: the recovery point moves after this job, and recovery does not look
+            # for epochs below it.
             if epochs is not None:
                 checkpoints.write_aside(
                     files, posixpath.join(directory, checkpoints.LEADER_EPOCH), epochs
                 )
             for path in paths:
                 checkpoints.sync_path(files, path)
+            # Not when it was renamed or deleted while the job waited.
             if files.is_directory(directory):
                 files.sync_directory(directory)
                 if not name_is_durable:
@@ -207,7 +221,7 @@ class Durability:
 
         Kafka syncs within the append; here the append goes on, and what follows from it waits.
         """
-        return self.sync_due or self._segments.log_end
+        return self.awaiting_sync or self._segments.log_end
 
     def sync_if_due(self, first: LogOffsetMetadata) -> None:
         """After an append from `first` on: syncs when `flush.messages` says so, and notes that
@@ -216,21 +230,21 @@ class Durability:
         end = self._segments.log_end_offset
         if end - self.unflushed_since >= self.flush_messages:
             self.flush(end)
-            if self.recovery_point < end and self.sync_due is None and not self.stopped:
-                self.sync_due = first
+            if self.recovery_point < end and self.awaiting_sync is None and not self.stopped:
+                self.awaiting_sync = first
 
-    def update_sync_due(self) -> None:
+    def update_awaiting_sync(self) -> None:
         """After a sync, a truncation or a failure: what was due and is no longer."""
-        due, end = self.sync_due, self._segments.log_end_offset
+        due, end = self.awaiting_sync, self._segments.log_end_offset
         if due is None:
             return
         if self.stopped or end <= max(self.recovery_point, due.offset):
-            self.sync_due = None
+            self.awaiting_sync = None
         elif self.recovery_point > due.offset:
             # What came while the sync ran waits for the next one, if it is enough to make one due.
             enough = end - self.recovery_point >= self.flush_messages
             first = max(self.recovery_point, self._watermarks.log_start_offset)
-            self.sync_due = self._watermarks.find_place(first) if enough else None
+            self.awaiting_sync = self._watermarks.find_place(first) if enough else None
 
     def when_synced(self, offset: int, call: Callable[[], None]) -> None:
         """Calls when no append below `offset` waits for a sync: at once, or when it is synced,
@@ -242,7 +256,7 @@ class Durability:
             call()
 
     def _waits(self, offset: int) -> bool:
-        due = self.sync_due
+        due = self.awaiting_sync
         return due is not None and due.offset < offset and not self.stopped
 
     def _call_waiters(self) -> None:

@@ -6,7 +6,9 @@ Owns `OsFile` and `OsFileSystem`, the port `IFileSystem` over the operating syst
    raises.
 2. A lock is held on the open file and gone with the process. Where the system can, it is a record
    lock as Java takes it, so that Apache Kafka and we keep each other out.
-3. A few descriptors are kept in reserve: where the process may open no more, one of them is given
+3. A read may be asked for only if it waits for no disk (`preadv2` with RWF_NOWAIT). Where system or
+   file system do not offer that, nothing is known to wait.
+4. A few descriptors are kept in reserve: where the process may open no more, one of them is given
    for the file, so that a flood of connections does not stop the writing of a checkpoint. The
    reserve fills up again.
 
@@ -29,17 +31,21 @@ from collections.abc import Callable, Sequence
 from twisted_broker.interfaces import Buffer
 from twisted_broker.log.errors import is_out_of_descriptors
 
+# Below IOV_MAX (1,024 on Linux); the rest is written by `_complete`.
 _MOST_BUFFERS = 512
+_NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+_PROBE = (bytearray(1),)
 _WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # struct flock of Linux
 
 
 class OsFile:
     """One open descriptor."""
 
-    __slots__ = ("_fd", "path")
+    __slots__ = ("_fd", "_no_wait", "path")
 
     def __init__(self, path: str, fd: int) -> None:
-        self.path, self._fd = path, fd
+        self.path, self._fd, self._no_wait = path, fd, _NO_WAIT
 
     def fileno(self) -> int:
         return self._fd
@@ -57,10 +63,42 @@ class OsFile:
         view, done = memoryview(buffer), 0
         while done < len(view):
             count = os.preadv(self._fd, [view[done:]], position + done)
+            # The end of the file.
             if count == 0:
                 break
             done += count
         return done
+
+    def is_resident(self, position: int, length: int) -> bool:
+        """By the first and the last byte: the system reads ahead, and drops the oldest first."""
+        if not self._no_wait:
+            return True
+        try:
+            os.preadv(self._fd, _PROBE, position, self._no_wait)
+            os.preadv(self._fd, _PROBE, position + length - 1, self._no_wait)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self._check_unsupported(error)
+        return True
+
+    def read_resident(self, position: int, length: int) -> Buffer | None:
+        if not self._no_wait:
+            return self.read_at(position, length)
+        data = bytearray(length)
+        try:
+            count = os.preadv(self._fd, (data,), position, self._no_wait)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            self._check_unsupported(error)
+            return self.read_at(position, length)
+        return data if count == length else None
+
+    def _check_unsupported(self, error: OSError) -> None:
+        if error.errno not in _UNSUPPORTED:
+            raise error
+        self._no_wait = 0
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
         written = os.pwritev(self._fd, buffers[:_MOST_BUFFERS], position)
@@ -114,6 +152,8 @@ class OsFileSystem:
             try:
                 found = os.open(path, flags, 0o644)
             except OSError as error:
+                # A log in the middle of a roll must not fail because clients took all descriptors:
+                # the reserve is for that.
                 if not is_out_of_descriptors(error) or not self._give_one():
                     raise
                 continue
@@ -129,6 +169,7 @@ class OsFileSystem:
         return True
 
     def _fill(self) -> None:
+        # Filled as far as it goes; the next successful open tries again.
         with contextlib.suppress(OSError):
             while len(self._kept) < self._reserve:
                 self._kept.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))

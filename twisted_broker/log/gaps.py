@@ -60,6 +60,7 @@ def end_of(segment: LogSegment) -> int:
                 for place in scan(file, start, size):
                     last = place.last_offset
             except CorruptRecordError:
+                # The index's last entry may be wrong: once more from the start.
                 continue
             if last >= segment.base_offset:
                 return last + 1

@@ -4,7 +4,8 @@ Owns `LeaderEpochFileCache`: the epochs of a log with their start offsets, and w
 
 1. Epochs and start offsets both grow strictly.
 2. The list in memory is the truth; every change is handed to `changed`, which brings it to the
-   checkpoint file. What the file misses after a crash, recovery finds again in the batches.
+   checkpoint file, but not while the log is loaded. What the file misses after a crash, recovery
+   finds again in the batches.
 
 Source: Kafka's `LeaderEpochFileCache`, KIP-101, KIP-320; RL 3.5, 6.3. Not here: the file
 (`checkpoints.py`), the requests (`replication`).
@@ -21,20 +22,31 @@ UNDEFINED = (-1, -1)
 class LeaderEpochFileCache:
     """`entries` are (epoch, start offset); the ones out of order are dropped.
 
-    `changed()` is called after every change; None while the log is loaded.
+    `changed()` is called after every change, but for those of `entries`.
     """
 
-    __slots__ = ("changed", "epochs", "start_offsets")
+    __slots__ = ("_changed", "_held", "epochs", "start_offsets")
 
     def __init__(
         self, entries: list[tuple[int, int]], changed: Callable[[], None] | None = None
     ) -> None:
         self.epochs: list[int] = []
         self.start_offsets: list[int] = []
-        self.changed: Callable[[], None] | None = None
+        self._changed, self._held = changed, True
         for epoch, start in entries:
             self.assign(epoch, start)
-        self.changed = changed
+        self._held = False
+
+    def hold_changes(self) -> None:
+        """`changed` is not called until `pass_changes`: the log is being loaded."""
+        self._held = True
+
+    def pass_changes(self) -> None:
+        self._held = False
+
+    def detach(self) -> None:
+        """The log is gone: nobody hears of changes any more."""
+        self._changed = None
 
     def __len__(self) -> int:
         return len(self.epochs)
@@ -59,6 +71,8 @@ class LeaderEpochFileCache:
             or (epochs and epochs[-1] == epoch and starts[-1] <= start_offset)
         ):
             return False
+        # Both columns only grow; older entries that say otherwise come from a history that was
+        # truncated.
         while epochs and (epochs[-1] >= epoch or starts[-1] >= start_offset):
             epochs.pop()
             starts.pop()
@@ -72,6 +86,7 @@ class LeaderEpochFileCache:
         when it is not known.
         """
         epochs = self.epochs
+        # A newer epoch than any here: only who led in it knows where it ends.
         if epoch < 0 or not epochs or epoch > epochs[-1]:
             return UNDEFINED
         if epoch == epochs[-1]:
@@ -119,5 +134,5 @@ class LeaderEpochFileCache:
             self._on_change()
 
     def _on_change(self) -> None:
-        if self.changed is not None:
-            self.changed()
+        if self._changed is not None and not self._held:
+            self._changed()

@@ -5,7 +5,7 @@ over its parts: segments (`segments.py`), watermarks (`watermarks.py`), durabili
 (`durability.py`), producer state (`producer_state.py`, `producer_append.py`,
 `producer_rebuild.py`) and leader epochs (`leader_epochs.py`).
 
-    (load_log, new_log) --> online
+    (load_log, new_log) --attach--> online
     online --truncate_to, far from a snapshot--> rebuilding producers --done--> online
     online, rebuilding producers --fail (disk error)--> failed (until restarted)
     online, rebuilding producers --finish, the job it gives, release_files--> closed (clean stop)
@@ -37,10 +37,11 @@ from __future__ import annotations
 import errno
 import posixpath
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
 
 from twisted_broker.config import LogConfig
-from twisted_broker.interfaces import Buffer, IRandom, TopicPartition
+from twisted_broker.interfaces import Buffer, IDiskWorker, IRandom, TopicPartition
 from twisted_broker.log import retention
 from twisted_broker.log.append_info import (
     AppendOrigin,
@@ -94,11 +95,7 @@ _INT_MAX = 2**31 - 1
 
 
 class Log:
-    """Made by `recovery.load_log` and `recovery.new_log`.
-
-    `truncated(log)` is called after every truncation, `failing(log)` at the first disk error,
-    `synced(log)` when a sync that was due is done.
-    """
+    """Made by `recovery.load_log` and `recovery.new_log`; then `attach` puts it online."""
 
     __slots__ = (
         "_needs_preparation",
@@ -127,18 +124,17 @@ class Log:
         topic_partition: TopicPartition,
         topic_id: bytes | None,
         config: LogConfig,
-        remove_later: Callable[[list[str]], None] | None = None,
         random: IRandom | None = None,
     ) -> None:
         self.pool, self.config = pool, config
         self.topic_partition, self.topic_id = topic_partition, topic_id
         self._needs_preparation = needs_preparation(config)
-        self.segments = LogSegments(pool, directory, config, remove_later, random)
+        self.segments = LogSegments(pool, directory, config, random)
         self.producers = ProducerStateManager(
             pool.files, directory, config.producer_id_expiration_ms
         )
         self.watermarks = Watermarks(self.segments, self.producers, self.offset_metadata)
-        self.leader_epochs = LeaderEpochFileCache([])
+        self.leader_epochs = LeaderEpochFileCache([], self._leader_epochs_changed)
         self.durability = Durability(
             self.segments,
             self.watermarks,
@@ -148,7 +144,6 @@ class Log:
             self.fail,
             self._sync_done,
         )
-        self.leader_epochs.changed = self.durability.write_leader_epochs
         self.rebuild = ProducerRebuild(
             self.segments, self.watermarks, self.producers, self.durability, self.fail
         )
@@ -159,6 +154,29 @@ class Log:
         self.gap: Gap | None = None
         """offsets that loading found missing, not decided about yet"""
         self.truncations = 0
+
+    def attach(
+        self,
+        disk: IDiskWorker,
+        remove_later: Callable[[list[str]], None],
+        *,
+        truncated: Callable[[Log], None] | None = None,
+        failing: Callable[[Log], None] | None = None,
+        synced: Callable[[Log], None] | None = None,
+    ) -> None:
+        """Loaded or made, it is used from now on: syncs run on `disk`, `remove_later(paths)` takes
+        the files of removed segments.
+
+        `truncated(log)` is called after every truncation, `failing(log)` at the first disk error,
+        `synced(log)` when a sync that was due is done.
+        """
+        self.durability.attach(disk)
+        self.segments.attach(remove_later)
+        self.truncated, self.failing, self.synced = truncated, failing, synced
+
+    def detach(self) -> None:
+        """Nobody hears of it any more: it is deleted, or set aside."""
+        self.truncated = self.failing = self.synced = None
 
     # -- what others see of the parts
 
@@ -179,18 +197,8 @@ class Log:
         return self.segments.log_end_offset
 
     @property
-    def log_end(self) -> LogOffsetMetadata:
-        """The log end with its place."""
-        return self.segments.log_end
-
-    @property
     def high_watermark(self) -> int:
         return self.watermarks.high_watermark
-
-    @property
-    def high_watermark_metadata(self) -> LogOffsetMetadata:
-        """The high watermark with its place."""
-        return self.watermarks.high_watermark_metadata
 
     def set_high_watermark(self, metadata: LogOffsetMetadata | int) -> None:
         """Moves the high watermark, into [log start, log end].
@@ -203,30 +211,6 @@ class Log:
     def last_stable_offset(self) -> int:
         """Below it every transaction is decided."""
         return self.watermarks.last_stable_offset
-
-    @property
-    def last_stable_metadata(self) -> LogOffsetMetadata:
-        """The last stable offset with its place."""
-        return self.watermarks.last_stable_metadata
-
-    @property
-    def recovery_point(self) -> int:
-        """Below it all is synced."""
-        return self.durability.recovery_point
-
-    @property
-    def sync_due(self) -> LogOffsetMetadata | None:
-        """The first record whose append waits for a sync (`flush.messages`), if any does."""
-        return self.durability.sync_due
-
-    @property
-    def acknowledgeable_end(self) -> LogOffsetMetadata:
-        """The log end, but for records whose append waits for a sync."""
-        return self.durability.acknowledgeable_end
-
-    def when_synced(self, offset: int, call: Callable[[], None]) -> None:
-        """Calls when no append below `offset` waits for a sync, perhaps at once."""
-        self.durability.when_synced(offset, call)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) of the largest epoch at or below the one given, (-1, -1) when it
@@ -254,13 +238,27 @@ class Log:
             self.set_failed(error)
             if self.failing is not None:
                 self.failing(self)
-            self.durability.update_sync_due()
+            self.durability.update_awaiting_sync()
         return LogDirFailure(posixpath.dirname(self.directory), error)
 
     def set_failed(self, error: OSError) -> None:
         """Offline from now on; nobody is called."""
         self.failed = error
         self.durability.stopped = True
+
+    def _leader_epochs_changed(self) -> None:
+        self.durability.write_leader_epochs()
+
+    def retire(self, error: OSError) -> None:
+        """Taken out for good: offline, and no part of it knows the whole any more (a cycle would
+        be left, see `garbage_collection.py`). Whoever still holds it is refused.
+        """
+        self.set_failed(error)
+        refusal = LogDirFailure(posixpath.dirname(self.directory), error)
+        self.leader_epochs.detach()
+        self.watermarks.find_place = partial(_refuse, refusal)
+        self.durability.detach(refusal)
+        self.rebuild.detach(refusal)
 
     def _sync_done(self) -> None:
         if self.synced is not None:
@@ -279,7 +277,7 @@ class Log:
         """Batches from the one that holds `offset` on, up to `upto` (the log end), about
         `max_bytes` of one segment.
 
-        With `min_one_message` a first batch beyond `max_bytes` comes whole; else it is cut short
+        With `min_one_message` a first batch beyond `max_bytes` comes whole; else it is truncated
         (`first_entry_incomplete`). BrokerError OFFSET_OUT_OF_RANGE. The slice must be released.
         """
         segments = self.segments
@@ -387,9 +385,11 @@ class Log:
         if size > self.config.segment_bytes:
             raise BrokerError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"{size} bytes, but segments end at {self.config.segment_bytes}",
+                f"{size} bytes do not fit into a segment "
+                f"(segment.bytes={self.config.segment_bytes})",
             )
         if producer_id >= 0:
+            # A rebuild that ran out of descriptors waits for the next batch that needs it.
             if self.producers.rebuilt is not None:
                 self.rebuild.resume()
             duplicate = check_append(self.producers, header, records, origin, transaction_verified)
@@ -399,6 +399,8 @@ class Log:
         first = segments.log_end_offset
         last = first + delta
         try:
+            # Before the bytes: an epoch without records is harmless, records without their epoch
+            # are not.
             if not epochs or epochs[-1] != leader_epoch:
                 self.leader_epochs.assign(leader_epoch, first)
             if segments.should_roll(size, last, max_timestamp, wall_ms):
@@ -486,6 +488,7 @@ class Log:
         if not batches:
             return LogAppendInfo(-1, -1, -1, -1, self.log_start_offset, 0, 0)
         first, last, before = batches[0], batches[-1], self.segments.log_end
+        # A gap is fine (the leader compacted); an overlap is not.
         if first.base_offset < before.offset:
             raise UnexpectedAppendOffset(first.base_offset, last.last_offset, before.offset)
         try:
@@ -557,14 +560,18 @@ class Log:
         active = self.segments.active
         if active.base_offset == base:
             assert active.size == 0, (base, active.size)
+            # Nothing was written to it: it begins again, instead of a second one of the same name.
             active.create()
             active.created_ms = wall_ms
             return
-        active.become_inactive()
+        if active.become_inactive():
+            # Its records may be synced already: the tail would come back with a loss of power.
+            self.durability.rewritten_from(active.base_offset)
         self.producers.map_end_offset = base
         self.producers.take_snapshot()
         self.segments.create(base, wall_ms)
         self.segments.log_end_offset = base
+        # Last: the log is whole by now. The sync runs on the disk worker.
         self.durability.flush(base)
 
     # -- truncation
@@ -577,10 +584,13 @@ class Log:
             # an epoch that was begun here and never written to
             self.leader_epochs.truncate_from_end(self.segments.log_end_offset)
             return False
+        # Nothing of the log is below it.
         if offset < self.segments.first.base_offset:
             self.truncate_fully_and_start_at(offset, wall_ms)
             return True
         try:
+            # From the newest segment down, then bytes, then what describes them: a crash in between
+            # leaves a log that recovery truncates further, never one with a hole.
             self.segments.remove_above(offset)
             self.segments.active.truncate_to(offset, wall_ms)
             self._end_at(offset, min(self.watermarks.log_start_offset, offset))
@@ -615,7 +625,7 @@ class Log:
         self.watermarks.log_start_offset = log_start_offset
 
     def _after_truncation(self) -> None:
-        self.durability.update_sync_due()
+        self.durability.update_awaiting_sync()
         self.watermarks.after_truncation()
         if self.truncated is not None:
             self.truncated(self)
@@ -642,6 +652,7 @@ class Log:
         OFFSET_OUT_OF_RANGE above the high watermark.
         """
         self.check_online()
+        # What is not committed may still be truncated; a log start above it would be lost with it.
         if offset > self.high_watermark:
             raise BrokerError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -674,14 +685,16 @@ class Log:
         worker. OSError.
 
         When that has run, records, epochs, transactions and producers are durable; `release_files`
-        comes last. Indexes are not synced: lost ones are made anew. With the recovery point at the
+        comes last. Indexes are not synced: lost ones are rebuilt. With the recovery point at the
         end nothing needs to be done: an epoch that began since has no records.
         """
         if self.failed is not None:
             return _nothing
-        self.segments.active.become_inactive()
+        active = self.segments.active
+        if active.become_inactive():
+            self.durability.rewritten_from(active.base_offset)
         self.producers.take_snapshot()
-        if self.recovery_point >= self.log_end_offset:
+        if self.durability.recovery_point >= self.log_end_offset:
             return _nothing
         return self.durability.sync_job(self.log_end_offset + 1, without_indexes=True)
 
@@ -715,3 +728,7 @@ class Log:
 
 def _nothing() -> None:
     """All is durable."""
+
+
+def _refuse(refusal: LogDirFailure, offset: int) -> NoReturn:
+    raise refusal

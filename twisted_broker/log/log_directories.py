@@ -24,12 +24,17 @@ from twisted_broker.log.errors import is_out_of_descriptors
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import LogDirectory
 
-_log = Logger()
+_logger = Logger()
+# Descriptors come free when clients leave: soon enough for a retry, too often for a line each.
 _AGAIN_SECONDS, _WARN_AGAIN_MS = 1.0, 60_000
 
 
 class LogDirectories:
-    """`paths` as in `log.dirs`; `most_files`: how many segment files all of them keep open."""
+    """`paths` as in `log.dirs`; `most_files`: how many segment files all of them keep open.
+
+    `metadata_path`: where the metadata log is; `metadata_alone`, when it is none of `paths`. That
+    one is locked and formatted like the others, and holds no partition.
+    """
 
     def __init__(
         self,
@@ -37,21 +42,36 @@ class LogDirectories:
         paths: Iterable[str],
         most_files: int,
         failed: Callable[[LogDirectory, OSError], None],
+        metadata_path: str = "",
     ) -> None:
         self._runtime, self._failed = runtime, failed
         known = list(dict.fromkeys(posixpath.normpath(path) for path in paths))
         share = max(8, most_files // len(known))
         self.by_path: dict[str, LogDirectory] = {
             path: LogDirectory(
-                runtime.files, path, runtime.disk(path), share, runtime.random, self._warn
+                runtime.files,
+                path,
+                runtime.disk(path),
+                share,
+                runtime.random,
+                self._warn,
+                # Of its own: who reads old records must not wait for a sync or a recovery.
+                reader=runtime.disk(path),
             )
             for path in known
         }
-        self._delayed: set[IDelayedCall] = set()
+        self.metadata_alone: LogDirectory | None = None
+        if metadata_path and posixpath.normpath(metadata_path) not in self.by_path:
+            path = posixpath.normpath(metadata_path)
+            self.metadata_alone = LogDirectory(
+                runtime.files, path, runtime.disk(path), 0, runtime.random, self._warn
+            )
+        self._delayed: dict[int, IDelayedCall] = {}
+        self._delayed_count = 0
         self._warned_ms: int | None = None
 
     def _warn(self, text: str) -> None:
-        _log.warn("{text}", text=text)
+        _logger.warn("{text}", text=text)
 
     def online(self) -> list[LogDirectory]:
         return [directory for directory in self.by_path.values() if directory.failed is None]
@@ -62,9 +82,19 @@ class LogDirectories:
     def of(self, log: Log) -> LogDirectory:
         return self.by_path[posixpath.dirname(log.directory)]
 
+    def claimed(self) -> list[LogDirectory]:
+        """All that are locked and formatted."""
+        alone = self.metadata_alone
+        return [*self.by_path.values(), *([] if alone is None else [alone])]
+
+    def at(self, path: str) -> LogDirectory:
+        """The log directory with this path, that of the metadata included."""
+        alone = self.metadata_alone
+        return alone if alone is not None and alone.path == path else self.by_path[path]
+
     def worker(self, path: str) -> IDiskWorker:
         """The disk worker of a log directory."""
-        return self.by_path[path].disk
+        return self.at(path).disk
 
     def descriptors(self) -> int:
         """What open segments take, or may take."""
@@ -88,23 +118,26 @@ class LogDirectories:
 
     def fail(self, path: str, error: OSError) -> None:
         """Takes a directory and its logs offline, for good; not where descriptors are short."""
-        directory = self.by_path[path]
+        directory = self.at(path)
         if directory.failed is not None:
             return
         if is_out_of_descriptors(error):
             self._warn_out_of_descriptors(path, error)
             return
         directory.failed = error
-        _log.error("log directory {path} is offline: {error}", path=path, error=error)
-        self._failed(directory, error)
+        _logger.error(
+            "log directory {path} is offline until a restart: {error}", path=path, error=error
+        )
+        if directory is not self.metadata_alone:
+            self._failed(directory, error)
 
     def _warn_out_of_descriptors(self, path: str, error: OSError) -> None:
         now_ms = self._runtime.now_ms()
         if self._warned_ms is None or now_ms - self._warned_ms >= _WARN_AGAIN_MS:
             self._warned_ms = now_ms
-            _log.error(
-                "{path}: {error}: a higher limit of open files (ulimit -n, LimitNOFILE), or a "
-                "lower max.connections, is needed",
+            _logger.error(
+                "{path}: {error}; raise the limit of open files (ulimit -n, LimitNOFILE), or "
+                "lower max.connections",
                 path=path,
                 error=error,
             )
@@ -116,49 +149,62 @@ class LogDirectories:
         directory: LogDirectory,
         job: Callable[[], object],
         again: Callable[[], None] | None = None,
+        then: Callable[[], None] | None = None,
     ) -> None:
-        """`again` is called a little later where descriptors were short."""
+        """`again` is called a little later where descriptors were short, `then` when it is
+        done.
+        """
 
         def done(_: object, error: BaseException | None) -> None:
+            # A file that is gone was deleted with its log meanwhile.
             if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
                 self.fail(directory.path, error)
                 if again is not None and is_out_of_descriptors(error):
                     self.call_later(_AGAIN_SECONDS, again)
             elif error is not None and not isinstance(error, OSError):
-                _log.error("disk job failed: {error!r}", error=error)
+                _logger.error(
+                    "a disk job of {path} failed: {error!r}", path=directory.path, error=error
+                )
+            elif error is None and then is not None:
+                then()
 
         if directory.failed is None:
             directory.disk.submit(job, done)
 
     def call_later(self, delay: float, call: Callable[[], None]) -> None:
         """Calls after `delay` seconds unless the broker stops before."""
+        # By number: a timer that its own call names is a cycle.
+        self._delayed_count += 1
+        self._delayed[self._delayed_count] = self._runtime.clock.callLater(
+            delay, self._due, self._delayed_count, call
+        )
 
-        def due() -> None:
-            self._delayed.discard(timer)
-            call()
-
-        timer = self._runtime.clock.callLater(delay, due)
-        self._delayed.add(timer)
+    def _due(self, number: int, call: Callable[[], None]) -> None:
+        del self._delayed[number]
+        call()
 
     def cancel_delayed(self) -> None:
         """Nothing that `call_later` was given is called any more."""
-        for timer in self._delayed:
+        for timer in self._delayed.values():
             timer.cancel()
         self._delayed.clear()
 
     def remover(self, directory: LogDirectory, delay: float) -> Callable[[list[str]], None]:
         """Takes files that are renamed `.deleted`: they go after `delay` seconds."""
+        return lambda paths: self.call_later(delay, lambda: self._submit_removal(directory, paths))
+
+    def _submit_removal(self, directory: LogDirectory, paths: list[str]) -> None:
+        self.submit(
+            directory,
+            lambda: self._remove(paths),
+            lambda: self._submit_removal(directory, paths),
+        )
+
+    def _remove(self, paths: list[str]) -> None:
         files = self._runtime.files
-
-        def remove(paths: list[str]) -> None:
-            for path in paths:
-                if files.exists(path):
-                    files.remove(path)
-
-        def submit(paths: list[str]) -> None:
-            self.submit(directory, lambda: remove(paths), lambda: submit(paths))
-
-        return lambda paths: self.call_later(delay, lambda: submit(paths))
+        for path in paths:
+            if files.exists(path):
+                files.remove(path)
 
     def remove_tree(self, directory: LogDirectory, path: str) -> None:
         self.submit(

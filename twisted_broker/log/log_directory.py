@@ -38,6 +38,11 @@ from twisted_broker.log.segment import OpenFiles
 from twisted_broker.topic_names import METADATA_TOPIC
 
 LOCK = ".lock"
+_NAMES_AT_ONCE = 16
+"""Topic ids that one job syncs. The next job is submitted by the reactor in a turn of its own:
+threads that sync one file after another take the interpreter from a reactor that is busy, eight
+times for each time that it gets it.
+"""
 DELETE_SUFFIX, STRAY_SUFFIX, FUTURE_SUFFIX = "-delete", "-stray", "-future"
 _RENAMED = re.compile(r"(.+)\.[0-9a-f]{32}(-delete|-stray|-future)$")
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})$")
@@ -58,10 +63,11 @@ def partition_of(name: str) -> TopicPartition | None:
 
 
 class LogDirectory:
-    """`warn(text)` takes one-line warnings.
+    """`warn(text)` takes one-line warnings; `reader`: see `OpenFiles`.
 
     `failed` is the error that took it offline; `without_id` are new logs without
-    `partition.metadata`.
+    `partition.metadata`, `unsynced_names` those whose file of that name is not synced yet;
+    `is_name_sync_due`: a timer for their sync runs.
     """
 
     def __init__(
@@ -72,9 +78,10 @@ class LogDirectory:
         open_files: int,
         random: IRandom,
         warn: Callable[[str], None],
+        reader: IDiskWorker | None = None,
     ) -> None:
         self.files, self.path, self.disk, self.random, self.warn = files, path, disk, random, warn
-        self.pool = OpenFiles(files, open_files)
+        self.pool = OpenFiles(files, open_files, reader)
         self.directory_id = bytes(16)
         self.loaded = False
         self.was_clean = False
@@ -84,7 +91,15 @@ class LogDirectory:
         self.failed: OSError | None = None
         self.to_delete: list[str] = []
         self.without_id: deque[Log] = deque()
+        self.unsynced_names: list[Log] = []
+        self.is_name_sync_due = False
         self._release: Callable[[], None] | None = None
+
+    def stop_workers(self) -> None:
+        """What was submitted is finished."""
+        self.disk.stop()
+        if self.pool.reader is not None:
+            self.pool.reader.stop()
 
     def claim(
         self, node_id: int, cluster_id: str, before_format: Callable[[], None] | None = None
@@ -99,15 +114,19 @@ class LogDirectory:
         try:
             self._release = self.files.lock(posixpath.join(self.path, LOCK))
         except BlockingIOError as error:
-            raise LogDirMismatch(f"{self.path} is in use by another process") from error
+            raise LogDirMismatch(
+                f"{self.path} is in use by another process; stop it, or change log.dirs"
+            ) from error
         found = read_meta_properties(self.files, self.path)
         if found is not None and found.node_id not in (None, node_id):
             raise LogDirMismatch(
-                f"{self.path} belongs to node {found.node_id}, this is node {node_id}"
+                f"{self.path} belongs to node {found.node_id}, this is node {node_id}: "
+                "change node.id or log.dirs"
             )
         if found is not None and found.cluster_id not in (None, cluster_id):
             raise LogDirMismatch(
-                f"{self.path} belongs to cluster {found.cluster_id}, this is cluster {cluster_id}"
+                f"{self.path} belongs to cluster {found.cluster_id}, this is cluster {cluster_id}: "
+                "change log.dirs"
             )
         if before_format is not None:
             before_format()
@@ -135,6 +154,7 @@ class LogDirectory:
         while True:
             raw = bytearray(self.random.randbytes(16))
             raw[6], raw[8] = raw[6] & 0x0F | 0x40, raw[8] & 0x3F | 0x80
+            # In text such an id begins with a dash, which Kafka's tools take for an option.
             if raw[0] >> 2 != 0x3E:
                 return bytes(raw)
 
@@ -232,13 +252,10 @@ class LogDirectory:
         checkpoints.write_clean_shutdown(self.files, self.path, broker_epoch)
 
     def write_topic_ids(self) -> None:
-        """Writes `partition.metadata` of new logs, durably: on the disk worker, for all that came
-        since. OSError.
-
-        A log whose records outlive a power failure and whose topic id does not would be taken for
-        one of another topic of its name.
+        """Writes `partition.metadata` of new logs: on the disk worker, for all that came since.
+        `sync_names` makes them durable. OSError.
         """
-        waiting, written = self.without_id, list[Log]()
+        waiting = self.without_id
         while waiting:
             log = waiting[0]
             with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
@@ -246,14 +263,25 @@ class LogDirectory:
                     checkpoints.write_partition_metadata(
                         self.files, log.directory, log.topic_id, sync=False
                     )
-                written.append(log)
+                self.unsynced_names.append(log)
             # last: a log that comes before this needs no job of its own, one that comes after it
             # gets one
             waiting.popleft()
-        self.disk.side_by_side([partial(self._sync_name, log.directory) for log in written])
-        self.files.sync_directory(self.path)
-        for log in written:
+
+    def sync_names(self) -> None:
+        """Makes `partition.metadata` of some new logs durable: on the disk worker. OSError.
+
+        A log whose records outlive a power failure and whose topic id does not would be taken for
+        one of another topic of its name.
+        """
+        written = self.unsynced_names[:_NAMES_AT_ONCE]
+        todo = [log for log in written if not log.durability.name_is_durable]
+        if todo:
+            self.disk.side_by_side([partial(self._sync_name, log.directory) for log in todo])
+            self.files.sync_directory(self.path)
+        for log in todo:
             log.durability.name_is_durable = True
+        del self.unsynced_names[: len(written)]  # last: after an error they are still there
 
     def _sync_name(self, directory: str) -> None:
         checkpoints.sync_path(self.files, posixpath.join(directory, checkpoints.PARTITION_METADATA))

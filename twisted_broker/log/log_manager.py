@@ -4,6 +4,8 @@ Owns `LogManager`: loading, making and deleting logs, what they need from time t
 checkpoints of recovery points and log starts, expiry of producers, syncs by age), and a clean stop.
 
 1. A partition has one log, in one directory; a new one goes to the directory with the fewest logs.
+   Two of different topic ids are found where a directory was away while a topic was deleted and
+   made again (or its removal was lost with the power): the metadata settles which one counts.
 2. Loading, syncs, checkpoints and removal of files run on the directory's disk worker; nothing here
    waits for the disk but the making of a log and the very end of a stop.
 3. A log is loaded with the broker's own settings; the topic's come with `get_or_create`: they are
@@ -24,6 +26,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
@@ -39,9 +42,28 @@ from twisted_broker.periodic import PeriodicTasks
 from twisted_broker.settings import INT_MAX
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
-_log = Logger()
+_logger = Logger()
+# Bytes of one name on Linux's file systems; topic names are ASCII.
 _LONGEST_NAME = 255
+# 35 years: Kafka writes "never" as 2^63-1, which no timer of the reactor takes.
 _NEVER_MS = 2**40
+_NAME_SYNC_SECONDS = 1.0
+"""How long after the making of a log its topic id is synced. The syncs of a thousand logs would
+compete with their making, and with the clients that ask for them at once; the system writes records
+back on its own after 5 s at the earliest, and a sync of the log comes with its topic id anyway.
+"""
+
+
+class LogListener(Protocol):
+    """Who hears of all logs: the replica manager."""
+
+    def log_start_moved(self, log: Log) -> None:
+        """Retention raised its start."""
+        ...
+
+    def log_synced(self, log: Log) -> None:
+        """A sync that appends waited for is done."""
+        ...
 
 
 class LogManager:
@@ -55,23 +77,27 @@ class LogManager:
         self,
         runtime: Runtime,
         config: BrokerConfig,
-        cluster_id: str,
         directory_failed: Callable[[str, OSError], None] | None = None,
         most_files: int = INT_MAX,
     ) -> None:
-        self.runtime, self.config, self.cluster_id = runtime, config, cluster_id
+        self.runtime, self.config = runtime, config
         most_files = min(config.integer("replog.max.open.segments"), most_files)
         self.directories = LogDirectories(
-            runtime, config.log_directories, most_files, self._fail_logs
+            runtime,
+            config.log_directories,
+            most_files,
+            self._fail_logs,
+            config.text("metadata.log.dir") or "",
         )
         self.logs: dict[TopicPartition, Log] = {}
-        self.log_start_moved: Callable[[Log], None] | None = None
-        """called for each log whose start retention raised"""
-        self.log_synced: Callable[[Log], None] | None = None
-        """called for each log where a sync that appends waited for is done"""
+        self._listeners: list[LogListener] = []
+        self._rivals: list[Log] = []
         self._directory_failed = directory_failed
         self._tasks = PeriodicTasks(runtime.clock)
         self._stopped = self._checkpoint_due = False
+
+    def subscribe(self, listener: LogListener) -> None:
+        self._listeners.append(listener)
 
     def get(self, topic_partition: TopicPartition) -> Log | None:
         """The log, offline or not; None when there is none."""
@@ -83,7 +109,7 @@ class LogManager:
     def _logs_in(self, directory: LogDirectory) -> list[Log]:
         return [
             log
-            for log in self.logs.values()
+            for log in (*self.logs.values(), *self._rivals)
             if log.failed is None and posixpath.dirname(log.directory) == directory.path
         ]
 
@@ -100,20 +126,20 @@ class LogManager:
     # -- start
 
     def start(
-        self, before_format: Mapping[str, Callable[[], None]] | None = None
+        self, cluster_id: str, before_format: Mapping[str, Callable[[], None]] | None = None
     ) -> Deferred[None]:
-        """Claims all directories (LogDirMismatch, CheckpointError raise at once) and loads their
-        logs; fires when all are loaded. `before_format`: as of `LogDirectory.claim`, by path;
-        these directories are claimed first.
+        """Claims all directories for this node of the cluster (LogDirMismatch, CheckpointError
+        raise at once) and loads their logs; fires when all are loaded. `before_format`: as of
+        `LogDirectory.claim`, by path; these directories are claimed first.
 
         Errbacks with LogDirFailure when no directory is left.
         """
         first = before_format or {}
         for directory in sorted(
-            self.directories.by_path.values(), key=lambda each: each.path not in first
+            self.directories.claimed(), key=lambda each: each.path not in first
         ):
             try:
-                directory.claim(self.config.node_id, self.cluster_id, first.get(directory.path))
+                directory.claim(self.config.node_id, cluster_id, first.get(directory.path))
             except OSError as error:
                 if is_out_of_descriptors(error):
                     raise
@@ -126,6 +152,8 @@ class LogManager:
         wall_ms, default = self.runtime.wall_ms(), topic_config(self.config, {})
 
         def finish(logs: list[Log] | None, error: BaseException | None) -> None:
+            # Short of descriptors is no fault of the disk: then the start fails, and no replica
+            # goes offline.
             if isinstance(error, OSError) and not is_out_of_descriptors(error):
                 self.directories.fail(directory.path, error)
             elif error is not None:
@@ -135,6 +163,8 @@ class LogManager:
                 for log in logs or ():
                     self._take(directory, log)
             except BrokerError as refusal:
+                # Two directories with one partition: which of them is right, only the operator
+                # knows.
                 loaded.errback(refusal)
                 return
             for path in directory.to_delete:
@@ -145,19 +175,38 @@ class LogManager:
         return loaded
 
     def _take(self, directory: LogDirectory, log: Log) -> None:
-        if log.topic_partition in self.logs:
-            other = self.logs[log.topic_partition].directory
+        other = self.logs.get(log.topic_partition)
+        if other is not None and (
+            log.topic_id == other.topic_id or None in (log.topic_id, other.topic_id)
+        ):
             raise BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{log.topic_partition} is in {other} and in {log.directory}",
+                f"{log.topic_partition} is in {other.directory} and in {log.directory}: move one "
+                "of them away",
             )
         delay = self.config.integer("log.segment.delete.delay.ms") / 1000
-        log.durability.disk = directory.disk
-        log.segments.remove_later = self.directories.remover(directory, delay)
-        log.truncated = self._was_truncated
-        log.failing = self._log_failed
-        log.synced = self._was_synced
-        self.logs[log.topic_partition] = log
+        log.attach(
+            directory.disk,
+            self.directories.remover(directory, delay),
+            truncated=self._was_truncated,
+            failing=self._log_failed,
+            synced=self._was_synced,
+        )
+        if other is None:
+            self.logs[log.topic_partition] = log
+        else:
+            self._rivals.append(log)
+
+    def settle_rivals(self, topic_id_of: Callable[[TopicPartition], bytes | None]) -> None:
+        """Two topics of one name, one of them deleted while its directory was away: the log with
+        the id that is given stays, the other is kept as `-stray`.
+        """
+        rivals, self._rivals = self._rivals, []
+        for log in rivals:
+            name = log.topic_partition
+            if name in self.logs and topic_id_of(name) == log.topic_id:
+                log, self.logs[name] = self.logs[name], log
+            self._set_log_aside(log, STRAY_SUFFIX)
 
     def _loaded(self, _: object) -> None:
         if not self.directories.online():
@@ -184,7 +233,7 @@ class LogManager:
             if topic_id is not None and log.topic_id is not None and topic_id != log.topic_id:
                 raise BrokerError(
                     ErrorCode.INCONSISTENT_TOPIC_ID,
-                    f"{topic_partition} is here with another topic id",
+                    f"the log of {topic_partition} has another topic id",
                 )
             if topic_id is not None and log.topic_id is None:
                 self._give_id(log, topic_id)
@@ -201,8 +250,9 @@ class LogManager:
         """The directory with this id, else the one with the fewest logs."""
         online = self.directories.online()
         if not online:
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "no log directory is left")
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "all log directories are offline")
         for directory in online:
+            # An id that is not here (its directory is gone) counts as none.
             if directory.directory_id == directory_id or len(online) == 1:
                 return directory
         counts = dict.fromkeys((directory.path for directory in online), 0)
@@ -219,6 +269,8 @@ class LogManager:
         topic_id: bytes | None,
         config: LogConfig,
     ) -> Log:
+        # An older log of that name may have left its rows: the new log's records would count as
+        # synced.
         directory.recovery_points.pop(topic_partition, None)
         directory.log_starts.pop(topic_partition, None)
         try:
@@ -230,16 +282,42 @@ class LogManager:
             raise LogDirFailure(directory.path, error) from error
         self._take(directory, log)
         directory.without_id.append(log)
+        # One job writes the ids of all that are made in this turn.
         if len(directory.without_id) == 1:
             self._submit_topic_ids(directory)
+        self._sync_names_soon(directory)
         return log
+
+    def _sync_names_soon(
+        self, directory: LogDirectory, seconds: float = _NAME_SYNC_SECONDS
+    ) -> None:
+        if not directory.is_name_sync_due:
+            directory.is_name_sync_due = True
+            self.directories.call_later(seconds, lambda: self._submit_name_sync(directory))
+
+    def _submit_name_sync(self, directory: LogDirectory) -> None:
+        directory.is_name_sync_due = False
+        self.directories.submit(
+            directory,
+            directory.sync_names,
+            lambda: self._submit_name_sync(directory),
+            lambda: self._sync_more_names(directory),
+        )
+
+    def _sync_more_names(self, directory: LogDirectory) -> None:
+        if directory.unsynced_names:
+            self._sync_names_soon(directory, 0)
 
     def _submit_topic_ids(self, directory: LogDirectory) -> None:
         self.directories.submit(
             directory,
             directory.write_topic_ids,
-            lambda: self._submit_topic_ids(directory),
+            lambda: self._write_topic_ids_again(directory),
         )
+
+    def _write_topic_ids_again(self, directory: LogDirectory) -> None:
+        self._submit_topic_ids(directory)
+        self._sync_names_soon(directory)  # the sync that was due may have been before this
 
     def _give_id(self, log: Log, topic_id: bytes) -> None:
         """Writes the id of a log that had none (made by an old broker)."""
@@ -261,8 +339,13 @@ class LogManager:
 
     def _set_aside(self, topic_partition: TopicPartition, suffix: str) -> None:
         log = self.logs.pop(topic_partition, None)
-        if log is None or log.failed is not None:
+        if log is not None:
+            self._set_log_aside(log, suffix)
+
+    def _set_log_aside(self, log: Log, suffix: str) -> None:
+        if log.failed is not None:
             return
+        topic_partition = log.topic_partition
         directory = self.directories.of(log)
         path = posixpath.join(
             directory.path,
@@ -270,14 +353,16 @@ class LogManager:
         )
         directory.recovery_points.pop(topic_partition, None)
         directory.log_starts.pop(topic_partition, None)
-        log.truncated = log.failing = log.synced = None
+        # Its late disk jobs must report nothing: a new log may have its name by then.
+        log.detach()
         try:
             log.rename_directory(path)
         except OSError as error:
             self.directories.fail(directory.path, error)
             return
         log.segments.close()
-        log.set_failed(FileNotFoundError(f"{topic_partition} was deleted"))
+        # A job or a read that still holds the log finds it failed, and creates no new file.
+        log.retire(FileNotFoundError(f"{topic_partition} was deleted"))
         self._checkpoint_soon()
         if suffix == DELETE_SUFFIX:
             self.directories.call_later(
@@ -323,7 +408,9 @@ class LogManager:
             self._checkpoint_recovery_points(directory)
 
     def _checkpoint_recovery_points(self, directory: LogDirectory) -> None:
-        offsets = {log.topic_partition: log.recovery_point for log in self._logs_in(directory)}
+        offsets = {
+            log.topic_partition: log.durability.recovery_point for log in self._logs_in(directory)
+        }
         self.directories.submit(
             directory,
             lambda: checkpoints.write_offsets(
@@ -350,8 +437,8 @@ class LogManager:
         self._checkpoint_recovery_points(self.directories.of(log))
 
     def _was_synced(self, log: Log) -> None:
-        if self.log_synced is not None:
-            self.log_synced(self.logs[log.topic_partition])
+        for listener in self._listeners:
+            listener.log_synced(log)
 
     def delete_old_segments(self) -> None:
         """Applies retention to every log."""
@@ -363,9 +450,13 @@ class LogManager:
                 except OutOfDescriptors:
                     pass  # it comes again
                 except LogDirFailure:
-                    _log.error("retention stopped on {log}", log=log.topic_partition)
-            if log.log_start_offset != before and self.log_start_moved is not None:
-                self.log_start_moved(log)
+                    _logger.error(
+                        "retention of {log} failed: its log directory is offline",
+                        log=log.topic_partition,
+                    )
+            if log.log_start_offset != before:
+                for listener in self._listeners:
+                    listener.log_start_moved(log)
 
     def expire_producers(self) -> None:
         for log in self:
@@ -393,21 +484,21 @@ class LogManager:
             return succeed(None)
         self._stopped = True
         self._tasks.stop()
+        # What was to be removed later stays: the next start finds it by its name.
         self.directories.cancel_delayed()
-        waiting = [
-            self._close(directory, broker_epoch) for directory in self.directories.by_path.values()
-        ]
+        waiting = [self._close(directory, broker_epoch) for directory in self.directories.claimed()]
         return gather(waiting).addCallback(self._all_closed)
 
     def _close(self, directory: LogDirectory, broker_epoch: int | None) -> Deferred[None]:
         closed: Deferred[None] = Deferred()
         logs = self._logs_in(directory)
+        # Written after `finish`'s jobs: by then all of each log is synced.
         points = {log.topic_partition: log.log_end_offset for log in logs}
         starts = _log_starts(logs)
 
         def done(_: None, error: BaseException | None) -> None:
             if error is not None:
-                _log.error(
+                _logger.error(
                     "log directory {path} did not close cleanly: {error!r}",
                     path=directory.path,
                     error=error,
@@ -430,20 +521,23 @@ class LogManager:
             checkpoints.write_offsets(
                 self.runtime.files, directory.path, checkpoints.LOG_START_OFFSET, starts
             )
+            # Last: the file says that everything before it is on the disk.
             directory.write_clean_shutdown(
                 directory.previous_broker_epoch if broker_epoch is None else broker_epoch
             )
 
         if directory.failed is None and directory.loaded:
             directory.disk.submit(job, done)
+        elif directory is self.directories.metadata_alone:
+            directory.disk.submit(lambda: None, done)  # behind the last sync of the metadata
         else:
             done(None, directory.failed)  # nothing is written to what is perhaps another process's
         return closed
 
     def _all_closed(self, _: object) -> None:
         self.logs.clear()
-        for directory in self.directories.by_path.values():
-            directory.disk.stop()
+        for directory in self.directories.claimed():
+            directory.stop_workers()
 
 
 async def _all(waiting: list[Deferred[None]]) -> None:

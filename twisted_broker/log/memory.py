@@ -61,6 +61,12 @@ class MemoryFile:
         buffer[: len(found)] = found
         return len(found)
 
+    def is_resident(self, position: int, length: int) -> bool:
+        return True
+
+    def read_resident(self, position: int, length: int) -> bytes | None:
+        return self.read_at(position, length) if self.is_resident(position, length) else None
+
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
         self._check_writable()
         data, start = self.node.data, position

@@ -46,7 +46,7 @@ def check_append(
     if producers.rebuilt is not None:
         raise BrokerError(
             ErrorCode.LEADER_NOT_AVAILABLE,
-            "the producers of this log are being found again after a truncation",
+            "the producer state of this log is being rebuilt after a truncation",
         )
     entry = producers.producers.get(producer_id)
     if attributes & CONTROL_FLAG:
@@ -57,6 +57,8 @@ def check_append(
     from_client = origin == _CLIENT
     if from_client:
         if entry is not None:
+            # Before all other checks: a producer that sends again because it lost the answer must
+            # get that answer.
             duplicate = entry.duplicate_of(epoch, sequence, next_sequence(sequence, delta))
             if duplicate is not None:
                 return duplicate
@@ -90,6 +92,7 @@ def _check_epoch(entry: ProducerEntry, producer_epoch: int) -> None:
 
 
 def _check_sequence(entry: ProducerEntry, producer_epoch: int, base_sequence: int) -> None:
+    # A new epoch begins at 0.
     if producer_epoch != entry.producer_epoch:
         expected = 0
     else:

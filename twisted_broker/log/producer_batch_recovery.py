@@ -45,7 +45,9 @@ from twisted_broker.wire.records import (
     read_batch_header,
 )
 
+# Bounds the work for one producer on the reactor's thread.
 MOST_HEADERS = 256
+# Up to here one read costs less than a read for each header.
 _READ_WHOLE_BYTES = 1 << 16
 _MAX_SEQUENCE = 2**31 - 1
 
@@ -67,6 +69,7 @@ def recover_producer_batches(
                     if not wanted:
                         return
     except CorruptRecordError:
+        # What is not found is only a duplicate that will be refused as out of order.
         return
 
 

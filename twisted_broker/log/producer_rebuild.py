@@ -4,7 +4,7 @@ Owns `ProducerRebuild`: in one go (loading, and where little is to be read), or 
 truncation.
 
     complete --after_truncation, much to read--> in slices --log end reached--> complete
-    in slices --after_truncation--> in slices, begun anew, or complete
+    in slices --after_truncation--> in slices, started again, or complete
     in slices --all is truncated--> complete (nothing is left to know)
     in slices --EMFILE--> waiting --a producer is refused--> in slices
 
@@ -47,6 +47,7 @@ from twisted_broker.wire.batch_fields import (
     PRODUCER_EPOCH,
     PRODUCER_ID,
 )
+from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.records import (
     CONTROL_FLAG,
     LOG_OVERHEAD,
@@ -103,6 +104,10 @@ class ProducerRebuild:
         self._position = 0
         self._filled = 0  # up to there the transaction indexes are complete, while in slices
         self._ready = self._running = False
+
+    def detach(self, refusal: BrokerError) -> None:
+        """The log is gone: nobody hears of a failure any more."""
+        self._fail = lambda error: refusal
 
     def after_load(self, wall_ms: int, recovered: frozenset[int] = frozenset()) -> None:
         """Newest snapshot, the batches since, and those before that may be sent again. OSError.

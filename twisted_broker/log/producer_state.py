@@ -38,6 +38,7 @@ SUFFIX = ".snapshot"
 
 
 def snapshot_name(offset: int) -> str:
+    """Of the file with the producers as of `offset`."""
     return f"{offset:020d}{SUFFIX}"
 
 

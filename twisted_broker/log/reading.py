@@ -29,7 +29,7 @@ def read_segments(
 ) -> FetchDataInfo:
     """Batches from the one that holds `offset` on, up to `upto`, about `max_bytes` of one segment.
 
-    With `min_one_message` a first batch beyond `max_bytes` comes whole; else it is cut short
+    With `min_one_message` a first batch beyond `max_bytes` comes whole; else it is truncated
     (`first_entry_incomplete`). The slice must be released. OSError, BrokerError CORRUPT_MESSAGE.
     """
     if offset >= upto.offset:

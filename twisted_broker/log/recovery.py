@@ -18,7 +18,6 @@ Source: Kafka's `LogLoader`; RL 3.6, RELIABILITY 6. Not here: which stop was cle
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable
 
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import IRandom, TopicPartition
@@ -52,7 +51,7 @@ def new_log(
     listed or opened twice here.
     """
     pool.files.make_directories(directory)
-    log = Log(pool, directory, topic_partition, topic_id, config, None, random)
+    log = Log(pool, directory, topic_partition, topic_id, config, random)
     log.durability.name_is_durable = False
     log.segments.create(0, wall_ms)
     log.set_high_watermark(0)
@@ -70,7 +69,6 @@ def load_log(
     recovery_point: int = 0,
     clean: bool = False,
     wall_ms: int = 0,
-    remove_later: Callable[[list[str]], None] | None = None,
     random: IRandom | None = None,
     sync: bool = True,
 ) -> Log:
@@ -88,7 +86,7 @@ def load_log(
             files.sync_directory(posixpath.dirname(directory))
     clean_up_after_crash(files, directory)
     topic_id = _resolve_topic_id(pool, directory, topic_id, sync)
-    log = Log(pool, directory, topic_partition, topic_id, config, remove_later, random)
+    log = Log(pool, directory, topic_partition, topic_id, config, random)
     epochs_lost = not _load_epochs(log)
     recovered = _load_segments(log, recovery_point, clean, log_start_offset, wall_ms)
     _set_offsets(log, log_start_offset, recovery_point, wall_ms)
@@ -105,6 +103,7 @@ def _resolve_topic_id(
     try:
         found = checkpoints.read_partition_metadata(pool.files, directory)
     except CheckpointError:
+        # Damaged: the id comes from the metadata, and is written again below.
         found = None
     if found is None and topic_id is not None:
         checkpoints.write_partition_metadata(pool.files, directory, topic_id, sync)
@@ -123,8 +122,10 @@ def _load_epochs(log: Log) -> bool:
     try:
         entries = checkpoints.read_epochs(log.pool.files, path)
     except CheckpointError:
+        # Damaged or lost: `_finish_epochs` finds the epochs in the batches.
         entries = []
-    log.leader_epochs.changed = None
+    # Loading must not write: until it has ended the checkpoint may be the better source.
+    log.leader_epochs.hold_changes()
     for epoch, start_offset in entries:
         log.leader_epochs.assign(epoch, start_offset)
     return bool(entries)
@@ -155,11 +156,14 @@ def _load_segments(
         if unchecked or not segment.has_indexes():
             if unchecked and not scanned:
                 scanned = True
+                # From the first unchecked segment on the batches say which epochs there are, the
+                # checkpoint may be ahead of them.
                 log.leader_epochs.truncate_from_end(base)
             truncated = recover_segment(log, segment)
             recovered.add(base)
         elif row + 1 == len(bases) and not _opens(log, segment):
             recovered.add(base)
+        # What is above a truncation would be behind a hole.
         if truncated and unchecked:
             _delete_from(log, bases[row + 1 :], wall_ms)
             break
@@ -187,7 +191,7 @@ def _delete_from(log: Log, bases: list[int], wall_ms: int) -> None:
 
 
 def recover_segment(log: Log, segment: LogSegment) -> int:
-    """Checks every batch, makes the indexes and epochs anew, truncates at the first bad byte;
+    """Checks every batch, rebuilds indexes and epochs, truncates at the first bad byte;
     returns the bytes dropped. OSError.
     """
     file = segment.log.open()
@@ -221,6 +225,7 @@ def recover_segment(log: Log, segment: LogSegment) -> int:
 def _set_offsets(log: Log, log_start_offset: int, recovery_point: int, wall_ms: int) -> None:
     active = log.segments.active
     end = active.next_offset()
+    # The log start was checkpointed, the records up to it were lost: nothing of the log is left.
     if end < log_start_offset:
         log.segments.remove_all()
         active = log.segments.create(log_start_offset, wall_ms)
@@ -244,7 +249,7 @@ def _finish_epochs(log: Log, lost: bool) -> None:
     path = posixpath.join(log.directory, checkpoints.LEADER_EPOCH)
     if checkpoints.read_whole(log.pool.files, path) != content:
         checkpoints.write_aside(log.pool.files, path, content, sync=len(cache) > 0)
-    cache.changed = log.durability.write_leader_epochs
+    cache.pass_changes()
 
 
 def _load_producers(log: Log, recovered: frozenset[int], wall_ms: int) -> None:
@@ -254,6 +259,7 @@ def _load_producers(log: Log, recovered: frozenset[int], wall_ms: int) -> None:
     producers.remove_strays(set(log.segments.bases()))
     if recovered:
         for offset in sorted(producers.snapshots):
+            # It may count batches that the repair has dropped.
             if offset > min(recovered):
                 producers.remove_snapshot(offset)
     producers.map_end_offset = -1

@@ -91,10 +91,12 @@ def _delete_while(log: Log, is_old: _Old, wall_ms: int) -> int:
     found = _deletable(log, is_old)
     if not found:
         return 0
+    # A log always has an active segment.
     if len(found) == len(log.segments):
         log.roll(wall_ms)
     kept = log.segments.at(len(found))
     assert kept is not None
+    # Before the files go: readers never find the log start in a segment that is not there.
     log.increment_log_start_offset(min(kept.base_offset, log.high_watermark))
     for segment in found:
         log.segments.remove_first()

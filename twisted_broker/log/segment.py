@@ -41,11 +41,13 @@ __all__ = ["FileSlice", "LogSegment", "OpenFiles", "SegmentFile", "SliceGone", "
 
 LOG, INDEX, TIME_INDEX, TXN_INDEX = ".log", ".index", ".timeindex", ".txnindex"
 DELETED, CLEANED, SWAP = ".deleted", ".cleaned", ".swap"
+# Batches: consumers at the tail and followers find their place without a read of the file.
 _TAIL_KEPT = 128
 _UNKNOWN_TIMESTAMP = -2
 
 
 def file_name(base_offset: int, suffix: str) -> str:
+    """`00000000000000000042.log`."""
     return f"{base_offset:020d}{suffix}"
 
 
@@ -105,6 +107,7 @@ class LogSegment:
     def create(self, preallocate_bytes: int = 0) -> None:
         """Makes the files, empty. OSError."""
         file = self.log.create()
+        # Left by a crash in the middle of a roll, or preallocated.
         if file.size():
             file.truncate(0)
         if preallocate_bytes:
@@ -153,8 +156,11 @@ class LogSegment:
                         header[MAX_TIMESTAMP],
                         header[BASE_OFFSET] + header[LAST_OFFSET_DELTA],
                     )
+                    # An entry of the time index is missing: after a truncation its last one is no
+                    # bound.
                     lags = lags or position <= indexed
         except CorruptRecordError:
+            # Damage ends the walk: only what can be read counts.
             pass
         self._time_index_lags = lags
         self._found_timestamps(timestamp, offset)
@@ -187,6 +193,7 @@ class LogSegment:
                         header[BASE_OFFSET] + header[LAST_OFFSET_DELTA],
                     )
         except CorruptRecordError:
+            # As above.
             pass
         self._found_timestamps(timestamp, largest_at)
 
@@ -221,6 +228,8 @@ class LogSegment:
         self.size = position + size_in_bytes
         lasts = self._tail_lasts
         if len(lasts) >= 2 * _TAIL_KEPT:
+            # Half at a time: each append shifting the whole list would cost more than the list
+            # saves.
             del lasts[:_TAIL_KEPT]
             del self._tail_positions[:_TAIL_KEPT]
         lasts.append(last_offset)
@@ -239,23 +248,28 @@ class LogSegment:
             )
         return self._first_timestamp
 
-    def become_inactive(self) -> None:
-        """Completes and trims the indexes of a segment that is written no more. OSError."""
+    def become_inactive(self) -> bool:
+        """Completes and trims the indexes of a segment that is written no more; whether a
+        preallocated tail of the records went, which a sync before this one does not cover. OSError.
+        """
         if self.max_timestamp >= 0:
             self.time_index.append(
                 self.max_timestamp, self.offset_of_max_timestamp, even_if_full=True
             )
-        self.trim()
+        trimmed = self.trim()
         self.offset_index.unload()
         self.time_index.unload()
         self._tail_lasts, self._tail_positions = [], []
+        return trimmed
 
-    def trim(self) -> None:
-        """Truncates preallocated tails. OSError."""
+    def trim(self) -> bool:
+        """Truncates preallocated tails; whether the records had one. OSError."""
         self.offset_index.trim()
         self.time_index.trim()
-        if self.log.open().size() > self.size:
-            self.log.open().truncate(self.size)
+        if self.log.open().size() <= self.size:
+            return False
+        self.log.open().truncate(self.size)
+        return True
 
     # -- finding
 
@@ -276,6 +290,8 @@ class LogSegment:
         try:
             return self._scan_from(self.offset_index.lookup(offset), offset)
         except CorruptRecordError:
+            # The entry of the index pointed into a batch, or the file is damaged: the walk from the
+            # start tells which.
             return self._scan_from(0, offset)
 
     def _scan_from(self, position: int, offset: int) -> BatchPlace | None:
@@ -363,6 +379,7 @@ class LogSegment:
         OSError.
         """
         place = self.locate(offset)
+        # Indexes before the file: an entry must never point behind the end.
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         self.txn_index.truncate_to(offset)
@@ -387,7 +404,7 @@ class LogSegment:
         return self.log, self.offset_index.file, self.time_index.file, self.txn_index.file
 
     def own_files(self) -> tuple[SegmentFile, ...]:
-        """Those that cannot be made anew from others."""
+        """Those that cannot be rebuilt from others."""
         return self.log, self.txn_index.file
 
     def close(self) -> None:

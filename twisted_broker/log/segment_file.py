@@ -1,10 +1,10 @@
 """Open files of the logs, few at a time, and slices of them that outlive what happens to the log.
 
 Owns `OpenFiles` (how many stay open), `SegmentFile` (one file, open or not) and `FileSlice` (bytes
-to be sent later).
+to be sent later, and whether sending them would wait for a disk).
 
 1. A referenced file is never closed; others are, oldest unused first, when more than `capacity` are
-   open.
+   open. Opening one looks at a few of them only: a fetch may reference thousands.
 2. A slice's bytes are those at its creation, or `SliceGone`: a truncation raises the file's
    generation.
 3. A file that is removed or closed while referenced stays readable until the last reference goes.
@@ -16,9 +16,13 @@ Source: docs/ARCHITECTURE.md 3 (slices), a bounded LRU of open files. Not here: 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
-from twisted_broker.interfaces import IFile, IFileSystem
+from twisted_broker.interfaces import Buffer, IDiskWorker, IFile, IFileSystem
 from twisted_broker.log.errors import is_out_of_descriptors
+
+_LOAD_BYTES = 262144
+_MOST_TRIED = 64
 
 
 class SliceGone(Exception):
@@ -28,18 +32,23 @@ class SliceGone(Exception):
 class OpenFiles:
     """At most about `capacity` files open; more only while more are referenced.
 
-    It sinks below `wanted` where descriptors are short, and recovers.
+    It sinks below `wanted` where descriptors are short, and recovers. `reader` reads what the
+    system does not hold in memory; None: it is read where it is needed.
     """
 
-    __slots__ = ("_open", "capacity", "files", "wanted")
+    __slots__ = ("_open", "capacity", "files", "reader", "wanted")
 
-    def __init__(self, files: IFileSystem, capacity: int = 512) -> None:
+    def __init__(
+        self, files: IFileSystem, capacity: int = 512, reader: IDiskWorker | None = None
+    ) -> None:
         self.files, self.capacity, self.wanted = files, capacity, capacity
+        self.reader = reader
         self._open: deque[SegmentFile] = deque()
 
     def add(self, file: SegmentFile) -> None:
         if len(self._open) >= self.capacity:
-            self._evict()
+            self._evict(_MOST_TRIED)
+            # Grows back one by one after a shortage halved it: descriptors may be free again.
             self.capacity += self.capacity < self.wanted
         self._open.append(file)
 
@@ -50,11 +59,15 @@ class OpenFiles:
     def __len__(self) -> int:
         return len(self._open)
 
-    def _evict(self) -> None:
-        """Second chance: one round forgives recent use, the next one closes."""
+    def _evict(self, most: int | None = None) -> None:
+        """Second chance: one round forgives recent use, the next one closes. `most`: how many are
+        tried; what is too much then goes with the next ones.
+        """
         waiting = self._open
-        for _ in range(2 * len(waiting)):
+        tries = 2 * len(waiting)
+        for _ in range(tries if most is None else min(tries, most)):
             file = waiting.popleft()
+            # A slice that waits to be sent needs its descriptor.
             if file.references == 0 and not file.recently_used:
                 file.shut()
                 if len(waiting) < self.capacity:
@@ -102,6 +115,7 @@ class SegmentFile:
         except OSError as error:
             if not is_out_of_descriptors(error):
                 raise
+            # The pool shrinks: a segment can be opened again, a client's connection cannot.
             self.pool.capacity = max(8, len(self.pool) // 2)
             self.pool._evict()
             file = self.pool.files.open(self.path, create=create)
@@ -125,6 +139,27 @@ class SegmentFile:
         assert self.references >= 0, self.path
         if self._close_when_released and self.references == 0:
             self.close()
+
+    def load(
+        self, position: int, length: int, done: Callable[[BaseException | None], None]
+    ) -> None:
+        """Has these bytes read away from the reactor, so that the system holds them in memory;
+        then `done(error)`. The file stays open so long.
+        """
+        reader, file = self.pool.reader, self.open()
+        assert reader is not None
+        self.references += 1
+
+        def job() -> None:
+            at, end = position, position + length
+            while at < end and (count := len(file.read_at(at, min(_LOAD_BYTES, end - at)))):
+                at += count
+
+        def loaded(_: None, error: BaseException | None) -> None:
+            self.release()
+            done(error)
+
+        reader.submit(job, loaded)
 
     def truncate(self, size: int) -> None:
         """Truncates the file; every slice of it is gone (`SliceGone`)."""
@@ -200,6 +235,26 @@ class FileSlice:
         if len(data) != self.length:
             raise SliceGone(self.file.path)
         return data
+
+    def read_resident(self) -> Buffer | None:
+        """As `read`; None when that would wait for a disk, and somebody else can read."""
+        file = self.open_file()
+        if self.file.pool.reader is None:
+            return self.read()
+        return file.read_resident(self.position, self.length)
+
+    def is_resident(self, skip: int, length: int) -> bool:
+        """Whether `length` bytes from byte `skip` can be sent without waiting for a disk."""
+        return self.file.pool.reader is None or self.open_file().is_resident(
+            self.position + skip, length
+        )
+
+    def load(self, skip: int, length: int, done: Callable[[BaseException | None], None]) -> None:
+        """Has `length` bytes from byte `skip` brought into memory, and what a sequential reader
+        looks at next; then `done(error)`.
+        """
+        self.check()
+        self.file.load(self.position + skip, length + _LOAD_BYTES, done)
 
     def read_into(self, buffer: bytearray | memoryview, skip: int = 0) -> int:
         """Fills `buffer` from the slice's byte `skip`; returns the count. Raises SliceGone."""

@@ -27,7 +27,7 @@ _INT_MAX = 2**31 - 1
 
 
 class LogSegments:
-    """`remove_later(paths)` is called with renamed files, to be removed after
+    """Files of removed segments go at once; when the log is online (`attach`), after
     `file.delete.delay.ms`.
     """
 
@@ -36,12 +36,12 @@ class LogSegments:
         "_bases",
         "_end",
         "_random",
+        "_remove_later",
         "active",
         "config",
         "directory",
         "log_end_offset",
         "pool",
-        "remove_later",
     )
 
     def __init__(
@@ -49,20 +49,23 @@ class LogSegments:
         pool: OpenFiles,
         directory: str,
         config: LogConfig,
-        remove_later: Callable[[list[str]], None] | None,
         random: IRandom | None = None,
     ) -> None:
         self.pool, self.directory, self.config, self._random = pool, directory, config, random
-        self.remove_later = remove_later
+        self._remove_later: Callable[[list[str]], None] | None = None
         self._bases: list[int] = []
         self._all: list[LogSegment] = []
         self.active: LogSegment
         self.log_end_offset = 0
         self._end = LogOffsetMetadata(0)
 
+    def attach(self, remove_later: Callable[[list[str]], None]) -> None:
+        """`remove_later(paths)` takes renamed files from now on."""
+        self._remove_later = remove_later
+
     @property
     def log_end(self) -> LogOffsetMetadata:
-        """The log end with its place; followers of an idle log ask for it again and again, so it
+        """The log end with its place; followers of an idle log need it again and again, so it
         is made once for each end.
         """
         active, known = self.active, self._end
@@ -89,6 +92,7 @@ class LogSegments:
             if place is not None:
                 return LogOffsetMetadata(offset, segment.base_offset, place.position)
             row += 1
+        # Nothing is left from there on: compaction took it.
         return self.log_end
 
     def make(self, base_offset: int, wall_ms: int) -> LogSegment:
@@ -171,6 +175,7 @@ class LogSegments:
             or last_offset - active.base_offset > _INT_MAX
         ):
             return True
+        # An empty segment rolls for its size only: it has no age.
         if size == 0:
             return False
         if active.full:
@@ -188,8 +193,11 @@ class LogSegments:
 
         OSError.
         """
+        # From the top: after a crash in between, what is left is the beginning of the log without a
+        # hole.
         while self._bases and self._bases[-1] > offset:
             segment = self._all[-1]
+            # Slices that wait to be sent must not send bytes that the log no longer has.
             segment.log.generation += 1
             self._delete(segment)
             self._drop(len(self._all) - 1)
@@ -228,8 +236,8 @@ class LogSegments:
     def _delete(self, segment: LogSegment) -> None:
         paths = segment.mark_deleted()
         segment.close()
-        if self.remove_later is not None:
-            self.remove_later(paths)
+        if self._remove_later is not None:
+            self._remove_later(paths)
         else:
             for path in paths:
                 self.pool.files.remove(path)

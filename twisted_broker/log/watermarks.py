@@ -9,7 +9,7 @@ offset back.
    a follower.
 3. The last stable offset is the first unstable one below the high watermark: that of the oldest
    transaction that is open, or whose marker is not below the high watermark yet.
-4. A place is looked up once: followers of an idle log ask for it again and again.
+4. A place is looked up once: followers of an idle log need it again and again.
 
 Source: Kafka's `UnifiedLog` (`updateHighWatermarkMetadata`, `maybeIncrementFirstUnstableOffset`);
 RL 2.2, 3.3. Not here: who decides that the high watermark moves (`replication.partition`), the log

@@ -42,6 +42,7 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError, error_
 from twisted_broker.wire.header import RequestHeader, decode_response_header, encode_request_header
 from twisted_broker.wire.schema import decode, encode_parts
 
+# Bounds what a broken peer may announce, not memory: a frame is allocated as its bytes arrive.
 _FRAME_LIMIT = 256 << 20
 
 
@@ -73,6 +74,8 @@ class _ResponseProtocol(Protocol):
         self.owner = owner
         self.frames = FrameReader(_FRAME_LIMIT)
         self.received = 0
+        self._marks = owner._runtime.marks
+        self._answers = f"an answer from {owner.host}:{owner.port} to {owner.client_id}"
 
     def connectionMade(self) -> None:
         set_no_delay = getattr(self.transport, "setTcpNoDelay", None)
@@ -81,11 +84,13 @@ class _ResponseProtocol(Protocol):
 
     def dataReceived(self, data: bytes) -> None:
         self.received += len(data)
+        self._marks.what = self._answers
         try:
             self.frames.feed(data)
             while (frame := self.frames.next_frame()) is not None:
                 self.owner._frame_received(frame)
         except WireError:
+            # Nothing behind a malformed frame can be trusted: all requests in flight fail.
             self.owner._connection_lost(self, Failure())
             self.transport.abortConnection()  # type: ignore[union-attr]
 
@@ -218,6 +223,7 @@ class BrokerConnection:
     def disconnect(self) -> None:
         """Drops the connection; a later `send` makes a new one."""
         protocol, attempt = self._protocol, self._connecting
+        # Cancelling fires `_on_connect_failed`, which fails the waiters.
         if attempt is not None:
             attempt.cancel()
         if protocol is not None:
@@ -242,6 +248,7 @@ class BrokerConnection:
         if protocol is None:
             waiting.answer.errback(Failure(ConnectionLost("lost before the request was sent")))
             return
+        # Before the write: over a connection in memory the answer may come within it.
         self._in_flight.append(waiting)
         waiting.timer = self._runtime.clock.callLater(
             timeout_ms / 1000, self._timed_out, protocol, waiting, timeout_ms
@@ -308,10 +315,12 @@ class BrokerConnection:
         protocol.transport.abortConnection()  # type: ignore[union-attr]
 
     def _connection_lost(self, protocol: _ResponseProtocol, reason: Failure) -> None:
+        # A late event of an earlier connection must not fail the requests of this one.
         if protocol is not self._protocol:
             return
         self._protocol = None
         self.api_versions = {}
+        # An aborted connection is a lost one for whoever waits.
         if isinstance(reason.value, ConnectionClosed) and not isinstance(
             reason.value, ConnectionDone
         ):

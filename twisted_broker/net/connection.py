@@ -35,12 +35,14 @@ from twisted_broker.net.send_queue import SendQueue
 from twisted_broker.security.principal import ANONYMOUS
 from twisted_broker.wire.errors import WireError
 
+# Enough for a producer with many requests in flight; each one that waits holds an answer here.
 PIPELINED = 32
 PIPELINED_BYTES = 8 << 20
 _PRODUCE = b"\0\0"
+# Shorter frames are not counted (`RequestBytes`, invariant 2): `FrameReader` uses the same bound.
 _LONG = 32768
 
-_log = Logger(namespace="replog.net")
+_logger = Logger(namespace="replog.net")
 
 Answer = bytes | list[Any] | None
 
@@ -114,7 +116,7 @@ class KafkaConnection(Protocol):
         self.active = True
         self.idle_rounds = 0
         self.has_requested = self.hung_up = False
-        self.frames = FrameReader(listener.frame_limit, ask=self._allocate_long)
+        self.frames = FrameReader(listener.frame_limit, may_receive=self._allocate_long)
         self.output: SendQueue = None  # type: ignore[assignment]
         self.closing = False
         self.held_since = 0.0
@@ -184,6 +186,8 @@ class KafkaConnection(Protocol):
                 self.held_since = 0.0
             else:
                 self._held = None
+            # Held outside of `frames`: the frame was taken already, and goes first when its turn
+            # comes.
             if self._pending and not self._may_start(frame):
                 self._held = frame
                 self.held_since = self.held_since or self.listener.runtime.clock.seconds()
@@ -255,6 +259,7 @@ class KafkaConnection(Protocol):
         pending = self._pending
         while pending and pending[0].done:
             response = pending.popleft()
+            # Released before the answer is sent: sending may call back into `serve`.
             self._in_progress_bytes -= response.size
             if response.granted:
                 self.listener.request_bytes.release(response.granted)
@@ -297,6 +302,8 @@ class KafkaConnection(Protocol):
     def peer_hung_up(self) -> None:
         """The peer sends no more, and is not read from: a request waits behind one in progress."""
         self.hung_up = True
+        # The last one is the barrier, and only Produce requests stand before a Produce: one look
+        # says whether something is being changed.
         if self._pending and self._pending[-1].only_reads:
             self.close()
 
@@ -305,8 +312,8 @@ class KafkaConnection(Protocol):
         announced.
         """
         if not self.closing:
-            _log.warn(
-                "{client} is disconnected: {reason}",
+            _logger.warn(
+                "closing the connection of {client}: {reason}",
                 client=self.client_host,
                 reason=one_line(reason),
             )
@@ -322,6 +329,7 @@ class KafkaConnection(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.closing = True
         self.output.close()
+        self.frames.close()
         self.listener.closed(self)
         # Released once, here: `abandon` below must find nothing allocated.
         granted, self._starting, self.arriving_bytes = self._allocated_bytes(), 0, 0

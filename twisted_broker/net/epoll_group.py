@@ -5,7 +5,8 @@ no turn of the reactor (and no logging context), and one turn serves several rou
 
 1. A connection's events go to the connection's own `doRead` and `doWrite`, in the order in which
    epoll gives them.
-2. A turn ends after `_TURN_SECONDS` at the latest: timers and other readers never starve.
+2. A turn ends with the poll in which `_TURN_SECONDS` are over, of `_MOST_EVENTS` at most: timers
+   and other readers never starve, nor do connections.
 3. After the last event it polls for `_SPIN_SECONDS` more before the reactor may sleep: when the
    next request of a waiting client comes within that time, nobody has to be woken. Without an event
    it does not spin.
@@ -29,8 +30,17 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from twisted_broker.reactor_watch import ReactorWatch
+
+# About the time in which a waiting client answers on loopback; waking a sleeping process takes
+# longer.
 _SPIN_SECONDS = 0.00003
+# Well below the 10 ms that anything may hold the reactor for.
 _TURN_SECONDS = 0.002
+_MOST_EVENTS = 64
+"""Of one poll. The system gives those that it gave last at the end of the next ones, so a turn that
+ends after some of a thousand goes on with the others.
+"""
 _HANG_UP = getattr(select, "EPOLLRDHUP", 0x2000)
 _HANG_UP_REPORTED = 1 << 40
 """Only in our own masks, never in epoll's: the hang-up was reported. So no mask is ever 0."""
@@ -38,7 +48,7 @@ _DONE = Failure(ConnectionDone())
 _LOST = Failure(ConnectionLost())
 
 
-_log = Logger(namespace="replog.net")
+_logger = Logger(namespace="replog.net")
 
 
 @implementer(IReadDescriptor)
@@ -47,8 +57,9 @@ class EpollGroup:
     and the rest of the real one.
     """
 
-    def __init__(self, reactor: Any) -> None:
+    def __init__(self, reactor: Any, watch: ReactorWatch | None = None) -> None:
         self._reactor = reactor
+        self._watch = watch or ReactorWatch(0)
         self._epoll = select.epoll()
         self._masks: dict[int, int] = {}
         self._transports: dict[int, Any] = {}
@@ -101,9 +112,9 @@ class EpollGroup:
             # request waits would be noticed only when its answer is sent.
             mask |= _HANG_UP
             self._epoll.register(descriptor, mask)
-        # Unregistered only when the connection ends: reading is stopped and started again often,
-        # and modifying an entry costs less than a new one.
         elif not transport.connected and not mask & (select.EPOLLIN | select.EPOLLOUT):
+            # Unregistered only when the connection ends: reading is stopped and started again
+            # often, and modifying an entry costs less than a new one.
             self._epoll.unregister(descriptor)
             del self._masks[descriptor], self._transports[descriptor]
             return
@@ -114,17 +125,20 @@ class EpollGroup:
         self._masks[descriptor] = mask
 
     def doRead(self) -> None:
-        poll, serve = self._epoll.poll, self._serve
+        poll, serve, notable = self._epoll.poll, self._serve, self._watch.notable
         started = last = perf_counter()
         while True:
-            events = poll(0)
+            events = poll(0, _MOST_EVENTS)
             now = perf_counter()
             if events:
                 for descriptor, event in events:
                     serve(descriptor, event)
+                    last = perf_counter()
+                    if last - now >= notable:
+                        self._watch.piece(last - now)
+                    now = last
                 if now - started > _TURN_SECONDS:
                     return
-                last = perf_counter()
             elif now - last > _SPIN_SECONDS:
                 return
 
@@ -135,6 +149,8 @@ class EpollGroup:
         try:
             why = None
             if event & select.EPOLLIN:
+                # Reading first, also when the peer has hung up: its last requests may lie in the
+                # socket.
                 why = transport.doRead()
             elif event & (select.EPOLLHUP | select.EPOLLERR):
                 why = _LOST.value
@@ -150,11 +166,12 @@ class EpollGroup:
             ):
                 why = transport.doWrite()
         except Exception:
-            _log.failure("a connection failed")
+            _logger.failure("serving a connection failed; it is closed")
             why = _LOST.value
         if why is not None:
             self._drop(transport, _DONE if isinstance(why, ConnectionDone) else _LOST)
 
     def _drop(self, transport: Any, reason: Failure) -> None:
+        # Twisted deletes `socket` when a connection is lost: it must not be lost twice.
         if hasattr(transport, "socket"):
             transport.connectionLost(reason)

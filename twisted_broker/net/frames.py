@@ -23,8 +23,11 @@ from struct import Struct
 from twisted_broker.wire.errors import WireError
 
 _LENGTH = Struct(">i")
+# From here on a copy costs more than a second system call.
 _DIRECT = 32768
+# A connection that once sent a large frame must not claim that much for each later one.
 _REMEMBERED = 2 << 20
+# Larger buffers are rare and would push many usual ones out of the pool.
 _POOLED = 4 << 20
 POOL_BYTES = 16 << 20
 
@@ -63,15 +66,16 @@ _POOL = BufferPool()
 class FrameReader:
     """Feed it bytes, take frames. `limit` (bytes) may be raised after authentication.
 
-    `ask(size)`: whether a long frame may come in now; until then (`waits`) there is no next one.
+    `may_receive(size)`: whether a long frame may come in now; until then (`waits`) there is no next
+    one.
     """
 
     __slots__ = (
-        "_ask",
         "_buffer",
         "_completed",
         "_data",
         "_filled",
+        "_may_receive",
         "_offset",
         "_pool",
         "_size",
@@ -81,10 +85,10 @@ class FrameReader:
     )
 
     def __init__(
-        self, limit: int, pool: BufferPool = _POOL, ask: Callable[[int], bool] | None = None
+        self, limit: int, pool: BufferPool = _POOL, may_receive: Callable[[int], bool] | None = None
     ) -> None:
         self.limit = limit
-        self._ask = ask
+        self._may_receive = may_receive
         self.waits = False
         self._pool = pool
         self._used: bytearray | None = None
@@ -122,9 +126,14 @@ class FrameReader:
         """
         if self._filled < _DIRECT or self._filled == self._size or self._offset < len(self._data):
             return None
+        # Never more than has arrived: a length alone allocates nothing.
         self._reserve(min(self._size - self._filled, self._filled))
         assert self._buffer is not None
         return memoryview(self._buffer)[self._filled : min(self._size, len(self._buffer))]
+
+    def close(self) -> None:
+        """No frame is taken any more."""
+        self._may_receive = None
 
     def filled(self, count: int) -> None:
         """`count` bytes were written into `space()`."""
@@ -154,7 +163,8 @@ class FrameReader:
             self._data, self._offset = b"", 0
         else:
             self._offset = start + size
-        self._check(size)
+        if size > self.limit:
+            self._check(size)
         return data[start : start + size]
 
     def _check(self, size: int) -> None:
@@ -163,7 +173,7 @@ class FrameReader:
 
     def _begin_long(self, size: int) -> None:
         self._check(size)
-        if self._ask is not None and size > _DIRECT and not self._ask(size):
+        if self._may_receive is not None and size > _DIRECT and not self._may_receive(size):
             self.waits = True
             return
         rest = self._data[self._offset + 4 :]
@@ -192,6 +202,7 @@ class FrameReader:
 def _unseen(buffer: bytearray) -> bool:
     """Whether no `memoryview` of the buffer is alive: only then can its size change."""
     try:
+        # A bytearray that has an exported view refuses to change its size.
         buffer.append(0)
         buffer.pop()
     except BufferError:

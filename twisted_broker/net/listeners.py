@@ -34,6 +34,13 @@ _ENTRY = re.compile(
 _META_ADDRESSES = ("0.0.0.0", "::")
 
 
+class ListenerName(NamedTuple):
+    """Which listener a request came in on: known before the port is open."""
+
+    name: str
+    is_controller: bool = False
+
+
 class Listener(NamedTuple):
     """An open listener. `host` and `port` are the advertised ones."""
 
@@ -48,7 +55,7 @@ class Listener(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class EndPoint(NamedTuple):
+class ConfiguredListener(NamedTuple):
     """`NAME://HOST:PORT`; an empty host is every address of the machine."""
 
     name: str
@@ -60,9 +67,9 @@ class EndPoint(NamedTuple):
         return f"{self.name}://{host}:{self.port}"
 
 
-def parse_endpoints(setting: str, entries: Sequence[str]) -> list[EndPoint]:
+def parse_endpoints(setting: str, entries: Sequence[str]) -> list[ConfiguredListener]:
     """Raises ConfigError."""
-    found: list[EndPoint] = []
+    found: list[ConfiguredListener] = []
     for entry in entries:
         match = _ENTRY.match(entry)
         if match is None or int(match["port"]) > 65535:
@@ -70,16 +77,16 @@ def parse_endpoints(setting: str, entries: Sequence[str]) -> list[EndPoint]:
         name = match["name"].upper()
         if any(each.name == name for each in found):
             raise ConfigError(setting, entry, f"each name once, {name} is there twice")
-        found.append(EndPoint(name, match["six"] or match["host"], int(match["port"])))
+        found.append(ConfiguredListener(name, match["six"] or match["host"], int(match["port"])))
     return found
 
 
 class ListenerPlan(NamedTuple):
     """What is to be listened on. `inter_broker` is the name by which other brokers come."""
 
-    broker: list[EndPoint]
-    controller: list[EndPoint]
-    advertised: dict[str, EndPoint]
+    broker: list[ConfiguredListener]
+    controller: list[ConfiguredListener]
+    advertised: dict[str, ConfiguredListener]
     inter_broker: str
 
 
@@ -116,7 +123,7 @@ def plan_listeners(config: BrokerConfig) -> ListenerPlan:
     )
 
 
-def _check_protocols(config: BrokerConfig, endpoints: Sequence[EndPoint]) -> None:
+def _check_protocols(config: BrokerConfig, endpoints: Sequence[ConfiguredListener]) -> None:
     pairs = [
         pair.partition(":")
         for pair in (config.text("listener.security.protocol.map") or "").split(",")
@@ -125,13 +132,15 @@ def _check_protocols(config: BrokerConfig, endpoints: Sequence[EndPoint]) -> Non
     for each in endpoints:
         if protocols.get(each.name, each.name) not in ("PLAINTEXT", "CONTROLLER"):
             raise ConfigError(
-                "listeners", str(each), "PLAINTEXT listeners: TLS and SASL are not served yet"
+                "listeners", str(each), "PLAINTEXT listeners: TLS and SASL are not supported yet"
             )
 
 
 def _advertised(
-    config: BrokerConfig, broker: Sequence[EndPoint], controller: Sequence[EndPoint]
-) -> dict[str, EndPoint]:
+    config: BrokerConfig,
+    broker: Sequence[ConfiguredListener],
+    controller: Sequence[ConfiguredListener],
+) -> dict[str, ConfiguredListener]:
     entries = config.names("advertised.listeners")
     advertised = {
         each.name: each
@@ -162,7 +171,9 @@ class CannotBind(CannotListenError):
     `str()` is one line: setting, value, why, and the remedy.
     """
 
-    def __init__(self, endpoint: EndPoint, error: CannotListenError, is_controller: bool) -> None:
+    def __init__(
+        self, endpoint: ConfiguredListener, error: CannotListenError, is_controller: bool
+    ) -> None:
         super().__init__(error.interface, error.port, error.socketError)  # type: ignore[no-untyped-call]
         self.endpoint, self._is_controller = endpoint, is_controller
 
@@ -189,14 +200,14 @@ class OpenListeners:
 
     async def open(
         self,
-        endpoint: EndPoint,
+        endpoint: ConfiguredListener,
         factory: Any,
-        advertised: EndPoint,
+        advertised: ConfiguredListener,
         is_controller: bool,
-        let_in: bool = True,
+        start_accepting: bool = True,
     ) -> Listener:
-        """Listens; gives the advertised listener. `let_in` False: clients connect,
-        and wait until `let_in()`.
+        """Listens; gives the advertised listener. `start_accepting` False: clients connect,
+        and wait until `start_accepting()`.
 
         Fails with `CannotBind`.
         """
@@ -214,11 +225,11 @@ class OpenListeners:
             is_controller,
         )
         self._ports.append((listener, port))
-        if not let_in and hasattr(port, "stopReading"):
+        if not start_accepting and hasattr(port, "stopReading"):
             port.stopReading()
         return listener
 
-    def let_in(self) -> None:
+    def start_accepting(self) -> None:
         """Accepts on every port."""
         for _, port in self._ports:
             if hasattr(port, "startReading"):

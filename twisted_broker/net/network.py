@@ -20,8 +20,10 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint
 
 from twisted_broker.interfaces import IFile
 from twisted_broker.net.epoll_group import EpollGroup
-from twisted_broker.net.transport import ThinPort, ThinServer
+from twisted_broker.net.transport import ListeningPort, ServerTransport
+from twisted_broker.reactor_watch import ReactorWatch
 
+# Read and copied in one piece, between two looks at whether the transport is full.
 _COPIED_BYTES = 131072
 SEND_BUFFER_BYTES = 204_800
 """Measured with `sendfile` on loopback: less wakes too often, above 256 KiB the rate falls into
@@ -39,8 +41,10 @@ class ReactorNetwork:
         backlog: int = 50,
         send_buffer: int = SEND_BUFFER_BYTES,
         receive_buffer: int = -1,
+        watch: ReactorWatch | None = None,
     ) -> None:
         self._reactor = reactor
+        self._watch = watch
         self._backlog = backlog
         self._buffers = (send_buffer, receive_buffer)
         self._group: EpollGroup | None = None
@@ -49,11 +53,11 @@ class ReactorNetwork:
         """Fires with the listening port; fails with `CannotListenError`."""
         return execute(self._listen, host, port, factory)
 
-    def _listen(self, host: str, port: int, factory: Any) -> ThinPort:
+    def _listen(self, host: str, port: int, factory: Any) -> ListeningPort:
         if self._group is None and hasattr(select, "epoll"):
-            self._group = EpollGroup(self._reactor)
+            self._group = EpollGroup(self._reactor, self._watch)
             self._group.start()
-        listening = ThinPort(
+        listening = ListeningPort(
             port, factory, self._backlog, host, self._reactor, self._group, self._buffers
         )
         listening.startListening()
@@ -73,8 +77,8 @@ class ReactorNetwork:
         Raises EOFError when the file is shorter, OSError.
         """
         descriptor = file.fileno()
-        if descriptor >= 0 and isinstance(transport, ThinServer):
-            return transport.send_stretch(descriptor, position, length)
+        if descriptor >= 0 and isinstance(transport, ServerTransport):
+            return transport.send_file_range(descriptor, position, length)
         return copy_slice(transport, file, position, length)
 
 

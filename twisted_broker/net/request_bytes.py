@@ -29,7 +29,7 @@ class RequestBytes:
         self.waiting: deque[Callable[[], None]] = deque()
 
     def take(self, size: int, wake: Callable[[], None]) -> bool:
-        """Grants `size` bytes; else `wake` is called once, when it is worth asking again."""
+        """Grants `size` bytes; else `wake` is called once, when it is worth trying again."""
         if 0 < self.limit <= self.used:
             self.waiting.append(wake)
             return False
@@ -38,5 +38,6 @@ class RequestBytes:
 
     def release(self, size: int) -> None:
         self.used -= size
+        # One at a time: each may take what the release has freed.
         while self.waiting and not 0 < self.limit <= self.used:
             self.waiting.popleft()()

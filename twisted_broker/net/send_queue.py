@@ -7,7 +7,9 @@ Owns what was answered and is not yet with the transport.
 2. Each slice is released exactly once: when sent, or when the connection ends.
 3. While the transport is full (`full`), it gets nothing; it calls `resume()` when it is ready.
 4. One call sends at most `TURN_BYTES` of slices; the rest follows in the next turn of the reactor.
-5. A slice that is gone or too short ends the connection: its length has been sent already.
+5. What the system does not hold in memory is first read by another thread, `STRETCH_BYTES` at a
+   time: a slow disk holds up those who read from it, not the reactor. One load at a time.
+6. A slice that is gone or too short ends the connection: its length has been sent already.
 
 Source: docs/ARCHITECTURE.md 3 (slices). Not here: how bytes reach the socket
 (`INetwork.send_slice`).
@@ -22,7 +24,9 @@ from typing import Any
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.segment_file import FileSlice, SliceGone
 
+# About the 10 ms that one connection may hold the reactor for, at memory speed.
 TURN_BYTES = 16 << 20
+STRETCH_BYTES = 1 << 20
 
 
 class SendQueue:
@@ -31,8 +35,10 @@ class SendQueue:
     """
 
     __slots__ = (
+        "_loading",
         "_owner",
         "_parts",
+        "_resident",
         "_runtime",
         "_sent",
         "_transport",
@@ -50,7 +56,9 @@ class SendQueue:
         self._runtime = runtime
         self._owner = owner
         self._parts: deque[Any] = deque()
-        self._sent = 0
+        self._sent = self._resident = 0
+        """of the first part, if it is a slice: bytes that were sent, and known to be in memory"""
+        self._loading = False
         self.full = False
 
     def send(self, answer: bytes | list[Any]) -> None:
@@ -70,12 +78,14 @@ class SendQueue:
 
     def resume(self) -> None:
         """The transport takes bytes again."""
-        self.full = False
-        self._write_parts()
+        if not self._loading:
+            self.full = False
+            self._write_parts()
 
     def close(self) -> None:
         """Drops what was not sent."""
         self.full = True
+        self._owner = None  # no cycle is left (`garbage_collection.py`)
         parts, self._parts = self._parts, deque()
         for part in parts:
             if isinstance(part, FileSlice):
@@ -112,16 +122,42 @@ class SendQueue:
         rest = part.length - self._sent
         sent = 0
         if rest:
+            if self._sent >= self._resident and not self._is_resident(part):
+                return 0
             sent = self._runtime.network.send_slice(
-                self._transport, part.open_file(), part.position + self._sent, min(rest, budget)
+                self._transport,
+                part.open_file(),
+                part.position + self._sent,
+                min(self._resident - self._sent, budget),
             )
         self._sent += sent
         if self._sent == part.length:
             self._parts.popleft()
-            self._sent = 0
+            self._sent = self._resident = 0
             part.release()
             return max(sent, 1)  # 0 would mean that the transport is full
         return sent
+
+    def _is_resident(self, part: FileSlice) -> bool:
+        """Whether the next stretch can be sent at once; else it is loaded, and then sent."""
+        stretch = min(part.length - self._sent, STRETCH_BYTES)
+        if part.is_resident(self._sent, stretch):
+            self._resident = self._sent + stretch
+            return True
+        self._loading = True
+        part.load(self._sent, stretch, lambda error: self._loaded(part, stretch, error))
+        return False
+
+    def _loaded(self, part: FileSlice, stretch: int, error: BaseException | None) -> None:
+        self._loading = False
+        if not self._parts or self._parts[0] is not part:
+            return  # the connection ended meanwhile
+        if isinstance(error, Exception):
+            self._owner.broken(error)
+            return
+        # Not looked at again: what was dropped already would be loaded for ever.
+        self._resident = self._sent + stretch
+        self._owner.resumeProducing()
 
     def _resume_later(self) -> None:
         self.full = True

@@ -6,7 +6,7 @@ stretch of a file) and accepting.
 1. With nothing queued, `write` sends in the same call; what the socket did not take is queued as
    Twisted does.
 2. A failed send closes nothing: the reactor reports the loss, and the protocol is called once.
-3. Bytes leave in the order of the calls: `send_stretch` sends nothing while anything is queued.
+3. Bytes leave in the order of the calls: `send_file_range` sends nothing while anything is queued.
 4. Without a free descriptor, a port accepts nothing for a second: new connections wait in the
    backlog, and the reactor does not spin.
 
@@ -24,16 +24,18 @@ from twisted.internet import tcp
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.logger import Logger
 
+# As Twisted reads: longer frames are read straight into their buffer (`receive_space`).
 _READ_BYTES = 65536
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 _DONE = ConnectionDone()
 _LOST = ConnectionLost()
+# A flood of connections must not starve those that are open; it goes on in the next turn.
 _MAX_ACCEPTS, _ACCEPT_PAUSE_SECONDS = 50, 1.0
 
-_log = Logger(namespace="replog.net")
+_logger = Logger(namespace="replog.net")
 
 
-class ThinServer(tcp.Server):
+class ServerTransport(tcp.Server):
     """Serves protocols that have `receive_space()` and `received(count)` besides `dataReceived`."""
 
     def doRead(self) -> Any:
@@ -114,7 +116,7 @@ class ThinServer(tcp.Server):
         if sent < len(data):
             tcp.Server.write(self, data[sent:] if sent else data)
 
-    def send_stretch(self, descriptor: int, position: int, length: int) -> int:
+    def send_file_range(self, descriptor: int, position: int, length: int) -> int:
         """Sends from an open file; 0 when the socket is full: the producer is resumed when it is
         not. Raises EOFError, OSError (the file's).
         """
@@ -149,12 +151,12 @@ class ThinServer(tcp.Server):
         reactor.addWriter(self)
 
 
-class ThinPort(tcp.Port):
-    """A listening port whose connections are `ThinServer`s, all in one group where the system
+class ListeningPort(tcp.Port):
+    """A listening port whose connections are `ServerTransport`s, all in one group where the system
     has epoll.
     """
 
-    transport = ThinServer
+    transport = ServerTransport
 
     def __init__(
         self,
@@ -179,14 +181,16 @@ class ThinPort(tcp.Port):
             try:
                 accepted, address = self.socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionError):
+                # Nothing waits, or the client is gone already (ECONNABORTED).
                 return
             except OSError as error:
                 if error.errno == errno.EPERM:  # a firewall's refusal
                     continue
                 # EMFILE and its like: the connection stays in the backlog, so the port would be
                 # readable again at once and the reactor would spin.
-                _log.warn(
-                    "port {port}: accepting is paused for one second: {error}",
+                _logger.warn(
+                    "port {port}: accepting no connections for one second: {error}; if files are "
+                    "short, raise the limit of open files (ulimit -n, LimitNOFILE)",
                     port=self._realPortNumber,
                     error=error,
                 )
@@ -208,6 +212,8 @@ class ThinPort(tcp.Port):
         port: Any = self
         try:
             protocol = port.factory.buildProtocol(port._buildAddr(address))
+            # The factory has no room: closing at once costs the client one failed connection, not a
+            # wait.
             if protocol is None:
                 accepted.close()
                 return
@@ -216,7 +222,7 @@ class ThinPort(tcp.Port):
                 port.transport(accepted, protocol, address, port, port.sessionno - 1, port.reactor)
             )
         except Exception:
-            _log.failure("an accepted connection could not be opened")
+            _logger.failure("opening an accepted connection failed")
             accepted.close()
 
     def connectionLost(self, reason: Any) -> None:
@@ -227,8 +233,8 @@ class ThinPort(tcp.Port):
 
     def _grouped(
         self, accepted: Any, protocol: Any, address: Any, port: Any, number: int, reactor: Any
-    ) -> ThinServer:
-        return ThinServer(accepted, protocol, address, port, number, self._group)
+    ) -> ServerTransport:
+        return ServerTransport(accepted, protocol, address, port, number, self._group)
 
     def createInternetSocket(self) -> Any:
         made = tcp.Port.createInternetSocket(self)

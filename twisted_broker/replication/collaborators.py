@@ -1,7 +1,7 @@
 """What the replica manager needs from the parts around it, as it sees them.
 
 Owns the protocols `IAlterPartitionManager` (met by `cluster.alter_partition_manager`) and
-`RoleObserver` (met by the coordinators); and `IReplicas`, what fetchers need of the replica
+`LeadershipListener` (met by the coordinators); and `IReplicas`, what fetchers need of the replica
 manager.
 """
 
@@ -31,7 +31,7 @@ class IAlterPartitionManager(Protocol):
         ...
 
 
-class RoleObserver(Protocol):
+class LeadershipListener(Protocol):
     """Whoever must know which partitions this broker leads: the coordinators."""
 
     def leadership_gained(self, topic_partition: TopicPartition, leader_epoch: int) -> None: ...

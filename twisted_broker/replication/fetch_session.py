@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 NO_SESSION = 0
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
+# Kafka's value: a session in use survives two minutes against a larger one.
 EVICTION_MS = 120_000
 _MAX_EPOCH = 2**31 - 1
 
@@ -86,6 +87,7 @@ class CachedPartition:
             or result.error != ErrorCode.NONE
             or result.diverging_epoch is not None
         )
+        # What came with an error may have been dropped: shown again with the next good answer.
         used = result.error == ErrorCode.NONE and result.diverging_epoch is None
         self.high_watermark = result.high_watermark if used else -1
         self.log_start_offset = result.log_start_offset if used else -1
@@ -244,6 +246,7 @@ class FetchSessionCache:
         if not self._sessions:
             return False
         longest_unused = next(iter(self._sessions.values()))
+        # The order of `_sessions` is that of use: one look says whether any has gone unused.
         if now_ms - longest_unused.last_used_ms > EVICTION_MS:
             return self._evict(longest_unused)
         evictable = [

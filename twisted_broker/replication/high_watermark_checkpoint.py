@@ -8,6 +8,8 @@ Owns reading them once and writing them now and then, for leaders and followers 
    values are those of its start.
 3. A directory that cannot be written is reported; the others go on. A checkpoint that cannot be
    read counts as empty.
+4. With the partitions' goes how far the metadata was applied: metadata that ends below it is an
+   older copy (`cluster.metadata_check`). It alone makes no write due.
 
 Source: RL 1.12. Not here: the file's format (`log.checkpoints`).
 """
@@ -22,17 +24,28 @@ from typing import TYPE_CHECKING
 from twisted.logger import Logger
 
 from twisted_broker.interfaces import IDiskWorker, IFileSystem, TopicPartition
-from twisted_broker.log.checkpoints import HIGH_WATERMARK, read_offsets, write_offsets
-from twisted_broker.log.errors import CheckpointError
+from twisted_broker.log.checkpoints import (
+    HIGH_WATERMARK,
+    metadata_rows,
+    read_offsets,
+    write_offsets,
+)
+from twisted_broker.log.errors import (
+    CheckpointError,
+    LogDirFailure,
+    OutOfDescriptors,
+    is_out_of_descriptors,
+)
+from twisted_broker.topic_names import METADATA_TOPIC
 
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
 
-_log = Logger()
+_logger = Logger()
 
 
 class HighWatermarkCheckpoint:
-    """`worker_of(directory)` is where writes run; `failed(directory, error)` is told of a
+    """`worker_of(directory)` is where writes run; `failed(directory, error)` is called with a
     directory that cannot be written.
     """
 
@@ -52,43 +65,58 @@ class HighWatermarkCheckpoint:
         self._written: dict[str, dict[TopicPartition, int]] = {}
 
     def start(self, log: Log) -> None:
-        """Gives a log that was just opened its high watermark."""
+        """Gives a log that was just opened its high watermark. OutOfDescriptors: not yet;
+        LogDirFailure.
+        """
         directory = posixpath.dirname(log.directory)
         if directory not in self._loaded:
             self._loaded[directory] = self._read(directory)
+        # Once only: a log of that name made later must not take it.
         high_watermark = self._loaded[directory].pop(log.topic_partition, log.log_start_offset)
         log.set_high_watermark(max(log.log_start_offset, min(high_watermark, log.log_end_offset)))
 
     def _read(self, directory: str) -> dict[TopicPartition, int]:
         try:
-            return read_offsets(self._files, directory, HIGH_WATERMARK)
+            found = read_offsets(self._files, directory, HIGH_WATERMARK)
+            return {each: offset for each, offset in found.items() if each.topic != METADATA_TOPIC}
         except CheckpointError as error:
-            _log.warn("{error}: high watermarks start at the log starts", error=error)
+            # Not fatal: a high watermark that begins too low grows again with the next fetches.
+            _logger.warn("{error}; high watermarks begin at the log start offsets", error=error)
             return {}
+        except OSError as error:
+            if is_out_of_descriptors(error):
+                raise OutOfDescriptors(directory, error) from error
+            raise LogDirFailure(directory, error) from error
 
-    def write(self, logs: Iterable[Log]) -> None:
-        """Begins to write those that changed since the last time."""
+    def write(self, logs: Iterable[Log], metadata_end: int) -> None:
+        """Begins to write those that changed since the last time. `metadata_end`: the offset
+        behind the metadata that was applied, 0 for none.
+        """
         for directory, offsets in self._by_directory(logs).items():
+            # One write at a time per directory: what changed meanwhile goes with the next round.
             if directory not in self._writing and self._written.get(directory) != offsets:
-                self._submit(directory, offsets)
+                self._submit(directory, offsets, metadata_end)
 
-    def write_last(self, logs: Iterable[Log]) -> None:
+    def write_last(self, logs: Iterable[Log], metadata_end: int) -> None:
         """Writes all (shutdown): done before anything that is submitted to the workers later."""
         for directory, offsets in self._by_directory(logs).items():
-            self._submit(directory, offsets)
+            self._submit(directory, offsets, metadata_end)
 
-    def _submit(self, directory: str, offsets: dict[TopicPartition, int]) -> None:
+    def _submit(
+        self, directory: str, offsets: dict[TopicPartition, int], metadata_end: int
+    ) -> None:
         self._writing.add(directory)
+        rows = offsets | metadata_rows(metadata_end) if metadata_end else offsets
         self._worker_of(directory).submit(
-            lambda: write_offsets(self._files, directory, HIGH_WATERMARK, offsets),
+            lambda: write_offsets(self._files, directory, HIGH_WATERMARK, rows),
             lambda _, error: self._done(directory, offsets, error),
         )
 
     def _by_directory(self, logs: Iterable[Log]) -> dict[str, dict[TopicPartition, int]]:
         found: dict[str, dict[TopicPartition, int]] = defaultdict(dict)
         for log in logs:
-            found[posixpath.dirname(log.directory)][log.topic_partition] = log.high_watermark
-        # A log that the checkpoint names and that has not been asked for yet keeps its row.
+            found[log.directory.rpartition("/")[0]][log.topic_partition] = log.high_watermark
+        # A log that the checkpoint names and that has not been loaded yet keeps its row.
         for directory, offsets in found.items():
             for topic_partition, offset in self._loaded.get(directory, {}).items():
                 offsets.setdefault(topic_partition, offset)
@@ -103,8 +131,8 @@ class HighWatermarkCheckpoint:
         elif isinstance(error, OSError):
             self._failed(directory, error)
         else:
-            _log.error(
-                "the high watermarks of {directory} were not written: {error!r}",
+            _logger.error(
+                "writing the high watermark checkpoint of {directory} failed: {error!r}",
                 directory=directory,
                 error=error,
             )

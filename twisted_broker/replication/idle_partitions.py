@@ -2,8 +2,9 @@
 again would find nothing.
 
 Owns `IdleRead` (one such read, and what it depends on) and `IdlePartitions` (those of one session).
-A follower of a thousand partitions fetches all of them twice a second, and mostly nobody wrote to
-any: an idle partition costs a round nothing at all, neither a look nor a place in the answer.
+A follower of a thousand partitions fetches all of them twice a second, and mostly nothing was
+written to any: an idle partition is neither read nor named in the answer, so it costs a round
+nothing.
 
     read --(found nothing, and was answered so)--> idle --(woken)--> woken --(next read)--> read
 
@@ -13,7 +14,7 @@ any: an idle partition costs a round nothing at all, neither a look nor a place 
 
 1. A partition is idle only while a new read would say the same: the replica is in the ISR and at
    the leader's end, and its session was sent the watermarks.
-2. Whatever may change that is an event of the partition, and its listeners hear of an event before
+2. Whatever may change that is an event of the partition, and its listeners are called before
    anybody else.
 3. A replica is idle in one session at a time: a fetch in another one wakes it in the old one. A
    request that still waits in that one, or in one that was evicted, is answered when its time is
@@ -86,7 +87,7 @@ class IdleRead:
         return self._session
 
     def holds(self) -> bool:
-        """Whether reading anew would say the same, and do nothing but note the time."""
+        """Whether reading again would say the same, and do nothing but note the time."""
         partition, log, replica, result = self.partition, self._log, self.replica, self.result
         end = result.fetch_offset.offset
         return (
@@ -103,7 +104,7 @@ class IdleRead:
 
     # what its partition says
     def partition_changed(self) -> None:
-        """The request that waits in its session hears of this partition from now on."""
+        """The request that waits in its session is checked at this partition's events, too."""
         self._session.wake(self)
         self._session.watch(self._session, self.partition.topic_partition)
 
@@ -178,7 +179,7 @@ class IdlePartitions:
             stats.fetches += count
 
     def add(self, result: FetchPartitionResult) -> bool:
-        """What was just answered becomes idle, if reading it anew would say the same."""
+        """What was just answered becomes idle, if reading it again would say the same."""
         if self._is_over or self._follower is None:
             return False
         partition = self._partitions.get(result.request.topic_partition)
@@ -211,7 +212,7 @@ class IdlePartitions:
             self.wake(idle)
 
     def wake_unregistered(self) -> None:
-        """Everything, when the follower registered anew since: each partition refuses it."""
+        """Everything, when the follower registered again since: each partition refuses it."""
         if self._follower is not None and not is_registered(*self._follower, self._brokers):
             self.wake_all()
 

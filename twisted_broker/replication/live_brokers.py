@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ImageSource(Protocol):
-    """Who follows the metadata log; `image` is the newest picture."""
+    """Who follows the metadata log; `image` is the newest image."""
 
     @property
     def image(self) -> MetadataImage: ...

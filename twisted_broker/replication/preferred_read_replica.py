@@ -3,7 +3,7 @@
 Owns the choice that a leader makes for a consumer that names its rack (KIP-392), when
 `replica.selector.class` says so.
 
-1. Only replicas in the ISR that live and hold the offset asked for come into question.
+1. Only replicas in the ISR that live and hold the requested offset come into question.
 2. The leader itself when it is in that rack, or when nobody is; else the one furthest ahead, then
    the one caught up last, then the highest id.
 

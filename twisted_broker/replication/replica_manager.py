@@ -35,24 +35,25 @@ from twisted_broker.replication import role_change
 from twisted_broker.replication.collaborators import (
     IAlterPartitionManager,
     IReplicas,
-    RoleObserver,
+    LeadershipListener,
 )
 from twisted_broker.replication.fetch_session import SESSIONLESS, FetchContext, FetchSessionCache
 from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCheckpoint
 from twisted_broker.replication.idle_partitions import IdlePartitions
 from twisted_broker.replication.live_brokers import ImageSource, LiveBrokers
 from twisted_broker.replication.partition.events import (
+    BecameFollower,
     Event,
     Events,
     HighWatermarkAdvanced,
     IsrChanged,
     IsrChangeWanted,
     LeaderEpochBegan,
-    LeadershipLost,
-    LogEndAdvanced,
+    LogEndChanged,
     LogStartAdvanced,
     LogSynced,
     PartitionFailed,
+    ReplicaStopped,
 )
 from twisted_broker.replication.partition.fetch_data import (
     FetchParams,
@@ -93,8 +94,9 @@ _WITHOUT_LOG_START = frozenset(
 )
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _CLIENT, _NONE = AppendOrigin.CLIENT, ErrorCode.NONE
+# Descriptors come free when clients leave.
 _AGAIN_SECONDS = 1.0
-_log = Logger()
+_logger = Logger()
 
 
 class ReplicaManager:
@@ -126,12 +128,12 @@ class ReplicaManager:
         "fetchers",
         "isr_expands",
         "isr_shrinks",
+        "leadership_listeners",
         "log_manager",
         "node_id",
         "partitions",
         "produce_purgatory",
         "reads_nearby",
-        "role_observers",
         "runtime",
         "sessions",
         "stats",
@@ -154,7 +156,7 @@ class ReplicaManager:
         self.log_manager = log_manager
         self._alter_partition = alter_partition
         self.partitions: dict[TopicPartition, Partition] = {}
-        self.role_observers: list[RoleObserver] = []
+        self.leadership_listeners: list[LeadershipListener] = []
         self.events: Events = deque()
         self.isr_expands = self.isr_shrinks = self.failed_isr_updates = 0
         self.stats = BrokerStats()
@@ -177,7 +179,7 @@ class ReplicaManager:
         self.sessions = FetchSessionCache(
             config.integer("max.incremental.fetch.session.cache.slots"),
             runtime.random,
-            lambda: IdlePartitions(self.partitions, self._brokers, self.fetch_purgatory.watch_too),
+            lambda: IdlePartitions(self.partitions, self._brokers, self.fetch_purgatory.also_watch),
         )
         self._high_watermarks = HighWatermarkCheckpoint(
             runtime.files, log_manager.directories.worker, log_manager.directories.fail
@@ -191,18 +193,21 @@ class ReplicaManager:
         self._effects: dict[type[Any], tuple[Callable[[Any], object], ...]] = self._event_table()
         self._periodic = PeriodicTasks(runtime.clock)
         self.fetchers = None if create_fetchers is None else create_fetchers(self)
-        log_manager.log_start_moved = self._log_start_moved
-        log_manager.log_synced = self._log_synced
+        log_manager.subscribe(self)
+
+    def subscribe(self, listener: LeadershipListener) -> None:
+        """It hears which partitions this broker begins and ceases to lead, from now on."""
+        self.leadership_listeners.append(listener)
 
     # what follows from what happened
     def _event_table(self) -> dict[type[Any], tuple[Callable[[Any], object], ...]]:
         """The map of the system: event -> effects, in order.
 
-        A partition's listeners (fetch sessions in which it is idle) have heard of it before.
+        A partition's listeners (fetch sessions in which it is idle) were called before.
         """
         checks = (self._check_produces, self._check_fetches, self._check_delete_records)
         return {
-            LogEndAdvanced: (self._check_fetches,),
+            LogEndChanged: (self._check_fetches,),
             HighWatermarkAdvanced: checks,
             LogSynced: (self._check_produces,),
             LogStartAdvanced: (
@@ -213,7 +218,8 @@ class ReplicaManager:
             IsrChangeWanted: (self._submit_alter_partition,),
             IsrChanged: (self._mark_isr_rate, self._check_produces, self._check_fetches),
             LeaderEpochBegan: (self._check_fetches,),
-            LeadershipLost: (self._withdraw_alter_partition, *checks),
+            BecameFollower: (self._withdraw_alter_partition, *checks),
+            ReplicaStopped: (self._withdraw_alter_partition, *checks),
             PartitionFailed: (self._log_failure, self._stop_fetcher, *checks),
         }
 
@@ -238,7 +244,9 @@ class ReplicaManager:
             self._draining = False
 
     def _effect_failed(self, event: Event) -> None:
-        _log.failure("an effect of {event} failed", event=event)
+        _logger.failure("an effect of {event} failed", event=event)
+        # What an event should have caused may be missing: this partition stops rather than going on
+        # with it.
         event.partition.fail("an effect failed")
 
     def _drain_soon(self) -> None:
@@ -255,23 +263,27 @@ class ReplicaManager:
 
     def _check_produces(self, event: Event) -> None:
         if self.produce_purgatory.waiting:
-            self.produce_purgatory.check(event.partition.topic_partition)
+            self.produce_purgatory.check_and_complete(event.partition.topic_partition)
 
     def _check_fetches(self, event: Event) -> None:
         if self.fetch_purgatory.waiting:
-            self.fetch_purgatory.check(event.partition.topic_partition)
+            self.fetch_purgatory.check_and_complete(event.partition.topic_partition)
 
     def _check_delete_records(self, event: Event) -> None:
         if self.delete_records_purgatory.waiting:
-            self.delete_records_purgatory.check(event.partition.topic_partition)
+            self.delete_records_purgatory.check_and_complete(event.partition.topic_partition)
 
     def _submit_alter_partition(self, event: IsrChangeWanted) -> None:
         if self._alter_partition is not None:
             answer = self._alter_partition.submit(event.partition.isr_proposal(event.pending))
             answer.addCallback(self._alter_partition_answered, event.partition, event.pending)
-            answer.addErrback(lambda failure: _log.failure("an ISR change was lost", failure))
+            answer.addErrback(
+                lambda failure: _logger.failure(
+                    "taking the answer of AlterPartition failed", failure
+                )
+            )
 
-    def _withdraw_alter_partition(self, event: LeadershipLost) -> None:
+    def _withdraw_alter_partition(self, event: BecameFollower | ReplicaStopped) -> None:
         if self._alter_partition is not None:
             self._alter_partition.withdraw(
                 event.partition.topic_id, event.partition.topic_partition.partition
@@ -292,7 +304,7 @@ class ReplicaManager:
             self.isr_shrinks += 1
 
     def _log_failure(self, event: PartitionFailed) -> None:
-        _log.error(
+        _logger.error(
             "{partition} is offline: {reason}",
             partition=event.partition.topic_partition,
             reason=event.reason,
@@ -355,7 +367,7 @@ class ReplicaManager:
         self._high_watermarks.start(log)
 
     def stores_zstd(self, topic_partition: TopicPartition) -> bool:
-        """Whether its topic is set to zstd: a reader too old for that is told so."""
+        """Whether its topic is set to zstd: a reader too old for that is refused."""
         partition = self.partitions.get(topic_partition)
         return (
             partition is not None
@@ -373,7 +385,7 @@ class ReplicaManager:
     def leaders(self) -> list[Partition]:
         return [partition for partition in self.partitions.values() if partition.is_leader]
 
-    def _log_start_moved(self, log: Log) -> None:
+    def log_start_moved(self, log: Log) -> None:
         """Retention deleted segments: followers and those who wait for deletions hear of it as
         of any other move.
         """
@@ -382,7 +394,7 @@ class ReplicaManager:
             partition.emit(LogStartAdvanced(partition))
             self._drain_soon()
 
-    def _log_synced(self, log: Log) -> None:
+    def log_synced(self, log: Log) -> None:
         """What was appended is synced: it counts for the high watermark, and acks=1 is answered."""
         partition = self.partitions.get(log.topic_partition)
         if partition is not None and partition.leader_log is log:
@@ -432,7 +444,7 @@ class ReplicaManager:
         self._redeliver_call = None
         image = self._image_source.image
         waiting, self._not_applied = self._not_applied, {}
-        self._redeliver(role_change.delta_again(image, waiting), image)
+        self._redeliver(role_change.delta_to_retry(image, waiting), image)
 
     # producing
     def produce(
@@ -514,7 +526,7 @@ class ReplicaManager:
                 error_message=message,
                 record_errors=refused,
             )
-        _log.failure("an append to {partition} failed", partition=topic_partition)
+        _logger.failure("an append to {partition} failed", partition=topic_partition)
         return AppendOutcome(topic_partition, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _count_failed_append(
@@ -539,12 +551,16 @@ class ReplicaManager:
         """
         if acks == -1:
             return not DelayedProduce(outcomes, self._partition_of).is_complete()
-        return acks == 1 and any(self._waits_for_sync(outcome) for outcome in outcomes)
-
-    def _waits_for_sync(self, outcome: AppendOutcome) -> bool:
-        partition = self.partitions.get(outcome.topic_partition)
-        log = None if partition is None else partition.leader_log
-        return log is not None and log.sync_due is not None and outcome.error is _NONE
+        if acks != 1:
+            return False
+        for outcome in outcomes:  # no generator, no properties: every produce comes through here
+            partition = self.partitions.get(outcome.topic_partition)
+            log = None if partition is None else partition.leader_log
+            if log is None or outcome.error is not _NONE:
+                continue
+            if log.durability.awaiting_sync is not None:
+                return True
+        return False
 
     def wait_for_replicas(
         self, outcomes: Sequence[AppendOutcome], timeout_ms: int, acks: int = -1
@@ -554,7 +570,10 @@ class ReplicaManager:
         """
         operation = DelayedProduce(outcomes, self._partition_of, acks)
         return (
-            self.produce_purgatory.wait(operation, operation.keys, max(0, timeout_ms)) or _fired()
+            self.produce_purgatory.try_complete_else_watch(
+                operation, operation.keys, max(0, timeout_ms)
+            )
+            or _fired()
         )
 
     # fetching
@@ -563,14 +582,17 @@ class ReplicaManager:
         params: FetchParams,
         requests: Sequence[FetchPartitionRequest],
         record_progress: bool = True,
+        already_read: int = 0,
     ) -> list[FetchPartitionResult]:
         """RL 1.8: reads in the order of the request under the shrinking limit.
 
-        Results own file slices. `record_progress` False: a second read.
+        Results own file slices. `record_progress` False: a second read; `already_read`: bytes that
+        parts of the same fetch before this one gave.
         """
+        # Only a follower's progress needs the time.
         now_ms = self.runtime.now_ms() if params.replica_id >= 0 else 0
-        limit = params.max_bytes
-        min_one_message = not params.hard_max_bytes
+        limit = max(0, params.max_bytes - already_read)
+        min_one_message = not params.hard_max_bytes and not already_read
         rack = params.rack if self.reads_nearby and params.replica_id < 0 else ""
         results = []
         for request in requests:
@@ -609,7 +631,7 @@ class ReplicaManager:
                 self.directory_failed(error.directory, error.cause)
             return FetchPartitionResult(request, error.code)
         stats.failed_fetches += 1
-        _log.failure("a read of {partition} failed", partition=request.topic_partition)
+        _logger.failure("a read of {partition} failed", partition=request.topic_partition)
         return FetchPartitionResult(request, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     @staticmethod
@@ -647,7 +669,9 @@ class ReplicaManager:
             result.release()
         operation = DelayedFetch(params, first_read, self._partition_of, session)
         waiting = (
-            self.fetch_purgatory.wait(operation, operation.keys, params.max_wait_ms, tried=True)
+            self.fetch_purgatory.try_complete_else_watch(
+                operation, operation.keys, params.max_wait_ms, tried=True
+            )
             or _fired()
         )  # the read was the first try
         return waiting.addCallback(self._read_again, operation)
@@ -690,7 +714,9 @@ class ReplicaManager:
         """Fires when all live replicas moved, or after `timeout_ms`."""
         operation = DelayedDeleteRecords(outcomes, self._partition_of)
         return (
-            self.delete_records_purgatory.wait(operation, operation.keys, max(0, timeout_ms))
+            self.delete_records_purgatory.try_complete_else_watch(
+                operation, operation.keys, max(0, timeout_ms)
+            )
             or _fired()
         )
 
@@ -699,7 +725,7 @@ class ReplicaManager:
         """isr-expiration: looks for followers that fell behind (RL 1.1, 2.4).
 
         One outside the ISR that fell silent stops holding the high watermark back (RL 2.3) by time
-        alone: nothing else would tell.
+        alone: no event shows that.
         """
         now_ms = self.runtime.now_ms()
         for partition in self.partitions.values():
@@ -711,7 +737,7 @@ class ReplicaManager:
 
     def checkpoint_high_watermarks(self) -> None:
         """highwatermark-checkpoint (RL 1.12)."""
-        self._high_watermarks.write(self.logs())
+        self._high_watermarks.write(self.logs(), self._image_source.image.offset + 1)
 
     def shutdown(self) -> None:
         """Stops fetchers and the periodic tasks, answers all that waits as if its time were up,
@@ -734,7 +760,8 @@ class ReplicaManager:
         if self._redeliver_call is not None:
             self._redeliver_call.cancel()
             self._redeliver_call = None
-        self._high_watermarks.write_last(self.logs())
+        # Last: nothing moves a high watermark after the drain.
+        self._high_watermarks.write_last(self.logs(), self._image_source.image.offset + 1)
 
 
 def _fired() -> Deferred[None]:

@@ -2,12 +2,12 @@
 
 Owns the order in which roles change.
 
-1. What goes, goes first (a topic may be deleted and made anew under its name in one delta); then
-   leaders, then followers, then settings.
+1. What goes, goes first (a topic may be deleted and created again under its name in one delta);
+   then leaders, then followers, then settings.
 2. A partition whose log cannot be opened is held offline; the others go on. Where only descriptors
    are short it has no role yet, and is tried again.
-3. Older news changes nothing; leader updates may be missed in between.
-4. Coordinators hear of their partitions last, when all of them have their new roles.
+3. Older metadata changes nothing; leader updates may be missed in between.
+4. Coordinators are called last, when all of them have their new roles.
 5. A replica whose log has records of a newer leader epoch than the metadata's does not lead: the
    metadata is older than it is.
 6. Fetchers lose a partition before its role changes, and get followers when all of them
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from twisted_broker.log.log import Log
     from twisted_broker.replication.replica_manager import ReplicaManager
 
-_log = Logger()
+_logger = Logger()
 
 
 def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataImage) -> None:
-    """Applies a delta; `image` is the picture after it. The first one of a start also sets
+    """Applies a delta; `image` is the image after it. The first one of a start also sets
     strays aside.
     """
     if delta.before.offset < 0:
@@ -83,14 +83,16 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
         replicas, [partition for partition in following if partition is not None], image
     )
     _apply_configs(replicas, delta, image)
-    for observer in replicas.role_observers:
+    for listener in replicas.leadership_listeners:
         for topic_partition, leader_epoch in lost:
-            observer.leadership_lost(topic_partition, leader_epoch)
+            listener.leadership_lost(topic_partition, leader_epoch)
         for topic_partition, leader_epoch in gained:
-            observer.leadership_gained(topic_partition, leader_epoch)
+            listener.leadership_gained(topic_partition, leader_epoch)
 
 
-def delta_again(image: MetadataImage, waiting: Mapping[tuple[bytes, int], bool]) -> MetadataDelta:
+def delta_to_retry(
+    image: MetadataImage, waiting: Mapping[tuple[bytes, int], bool]
+) -> MetadataDelta:
     """What `image` says of partitions whose logs could not be opened before: topic id and
     number, and whether they were new then.
     """
@@ -106,7 +108,7 @@ def delta_again(image: MetadataImage, waiting: Mapping[tuple[bytes, int], bool])
 
 
 class _TopicConfigs:
-    """The settings of topics in one picture, put together once for all partitions of a topic."""
+    """The settings of topics in one image, put together once for all partitions of a topic."""
 
     __slots__ = ("_config", "_image", "_known")
 
@@ -125,18 +127,26 @@ class _TopicConfigs:
 
 
 def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
-    """Logs that the picture does not place here (their topic was deleted meanwhile, or moved):
+    """Logs that the image does not place here (their topic was deleted meanwhile, or moved):
     kept as `-stray`, served by nobody.
     """
+
+    def topic_id_of(name: TopicPartition) -> bytes | None:
+        topic = image.topics_by_name.get(name.topic)
+        return None if topic is None else topic.id
+
+    replicas.log_manager.settle_rivals(topic_id_of)
     for log in list(replicas.log_manager):
+        # The metadata log is no replica of any topic's.
         if log.topic_partition.topic == METADATA_TOPIC:
             continue
         topic = image.topics_by_name.get(log.topic_partition.topic)
         state = None if topic is None else topic.partitions.get(log.topic_partition.partition)
         same_topic = topic is not None and log.topic_id in (None, topic.id)
         if not same_topic or state is None or replicas.node_id not in state.replicas:
-            _log.warn(
-                "{partition} is not placed here: its log is set aside",
+            _logger.warn(
+                "{partition}: this broker is none of its replicas; its log is renamed to "
+                "*-stray and kept",
                 partition=log.topic_partition,
             )
             replicas.log_manager.set_stray_aside(log.topic_partition)
@@ -163,6 +173,7 @@ def _stop_replica(
     partition = replicas.partitions.get(topic_partition)
     if partition is None or partition.topic_id != change.topic_id:
         return
+    # Before the log goes: a fetch in flight must find no partition to append to.
     replicas.stop_fetching([topic_partition])
     replicas.drop_partition(topic_partition)
     epoch = partition.leader_epoch
@@ -175,9 +186,9 @@ def _stop_replica(
         if keeps_files:
             # A snapshot lacks it, no record removed it: a controller that was restored from an old
             # copy and went on looks the same. What may be somebody's only copy is not deleted.
-            _log.warn(
-                "{partition} is missing in the snapshot of the metadata: its log is kept as a "
-                "stray, beside the others",
+            _logger.warn(
+                "{partition} is missing in the metadata snapshot: its log is renamed to *-stray "
+                "and kept",
                 partition=topic_partition,
             )
             replicas.log_manager.set_stray_aside(topic_partition)
@@ -201,7 +212,9 @@ def _make_leader(
     if (
         newest > state.leader_epoch
     ):  # its next append would be truncated by the next recovery: epochs in a log only grow
-        reason = older_metadata(newest, f"the metadata lets it lead at epoch {state.leader_epoch}")
+        reason = older_metadata(
+            newest, f"the metadata makes it leader at epoch {state.leader_epoch}"
+        )
         partition.following_failed(reason, replicas.runtime.now_ms())
         partition.fail(reason)
         return
@@ -209,8 +222,8 @@ def _make_leader(
         if partition.make_leader(state, log, replicas.runtime.now_ms()):
             gained.append((partition.topic_partition, state.leader_epoch))
     except Exception as error:
-        _log.failure("{partition} cannot be led", partition=partition.topic_partition)
-        partition.fail(f"it cannot be led: {error}")
+        _logger.failure("making {partition} a leader failed", partition=partition.topic_partition)
+        partition.fail(f"making it a leader failed: {error}")
 
 
 def _make_follower(
@@ -221,7 +234,7 @@ def _make_follower(
     settings: _TopicConfigs,
     lost: list[tuple[TopicPartition, int]],
 ) -> Partition | None:
-    """The partition, when it must be fetched anew: its leader epoch is new."""
+    """The partition, when it must be fetched again: its leader epoch is new."""
     partition, log = _partition_and_log(replicas, change, state, delta, settings)
     if log is None and not partition.offline:
         return None
@@ -282,18 +295,19 @@ def _partition_and_log(
         )
         line = resolve_gap(log, len(state.replicas) > 1, replicas.runtime.wall_ms())
         if line is not None:
-            _log.warn("{partition}: {line}", partition=topic_partition, line=line)
+            _logger.warn("{partition}: {line}", partition=topic_partition, line=line)
         replicas.start_log(log)
         return partition, log
     except OutOfDescriptors:
+        # Not offline for that: the role is applied again when descriptors may be free.
         replicas.apply_later(change, is_new)
     except LogDirFailure as failure:
         replicas.directory_failed(failure.directory, failure.cause)
         partition.fail(str(failure))
     except BrokerError as refusal:
-        partition.fail(f"its log is refused: {refusal.message}")
+        partition.fail(f"its log cannot be used: {refusal.message}")
     except Exception as error:
-        _log.failure("the log of {partition} cannot be opened", partition=topic_partition)
+        _logger.failure("opening the log of {partition} failed", partition=topic_partition)
         partition.fail(f"its log cannot be opened: {error}")
     return partition, None
 

@@ -1,6 +1,6 @@
 """What a principal may do to a resource.
 
-Owns the question; every API asks it before it looks whether a resource exists (RL 5.1), so that a
+Owns the check; every API checks it before the existence of a resource (RL 5.1), so that a
 refusal shows nothing.
 
 Source: Kafka's `Authorizer`, codes of `AclOperation` and `ResourceType`. Not here: stored ACLs.

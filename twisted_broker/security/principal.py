@@ -1,5 +1,7 @@
 """The principal of a request: a type and a name.
 
+1. Its written form in an Envelope is Kafka's, version 0.
+
 Source: Kafka's `KafkaPrincipal`; `DefaultPrincipalData` for the written form that brokers send to
 the controller. Not here: how a principal is proved (SASL, TLS), delegation tokens.
 """

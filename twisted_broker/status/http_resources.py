@@ -27,8 +27,9 @@ from twisted_broker.status.overview_page import page
 from twisted_broker.status.view import BrokerView
 
 _TEXT, _HTML, _JSON = "text/plain; charset=utf-8", "text/html; charset=utf-8", "application/json"
+# Longer than the pauses of a Prometheus that scrapes every 15 or 30 s.
 _IDLE_SECONDS = 60
-_log = Logger(namespace="replog.status")
+_logger = Logger(namespace="replog.status")
 
 
 class StatusResource(Resource):
@@ -46,7 +47,8 @@ class StatusResource(Resource):
         try:
             code, kind, body = self._answer(request)
         except Exception:
-            _log.failure("the answer to GET {path} failed", path=request.path)
+            # A bug in a page must not end the broker's turn, nor hide as an empty answer.
+            _logger.failure("answering GET {path} failed", path=request.path)
             code, kind, body = 500, _TEXT, b"this answer failed; the broker's log says why\n"
         request.setResponseCode(code)
         request.setHeader("content-type", kind)
@@ -80,6 +82,7 @@ class StatusResource(Resource):
     def _explain(self, topic: str, number: str) -> tuple[int, str, bytes]:
         found = (
             self._view.describe(TopicPartition(topic, int(number)))
+            # isdecimal() alone lets other scripts' digits through.
             if number.isascii() and number.isdecimal()
             else None
         )
@@ -96,10 +99,7 @@ class StatusResource(Resource):
 
 
 class StatusChannel(HTTPChannel):
-    """A connection.
-
-    Stands on the broker's own transport too, which asks where to put what it reads.
-    """
+    """A connection. It runs over the broker's own transport, too, so it has `receive_space`."""
 
     factory: Any
 

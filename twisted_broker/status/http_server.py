@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 OFF = -1
+# Descriptors are for clients and logs.
 _MAX_CONNECTIONS = 16
 ServedRoutes = Callable[[], Iterable[Any]]
-_log = Logger(namespace="replog.status")
+_logger = Logger(namespace="replog.status")
 
 
 class StatusFactory(Factory):
@@ -86,8 +87,8 @@ class StatusPort:
                 self._runtime.network.listen, HOST, self._wanted, self._factory
             )
         except CannotListenError as error:
-            _log.warn(
-                "the status port cannot be opened; change replog.status.port (-1: none): {error}",
+            _logger.warn(
+                "cannot open the status port; change replog.status.port (-1: none): {error}",
                 error=error,
             )
             return

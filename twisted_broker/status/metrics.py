@@ -1,4 +1,4 @@
-"""The numbers of a broker, for Prometheus.
+"""The metrics of a broker, for Prometheus.
 
 Owns the collector: it reads the broker's counters when it is scraped.
 
@@ -7,13 +7,14 @@ Owns the collector: it reads the broker's counters when it is scraped.
    a meter `NPerSec` is the counter `N_total`; a timer is a summary, in ms. Per topic with the label
    `topic`, in total without it.
 2. A counter counts from the start of the process, and never falls.
-3. Of a request's time, what is queued behind others of its connection (`requestqueuetimems`) and
-   what is worked on it (`localtimems`) are measured in one request of 64, its wait always
-   (`remotetimems`), and the way of its answer to the socket, its turn in order included, of these
-   two kinds (`responsesendtimems`). Nothing is throttled yet: `throttletimems` is 0.
+3. The parts of a request's time. One request in 64 is measured for `requestqueuetimems` (queued
+   behind others of its connection) and `localtimems` (processing). Each request that waits is
+   measured for `remotetimems` (its wait). Both kinds are measured for `responsesendtimems` (from
+   the answer until the socket has it, its turn among the others included). `throttletimems` is 0:
+   there are no quotas yet.
 
 Source: RL 1.13; Kafka's MBeans. Not here: the page (`http_resources`). Imports prometheus-client:
-loaded with the first look at a broker.
+loaded with the first connection to the status port.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
+    HistogramMetricFamily,
     Metric,
     SummaryMetricFamily,
 )
 
+from twisted_broker.interfaces import TurnNumbers
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.topic_stats import TopicStats
 from twisted_broker.status.view import BrokerView, fetcher_name
@@ -38,8 +41,8 @@ _TOPIC_COUNTERS = (
     ("bytesin", "bytes_in", "Bytes appended by producers."),
     ("bytesout", "bytes_out", "Bytes read by consumers."),
     ("bytesrejected", "bytes_rejected", "Bytes refused as too large."),
-    ("totalproducerequests", "produces", "Partitions asked for in produce requests."),
-    ("totalfetchrequests", "fetches", "Partitions asked for in fetch requests."),
+    ("totalproducerequests", "produces", "Partitions named in produce requests."),
+    ("totalfetchrequests", "fetches", "Partitions named in fetch requests."),
     ("failedproducerequests", "failed_produces", "Appends that failed unexpectedly."),
     ("failedfetchrequests", "failed_fetches", "Reads that failed unexpectedly."),
     ("replicationbytesin", "replication_bytes_in", "Bytes fetched from leaders."),
@@ -90,6 +93,9 @@ class BrokerCollector:
             if replicas.fetchers is not None:
                 yield from self._fetchers(replicas.fetchers)
         yield from _requests(self._view.served())
+        numbers = self._view.parts.runtime.marks.numbers()
+        if numbers is not None:
+            yield from _turns(numbers)
 
     def _fetchers(self, manager: Any) -> Iterator[Metric]:
         now_ms = self._view.now().monotonic_ms
@@ -111,7 +117,7 @@ class BrokerCollector:
         )
         yield _gauge(
             name + "failedpartitionscount",
-            "Partitions given up until a new role.",
+            "Partitions that are not fetched until their metadata changes.",
             labels,
             [(_REPLICA, len(manager.failed))],
         )
@@ -279,7 +285,7 @@ def _address(endpoint: Any) -> str:
 
 
 def _requests(served: Iterable[Any]) -> Iterator[Metric]:
-    """Of each API and version that was asked for."""
+    """Of each API and version that was requested."""
     requests: dict[tuple[str, str], int] = {}
     errors: dict[tuple[str, str], int] = {}
     times: dict[str, dict[str, list[float]]] = {name: {} for name in _REQUEST_TIMES}
@@ -303,6 +309,25 @@ def _requests(served: Iterable[Any]) -> Iterator[Metric]:
     )
     for kind, table in times.items():
         yield _summary(prefix + kind, _REQUEST_TIMES[kind][0], table)
+
+
+def _turns(numbers: TurnNumbers) -> Iterator[Metric]:
+    """Of the reactor, so of all nodes of this process."""
+    prefix = "replog_reactor_"
+    yield CounterMetricFamily(prefix + "turns", "Turns of the reactor.", numbers.turns)
+    yield CounterMetricFamily(
+        prefix + "busy_seconds", "Time that all turns of the reactor took.", numbers.busy_seconds
+    )
+    yield GaugeMetricFamily(
+        prefix + "longest_turn_seconds", "The longest turn of the reactor.", numbers.longest_seconds
+    )
+    buckets = [(str(bound), count) for bound, count in numbers.buckets]
+    yield HistogramMetricFamily(
+        prefix + "slow_turn_seconds",
+        "Turns of the reactor longer than replog.reactor.slow.ms.",
+        [*buckets, ("+Inf", numbers.slow)],
+        numbers.slow_seconds,
+    )
 
 
 def _rows(table: dict[tuple[str, str], int]) -> list[tuple[list[str], float]]:

@@ -1,9 +1,11 @@
-"""The page at `/`: one broker at a glance, for people.
+"""The page at `/`: the state of one broker.
 
 Owns the HTML. No script, no file besides it.
 
 1. Everything that came from outside is escaped.
 2. At most `ROWS_SHOWN` partitions; `?topic=NAME` shows those of one topic.
+
+Source: our own. Not here: what it shows (`status/view.py`), HTTP (`status/http_resources.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from twisted_broker.replication.explain.explanation import Explanation
 from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.status.view import BrokerView
 
+# A page of 10,000 partitions would hold the reactor; `?topic=` shows the others.
 ROWS_SHOWN = 500
 _COLUMNS = (
     "partition",

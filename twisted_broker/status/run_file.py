@@ -1,12 +1,17 @@
 """The run file: how a program that started brokers finds them.
 
-1. It appears whole or not at all, when the last broker is ready, and goes when they stop.
-2. Who waits for the file finds no dead broker: what a killed process left goes at the next start.
-3. A start that is refused leaves the file of the running process alone.
+Owns writing and removing the file.
+
+1. It appears whole or not at all, when the last broker is ready, and is removed when they stop.
+2. A program that waits for the file finds no dead broker: the next start removes the file of a
+   process that was killed.
+3. A start that fails leaves the file of another running process alone.
 
 JSON: `pid`, `cluster_id`, `bootstrap` (HOST:PORT, comma-separated), `controller` (HOST:PORT or
 null), `brokers` (node id -> `listeners`: name -> HOST:PORT, `directory`, `status`: HOST:PORT or
-null), `status` (all of these, comma-separated). Ring 2.
+null), `status` (all of these, comma-separated).
+
+Ring 2. Source: our own. Not here: when it is written (`broker_service.py`).
 """
 
 from __future__ import annotations
@@ -21,8 +26,8 @@ from typing import Any
 def broker_entry(
     listeners: Mapping[str, str], directory: str, status: str | None = None
 ) -> dict[str, Any]:
-    """The entry of one broker; `listeners` is name -> HOST:PORT; `status`: its status port, where
-    itself over HTTP.
+    """The entry of one broker; `listeners` is name -> HOST:PORT; `status`: HOST:PORT of its status
+    port.
     """
     return {"listeners": dict(listeners), "directory": directory, "status": status}
 
@@ -51,6 +56,7 @@ def write_run_file(
 def remove_run_file(path: str) -> None:
     """Gone afterwards, if it is this process's: another one that runs keeps its own."""
     if _owner(path) == os.getpid():
+        # A file that cannot be removed must not keep the broker from stopping.
         with contextlib.suppress(OSError):
             os.remove(path)
 
@@ -71,12 +77,14 @@ def _owner(path: str) -> int | None:
         with open(path, encoding="utf-8") as file:
             owner = json.load(file)["pid"]
     except (OSError, ValueError, LookupError, TypeError):
+        # Anything but our own JSON is somebody else's file: it stays.
         return None
     return owner if isinstance(owner, int) and owner > 0 else None
 
 
 def _lives(pid: int) -> bool:
     try:
+        # Signal 0 is only checked.
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False

@@ -136,7 +136,8 @@ class MemoryTransport:
         if self.connected:
             self.connected = False
             self.producer = None
-            self.protocol.connectionLost(Failure(reason))
+            protocol, self.protocol = self.protocol, None  # as Twisted's: no cycle is left
+            protocol.connectionLost(Failure(reason))
 
 
 class MemoryPort:
@@ -198,6 +199,7 @@ class MemoryNetwork:
         return copy_slice(transport, file, position, length)
 
     def later(self, call: Any, *arguments: Any) -> None:
+        # Also with a latency of 0 in a later call: no protocol is entered from its peer's write.
         self.clock.callLater(self.latency_seconds, call, *arguments)
 
     def _free_port(self) -> int:

@@ -135,7 +135,7 @@ def peek_offset_and_length(buffer: Buffer, offset: int = 0) -> tuple[int, int]:
     return base_offset, length
 
 
-def is_cut_short(buffer: Buffer, position: int, end: int) -> bool:
+def is_incomplete(buffer: Buffer, position: int, end: int) -> bool:
     """Whether the entry at `position`, of any format, goes on beyond `end`: the last one of a
     fetch answer may.
     """
@@ -154,7 +154,7 @@ def check_first_entry(records: Buffer) -> int:
     size = len(records)
     if size < LOG_OVERHEAD:
         raise InvalidRecordError("no batch")
-    length = peek_offset_and_length(records)[1]
+    length = _INT32.unpack_from(records, LENGTH_AT)[0]
     if length < SMALLEST_LENGTH:
         raise CorruptRecordError(f"length {length} is smaller than any entry's")
     if size <= MAGIC_AT:

@@ -1,12 +1,11 @@
 """The five codecs of Kafka, by their number in the attributes, each with a limit on what it may
-inflate to.
+decompress to.
 
 1. No decompressor makes more than `max_output_bytes` plus a bounded piece, whatever its input
    declares: `OutputLimitError` beyond it, after work bounded by the limit and the input's size.
-2. What cannot be inflated, or ends too early, is an `InvalidRecordError`; a number that is no codec
-   an `UnsupportedCodecError`.
-3. A library is loaded when its codec is first used: a broker that never meets lz4 never pays for
-   it.
+2. What cannot be decompressed, or ends too early, is an `InvalidRecordError`; a number that is no
+   codec an `UnsupportedCodecError`.
+3. A library is loaded when its codec is first used.
 4. What we write, the Java client reads: lz4 in independent blocks of 64 KiB without checksums,
    snappy in xerial's stream framing.
 
@@ -43,8 +42,9 @@ CODEC_IDS: Final = {
 }
 
 MAX_FRAMES: Final = 16  # concatenated gzip members or frames in one payload: no producer writes two
+# 15 bits of window, plus 16: zlib's way to say "gzip header and trailer".
 _GZIP_WINDOW: Final = 31
-_ZSTD_PIECE: Final = 1024  # a piece inflates to 32 MiB at most (4 bytes to a 128 KiB block)
+_ZSTD_PIECE: Final = 1024  # a piece decompresses to 32 MiB at most (4 bytes to a 128 KiB block)
 _ZSTD_MAX_WINDOW: Final = 1 << 27  # what a zstd decoder accepts by default, and level 22 asks for
 _FIRST_OUTPUT: Final = 64 * 1024
 
@@ -68,7 +68,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, max_output_bytes: int) -> bytes:
-    """What `data` inflates to.
+    """What `data` decompresses to.
 
     `OutputLimitError` beyond `max_output_bytes`, `InvalidRecordError`, `UnsupportedCodecError`.
     """
@@ -117,6 +117,7 @@ def _gzip_decompress(data: Buffer, max_output_bytes: int) -> bytes:
     for _ in range(MAX_FRAMES):
         stream = zlib.decompressobj(_GZIP_WINDOW)
         try:
+            # One byte more than allowed shows that the limit is exceeded, without making the rest.
             piece = stream.decompress(data, left + 1)
         except zlib.error as error:
             raise InvalidRecordError(f"gzip: {error}") from None
@@ -161,9 +162,11 @@ def _lz4_decompress(data: Buffer, max_output_bytes: int) -> bytes:
         if made > max_output_bytes:
             raise OutputLimitError(max_output_bytes)
         out.append(piece)
+        # All input was given at once: a frame that wants more is truncated.
         if not stream.eof and (stream.needs_input or not piece):
             raise InvalidRecordError("lz4: the frame ends too early")
         data = b""
+        # Few calls for a large payload, and never more memory than twice what came out.
         asked *= 2
     if stream.unused_data:
         raise InvalidRecordError("lz4: bytes after the frame")
@@ -185,6 +188,8 @@ def _zstd_decompress(data: Buffer, max_output_bytes: int) -> bytes:
     stream = context.decompressobj()
     view = memoryview(data)
     try:
+        # The stream has no output limit of its own: small pieces of input bound what one call
+        # makes.
         for start in range(0, len(view), _ZSTD_PIECE):
             piece: Buffer = view[start : start + _ZSTD_PIECE]
             while piece:

@@ -3,7 +3,7 @@
 1. Every fault found in record bytes, from whomever they came, is a `CorruptRecordError` or a
    subclass; no `struct.error`, `IndexError` or error of a compression library leaves the record
    modules.
-2. The code is the one Kafka answers: CORRUPT_MESSAGE asks the producer to send the same bytes again
+2. The code is the one Kafka answers: at CORRUPT_MESSAGE a producer sends the same bytes again
    (damaged on the way), the others do not.
 
 Source: Kafka's CorruptRecordException, InvalidRecordException, UnsupportedCompressionTypeException.
@@ -45,7 +45,7 @@ class UnsupportedCodecError(CorruptRecordError):
 
 
 class OutputLimitError(CorruptRecordError):
-    """The payload inflates beyond what the caller allows: MESSAGE_TOO_LARGE, at which producers
+    """The payload decompresses beyond what the caller allows: MESSAGE_TOO_LARGE, at which producers
     split their batch.
     """
 

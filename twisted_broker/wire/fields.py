@@ -13,7 +13,7 @@ from twisted_broker.wire.primitives import NULL_UUID
 
 FRESH: Any = (
     object()
-)  # stands for a default made anew for each message: an empty list, a struct of defaults
+)  # stands for a default created for each message: an empty list, a struct of defaults
 NEWEST = 32767
 
 
@@ -144,7 +144,7 @@ def array(
     tag: int | None = None,
     ignorable: bool = False,
 ) -> Any:
-    """Of a Struct class, or of one of the functions above: array(int32, "0+")."""
+    """Elements of a Struct class, or of one of the functions above, as in `array(int32, "0+")`."""
     return Field(
         "array",
         versions,

@@ -1,6 +1,9 @@
 """The `__init__` of a description as source text: keyword arguments with Kafka's defaults.
 
-1. A list or struct left out is a new one for each message, never shared.
+1. The default of a list or struct is a new one for each message, never shared.
+
+Source: Kafka's message JSON (defaults). Not here: reading (`reader_source`), writing
+(`writer_source`).
 """
 
 from collections.abc import Callable
@@ -13,7 +16,7 @@ from twisted_broker.wire.structs import Struct
 
 
 def init_source(cls: type[Struct]) -> str:
-    """The text of `__init__`: every field a keyword; what is made anew for each object (lists,
+    """The text of `__init__`: every field a keyword; what is created for each object (lists,
     structs) is FRESH until then.
     """
     arguments = "".join(

@@ -2,13 +2,13 @@
 sets on fetch.
 
 1. Up: everything in one produced set becomes one batch, in order; v1 keeps its timestamps, v0 has
-   none. Every CRC is checked, offsets are given anew (some old clients number inner messages
+   none. Every CRC is checked, offsets are assigned again (some old clients number inner messages
    wrongly), and a compressed set must be one wrapper.
 2. Down: headers are lost, control batches are skipped. Records below the wanted offset are dropped
    from uncompressed batches, for some versions of librdkafka count on it; a compressed batch keeps
    them.
-3. Down works batch by batch, and never holds more than one inflated batch: pieces come out as they
-   are made.
+3. Down works batch by batch, and never holds more than one decompressed batch: pieces come out as
+   they are made.
 4. zstd cannot go down: `UnsupportedCodecError`.
 
 This is the module to import from: it names what `message_set` and `message_set_builder` own.
@@ -29,7 +29,7 @@ from .batch_header import (
     NO_LEADER_EPOCH,
     NO_TIMESTAMP,
     Buffer,
-    is_cut_short,
+    is_incomplete,
     peek_magic,
 )
 from .compression import NONE, ZSTD
@@ -72,6 +72,7 @@ def convert_up(
     Raises `CorruptRecordError` (CRC, size), `InvalidRecordError` (empty, several wrappers, broken
     inside), `OutputLimitError`.
     """
+    # All before the first is converted: a set is taken as a whole or refused.
     messages = list(iterate_messages(buffer, check_crc=True))
     source = _only_codec(messages)
     builder = BatchBuilder(
@@ -101,6 +102,7 @@ def _only_codec(messages: list[MessageView]) -> int:
     if not messages:
         raise InvalidRecordError("a message set without messages")
     codecs = [message.codec for message in messages if message.codec != NONE]
+    # Kafka's rule for producers; in log files old brokers mixed both.
     if codecs and len(messages) > 1:
         raise InvalidRecordError("a compressed message that is not alone in its set")
     return codecs[0] if codecs else NONE
@@ -116,7 +118,7 @@ def iterate_entries(
     limit = len(buffer) if end is None else end
     position = start
     while position < limit:
-        if partial_tail and is_cut_short(buffer, position, limit):
+        if partial_tail and is_incomplete(buffer, position, limit):
             return
         entry: Entry = (
             BatchView(buffer, position)
@@ -139,12 +141,13 @@ def convert_down(
     max_output_bytes: int = MAX_OUTPUT_BYTES,
 ) -> Iterator[bytes]:
     """The entries in format `to_magic` (0 or 1), piece by piece; each piece is whole messages.
-    `first_offset` is the offset asked for.
+    `first_offset` is the requested offset.
 
     There may be no piece at all (only control batches). Raises `UnsupportedCodecError` when it
     meets zstd, `InvalidRecordError`, `OutputLimitError`.
     """
     for entry in entries:
+        # The client reads this format, or an older one, as it is.
         if entry.magic <= to_magic:
             yield entry.to_bytes()
         elif not (isinstance(entry, BatchView) and entry.is_control):
@@ -161,6 +164,7 @@ def _convert_entry_down(
         )
     append_time_ms = _append_time(entry)
     records = entry.records(max_output_bytes)
+    # A compressed batch is one wrapper again, so its records below the first offset stay.
     if codec != NONE:
         kept = list(records)
         if kept:
@@ -185,6 +189,7 @@ def _chunked(
     chunk: list[bytes] = []
     size = 0
     for record in records:
+        # librdkafka counts on it: it hands out what it is sent.
         if record.offset < first_offset:
             continue
         chunk.append(build_message_set((record,), to_magic, NONE, timestamp_type, append_time_ms))

@@ -8,8 +8,8 @@ deep through compressed wrappers.
    wrapper of several means that its producer did not fill it in.
 3. Under a wrapper with LogAppendTime every inner message has the wrapper's timestamp. Format 0 has
    no timestamps (-1).
-4. A wrapper is inflated whole, within the limit asked for: the offsets of format 1 are not known
-   before its last message.
+4. A wrapper is decompressed whole, within the limit given: the offsets of format 1 are not
+   known before its last message.
 
 Source: Kafka's record formats "v0/v1 entry"; Kafka's LegacyRecord, AbstractLegacyRecordBatch. Not
 here: writing (`message_set_builder`), conversion (`legacy`).
@@ -30,7 +30,7 @@ from .batch_header import (
     LOG_OVERHEAD,
     NO_TIMESTAMP,
     Buffer,
-    is_cut_short,
+    is_incomplete,
     peek_offset_and_length,
 )
 from .compression import NONE, decompress_legacy
@@ -229,7 +229,7 @@ def iterate_messages(
     limit = len(buffer) if end is None else end
     position = start
     while position < limit:
-        if partial_tail and is_cut_short(buffer, position, limit):
+        if partial_tail and is_incomplete(buffer, position, limit):
             return
         message = MessageView(buffer, position)
         position += message.size_in_bytes

@@ -33,6 +33,7 @@ MAX_TAGGED_FIELDS = 1024
 # Elements of all arrays of one request: far above a fetch of every partition a broker can host, and
 # 100 MB of objects at most.
 MAX_ELEMENTS = 100_000
+# A few ms of decoding; a usual fetch of a follower stays below, and is read in one go.
 FEW_ELEMENTS = 2_000
 MAX_UINT32 = 0xFFFFFFFF
 

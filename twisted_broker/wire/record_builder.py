@@ -2,7 +2,7 @@
 compaction leaves.
 
 1. The bytes are those Kafka writes for the same records; what a codec makes of them may differ,
-   what it inflates to does not.
+   what it decompresses to does not.
 2. The base timestamp is the first record's. With LogAppendTime the max timestamp is the append
    time, else the largest of the records.
 3. A batch holds at least one record; only `build_empty_batch` writes one without.

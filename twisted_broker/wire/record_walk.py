@@ -109,7 +109,7 @@ def walk_records(
     log_append_time: int | None,
     sequential: bool = False,
 ) -> Iterator[Record]:
-    """The `count` records in `data[start:end]`, in order, decoded as they are asked for.
+    """The `count` records in `data[start:end]`, in order, decoded as they are consumed.
 
     `log_append_time` (ms), when given, is every record's timestamp. `sequential`: the offset deltas
     must be exactly 0, 1, 2 ..., as a producer must number them; otherwise (compacted batches have

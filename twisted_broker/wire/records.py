@@ -1,10 +1,10 @@
 """Record batches (magic 2) as views: bytes stay where they are, fields are read from the header,
-records are walked only when asked for.
+records are walked only when requested.
 
 1. A view copies nothing; `records()` copies the record section once (uncompressed from a `bytes`
    buffer: not at all).
 2. A batch is trusted only after `is_valid_crc()`; the walk checks what it reads either way.
-3. Decompression never makes more than the limit asked for.
+3. Decompression never makes more than the limit given.
 
 This is the module to import from: it names what its neighbours own (`batch_header`, `record_walk`,
 `record_builder`, `control_batch`). Source: Kafka's record formats, RELIABILITY 5.3; Kafka's
@@ -39,7 +39,7 @@ from .batch_header import (
     batch_crc,
     batch_head,
     check_first_entry,
-    is_cut_short,
+    is_incomplete,
     peek_magic,
     peek_offset_and_length,
     read_batch_header,
@@ -64,7 +64,7 @@ from .corrupt_record import (
 )
 from .record_builder import BatchBuilder, build_batch, build_empty_batch
 from .record_walk import Headers, Record, walk_key_values, walk_records
-from .records_count import check_records_count
+from .records_count import SMALLEST_RECORD, check_records_count
 
 __all__ = [
     "CODEC_MASK",
@@ -83,6 +83,7 @@ __all__ = [
     "NO_PRODUCER_ID",
     "NO_SEQUENCE",
     "NO_TIMESTAMP",
+    "SMALLEST_RECORD",
     "TRANSACTIONAL_FLAG",
     "BatchBuilder",
     "BatchHeader",
@@ -105,7 +106,7 @@ __all__ = [
     "control_key",
     "control_record_type",
     "end_marker_coordinator_epoch",
-    "is_cut_short",
+    "is_incomplete",
     "iterate_batches",
     "next_sequence",
     "peek_magic",
@@ -120,7 +121,7 @@ __all__ = [
 
 MAX_OUTPUT_BYTES: Final = (
     128 * 1024 * 1024
-)  # what one batch may inflate to, where the caller names no limit
+)  # what one batch may decompress to, where the caller names no limit
 MAX_SEQUENCE: Final = 2**31 - 1
 
 
@@ -307,13 +308,13 @@ def iterate_batches(
     """The batches in `buffer[start:end]`, one after the other.
 
     `CorruptRecordError` (with its position) at the first that is not a batch, after the good ones
-    before it. `partial_tail`: a last batch cut short ends the walk instead, as Kafka's fetch
+    before it. `partial_tail`: a last batch truncated ends the walk instead, as Kafka's fetch
     answers allow.
     """
     limit = len(buffer) if end is None else end
     position = start
     while position < limit:
-        if partial_tail and is_cut_short(buffer, position, limit):
+        if partial_tail and is_incomplete(buffer, position, limit):
             return
         batch = BatchView(buffer, position)
         position += batch.size_in_bytes

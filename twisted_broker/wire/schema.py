@@ -102,6 +102,7 @@ __all__ = [
 READ_ERRORS = (struct.error, IndexError)
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
+# Apart from `readers` and `writers`: only requests of many elements ever need them.
 _SLICED: dict[tuple[type[Message], int, str], Any] = {}
 
 
@@ -112,6 +113,7 @@ def decode(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> M:
     try:
         return decode_few(cls, buffer, version, offset)
     except ManyElements:
+        # Read again from the start: that costs as much as FEW_ELEMENTS, once for each long request.
         return run_whole(decode_in_slices(cls, buffer, version, offset))
 
 
@@ -124,6 +126,8 @@ def decode_few(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> M
     try:
         message, position = reader(buffer, offset, end)
     except READ_ERRORS:
+        # The text of such an error would name an index of ours; where a frame ends too early is all
+        # that can be said.
         raise wire_error(cls, version) from None
     if position != end and not cls.allows_trailing_bytes:
         raise WireError(f"{cls.__name__} v{version}: {end - position} bytes too many")
@@ -222,6 +226,7 @@ def join_bytes(parts: list[Any]) -> list[Any]:
     joined: list[Any] = []
     run: list[bytes] = []
     for part in parts:
+        # A copy of more costs as much as one more buffer in the write.
         if type(part) is bytes and len(part) < 4096:
             run.append(part)
             continue

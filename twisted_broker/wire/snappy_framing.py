@@ -38,7 +38,7 @@ def snappy_compress(data: Buffer) -> bytes:
 
 
 def snappy_decompress(data: Buffer, max_output_bytes: int) -> bytes:
-    """What framed or raw snappy inflates to.
+    """What framed or raw snappy decompresses to.
 
     `InvalidRecordError` when broken, `OutputLimitError` when it declares more than the limit.
     """

@@ -4,7 +4,7 @@ Owns `Struct` and what is made of it: `Message`, and its kinds `Request`, `Respo
 
 1. A class is nothing but slots, Kafka's defaults, keyword arguments, equality and a repr. Importing
    descriptions compiles nothing.
-2. A field that is FRESH by default is made anew for each object.
+2. A field that is FRESH by default is created for each object.
 
 Not here: the fields (fields.py); bytes (schema.py, which hands all of this on: descriptions
 import from there).

@@ -6,7 +6,7 @@
 2. Positions must grow, and all must lie within 2 GiB of the first.
 3. Constant columns are made once for the most rows and sliced.
 
-Source: Arrow's columnar format (variable-size binary, list, validity bitmaps), SPARK.md 5.
+Source: Arrow's columnar format (variable-size binary, list, validity bitmaps).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Columns of a run of records: what the record says, and what its batch says repeated for it.
 
-1. Every column is made only when asked for; those of `FROM_BATCH` need no look at the records.
+1. Every column is made only when requested; those of `FROM_BATCH` need no look at the records.
 2. A record's timestamp is the batch's maximum under LogAppendTime; its sequence is the batch's base
    advanced by the offset delta, modulo 2^31.
 3. `crcOk` and `aborted` are the caller's findings, one per batch.
 
-Source: FILE_FORMATS 2, SPARK.md 3 and 5; Kafka's DefaultRecordBatch. Not here: where fields lie
+Source: FILE_FORMATS 2; Kafka's DefaultRecordBatch. Not here: where fields lie
 (`fields`), which batches (`segment`).
 """
 

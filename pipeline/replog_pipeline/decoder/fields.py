@@ -4,7 +4,7 @@ of batches.
 1. A record's fields end exactly where its length says, those of a batch exactly where its section
    ends; else one error, the plain walk's own.
 2. A negative key or value length is null and is kept as -1.
-3. Headers are looked at only when they are asked for; then every header lies inside its record.
+3. Headers are looked at only when they are requested; then every header lies inside its record.
 4. No array is longer than the group has records or headers, and neither can be more than its bytes
    allow.
 

@@ -89,7 +89,7 @@ def scan(data: Buffer, start: int = 0, end: int | None = None) -> Scan:
 def headers(data: Buffer) -> NDArray[np.void]:
     """The headers of all batches (dtype `HEADER`).
 
-    A tail cut short or of zeros is left out; `CorruptRecordError` for other bytes.
+    A tail truncated or of zeros is left out; `CorruptRecordError` for other bytes.
     """
     found = scan(data)
     refuse(found)
@@ -98,7 +98,7 @@ def headers(data: Buffer) -> NDArray[np.void]:
 
 def refuse(found: Scan) -> None:
     """`CorruptRecordError` unless the scan ended where a segment may end: after a batch, in one
-    cut short, at preallocated zeros.
+    truncated, at preallocated zeros.
     """
     if found.stop in (Stop.LEGACY, Stop.NO_BATCH):
         raise CorruptRecordError(found.stop.value, found.end)

@@ -9,7 +9,7 @@ group to its next record.
    ends.
 4. Starts of all records are correct only if `walk` returned no bad lane.
 
-Source: SPARK.md 5 (the chain is the only part that is serial). Not here: what is in a record
+Source: our own. Not here: what is in a record
 (`fields`).
 """
 

@@ -6,7 +6,7 @@
 3. Under `crc="flag"` a group that cannot be read is read again batch by batch, and those at fault
    become one row each.
 
-Source: SPARK.md 5. Not here: where a segment ends (`segment`), columns (`arrow_columns`).
+Source: our own. Not here: where a segment ends (`segment`), columns (`arrow_columns`).
 """
 
 from __future__ import annotations

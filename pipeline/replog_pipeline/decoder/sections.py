@@ -7,7 +7,7 @@ they are compressed.
    it has before anything is allocated for it.
 3. Faults are the wire package's errors, with the position of the batch in the segment.
 
-Source: SPARK.md 5, RELIABILITY 5.3 "decompression bomb". Not here: CRCs (`segment`), records
+Source: RELIABILITY 5.3 "decompression bomb". Not here: CRCs (`segment`), records
 (`fields`).
 """
 

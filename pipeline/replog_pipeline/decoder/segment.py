@@ -1,14 +1,14 @@
 """One segment as Arrow record batches: which batches of it, in which state, and the rows of each.
 
-1. Offsets are `start` to `end` (exclusive); control records come only when asked for, aborted ones
+1. Offsets are `start` to `end` (exclusive); control records come only when requested, aborted ones
    not when `committed_only`.
 2. Every byte below `sure_to` must be right (None: every byte of the data). The first damage at or
-   above it ends the data quietly: the torn tail of a segment that was being written.
+   above it ends the data without an error: the torn tail of a segment that was being written.
 3. `crc="fail"`: one `CorruptRecordError` at the first damage. `crc="flag"`: rows with crcOk = false
    for what can be read, one row without key, value and timestamp for a batch that cannot, and one
    such row for bytes that are no batch. Message formats 0 and 1 are refused in either case.
 
-Source: SPARK.md 5. Not here: the rows of the batches (`rows`), files and directories
+Source: our own. Not here: the rows of the batches (`rows`), files and directories
 (`log_folder`), transactions (`transactions`).
 """
 
@@ -43,7 +43,7 @@ def decode_pieces(
     """As `decode_segment` for a segment in pieces that were scanned already; only the last may end
     otherwise than with `Stop.END`.
 
-    Nothing is kept of a piece once the next one is asked for; an error's `position` is the byte in
+    Nothing is kept of a piece once the next one is read; an error's `position` is the byte in
     its piece.
     """
     wanted, after = schema(request.columns), request.start
@@ -99,6 +99,6 @@ def _tail(found: Scan, request: Request, wanted: pa.Schema, after: int) -> Itera
 
 
 def end_at(offset: int, position: int, problem: str, request: Request) -> None:
-    """End the data quietly at this offset if what follows may be torn, else raise."""
+    """End the data without an error at this offset if what follows may be torn, else raise."""
     if request.sure_to is None or offset < request.sure_to:
         raise at_byte(CorruptRecordError(f"{problem} at offset {offset}"), position)

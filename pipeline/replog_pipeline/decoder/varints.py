@@ -6,7 +6,7 @@ bytes for the few that are longer.
    end must fail; nothing is raised here.
 3. Values are as `wire.record_walk` reads them, over-long forms of small numbers included.
 
-Source: FILE_FORMATS 2 "record in v2", SPARK.md 5; `wire.record_walk`. Not here: which fields there
+Source: FILE_FORMATS 2 "record in v2"; `wire.record_walk`. Not here: which fields there
 are (`fields`).
 """
 

@@ -27,8 +27,9 @@ from replog_pipeline.progress import Progress
 )
 @click.option("--quiet", is_flag=True, help="Only the outcome.")
 def command(flights: int, data: Path | None, quiet: bool) -> None:
-    """A year of flights through a three-broker cluster, into a table, back into a topic, and
-    into a table again: are they equal?
+    """Send a year of flights through a cluster of three brokers, and compare.
+
+    They go into a table, back into a topic, and into a table again: are they equal?
     """
     from replog_pipeline import session
     from replog_pipeline.demo import story

@@ -42,7 +42,7 @@ def flights(count: int = ALL) -> Iterator[Flight]:
 
 
 def record(row: dict[str, Any]) -> Flight:
-    known = {name: value for name, value in row.items() if value == value}  # NaN is what is missing
+    known = {name: value for name, value in row.items() if value == value}  # noqa: PLR0124  NaN is what is missing
     tail = known.get("tailnum")
     moment = datetime.fromisoformat(known["time_hour"])
     headers = [(name, known[name].encode()) for name in ("carrier", "origin")]

@@ -1,5 +1,5 @@
-"""The steps of the demo, each a job as `replog pipeline` runs it, told with the command that does
-the same.
+"""The steps of the demo: each is a job as `replog pipeline` runs it, and prints the command that
+does the same.
 
 1. Produce flights to a replicated topic, archive it, audit it, replay the table into a second
    topic, archive that: the two tables must be equal.
@@ -79,6 +79,8 @@ def run(
 
 
 class Story:
+    """The demo, step by step, in `directory`."""
+
     def __init__(self, spark: SparkSession, directory: Path, progress: Progress) -> None:
         self.spark, self.directory, self.progress = spark, directory, progress
         self.first, self.second = (
@@ -110,20 +112,20 @@ class Story:
     def round_trip(self, bootstrap: str) -> None:
         source, again = f"kafka://{bootstrap}/{TOPIC}", f"kafka://{bootstrap}/{AGAIN}"
         self.archive(source, self.first)
-        self.tell(f"audit --from {source}")
+        self.say(f"audit --from {source}")
         self.found(
             audit.run(
                 self.spark, audit.AuditConfig(sources.parse(source), quiet=self.progress.quiet)
             )
         )
-        self.tell(f"replay --from {self.first} --to {again}")
+        self.say(f"replay --from {self.first} --to {again}")
         replay.run(self.spark, replay.ReplayConfig(self.first, again), self.progress)
         self.archive(again, self.second)
         with self.progress.step("compared the two tables, row by row"):
             self.outcome.findings += differences(self.read(self.first), self.read(self.second))
 
     def archive(self, source: str, target: str) -> None:
-        self.tell(f"archive --from {source} --to {target}")
+        self.say(f"archive --from {source} --to {target}")
         rows = archive.run(self.spark, archive.ArchiveConfig(source, target), self.progress).rows
         if rows != self.outcome.records:
             self.outcome.findings.append(
@@ -137,9 +139,9 @@ class Story:
         """With no broker running."""
         self.progress.say("the cluster is stopped; from here on its files are read")
         names = tuple(map(str, directories))
-        self.tell(f"compare {' '.join(names)}")
+        self.say(f"compare {' '.join(names)}")
         self.found(compare.run(self.spark, compare.CompareConfig(names, quiet=self.progress.quiet)))
-        self.tell(f"audit --from segments:{','.join(names)}")
+        self.say(f"audit --from segments:{','.join(names)}")
         self.found(
             audit.run(
                 self.spark,
@@ -147,13 +149,13 @@ class Story:
             )
         )
         source = sources.SegmentsSource(names[:1], (TOPIC,))
-        self.tell(f"report --from '{source}' --to {self.directory / 'report'}")
+        self.say(f"report --from '{source}' --to {self.directory / 'report'}")
         self.outcome.page = report.run(
             self.spark,
             report.ReportConfig(source, self.directory / "report", quiet=self.progress.quiet),
         ).page
 
-    def tell(self, command: str) -> None:
+    def say(self, command: str) -> None:
         self.progress.say(f"$ replog pipeline {command}")
 
     def found(self, result: Any) -> None:

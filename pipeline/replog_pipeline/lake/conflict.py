@@ -1,5 +1,5 @@
-"""Somebody else committed the batch that a writer was about to commit: nothing of this writer's
-rows is in the table.
+"""The error of a writer whose batch number another writer has committed: none of its own rows is
+in the table.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 3. Delta skips a batch whose number was committed, and of two that commit the same number at once
    one fails: both are seen here as `AnotherWriterError`, because the ledger found afterwards is not
    the writer's own.
-4. A commit file that was cut short stops an archive: its ledger may stand there while its rows do
+4. A commit file that was truncated stops an archive: its ledger may stand there while its rows do
    not.
 5. When the log was cleaned of all commits with a ledger (a checkpoint keeps only `txn`), the
    offsets are the largest in the table, read once from its rows; topic ids are then not known until
@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any
 
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.lake.conflict import AnotherWriterError
-from replog_pipeline.lake.files import IFiles
 from replog_pipeline.lake.ledger import Ledger, found_in
+from replog_pipeline.lake.spark_table import SparkTable
 from replog_pipeline.lake.timestamps import in_microseconds
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 LOG = "_delta_log"
 APPLICATION = "replog-archive"
@@ -40,20 +40,10 @@ COMMIT = re.compile(r"\d{20}\.json")
 CONFLICTS = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
 
 
-class DeltaTable:
+class DeltaTable(SparkTable):
     """The table in `files`."""
 
     format = "delta"
-
-    def __init__(self, spark: SparkSession | None, files: IFiles) -> None:
-        self.files = files
-        self._spark = spark
-
-    @property
-    def spark(self) -> SparkSession:
-        """Needed for rows alone: a ledger is read without it."""
-        assert self._spark is not None, "rows were asked for without Spark"
-        return self._spark
 
     def commits(self) -> Iterator[dict[str, Any]]:
         """What the commits in the log say of themselves, newest first."""
@@ -156,7 +146,7 @@ class DeltaTable:
 
 def commit_info(content: bytes, place: str) -> dict[str, Any]:
     """The `commitInfo` action of a commit file; empty when it has none. PipelineError for a file
-    that was cut short.
+    that was truncated.
 
     An append has as many `add` actions as its `commitInfo`, which comes first, counts files: so a
     cut between two lines shows too.

@@ -6,10 +6,10 @@ source's extent alone.
 2. It stops, and nothing is written, when the topic is another one (id), the source ends below the
    table, a partition is gone, or records between the table and the log start were deleted. Only the
    last can be allowed, and is then reported.
-3. A table's topics are chosen by its first batch. What was deleted from them before is no gap, but
-   is told (`Missed`).
+3. A table's topics are chosen by its first batch. Records deleted from them before are no gap, but
+   are reported (`Missed`).
 
-Source: SPARK.md 6 and 7, KIP-516. Not here: reading either side.
+Source: KIP-516. Not here: reading either side.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """What a table has taken from its topics: per topic its id, per partition the next offset; and
-which batch said so.
+the number of the last batch.
 
-1. A ledger is committed by the same atomic act as the rows it speaks of: what it counts is in the
-   table, what it does not is not.
+1. A ledger is committed in the same atomic step as its rows: the table has exactly the offsets
+   that the ledger counts.
 2. Batches are numbered 1, 2, 3 ...; 0 is a table that does not exist yet.
 3. `attempt` is unique for every try to append, so that a writer recognises its own commit.
 
-Source: SPARK.md 6, "ledger way". Not here: where the text is kept (`delta`, `parquet`), what may
+Source: our own. Not here: where the text is kept (`delta`, `parquet`), what may
 come next (`guards`).
 """
 
@@ -25,7 +25,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Ledger:
-    """`ids`: topic -> topic id as Kafka prints it, None where the source told none.
+    """`ids`: topic -> topic id as Kafka prints it, None where the source has none.
 
     `next`: the first offset that is not in the table.
     """

@@ -32,12 +32,12 @@ from typing import TYPE_CHECKING
 from replog_pipeline.columns import COLUMNS, ddl
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.lake.conflict import AnotherWriterError
-from replog_pipeline.lake.files import IFiles
 from replog_pipeline.lake.ledger import Ledger, found_in
+from replog_pipeline.lake.spark_table import SparkTable
 from replog_pipeline.lake.timestamps import in_microseconds
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 LEDGERS = "_replog/ledger"
 STAGING = "_replog/staging"
@@ -45,20 +45,10 @@ LEDGER = re.compile(r"\d{20}\.json")
 SCHEMA = f"{ddl(COLUMNS)}, `date` date"
 
 
-class ParquetTable:
+class ParquetTable(SparkTable):
     """The table in `files`."""
 
     format = "parquet"
-
-    def __init__(self, spark: SparkSession | None, files: IFiles) -> None:
-        self.files = files
-        self._spark = spark
-
-    @property
-    def spark(self) -> SparkSession:
-        """Needed for rows alone: a ledger is read without it."""
-        assert self._spark is not None, "rows were asked for without Spark"
-        return self._spark
 
     def batches(self) -> list[str]:
         return [name for name in self.files.names(LEDGERS) if LEDGER.fullmatch(name)]

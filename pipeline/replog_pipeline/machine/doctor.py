@@ -1,7 +1,8 @@
-"""`replog pipeline doctor`: what the pipeline needs, what of it is there, and the command that
-cures each lack.
+"""`replog pipeline doctor`: what the pipeline needs, which of it is there, and the command that
+installs what is missing.
 
-1. Every check is made, whatever the ones before it found; the exit status is 1 if anything lacks.
+1. Every check is made, whatever the ones before it found; the exit status is 1 if anything is
+   missing.
 2. It changes nothing and uses no network.
 """
 
@@ -57,7 +58,7 @@ def package(name: str) -> Check:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """ "2.9.post0" -> (2, 9)."""
+    """(2, 9) of "2.9.post0"."""
     parts = []
     for part in version.split("."):
         if not part.isdigit():
@@ -88,14 +89,14 @@ def jar_checks() -> list[Check]:
         if missing
         else []
     )
-    for jar in damaged:
-        lacks.append(
-            Check(
-                jar.file,
-                "damaged: its SHA-256 is another",
-                f"rm {jars.folder() / jar.file} && replog pipeline jars",
-            )
+    lacks += [
+        Check(
+            jar.file,
+            "damaged: its SHA-256 is another",
+            f"rm {jars.folder() / jar.file} && replog pipeline jars",
         )
+        for jar in damaged
+    ]
     return lacks or [Check("jars", f"{len(jars.ALL)} in {jars.folder()}")]
 
 

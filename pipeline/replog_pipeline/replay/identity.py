@@ -4,7 +4,7 @@
    talking to one another, before the first record.
 2. Controllers hand out ids from 0 upwards, in blocks of a thousand. Ours lie above 2^62, where no
    cluster will come.
-3. A topic that is created anew has another id, hence other writers.
+3. A topic that is created again has another id, hence other writers.
 
 Source: KIP-98, KIP-730 (blocks of producer ids), KIP-516 (topic ids).
 """

@@ -1,7 +1,7 @@
 """What one Spark task does: rows, sorted by partition and offset, go to their partitions of the
 target.
 
-1. The n-th row of a partition is offset n. Rows that are in the target already are passed over; the
+1. The n-th row of a partition is offset n. Rows that are in the target already are skipped; the
    last of them must be equal to the target's last.
 2. A task may be killed and run again, or run twice at once: see the package's card.
 3. Offsets must grow: a source that holds an offset twice is refused.

@@ -1,16 +1,16 @@
-"""Writes one partition of the target: some batches on their way, answers checked one by one, and
-one way to go on after anything.
+"""Writes one partition of the target: a few batches in flight, each answer checked, and one
+recovery for every temporary failure.
 
-1. An acknowledged batch lies at the offset it was made for; any other offset means foreign records,
-   and is fatal.
-2. Whatever goes wrong for a while (a broken connection, a new leader, a sequence that does not
-   follow) is answered alike: forget the connections, take the proven position, drop what is
-   written, send the rest again. Nothing is ever assumed of a request without an answer.
+1. An acknowledged batch is at the offset it was made for; any other offset means records of another
+   producer, and is fatal.
+2. Every temporary failure (a broken connection, a new leader, a sequence that does not
+   follow) has the same recovery: close the connections, take the proven position, drop what is
+   written, send the rest again. A request without an answer may have been written or not.
 3. A position below what was acknowledged means that the cluster lost it: fatal. So is no progress
    for `PATIENCE_SECONDS`.
-4. At most five batches are on their way, as many as a broker remembers of a producer: one sent
-   twice is known to it. The first is alone until it is answered: from a producer that it does not
-   know a broker takes any sequence, so the second would be taken where the first was refused.
+4. At most five batches are in flight, as many as a broker remembers of a producer: it recognises
+   each that is sent twice. The first is alone until it is answered: from an unknown producer a
+   broker accepts any sequence, so the second could be accepted where the first was refused.
 5. A broker forgets a producer whose last timestamp is a day old, looking every ten minutes. What 4
    keeps away could then slip in between; it would be seen by 1, and refused for ever after by the
    proof of the position.
@@ -128,7 +128,7 @@ class PartitionWriter:
 
     def patiently(self, act: Callable[[], T]) -> T:
         """`act`, as often as it takes while it makes progress; after a failure the position is
-        found anew first.
+        found again first.
         """
         self.progress_at = time.monotonic()
         while True:

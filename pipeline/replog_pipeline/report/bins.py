@@ -26,7 +26,7 @@ WIDTHS = (
 """Minutes that a bin may be wide; beyond these any multiple that is needed."""
 
 OTHERS = "(other topics)"
-"""The topics that are not told one by one; no topic has such a name."""
+"""The topics that are not shown one by one; no topic has such a name."""
 
 
 def width(first: int, last: int, most: int, unit: int = 1) -> int:

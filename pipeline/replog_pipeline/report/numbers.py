@@ -28,7 +28,7 @@ def _scaled(count: float, units: tuple[str, ...], gap: str) -> str:
 
 
 def share_text(part: float, whole: float) -> str:
-    """ "12.3 %"; "–" of nothing."""
+    """A share as "12.3 %"; "–" of nothing."""
     return f"{100 * part / whole:.1f} %" if whole else "–"
 
 

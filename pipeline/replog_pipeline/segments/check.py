@@ -3,8 +3,8 @@ that its header counts.
 
 1. Every byte is read once: CRC over the batch as it lies, then (inflated where compressed) the
    chain of its records.
-2. A batch whose CRC is wrong is told as such and not looked into.
-3. `inflated` is what the records of a batch measure before compression, in bytes; -1 where they
+2. A batch whose CRC is wrong is reported as such, and its records are not read.
+3. `inflated` is the size of a batch's records before compression, in bytes; -1 where they
    cannot be read.
 
 Source: Kafka's DefaultRecordBatch.ensureValid and iterator. Not here: what holds between batches

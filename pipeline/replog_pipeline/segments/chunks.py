@@ -1,15 +1,15 @@
 """Reads a segment from its first batch to its last, some megabytes at a time: each chunk holds
 whole batches, and their headers.
 
-1. Read with `pread`, not mapped: a broker may cut the file meanwhile, and a mapping would then kill
-   the process.
+1. Read with `pread`, not mapped: a broker may truncate the file meanwhile, and a mapping would then
+   kill the process.
 2. Memory is one chunk, or the largest batch; a length that leads beyond the file allocates nothing.
 3. Positions in a chunk's headers count from the beginning of the file; `Chunk.data` begins at
    `Chunk.position`.
 4. The last chunk says why there is no more (`Stop`); what follows its last whole batch is not
-   looked at.
+   read.
 
-Source: SPARK.md 5. Not here: what the batches mean.
+Source: our own. Not here: what the batches mean.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ running.
 4. Everything here runs in Python workers: executors need this package, and must see the
    directories.
 
-Source: SPARK.md 5; pyspark.sql.datasource of Spark 4.2. Not here: options (`options`), files
+Source: pyspark.sql.datasource of Spark 4.2. Not here: options (`options`), files
 (`plan`), rows (`rows`).
 """
 

@@ -6,7 +6,7 @@ answers by itself, and what they leave to be read.
 2. Topic and partition are constant in a file, the offset has a range; none of them is ever null.
 3. Several filters are one conjunction.
 
-Source: SPARK.md 5; Spark's DataSourceReader.pushFilters. Not here: files (`plan`).
+Source: Spark's DataSourceReader.pushFilters. Not here: files (`plan`).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What lies in a log directory: partitions, their segment files, and what the checkpoints say of
-them. No Spark, and no record is read.
+"""The contents of a log directory: partitions, their segment files, and their checkpoints.
+No Spark, and no record is read.
 
 1. A directory is a log directory (TOPIC-PARTITION folders and checkpoints) or one such folder,
    whose checkpoints are its parent's.
@@ -7,8 +7,8 @@ them. No Spark, and no record is read.
    (`-delete`, `-stray`, `-future`) are none.
 3. A checkpoint without an entry for a partition says 0, as a broker that starts takes it; no
    checkpoint file at all is None.
-4. A segment that a cleaner was about to put in place (`.swap`) means that the folder is not whole:
-   a refusal, not rows that are missing.
+4. A segment that a cleaner was about to put in place (`.swap`) means that the folder is incomplete:
+   it is refused, since rows would be missing.
 
 Source: FILE_FORMATS 1 and 2; Kafka's LogManager, LogLoader. Not here: batches (`decoder`), who may
 see what (`log_view`).
@@ -169,7 +169,7 @@ def segments(place: Path) -> tuple[Segment, ...]:
     for name in sorted(os.listdir(place)):
         if _SWAP.fullmatch(name):
             raise PipelineError(
-                f"segments: {place} is amid a cleaning ({name}): try again, or start the "
+                f"segments: {place} is being cleaned ({name}): try again, or start the "
                 "broker on this directory once"
             )
         if match := _SEGMENT.fullmatch(name):

@@ -10,7 +10,7 @@ transactions of it were aborted.
 4. The checkpoint is written every few seconds: the view of a running broker's directory lags behind
    by as much.
 
-Source: SPARK.md 5, RL 3.3; Kafka's ReplicaManager.checkpointHighWatermarks,
+Source: RL 3.3; Kafka's ReplicaManager.checkpointHighWatermarks,
 UnifiedLog.lastStableOffset. Not here: rows (`rows`).
 """
 
@@ -37,7 +37,7 @@ ISOLATION: Final = (UNCOMMITTED, COMMITTED)
 
 class View(NamedTuple):
     """The visible offsets of a folder, `end` exclusive (None: to the last whole batch), and its
-    aborted transactions if they were asked for.
+    aborted transactions if they were requested.
     """
 
     folder: Folder

@@ -1,14 +1,14 @@
 """Which files are read for a query, and what of each: one task per segment file, several for a
-large one (`cuts`).
+large one (`splits`).
 
 1. A file is read only if its folder and its offsets are admitted; a segment ends where the next one
    begins.
-2. Offsets asked for that are gone, or not there yet, are a refusal: nothing is passed over
+2. Requested offsets that are deleted, or not there yet, are an error: nothing is skipped
    silently.
 3. All bytes of a segment that another one follows must be right; in the active one, all below the
    high watermark.
 
-Source: SPARK.md 5. Not here: Spark (`datasource`), filters (`filters`).
+Source: our own. Not here: Spark (`datasource`), filters (`filters`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import NamedTuple
 from replog_pipeline.columns import Offsets
 from replog_pipeline.decoder import Request
 from replog_pipeline.errors import PipelineError
-from replog_pipeline.segments.cuts import pieces
 from replog_pipeline.segments.filters import MAX_OFFSET, Pruning
 from replog_pipeline.segments.log_view import COMMITTED, View, log_end, unique_folders, view
 from replog_pipeline.segments.options import SegmentOptions
+from replog_pipeline.segments.splits import pieces
 
 
 class FileTask(NamedTuple):
@@ -53,7 +53,7 @@ def plan(
 
 
 def narrowed(seen: View, start: Offsets, end: Offsets) -> View:
-    """The view between the offsets that were asked for. PipelineError when it has not got them."""
+    """The view between the requested offsets. PipelineError when it has not got them."""
     key = seen.folder.topic, seen.folder.partition
     first, last = start.get(key, seen.start), end.get(key, seen.end)
     if first < seen.start:

@@ -1,8 +1,8 @@
-"""The rows of one segment file: read in chunks, decoded, damage told in one line that names the
+"""The rows of one segment file: read in chunks, decoded; damage is one line that names the
 file and the byte.
 
 The chunk is large, so that many batches walk in lock-step, and small enough for memory: 32 MiB, or
-the largest batch. Source: SPARK.md 5. Not here: decoding (`decoder`), which files (`log_folder`).
+the largest batch. Source: our own. Not here: decoding (`decoder`), which files (`log_folder`).
 """
 
 from __future__ import annotations

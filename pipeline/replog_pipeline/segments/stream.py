@@ -6,9 +6,9 @@ positions.
 2. A stream goes to the beginning of the active segment, and never past what is visible to it (high
    watermark, first open transaction).
 3. A position that the log no longer has, or does not have yet, ends the query with one line: the
-   topic was made anew, or retention was faster.
+   topic was created again, or retention was faster.
 
-Source: SPARK.md 5. Not here: Spark (`datasource`).
+Source: our own. Not here: Spark (`datasource`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def closed_ends(options: SegmentOptions, start: Mapping[str, int]) -> Positions:
         name, end = _name(folder), _closed_end(folder, options)
         if end < start.get(name, 0) and log_end(folder) < start[name]:
             raise PipelineError(
-                f"stream: {name} ends before offset {start[name]} (was the topic made anew?): "
+                f"stream: {name} ends before offset {start[name]} (was the topic created again?): "
                 "start with a new checkpoint"
             )
         ends[name] = max(end, start.get(name, 0))

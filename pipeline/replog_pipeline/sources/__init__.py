@@ -1,19 +1,19 @@
-"""The ways in: topics of a cluster through the official connector, log directories through our data
+"""The sources: topics of a cluster through the official connector, log directories through our data
 source. Both give the same columns.
 
     source = parse("kafka://HOST:PORT/TOPIC")
     frame = read(spark, source, Wanted(columns=("offset", "value"), start={("TOPIC", 0): 17}))
 
-No job looks at which of the two it reads; what is wanted of a source is said once, in `Wanted`.
+No job depends on which of the two it reads; `Wanted` says what is read of a source.
 
 | module | owns |
 |---|---|
 | `urls` | what a command line calls a source |
 | `wanted` | what is read of it: columns, offsets, isolation |
 | `reading` | a DataFrame of either |
-| `connector`, `directories` | the two ways |
-| `extents` | what a source holds now |
-| `kafka_admin` | questions to a cluster |
+| `connector`, `directories` | the two sources |
+| `extents` | the offsets that a source has now |
+| `kafka_admin` | queries to a cluster |
 """
 
 from replog_pipeline.sources.reading import read, read_stream

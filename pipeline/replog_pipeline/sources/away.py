@@ -1,8 +1,8 @@
-"""Brokers that are away: what it looks like, whether a question to the cluster found it out or a
-task that read.
+"""How to recognise that brokers are away, in the error of a query or of a task.
 
-An answer that says no (a topic that is not there, a refusal) is not that. Not here: whether to
-wait; that is the job's.
+1. An answer that says no (a missing topic, a refusal) does not count as away.
+
+Not here: whether to wait (the job's decision).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class BrokersAwayError(PipelineError):
 
 
 def are_away(error: Exception) -> bool:
-    """Whether this failed because no broker answered; Spark tells of it in the text of its own
+    """Whether this failed because no broker answered; Spark says so in the text of its own
     error.
     """
     return isinstance(error, BrokersAwayError) or (

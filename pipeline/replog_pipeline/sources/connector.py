@@ -1,10 +1,10 @@
 """Reads topics of a running cluster through Spark's official Kafka connector.
 
 1. A range is fixed before the read: every partition has a start and an end offset in the
-   connector's own JSON. A partition that vanished or was cut below its start fails the job
-   (`failOnDataLoss`); nothing is passed over silently.
-2. The consumer polls in large pieces. By default the connector asks ListOffsets twice for every 500
-   records; with `max.poll.records` raised it hardly does. A piece is bounded in bytes too: an
+   connector's own JSON. A partition that vanished or was truncated below its start fails the job
+   (`failOnDataLoss`); nothing is skipped silently.
+2. The consumer polls in large pieces. By default the connector sends ListOffsets twice for every
+   500 records; with `max.poll.records` raised it rarely does. A piece is bounded in bytes too: an
    executor holds one, and one fetched ahead, for every partition that it read a moment ago.
 3. The connector keeps consumers and what they fetched in pools, under the group id and the
    partition, and makes a group id for every read. Reads of one `Wanted.run` get one group id, so

@@ -1,7 +1,7 @@
 """Reads log directories through the `kafka-segments` data source: the counterpart of `connector`.
 
 What can be found wrong without reading records is found before Spark plans anything, and is one
-line. Source: SPARK.md 9. Not here: the data source (`datasource`).
+line. Source: our own. Not here: the data source (`datasource`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a source holds now: asked of the brokers, or of the log directories.
+"""The offsets that a source has now: from the brokers, or from the log directories.
 
 Under read_committed a log ends at its first open transaction: what comes after is not committed
 yet, and must not be counted as read.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Extent:
-    """Topic ids (None: not told), log starts and ends of all partitions."""
+    """Topic ids (None: not known), log starts and ends of all partitions."""
 
     ids: Mapping[str, str | None]
     start: Offsets

@@ -1,8 +1,8 @@
-"""Asks a cluster about its topics, with the admin client of the connector's own kafka-clients,
+"""Queries a cluster about its topics, with the admin client of the connector's own kafka-clients,
 through Spark's gateway.
 
-1. No other client is needed: whoever can read a topic through Spark can ask this.
-2. Every question opens a client, asks, waits at most `PATIENCE_MS`, and closes.
+1. No other client is needed: where Spark can read a topic, this works, too.
+2. Every query opens a client, waits at most `PATIENCE_MS`, and closes it.
 3. An unreachable broker, a missing topic, a refusal: each is one PipelineError.
 """
 
@@ -43,7 +43,7 @@ def topic_ids(spark: SparkSession, bootstrap: str, topics: Sequence[str]) -> dic
 
 def exists(spark: SparkSession, bootstrap: str, topic: str) -> bool:
     with client(spark, bootstrap) as admin:
-        return bool(ask(bootstrap, lambda: admin.listTopics().names().get().contains(topic)))
+        return bool(call(bootstrap, lambda: admin.listTopics().names().get().contains(topic)))
 
 
 def offsets(
@@ -68,7 +68,7 @@ def offsets(
     )
     keys = {each: kafka.common.TopicPartition(*each) for each in asked}
     with client(spark, bootstrap) as admin:
-        found = ask(
+        found = call(
             bootstrap,
             lambda: admin.listOffsets({key: spec for key in keys.values()}, level).all().get(),
         )
@@ -81,7 +81,7 @@ def topic_config(spark: SparkSession, bootstrap: str, topic: str) -> dict[str, s
     config = java.org.apache.kafka.common.config
     resource = config.ConfigResource(config.ConfigResource.Type.TOPIC, topic)
     with client(spark, bootstrap) as admin:
-        found = ask(bootstrap, lambda: admin.describeConfigs([resource]).all().get(), topic)
+        found = call(bootstrap, lambda: admin.describeConfigs([resource]).all().get(), topic)
         return {
             entry.name(): entry.value()
             for entry in java.java.util.ArrayList(found.get(resource).entries())
@@ -102,14 +102,14 @@ def create_topic(
     admin_api = spark._jvm.org.apache.kafka.clients.admin  # type: ignore[union-attr]
     new = admin_api.NewTopic(topic, partitions, replication).configs(dict(config or {}))
     with client(spark, bootstrap) as admin:
-        ask(bootstrap, lambda: admin.createTopics([new]).all().get(), topic)
+        call(bootstrap, lambda: admin.createTopics([new]).all().get(), topic)
 
 
 def describe(spark: SparkSession, bootstrap: str, topics: Sequence[str]) -> dict[str, Any]:
     """topic -> Kafka's TopicDescription, in the order asked."""
     with client(spark, bootstrap) as admin:
         futures = admin.describeTopics(list(topics)).topicNameValues()
-        return {name: ask(bootstrap, futures.get(name).get, name) for name in topics}
+        return {name: call(bootstrap, futures.get(name).get, name) for name in topics}
 
 
 @contextmanager
@@ -123,14 +123,14 @@ def client(spark: SparkSession, bootstrap: str) -> Iterator[Any]:
     }
     properties = java.java.util.Properties()
     properties.putAll(settings)
-    admin = ask(bootstrap, lambda: java.org.apache.kafka.clients.admin.Admin.create(properties))
+    admin = call(bootstrap, lambda: java.org.apache.kafka.clients.admin.Admin.create(properties))
     try:
         yield admin
     finally:
         admin.close()
 
 
-def ask(bootstrap: str, question: Callable[[], T], topic: str = "") -> T:
+def call(bootstrap: str, question: Callable[[], T], topic: str = "") -> T:
     """The answer; what Java throws becomes one line."""
     from py4j.protocol import Py4JJavaError
 

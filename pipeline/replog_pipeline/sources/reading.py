@@ -1,4 +1,4 @@
-"""A DataFrame of a source, by the way that leads into it.
+"""A DataFrame of a source, by `connector` or `directories`.
 
 What cannot be read is one PipelineError, before Spark plans anything.
 """

@@ -1,6 +1,7 @@
-"""What is wanted of a source: said once, for both ways in, for a batch and for a stream.
+"""What is read of a source: columns, offsets, isolation; the same for both sources, for a batch and
+for a stream.
 
-Not here: what a source can give of it; each way checks that (`connector`, `directories`).
+Not here: which of it a source supports (`connector`, `directories` check that).
 """
 
 from __future__ import annotations

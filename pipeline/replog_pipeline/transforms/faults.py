@@ -1,4 +1,4 @@
-"""A finding in a table of batch headers, as every check of batches tells it."""
+"""A finding in a table of batch headers, as every check of batches reports it."""
 
 from __future__ import annotations
 

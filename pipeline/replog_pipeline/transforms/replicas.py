@@ -6,8 +6,8 @@
 2. Tables are in the order of the files and stand for the same range of offsets; a cleaned range has
    no business here (cleaners act each in its own time). A damaged log may hold a batch twice, or
    batches out of order: how often and in which order counts too.
-3. The first replica is the measure. Of a difference the first offset is told, and how many batches
-   of a replica are not the measure's.
+3. The first replica is the measure. Of a difference the first offset is reported, and how many
+   batches of a replica are not the measure's.
 
 Source: RL 9; the intent of Kafka's ReplicaVerificationTool. Not here: which range may be compared
 (`jobs.compare`), damage within a batch (audit).

@@ -6,7 +6,7 @@ partition, offset, timestamp, key and value.
 2. A key lives when its last record in its partition has a value; a record without a key is never
    another's successor, so it stays.
 
-Source: SPARK.md 7. Not here: batches (`transforms.batch_sizes`), lag (`transforms.group_offsets`).
+Source: our own. Not here: batches (`transforms.batch_sizes`), lag (`transforms.group_offsets`).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Why a partition is as it is, found when somebody asks."""
+"""Why a partition is in its state: computed on request."""

@@ -5,7 +5,7 @@ Owns `explain`, and the shape of its answer, which `status` gives out as JSON.
 1. A pure function of the partition, what waits for it, how it is fetched, and the time.
    `dataclasses.asdict` of it is JSON.
 
-Source: issue "Replication", explain; RL 1-2, 6. Not here: the single reasons (`reasons`,
+Source: our own; RL 1-2, 6. Not here: the single reasons (`reasons`,
 `waiting_requests`), HTTP (`status`).
 """
 
@@ -215,12 +215,12 @@ def _truncation_info(truncation: Truncation) -> TruncationInfo:
     below = max(0, min(truncation.high_watermark, truncation.from_offset) - truncation.to_offset)
     if truncation.to_offset > truncation.from_offset:
         why = (
-            f"everything went, and it began anew at {truncation.to_offset}: "
-            "its leader holds nothing older"
+            f"the whole log was dropped and starts again at {truncation.to_offset}, "
+            "the leader's log start"
         )
     else:
         dropped = offset_count(truncation.from_offset - truncation.to_offset)
-        gone = f"{dropped} went, {truncation.size_in_bytes:,} bytes"
+        gone = f"dropped {dropped}, {truncation.size_in_bytes:,} bytes"
         lost = (
             f", {below:,} of them below its high watermark {truncation.high_watermark}: "
             "acknowledged, and perhaps consumed"
@@ -254,8 +254,11 @@ def fetching_now(
     """
     failure = partition.history.failure
     if state is None and failure is not None:
-        until = "this broker starts anew" if partition.offline else "the controller's next word"
-        why = f"given up {duration(now.ago(failure.at_ms))} ago until {until}: {failure.reason}"
+        until = "this broker restarts" if partition.offline else "its metadata changes"
+        why = (
+            f"fetching stopped {duration(now.ago(failure.at_ms))} ago, until {until}: "
+            f"{failure.reason}"
+        )
         return Fetching("", "failed", -1, -1, 0, why)
     if state is None:
         return Fetching(
@@ -264,9 +267,7 @@ def fetching_now(
             -1,
             -1,
             0,
-            "no leader is known that could be asked"
-            if partition.leader_id < 0
-            else "it is not fetched",
+            "there is no leader to fetch from" if partition.leader_id < 0 else "it is not fetched",
         )
     delayed_ms = (
         max(0, state.delayed_until_ms - now.monotonic_ms)
@@ -274,7 +275,7 @@ def fetching_now(
         else 0
     )
     lag = (
-        "nothing answered yet"
+        "no answer yet"
         if state.lag is None
         else "at the leader's high watermark"
         if not state.lag

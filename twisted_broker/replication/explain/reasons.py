@@ -56,6 +56,7 @@ def duration(length_ms: int) -> str:
 
 
 def offset_count(count: int) -> str:
+    """`1 offset`, `1,234 offsets`."""
     return f"{count:,} offset" + ("" if count == 1 else "s")
 
 
@@ -125,12 +126,12 @@ def _out(partition: Partition, log: Log, replica: RemoteReplica, now: Moment) ->
 def _why_out(partition: Partition, left: OutOfIsr, now: Moment) -> str:
     if left.cause is Cause.LAG:
         caught_up = (
-            "never"
+            "never caught up"
             if left.last_caught_up_ms <= 0
-            else f"last {duration(left.since_ms - left.last_caught_up_ms)} before"
+            else f"last caught up {duration(left.since_ms - left.last_caught_up_ms)} before"
         )
         stood = (
-            f"it stood at {left.log_end} of {left.leader_end}"
+            f"its log end was {left.log_end} of {left.leader_end}"
             if left.log_end >= 0
             else "it had not fetched from this leader"
         )
@@ -139,15 +140,13 @@ def _why_out(partition: Partition, left: OutOfIsr, now: Moment) -> str:
             f"({duration(partition.max_lag_ms)}; {caught_up}), {stood}"
         )
     return {
-        Cause.FENCED: (
-            "the controller took it out: it was fenced (no heartbeat, or it lost its session)"
-        ),
-        Cause.SHUTTING_DOWN: "the controller took it out: it was shutting down",
+        Cause.FENCED: ("the controller removed it: it was fenced (no heartbeat in its session)"),
+        Cause.SHUTTING_DOWN: "the controller removed it: it was shutting down",
         Cause.CONTROLLER: (
-            "the controller took it out: it registered anew, or its log directory failed"
+            "the controller removed it: it registered again, or its log directory failed"
         ),
-        Cause.NEW_REPLICA: "it was assigned a short while ago and has yet to catch up",
-        Cause.BEFORE_THIS_LEADER: "it was out of the ISR already when this broker became leader",
+        Cause.NEW_REPLICA: "it is a new replica and has not caught up yet",
+        Cause.BEFORE_THIS_LEADER: "it was not in the ISR when this broker became leader",
     }[left.cause]
 
 
@@ -188,13 +187,13 @@ def _change_holds_back(partition: Partition, broker: int, now: Moment) -> list[s
     state, history = partition.isr_state, partition.history
     if isinstance(state, PendingExpand | PendingShrink):
         for_whom = (
-            "it joining"
+            "adding it"
             if isinstance(state, PendingExpand) and state.joining == broker
             else "another ISR change"
         )
         return [
             (
-                f"the controller has yet to answer about {for_whom} (asked "
+                f"the controller has not answered about {for_whom} yet (requested "
                 f"{duration(now.ago(history.proposed_ms))} ago)"
             )
         ]
@@ -250,14 +249,18 @@ def high_watermark_wait(partition: Partition, log: Log, now: Moment) -> HighWate
     if len(isr) < minimum:
         since = partition.history.under_min_since_ms
         why = (
-            f"{len(isr)} in sync, but min.insync.replicas is {minimum}: a Produce with acks=all "
+            f"the ISR has {len(isr)}, but min.insync.replicas is {minimum}: a Produce with "
+            "acks=all "
             "is refused, and the high watermark does not move"
         )
         return HighWatermarkWait(
             "minimum isr", behind, [], now.calendar(since), now.ago(since), why
         )
-    if log.acknowledgeable_end.offset <= log.high_watermark:
-        why = f"its own sync is not done ({offset_count(behind)} wait for it: flush.messages)"
+    if log.durability.acknowledgeable_end.offset <= log.high_watermark:
+        why = (
+            f"the leader has not synced its log to disk yet ({offset_count(behind)} wait: "
+            "flush.messages)"
+        )
         return HighWatermarkWait("own sync", behind, [], 0, 0, why)
     slowest = _slowest(partition, log, now)
     if not slowest:

@@ -86,16 +86,17 @@ def _waiting_produce(
         return None
     needed, members = max(ends), partition.isr_state.maximal_isr
     if operation.acks == 1:
+        synced_to = log.durability.acknowledgeable_end.offset
         return WaitingRequest(
             "Produce",
             needed,
-            log.acknowledgeable_end.offset,
+            synced_to,
             -1,
             [],
             left_ms,
             (
-                f"acks=1: the leader must sync up to {needed} (flush.messages), it did to "
-                f"{log.acknowledgeable_end.offset}; {duration(left_ms)} left"
+                f"acks=1: the leader must sync its log up to {needed} (flush.messages), it is "
+                f"synced up to {synced_to}; {duration(left_ms)} left"
             ),
         )
     remote = partition.remote_replicas
@@ -160,6 +161,6 @@ def _waiting_delete(
         left_ms,
         (
             f"the log start must reach {required} on every live replica, "
-            f"{broker_names(behind)} lacking; {duration(left_ms)} left"
+            f"{broker_names(behind)} missing; {duration(left_ms)} left"
         ),
     )

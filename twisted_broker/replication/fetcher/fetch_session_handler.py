@@ -60,7 +60,7 @@ class RequestChanges(NamedTuple):
 
 
 class RequestedPartitions:
-    """`turns`: the partitions in the order of their turns, read anew for each full request."""
+    """`turns`: the partitions in the order of their turns, read again for each full request."""
 
     __slots__ = ("_changed", "_forgotten", "_turns", "current")
 
@@ -80,6 +80,7 @@ class RequestedPartitions:
             return
         if before is not None and before.topic_id != requested.topic_id:
             self._forgotten[topic_partition, before.topic_id] = None
+        # Back before the leader heard that it is forgotten.
         self._forgotten.pop((topic_partition, requested.topic_id), None)
         self.current[topic_partition] = self._changed[topic_partition] = requested
 
@@ -92,7 +93,7 @@ class RequestedPartitions:
 
     @property
     def has_forgotten(self) -> bool:
-        """Whether a leader that keeps a session must hear of it."""
+        """Whether a leader that keeps a session must be informed."""
         return bool(self._forgotten)
 
     def take_changes(self) -> RequestChanges:
@@ -139,6 +140,7 @@ class FetchSessionHandler:
 
     def build_request(self, requested: RequestedPartitions) -> SessionRequest:
         """The next request, for exactly what is requested now."""
+        # Taken for a full request, too: it names all of them, so the next one must not.
         changes = requested.take_changes()
         if self.is_full:
             return SessionRequest(self._session_id, self._epoch, requested.in_order(), [])
@@ -151,6 +153,7 @@ class FetchSessionHandler:
         elif error != ErrorCode.NONE:
             self.handle_error()
         elif session_id == NO_SESSION:
+            # The leader has no room for a session: each request is a full one.
             self._session_id, self._epoch = NO_SESSION, INITIAL_EPOCH
         else:
             self._session_id, self._epoch = session_id, next_epoch(self._epoch)

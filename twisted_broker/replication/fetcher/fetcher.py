@@ -49,14 +49,14 @@ from twisted_broker.replication.fetcher.leader_endpoint import EARLIEST, LATEST,
 from twisted_broker.replication.fetcher.truncation import (
     EpochEnd,
     LeaderEpochRequest,
+    OffsetReset,
     OffsetTruncationState,
-    Restart,
 )
 from twisted_broker.replication.partition.partition_history import older_metadata
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import CorruptRecordError
 
-_log = Logger()
+_logger = Logger()
 _EXPECTED = frozenset(  # what a change of leadership looks like from here, for a moment
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -68,7 +68,7 @@ _EXPECTED = frozenset(  # what a change of leadership looks like from here, for 
 )
 
 
-_FENCED = "the leader's epoch is newer; the controller's news will follow"
+_FENCED = "the leader has a newer leader epoch; fetching starts again with the next metadata"
 
 
 class FetchTarget(Protocol):
@@ -107,15 +107,15 @@ class FetchTarget(Protocol):
         """
         ...
 
-    def restart_at(
+    def offset_reset_for(
         self, topic_partition: TopicPartition, leader_end: int, leader_start: int | None
-    ) -> Restart | None:
+    ) -> OffsetReset | None:
         """Where to go on when the leader does not have the offset requested; None: only
         `leader_start` can tell, and it is not known yet. Raises `BrokerError`.
         """
         ...
 
-    def restart(self, topic_partition: TopicPartition, restart: Restart) -> None:
+    def reset_offset(self, topic_partition: TopicPartition, reset: OffsetReset) -> None:
         """Goes there."""
         ...
 
@@ -129,7 +129,7 @@ class FetchTarget(Protocol):
         """All partitions of an answer were: what follows from it may run."""
         ...
 
-    async def synced(self) -> None:
+    async def wait_for_syncs(self) -> None:
         """Waits until what was appended may be confirmed: the next request does so."""
         ...
 
@@ -161,7 +161,7 @@ class Fetcher:
         self._unreachable = False
         self._fenced: list[TopicPartition] = []  # in this round
         # Where one went on that was refused within the leader's range.
-        self._restarted: dict[TopicPartition, int] = {}
+        self._last_resets: dict[TopicPartition, int] = {}
 
     # which partitions
     def add(self, partitions: Mapping[TopicPartition, InitialFetchState]) -> None:
@@ -169,17 +169,18 @@ class Fetcher:
         wakes.
         """
         for topic_partition, initial in partitions.items():
-            self._restarted.pop(topic_partition, None)
+            self._last_resets.pop(topic_partition, None)
             try:
                 latest_epoch = self._target.latest_epoch(topic_partition)
                 self.state.add(
                     topic_partition, initial, latest_epoch, self.leader.truncates_on_fetch
                 )
+                # Following would truncate records that a newer leader may have committed.
                 if latest_epoch > initial.leader_epoch:
                     reason = f"its leader leads at epoch {initial.leader_epoch}"
                     self.partition_failed(topic_partition, older_metadata(latest_epoch, reason))
             except BrokerError as error:
-                _log.error(
+                _logger.error(
                     "{fetcher} cannot fetch {partition}: {error}",
                     fetcher=self.name,
                     partition=topic_partition,
@@ -227,7 +228,7 @@ class Fetcher:
             except CancelledError:
                 return
             except Exception:
-                _log.failure("a round of {fetcher} failed", fetcher=self.name)
+                _logger.failure("a round of {fetcher} failed", fetcher=self.name)
                 self.partitions_with_errors(self.state.partitions)
                 worked = False
             if not worked and not self._stopped:
@@ -237,6 +238,8 @@ class Fetcher:
         pause = self._pause = Deferred()
         now_ms = self._runtime.now_ms()
         due = self.state.next_due_ms(now_ms)
+        # Whoever adds a partition wakes it; the backoff is for what changed without a call (the own
+        # log start).
         wait_ms = self._backoff_ms if due is None else min(self._backoff_ms, due - now_ms)
         timer = self._runtime.clock.callLater(wait_ms / 1000, self._wake)
         try:
@@ -269,7 +272,7 @@ class Fetcher:
             return True
         await self._process_answers(requested.current, answers)
         self._log_fenced()
-        await self._target.synced()
+        await self._target.wait_for_syncs()
         return True
 
     def _request_for(
@@ -298,7 +301,7 @@ class Fetcher:
             return None
         if self._unreachable:
             self._unreachable = False
-            _log.info(
+            _logger.info(
                 "{fetcher} reaches {leader} again", fetcher=self.name, leader=self.leader.endpoint
             )
         return answers
@@ -322,7 +325,7 @@ class Fetcher:
             if outcome is FetchOutcome.APPEND:
                 if not self._append(topic_partition, requested, fetched):
                     errors.append(topic_partition)
-            elif outcome is FetchOutcome.DIVERGED:
+            elif outcome is FetchOutcome.TRUNCATE:
                 assert fetched.diverging_epoch is not None
                 self._truncate(topic_partition, EpochEnd(ErrorCode.NONE, *fetched.diverging_epoch))
             elif outcome is FetchOutcome.OUT_OF_RANGE:
@@ -333,7 +336,7 @@ class Fetcher:
         self._target.answers_processed()
         # Last: these send requests of their own, and records are valid until the next request only.
         for topic_partition in out_of_range:
-            await self._out_of_range(topic_partition, requests[topic_partition])
+            await self._handle_out_of_range(topic_partition, requests[topic_partition])
 
     def _append(
         self,
@@ -348,7 +351,7 @@ class Fetcher:
         try:
             info = self._target.process_partition_data(topic_partition, requested, fetched)
         except CorruptRecordError as error:
-            _log.error(
+            _logger.error(
                 "{fetcher}: records of {partition} from {offset} on are corrupt, fetching again: "
                 "{error}",
                 fetcher=self.name,
@@ -361,7 +364,7 @@ class Fetcher:
             return False
         except Exception as error:
             if not isinstance(error, BrokerError):
-                _log.failure("{partition} cannot be appended to", partition=topic_partition)
+                _logger.failure("appending to {partition} failed", partition=topic_partition)
             self.partition_failed(topic_partition, error)
             return True
         if info is None:
@@ -410,7 +413,7 @@ class Fetcher:
             if requested is None or self._stopped:
                 continue
             outcome = self.state.outcome_of_epoch_end(name, requested, answer)
-            if outcome is FetchOutcome.DIVERGED:
+            if outcome is FetchOutcome.TRUNCATE:
                 self._truncate(name, answer)
             else:
                 self._refused(name, outcome, answer.error, errors)
@@ -432,12 +435,12 @@ class Fetcher:
         return True
 
     # out of range
-    async def _out_of_range(
+    async def _handle_out_of_range(
         self, topic_partition: TopicPartition, requested: RequestedPartition
     ) -> None:
         """RL 6.5: finds another place to go on from, and goes there."""
         try:
-            restart = await self._restart_for(topic_partition, requested)
+            reset = await self._find_offset_reset(topic_partition, requested)
         except CancelledError:
             raise
         except BrokerError as error:
@@ -453,29 +456,29 @@ class Fetcher:
         except Exception as error:
             self._connection_failed(error)
         else:
-            if restart is None:
+            if reset is None:
                 pass
-            elif self._is_restarted_in_vain(topic_partition, restart):
+            elif self._is_reset_in_vain(topic_partition, reset):
                 self.partitions_with_errors([topic_partition])
             else:
-                self._restart(topic_partition, restart)
+                self._reset_offset(topic_partition, reset)
         self._target.answers_processed()
 
-    async def _restart_for(
+    async def _find_offset_reset(
         self, topic_partition: TopicPartition, requested: RequestedPartition
-    ) -> Restart | None:
+    ) -> OffsetReset | None:
         """None: it is not fetched here any more as it was when it was requested."""
         epoch = requested.leader_epoch
         leader_end = await self.leader.fetch_offset(topic_partition, epoch, LATEST)
         if not self._is_fetched_as(topic_partition, requested):
             return None
-        restart = self._target.restart_at(topic_partition, leader_end, None)
-        if restart is not None:
-            return restart
+        reset = self._target.offset_reset_for(topic_partition, leader_end, None)
+        if reset is not None:
+            return reset
         leader_start = await self.leader.fetch_offset(topic_partition, epoch, EARLIEST)
         if not self._is_fetched_as(topic_partition, requested):
             return None
-        return self._target.restart_at(topic_partition, leader_end, leader_start)
+        return self._target.offset_reset_for(topic_partition, leader_end, leader_start)
 
     def _is_fetched_as(
         self, topic_partition: TopicPartition, requested: RequestedPartition
@@ -483,22 +486,22 @@ class Fetcher:
         state = self.state.partitions.get(topic_partition)
         return not self._stopped and state is not None and state.is_as_requested(requested)
 
-    def _is_restarted_in_vain(self, topic_partition: TopicPartition, restart: Restart) -> bool:
+    def _is_reset_in_vain(self, topic_partition: TopicPartition, reset: OffsetReset) -> bool:
         """Going on at the same place was refused already: only time may change that."""
-        if restart.truncate or restart.fully:
+        if reset.truncate or reset.truncate_fully:
             return False
-        before = self._restarted.get(topic_partition)
-        self._restarted[topic_partition] = restart.offset
-        return before == restart.offset
+        before = self._last_resets.get(topic_partition)
+        self._last_resets[topic_partition] = reset.offset
+        return before == reset.offset
 
-    def _restart(self, topic_partition: TopicPartition, restart: Restart) -> None:
+    def _reset_offset(self, topic_partition: TopicPartition, reset: OffsetReset) -> None:
         try:
-            self._target.restart(topic_partition, restart)
+            self._target.reset_offset(topic_partition, reset)
             latest_epoch = self._target.latest_epoch(topic_partition)
         except Exception as error:
             self.partition_failed(topic_partition, error)
             return
-        self.state.restarted(topic_partition, restart, latest_epoch)
+        self.state.offset_reset(topic_partition, reset, latest_epoch)
 
     # errors
     def partitions_with_errors(self, topic_partitions: Iterable[TopicPartition]) -> None:
@@ -510,7 +513,7 @@ class Fetcher:
         self, topic_partition: TopicPartition, reason: BaseException | str
     ) -> None:
         """It is not fetched any more until it is added again."""
-        _log.error(
+        _logger.error(
             "{fetcher} stops fetching {partition}: {reason}",
             fetcher=self.name,
             partition=topic_partition,
@@ -525,9 +528,8 @@ class Fetcher:
     def _log_fenced(self) -> None:
         """One line a round: after a restart it is every partition of the leader."""
         if self._fenced:
-            _log.info(
-                "{fetcher} waits for the controller's news of {count} partitions, the first "
-                "{partition}: {reason}",
+            _logger.info(
+                "{fetcher} stops fetching {count} partitions, the first {partition}: {reason}",
                 fetcher=self.name,
                 count=len(self._fenced),
                 partition=self._fenced[0],
@@ -542,7 +544,7 @@ class Fetcher:
         error: ErrorCode,
         errors: list[TopicPartition],
     ) -> None:
-        """FENCED fails the partition until the controller's news; RETRY goes into `errors`; STALE
+        """FENCED fails the partition until the metadata changes; RETRY goes into `errors`; STALE
         changes nothing.
         """
         if outcome is FetchOutcome.FENCED:
@@ -550,8 +552,8 @@ class Fetcher:
             self._fail(topic_partition, _FENCED)
         elif outcome is FetchOutcome.RETRY:
             if error not in _EXPECTED:
-                _log.error(
-                    "{fetcher} is refused {partition}: {error}",
+                _logger.error(
+                    "{fetcher} cannot fetch {partition}, retrying: {error}",
                     fetcher=self.name,
                     partition=topic_partition,
                     error=error.name,
@@ -566,8 +568,8 @@ class Fetcher:
             return
         if not self._unreachable:
             self._unreachable = True
-            _log.warn(
-                "{fetcher} does not reach {leader}, tries again: {error}",
+            _logger.warn(
+                "{fetcher} cannot reach {leader}, retrying: {error}",
                 fetcher=self.name,
                 leader=self.leader.endpoint,
                 error=error,

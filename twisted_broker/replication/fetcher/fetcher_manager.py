@@ -10,7 +10,7 @@ partitions that began to follow to fetchers that bring them up, and where other 
 4. A follower is taken out of its fetcher before its initial offset is read: no answer in flight may
    move its log meanwhile.
 5. A leader that is not known, or has no listener of the inter-broker name, is not fetched from
-   until the controller's next news.
+   until the metadata changes.
 6. The client id is `broker-<id>-fetcher-<n>`.
 
 Source: RL 1.4, 6.1, 6.2, 7.1; Kafka's `AbstractFetcherManager`, `ReplicaFetcherManager`,
@@ -30,7 +30,10 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.collaborators import IReplicas
 from twisted_broker.replication.fetcher.fetcher import Fetcher
 from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
-from twisted_broker.replication.fetcher.followed_replicas import FollowedReplicas, initial_offset
+from twisted_broker.replication.fetcher.followed_replicas import (
+    FollowedReplicas,
+    initial_fetch_offset,
+)
 from twisted_broker.replication.fetcher.leader_endpoint import (
     BrokerEndPoint,
     Connection,
@@ -40,7 +43,7 @@ from twisted_broker.replication.fetcher.leader_endpoint import (
 from twisted_broker.replication.live_brokers import ImageSource
 from twisted_broker.replication.partition.partition import Partition
 
-_log = Logger()
+_logger = Logger()
 _SMALLEST = -(2**31)
 METADATA_VERSION = "metadata.version"
 Connect = Callable[[BrokerEndPoint, str], Connection]
@@ -60,6 +63,7 @@ def fetcher_number(topic_partition: TopicPartition, fetchers: int) -> int:
     code = 0
     units = topic_partition.topic.encode("utf-16-be")
     for high, low in zip(units[::2], units[1::2], strict=True):
+        # Java's String.hashCode, over UTF-16 units.
         code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
     total = (31 * code + topic_partition.partition) & 0xFFFFFFFF
     signed = total - 2**32 if total >= 2**31 else total
@@ -94,6 +98,7 @@ class FetcherManager:
         for (leader, number), initials in groups.items():
             key = (leader.id, number)
             for other_key, other in self.fetchers.items():
+                # Two fetchers of one partition would append in turn: it leaves its old one first.
                 if other_key != key:
                     other.remove(initials)
             self._fetcher(key, leader).add(initials)
@@ -110,6 +115,7 @@ class FetcherManager:
                 for name, state in known.remove(list(known.state.partitions)).items()
             }
         )
+        # The broker moved to another address: the connection is of no use, the offsets reached are.
         if known is not None:
             known.shutdown()
         made = self.fetchers[key] = self._create(key[1], leader, self.failed)
@@ -145,7 +151,9 @@ class FetcherManager:
         """
         if count == self.count:
             return
-        _log.info("{before} fetchers per leader become {after}", before=self.count, after=count)
+        _logger.info(
+            "num.replica.fetchers changed from {before} to {after}", before=self.count, after=count
+        )
         self.count = count
         moving: dict[TopicPartition, FollowedPartition] = {}
         for fetcher in self.fetchers.values():
@@ -198,12 +206,13 @@ class ReplicaFetcherManager(FetcherManager):
         self._connect = connect
 
     def follow(self, partitions: Iterable[Partition]) -> None:
-        """RL 1.4: fetching begins anew, at each partition's initial offset."""
+        """RL 1.4: fetching starts again, at each partition's initial offset."""
         followed = [
             partition
             for partition in partitions
             if partition.log is not None and not partition.offline
         ]
+        # Out of `failed`, too: a new leader epoch is a new chance.
         self.remove(partition.topic_partition for partition in followed)
         starting: dict[TopicPartition, FollowedPartition] = {}
         for partition in followed:
@@ -211,7 +220,7 @@ class ReplicaFetcherManager(FetcherManager):
             log = partition.log
             if leader is None or log is None:
                 continue
-            offset = initial_offset(log, RemoteLeaderEndPoint.truncates_on_fetch)
+            offset = initial_fetch_offset(log, RemoteLeaderEndPoint.truncates_on_fetch)
             initial = InitialFetchState(partition.topic_id, partition.leader_epoch, offset)
             starting[partition.topic_partition] = FollowedPartition(leader, initial)
         self._log_waiting([each for each in followed if each.topic_partition not in starting])
@@ -220,13 +229,14 @@ class ReplicaFetcherManager(FetcherManager):
     def _log_waiting(self, waiting: list[Partition]) -> None:
         """RL 1.4.
 
-        Those that nobody leads are no news: the metadata says so, and at a stop of the whole
+        Partitions without a leader are not logged: the metadata says so, and at a stop of the whole
         cluster it is all of them.
         """
         led = [str(each.topic_partition) for each in waiting if each.leader_id >= 0]
         if led:
-            _log.info(
-                "{count} partition(s) wait for a leader that is not there: {first} ...",
+            _logger.info(
+                "{count} partition(s) are not fetched, their leader is fenced or unknown: "
+                "{first} ...",
                 count=len(led),
                 first=", ".join(led[:3]),
             )

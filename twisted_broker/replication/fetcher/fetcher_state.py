@@ -7,7 +7,7 @@ for them, and the decisions: who may be fetched, whether an answer still counts,
     added otherwise ------------------------------------------> TRUNCATING
     TRUNCATING --truncated, complete or on fetch--> FETCHING
     FETCHING --truncated, not complete, not on fetch--> TRUNCATING
-    FETCHING --appended, truncated, restarted--> FETCHING, at another offset
+    FETCHING --appended, truncated, offset reset--> FETCHING, at another offset
     both --error--> delayed (the same phase, later)
     both --failed--> removed, in `failed`, until added again
 
@@ -37,8 +37,8 @@ from twisted_broker.replication.fetcher.fetch_session_handler import (
 from twisted_broker.replication.fetcher.truncation import (
     EpochEnd,
     LeaderEpochRequest,
+    OffsetReset,
     OffsetTruncationState,
-    Restart,
 )
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -57,7 +57,7 @@ class FetchOutcome(Enum):
 
     STALE = "stale"
     APPEND = "append"
-    DIVERGED = "diverged"
+    TRUNCATE = "truncate"
     OUT_OF_RANGE = "out of range"
     FENCED = "fenced"
     RETRY = "retry"
@@ -179,6 +179,7 @@ class FetcherState:
         """
         self.failed.discard(topic_partition)
         known = self.partitions.get(topic_partition)
+        # The offset reached counts, not the one to begin at: that is as of the change of roles.
         if known is not None and known.leader_epoch == initial.leader_epoch:
             known.topic_id = initial.topic_id
             self.mark_changed(topic_partition)
@@ -236,6 +237,7 @@ class FetcherState:
                 self.requested.remove(name)
             else:
                 self.requested.put(name, request)
+            # Truncating or delayed: looked at again next round.
             if request is None and state is not None:
                 later[name] = None
         self._may_have_changed = later
@@ -290,10 +292,11 @@ class FetcherState:
         state = self.partitions.get(topic_partition)
         if state is None or state.phase is not FetchPhase.FETCHING or state.is_delayed(now_ms):
             return FetchOutcome.STALE
+        # A change of roles came in between: the records are of another history.
         if not state.is_as_requested(requested):
             return FetchOutcome.STALE
         if fetched.error == ErrorCode.NONE:
-            return FetchOutcome.APPEND if fetched.diverging_epoch is None else FetchOutcome.DIVERGED
+            return FetchOutcome.APPEND if fetched.diverging_epoch is None else FetchOutcome.TRUNCATE
         if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             return FetchOutcome.OUT_OF_RANGE
         return self.outcome_of_error(topic_partition, requested.leader_epoch, fetched.error)
@@ -301,7 +304,7 @@ class FetcherState:
     def outcome_of_epoch_end(
         self, topic_partition: TopicPartition, requested: LeaderEpochRequest, answer: EpochEnd
     ) -> FetchOutcome:
-        """RL 6.3: what an answer about an epoch's end means; DIVERGED: truncate by it."""
+        """RL 6.3: what an answer about an epoch's end means; TRUNCATE: at that end."""
         state = self.partitions.get(topic_partition)
         if (
             state is None
@@ -310,7 +313,7 @@ class FetcherState:
         ):
             return FetchOutcome.STALE
         return (
-            FetchOutcome.DIVERGED
+            FetchOutcome.TRUNCATE
             if answer.error == ErrorCode.NONE
             else self.outcome_of_error(topic_partition, requested.leader_epoch, answer.error)
         )
@@ -324,6 +327,7 @@ class FetcherState:
         state = self.partitions.get(topic_partition)
         if state is None:
             return FetchOutcome.STALE
+        # Under an older epoch the refusal is outdated: a retry with the new one may work.
         fenced = error == ErrorCode.FENCED_LEADER_EPOCH and requested_epoch == state.leader_epoch
         return FetchOutcome.FENCED if fenced else FetchOutcome.RETRY
 
@@ -345,6 +349,7 @@ class FetcherState:
         self.mark_changed(topic_partition)  # its log start may have followed the leader's
         if last_offset >= 0:
             state.fetch_offset = last_offset + 1
+            # Batches of old formats carry no epoch.
             state.last_fetched_epoch = last_epoch if last_epoch >= 0 else state.last_fetched_epoch
             self._to_the_end(topic_partition)
         state.lag = max(0, leader_high_watermark - state.fetch_offset)
@@ -372,12 +377,12 @@ class FetcherState:
         )
         self._to_the_end(topic_partition)
 
-    def restarted(
-        self, topic_partition: TopicPartition, restart: Restart, latest_epoch: int
+    def offset_reset(
+        self, topic_partition: TopicPartition, reset: OffsetReset, latest_epoch: int
     ) -> None:
         """RL 6.5: it goes on elsewhere."""
         state = self.partitions[topic_partition]
-        state.fetch_offset, state.lag = restart.offset, restart.lag
+        state.fetch_offset, state.lag = reset.offset, reset.lag
         state.last_fetched_epoch = latest_epoch
         state.phase = FetchPhase.FETCHING
         state.delayed_until_ms = -1

@@ -18,6 +18,7 @@ truncate (`truncation`), the change itself (`partition`), follower quotas.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
@@ -31,9 +32,9 @@ from twisted_broker.replication.fetcher.fetch_session_handler import RequestedPa
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition
 from twisted_broker.replication.fetcher.truncation import (
     EpochEnd,
+    OffsetReset,
     OffsetTruncationState,
-    Restart,
-    restart_at,
+    offset_reset_for,
     truncation_for,
 )
 from twisted_broker.replication.partition.partition_history import Truncation
@@ -41,10 +42,10 @@ from twisted_broker.replication.partition.partition_history import Truncation
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
 
-_log = Logger()
+_logger = Logger()
 
 
-class FetcherOutOfStep(Exception):
+class FetchOffsetMismatch(Exception):
     """Records came for another offset than the own log end: they must not be appended."""
 
 
@@ -52,7 +53,7 @@ class UncleanTruncationRefused(Exception):
     """`replog.refuse.unclean.truncation` is on, and the leader ends below the own log end."""
 
 
-def initial_offset(log: Log, truncates_on_fetch: bool) -> int:
+def initial_fetch_offset(log: Log, truncates_on_fetch: bool) -> int:
     """RL 1.4: where fetching begins: at the high watermark, or at the log end when fetch answers
     say where to truncate and epochs are known.
     """
@@ -96,7 +97,7 @@ class FollowedReplicas:
         partition = self._replicas.partition(topic_partition)
         log = partition.followed_log()
         if requested.fetch_offset != log.log_end_offset:
-            raise FetcherOutOfStep(
+            raise FetchOffsetMismatch(
                 f"{topic_partition} was fetched at {requested.fetch_offset}, but ends at "
                 f"{log.log_end_offset}"
             )
@@ -105,7 +106,7 @@ class FollowedReplicas:
             wall_ms = self._replicas.runtime.wall_ms()
             info = partition.append_as_follower(fetched.records, requested.leader_epoch, wall_ms)
             if 0 <= info.first_offset < requested.fetch_offset:
-                _log.info(
+                _logger.info(
                     "{log} begins at {first}, with the batch that {end} is in",
                     log=topic_partition,
                     first=info.first_offset,
@@ -115,11 +116,11 @@ class FollowedReplicas:
         partition.follow_log_start(fetched.log_start_offset)
         if info is None or info.last_offset < 0:
             return None  # it held no whole batch
-        if log.sync_due is not None:
+        if log.durability.awaiting_sync is not None:
             self._unsynced.append((log, info.last_offset + 1))
         return info
 
-    async def synced(self) -> None:
+    async def wait_for_syncs(self) -> None:
         """With `flush.messages`: to request what follows says that all before is held, so the next
         round waits for the syncs of this one.
 
@@ -128,7 +129,7 @@ class FollowedReplicas:
         waiting, self._unsynced = self._unsynced, []
         for log, end in waiting:
             done: Deferred[None] = Deferred()
-            log.when_synced(end, lambda done=done: None if done.called else done.callback(None))  # type: ignore[misc]
+            log.durability.when_synced(end, partial(_fire, done))
             await done
 
     # truncation
@@ -147,36 +148,36 @@ class FollowedReplicas:
             _log_truncation(done)
         return truncation
 
-    def restart_at(
+    def offset_reset_for(
         self, topic_partition: TopicPartition, leader_end: int, leader_start: int | None
-    ) -> Restart | None:
+    ) -> OffsetReset | None:
         """RL 6.5: at the leader's end when that is below ours, else at its start when that is
         beyond ours.
         """
         own_end = self._log(topic_partition).log_end_offset
         if leader_start is None and leader_end >= own_end:
             return None
-        return restart_at(own_end, leader_end, leader_start)
+        return offset_reset_for(own_end, leader_end, leader_start)
 
-    def restart(self, topic_partition: TopicPartition, restart: Restart) -> None:
+    def reset_offset(self, topic_partition: TopicPartition, reset: OffsetReset) -> None:
         """RL 6.5."""
         partition = self._replicas.partition(topic_partition)
-        if restart.truncate and self._refuse_unclean():
+        if reset.truncate and self._refuse_unclean():
             raise UncleanTruncationRefused(
-                f"its leader ends at {restart.offset}, below our "
-                f"{partition.followed_log().log_end_offset}, and "
-                "replog.refuse.unclean.truncation is on"
+                f"the leader's log ends at {reset.offset}, below the own log end "
+                f"{partition.followed_log().log_end_offset}; not truncated, because "
+                "replog.refuse.unclean.truncation is true"
             )
-        _log.warn(
-            "{partition} is out of its leader's range: it goes on from {offset}",
+        _logger.warn(
+            "{partition}: its log end is out of the leader's range, fetching from {offset}",
             partition=topic_partition,
-            offset=restart.offset,
+            offset=reset.offset,
         )
         wall_ms = self._replicas.runtime.wall_ms()
-        if restart.truncate:
-            done = partition.truncate_to(restart.offset, wall_ms)
-        elif restart.fully:
-            done = partition.truncate_fully_and_start_at(restart.offset, wall_ms)
+        if reset.truncate:
+            done = partition.truncate_to(reset.offset, wall_ms)
+        elif reset.truncate_fully:
+            done = partition.truncate_fully_and_start_at(reset.offset, wall_ms)
         else:
             return
         if done is not None:
@@ -196,8 +197,13 @@ class FollowedReplicas:
         self._replicas.drain()
 
 
+def _fire(waiter: Deferred[None]) -> None:
+    if not waiter.called:
+        waiter.callback(None)
+
+
 def _log_truncation(truncation: Truncation) -> None:
     if truncation.below_high_watermark:
-        _log.warn("{truncation}", truncation=truncation)
+        _logger.warn("{truncation}", truncation=truncation)
     else:
-        _log.info("{truncation}", truncation=truncation)
+        _logger.info("{truncation}", truncation=truncation)

@@ -41,8 +41,11 @@ from twisted_broker.wire.messages import offset_for_leader_epoch as epochs_wire
 
 LATEST, EARLIEST = -1, -2
 _REPLICA_STATE_FROM, _TOPIC_IDS_FROM = 15, 13
+# (metadata.version, version), newest first: a broker that was not upgraded yet must understand what
+# it is sent.
 _FETCH_VERSIONS = ((27, 18), (21, 17), (19, 16), (10, 15), (9, 14))
 _LIST_OFFSETS_VERSIONS = ((29, 11), (25, 10), (21, 9), (9, 8))
+# The same for all supported levels of metadata.version.
 OFFSET_FOR_LEADER_EPOCH_VERSION = 4
 
 
@@ -164,10 +167,12 @@ class RemoteLeaderEndPoint:
             version = fetch_version(self._metadata_version())
             response = await self._connection.send(self._fetch_request(session, version), version)
         except BaseException:
+            # Cancelled, too: whether the leader has seen this epoch of the session is not known.
             self._session.handle_error()
             raise
         error = error_of(response.error_code)
         self._session.handle_response(error, response.session_id)
+        # No failure of the leader: the next round sends a full request.
         if error in SESSION_ERRORS:
             return {}
         if error != ErrorCode.NONE:
@@ -232,10 +237,13 @@ class RemoteLeaderEndPoint:
         for topic in response.responses:
             topic_id = bytes(topic.topic_id)
             topic_name = self._names.get(topic_id)
+            # Forgotten while the answer was on its way.
             if topic_name is None:
                 continue
             for data in topic.partitions:
                 name = TopicPartition(topic_name, data.partition_index)
+                # Requested again under another topic id meanwhile: the answer is of the deleted
+                # topic.
                 if name in current and current[name].topic_id == topic_id:
                     answers[name] = _fetched_partition(data)
         return answers

@@ -2,13 +2,13 @@
 
 Owns the request for an epoch's end and its answer (`LeaderEpochRequest`, `EpochEnd`), where to
 truncate (`truncation_for`), and where to go on when the leader no longer has what is requested
-(`restart_at`).
+(`offset_reset_for`).
 
 1. A truncation never goes above the own end, and never above the leader's end of an epoch that both
    know.
 2. When the leader answers with an epoch that is not known here, it truncates to the end of the next
    older one and is not complete: the next request is about that one.
-3. What is restarted without a truncation keeps all it has, or nothing of it.
+3. An offset reset without a truncation keeps all that the log has, or nothing of it.
 
 Source: RL 6.3, 6.5; KIP-101, KIP-279; Kafka's `AbstractFetcherThread.getOffsetTruncationState`,
 `fetchOffsetAndApplyTruncateAndBuild`. Not here: when, and for whom (`fetcher`,
@@ -55,14 +55,14 @@ class OffsetTruncationState(NamedTuple):
     complete: bool
 
 
-class Restart(NamedTuple):
+class OffsetReset(NamedTuple):
     """Where to go on after OFFSET_OUT_OF_RANGE: `truncate` the own log there first, or drop all of
-    it (`fully`).
+    it (`truncate_fully`).
     """
 
     offset: int
     truncate: bool
-    fully: bool
+    truncate_fully: bool
     lag: int
 
 
@@ -74,24 +74,28 @@ def truncation_for(leader: EpochEnd, fetch_offset: int, own: OwnLog) -> OffsetTr
     if leader.end_offset < 0:
         # The high watermark: there a partition without agreed epochs begins.
         return OffsetTruncationState(min(fetch_offset, own_end), True)
+    # An old leader answers without an epoch: its end is all that is known.
     if leader.epoch < 0:
         return OffsetTruncationState(min(leader.end_offset, own_end), True)
     epoch, end_offset = own.end_offset_for_epoch(leader.epoch)
+    # The own log knows no epoch as old as the leader's answer.
     if end_offset < 0:
         return OffsetTruncationState(min(leader.end_offset, own_end), True)
+    # Neither log has the other's epoch: what both may share ends here, and the next request is
+    # about that older epoch (KIP-279).
     if epoch != leader.epoch:
         return OffsetTruncationState(min(end_offset, own_end), False)
     return OffsetTruncationState(min(end_offset, leader.end_offset, own_end), True)
 
 
-def restart_at(own_end: int, leader_end: int, leader_start: int | None) -> Restart:
+def offset_reset_for(own_end: int, leader_end: int, leader_start: int | None) -> OffsetReset:
     """RL 6.5.
 
     `leader_start` is needed, and not None, only when `leader_end` is not below the own end.
     """
     if leader_end < own_end:
-        return Restart(leader_end, True, False, 0)
+        return OffsetReset(leader_end, True, False, 0)
     assert leader_start is not None
     if leader_start > own_end:
-        return Restart(leader_start, False, True, max(0, leader_end - leader_start))
-    return Restart(own_end, False, False, max(0, leader_end - own_end))
+        return OffsetReset(leader_start, False, True, max(0, leader_end - leader_start))
+    return OffsetReset(own_end, False, False, max(0, leader_end - own_end))

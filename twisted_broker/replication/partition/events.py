@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from twisted_broker.replication.partition.remote_replica import RemoteReplica
 
 
-class LogEndAdvanced(NamedTuple):
+class LogEndChanged(NamedTuple):
     """The log end moved, the high watermark did not: records were appended, or truncated."""
 
     partition: Partition
@@ -59,10 +59,16 @@ class LeaderEpochBegan(NamedTuple):
     partition: Partition
 
 
-class LeadershipLost(NamedTuple):
-    """Whoever waits here under the last leader epoch waits in vain: this broker stopped leading it,
-    follows under a new leader epoch, or stopped holding it.
+class BecameFollower(NamedTuple):
+    """This broker follows it under a new leader epoch, or led it until now: whoever waits here
+    under the last one waits in vain.
     """
+
+    partition: Partition
+
+
+class ReplicaStopped(NamedTuple):
+    """This broker does not hold it any more: whoever waits for it here waits in vain."""
 
     partition: Partition
 
@@ -75,14 +81,15 @@ class PartitionFailed(NamedTuple):
 
 
 Event = (
-    LogEndAdvanced
+    LogEndChanged
     | HighWatermarkAdvanced
     | LogSynced
     | LogStartAdvanced
     | IsrChangeWanted
     | IsrChanged
     | LeaderEpochBegan
-    | LeadershipLost
+    | BecameFollower
+    | ReplicaStopped
     | PartitionFailed
 )
 Events = deque[Event]

@@ -42,8 +42,8 @@ class FollowerId(NamedTuple):
 class FetchParams:
     """One fetch.
 
-    `max_bytes` bounds the answer; with `hard_max_bytes` (version <= 2) a partition's own limit cuts
-    even its first batch.
+    `max_bytes` bounds the answer; with `hard_max_bytes` (version <= 2) a partition's own limit
+    truncates even its first batch.
     """
 
     __slots__ = (
@@ -135,17 +135,17 @@ class FetchPartitionRequest:
 
 class FetchPartitionResult:
     """What one partition answered. `fetch_offset` is where the reader stood, in full, for a fetch
-    that goes on to wait; `cut_short`: the first batch is not whole; `converted`: the records in an
-    old client's format, instead of the slice.
+    that goes on to wait; `first_entry_incomplete`: the first batch is not whole; `converted`: the
+    records in an old client's format, instead of the slice.
     """
 
     __slots__ = (
         "aborted_transactions",
         "converted",
-        "cut_short",
         "diverging_epoch",
         "error",
         "fetch_offset",
+        "first_entry_incomplete",
         "high_watermark",
         "last_stable_offset",
         "log_start_offset",
@@ -173,7 +173,7 @@ class FetchPartitionResult:
         self.diverging_epoch: tuple[int, int] | None = None
         self.slice: FileSlice | None = None
         self.size = 0
-        self.cut_short = False
+        self.first_entry_incomplete = False
         self.converted: list[bytes] | None = None
         self.aborted_transactions: list[tuple[int, int]] | None = None
         self.preferred_read_replica = -1

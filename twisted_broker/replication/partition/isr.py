@@ -128,7 +128,9 @@ class Reaction(Enum):
     WAIT = "the controller's next record says what is so"
 
 
+# The controller decided against it: retrying as it is cannot help.
 _REVERTS = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
+# The controller's state is newer than this leader's: the metadata log brings it.
 _WAITS = frozenset(
     {
         ErrorCode.FENCED_LEADER_EPOCH,

@@ -11,14 +11,14 @@ Owns its role, its in-sync replicas and what moves its high watermark.
                     IsrChanged, or as it was, or again <-- alter_partition_answered <---------'
 
 1. A leader is in its own ISR; a follower's ISR is empty. Leader epochs and partition epochs
-   only grow; older news changes nothing.
+   only grow; older metadata changes nothing.
 2. The high watermark moves forward only, to the least log end of the maximal ISR and of those about
    to join it, and not at all while the ISR is below the minimum (RL 2.3).
 3. At most one ISR change is on its way (RL 2.5): while it is, nothing else is proposed. A follower
    joins when its log end reached the high watermark and the start of the leader epoch; it leaves
    when it was not caught up for `replica.lag.time.max.ms`, but never while it is at the leader's
    end. The leader itself never leaves.
-4. Nobody else writes its state. What happened is emitted: `listeners` hear of it at once, its
+4. Nobody else writes its state. What happened is emitted: `listeners` are called at once, its
    effects run later, from the queue `events`; nothing else outside is touched. Times are
    arguments: `now_ms` monotonic, `wall_ms` the calendar's.
 
@@ -29,7 +29,7 @@ appends or truncates (`fetcher`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Buffer, TopicPartition
@@ -37,18 +37,19 @@ from twisted_broker.log.append_info import AppendOrigin, LogAppendInfo
 from twisted_broker.log.errors import UnexpectedAppendOffset
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.replication.partition.events import (
+    BecameFollower,
     Event,
     Events,
     HighWatermarkAdvanced,
     IsrChanged,
     IsrChangeWanted,
     LeaderEpochBegan,
-    LeadershipLost,
-    LogEndAdvanced,
+    LogEndChanged,
     LogStartAdvanced,
     LogSynced,
     PartitionFailed,
     PartitionListener,
+    ReplicaStopped,
 )
 from twisted_broker.replication.partition.fetch_data import (
     LOG_END,
@@ -81,6 +82,10 @@ if TYPE_CHECKING:
 _NONE = ErrorCode.NONE
 
 
+_WITHOUT_LOG: Any = None
+"""In place of the events that only a partition with a log emits."""
+
+
 class Brokers(Protocol):
     """What a leader must know of other brokers."""
 
@@ -106,7 +111,7 @@ class Partition:
     """See the module's card. `leader_log` is the log while this broker leads it, else None."""
 
     __slots__ = (
-        "_log_end_advanced",
+        "_log_end_changed",
         "adding",
         "brokers",
         "events",
@@ -164,7 +169,11 @@ class Partition:
         self.listeners: tuple[PartitionListener, ...] = ()
         self.history = PartitionHistory()
         self.stats = TopicStats() if stats is None else stats
-        self._log_end_advanced = LogEndAdvanced(self)
+        self._make_events()
+
+    def _make_events(self) -> None:
+        """The usual events, once a role: every append emits one."""
+        self._log_end_changed = LogEndChanged(self)
         self.high_watermark_advanced = HighWatermarkAdvanced(self)
 
     def __repr__(self) -> str:
@@ -182,19 +191,19 @@ class Partition:
 
     # what happens
     def emit(self, event: Event) -> None:
-        """Its listeners hear of it now; its effects run from the queue."""
+        """Its listeners are called now; its effects run from the queue."""
         if self.listeners:
-            self._tell_listeners()
+            self._notify_listeners()
         self.events.append(event)
 
     def subscribe(self, listener: PartitionListener) -> None:
-        """It hears of fetches, and of the next change: once."""
+        """It is called for fetches, and once for the next change."""
         self.listeners += (listener,)
 
     def unsubscribe(self, listener: PartitionListener) -> None:
         self.listeners = tuple(each for each in self.listeners if each is not listener)
 
-    def _tell_listeners(self) -> None:
+    def _notify_listeners(self) -> None:
         # Taken off first: a subscription ends with the call, and a listener may subscribe again.
         listeners, self.listeners = self.listeners, ()
         for listener in listeners:
@@ -208,7 +217,7 @@ class Partition:
     def make_leader(self, state: PartitionRegistration, log: Log, now_ms: int) -> bool:
         """RL 2.2.
 
-        True when this broker did not lead it before. Older news (by partition epoch) changes
+        True when this broker did not lead it before. An older record (by partition epoch) changes
         nothing.
         """
         if state.partition_epoch < self.partition_epoch:
@@ -219,7 +228,7 @@ class Partition:
             self.leader_id,
         )
         # Also where no leader epoch begins: the assignment or the ISR is another.
-        self._tell_listeners()
+        self._notify_listeners()
         # RECOVERED: nothing is left to recover here; the next ISR change says so.
         self._apply_registration(state, frozenset(state.isr), RECOVERED)
         self.log = self.leader_log = log
@@ -249,7 +258,7 @@ class Partition:
         self.leader_epoch = max(self.leader_epoch, state.leader_epoch)
         if led or epoch_is_new:
             self.history.became_follower(now_ms)
-            self.emit(LeadershipLost(self))
+            self.emit(BecameFollower(self))
         return epoch_is_new
 
     def update_config(self, config: LogConfig, now_ms: int) -> None:
@@ -267,11 +276,14 @@ class Partition:
         self.leader_id = -1
         self.isr_state = EMPTY_ISR
         self.remote_replicas = {}
-        self.emit(LeadershipLost(self))
+        self.emit(ReplicaStopped(self))
+        # Without a log nothing emits them. They name the partition: a cycle would be left
+        # (`garbage_collection.py`).
+        self._log_end_changed = self.high_watermark_advanced = _WITHOUT_LOG
 
     def fail(self, reason: str) -> None:
         """Its directory is offline, or an effect on it raised: it answers KAFKA_STORAGE_ERROR
-        until the broker starts anew.
+        until the broker restarts.
         """
         if not self.offline:
             self.offline = True
@@ -282,6 +294,7 @@ class Partition:
     def _apply_registration(
         self, state: PartitionRegistration, isr: frozenset[int], leader_recovery_state: int
     ) -> None:
+        self._make_events()
         self.replicas, self.adding, self.removing = state.replicas, state.adding, state.removing
         known = self.remote_replicas
         self.remote_replicas = {
@@ -364,16 +377,20 @@ class Partition:
         if acks == -1 and len(self.isr_state.isr) < self.min_isr:
             raise BrokerError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(self.isr_state.isr)} replicas in sync, {self.min_isr} demanded",
+                f"{len(self.isr_state.isr)} in-sync replicas, min.insync.replicas is "
+                f"{self.min_isr}",
             )
         info = log.append_as_leader(records, self.leader_epoch, wall_ms, origin=origin)
         stats.messages_in += info.records_count
         stats.bytes_in += info.bytes
-        self.emit(
+        event = (
             self.high_watermark_advanced
             if self.maybe_increment_leader_hw(now_ms)
-            else self._log_end_advanced
+            else self._log_end_changed
         )
+        if self.listeners:  # as `emit`, without a call
+            self._notify_listeners()
+        self.events.append(event)
         return info
 
     def append_as_follower(self, records: Buffer, leader_epoch: int, wall_ms: int) -> LogAppendInfo:
@@ -388,6 +405,7 @@ class Partition:
             info = log.append_as_follower(records, leader_epoch, wall_ms)
         except UnexpectedAppendOffset as refusal:
             end = log.log_end_offset
+            # Only an empty log may begin before its own start.
             if log.log_start_offset != end or not refusal.first_offset < end <= refusal.last_offset:
                 raise
             log.truncate_fully_and_start_at(refusal.first_offset, wall_ms)
@@ -395,7 +413,7 @@ class Partition:
         self.stats.replication_bytes_in += info.bytes
         if self.adding and self.node_id in self.adding:
             self.stats.reassignment_bytes_in += info.bytes
-        self.emit(self._log_end_advanced)
+        self.emit(self._log_end_changed)
         return info
 
     def follow_high_watermark(self, leader_high_watermark: int) -> bool:
@@ -414,6 +432,8 @@ class Partition:
     def follow_log_start(self, leader_log_start: int) -> None:
         """RL 2.8: what the leader deleted is deleted here, as far as the own high watermark."""
         log = self.followed_log()
+        # The leader's start may be above what is known here to be committed; it follows with the
+        # high watermark.
         start = min(leader_log_start, log.high_watermark)
         if start > log.log_start_offset and log.increment_log_start_offset(start):
             self.emit(LogStartAdvanced(self))
@@ -439,7 +459,7 @@ class Partition:
         """`truncation` carries the log's size before it."""
         truncation = truncation._replace(size_in_bytes=truncation.size_in_bytes - log.size_in_bytes)
         self.history.truncated(truncation)
-        self.emit(self._log_end_advanced)  # readers beyond the new end are answered
+        self.emit(self._log_end_changed)  # readers beyond the new end are answered
         return truncation
 
     def following_failed(self, reason: str, now_ms: int) -> None:
@@ -476,6 +496,7 @@ class Partition:
         `replica.lag.time.max.ms`.
         """
         state, log = self.isr_state, self.leader_log
+        # One change at a time: a pending one must be answered first.
         if log is None or not isinstance(state, CommittedIsr):
             return
         leader_end = log.log_end_offset
@@ -548,7 +569,7 @@ class Partition:
         if (
             not self.remote_replicas
             and log_end_offset > watermarks.high_watermark
-            and log.durability.sync_due is None
+            and log.durability.awaiting_sync is None
         ):
             # The only replica: the minimum ISR is one, and it is in its ISR.
             watermarks.set_high_watermark(log_end_offset)
@@ -557,7 +578,7 @@ class Partition:
             return False
         # With `flush.messages` the leader counts as far as it synced, as its followers do: they ask
         # on when they synced.
-        target = self._least_log_end(log.acknowledgeable_end, now_ms)
+        target = self._least_log_end(log.durability.acknowledgeable_end, now_ms)
         current = watermarks.high_watermark_metadata
         if target.offset > current.offset or (
             target.offset == current.offset and current.on_older_segment(target)
@@ -600,7 +621,8 @@ class Partition:
         log = self.leader_log
         if log is None:
             return self.refusal().code
-        return _NONE if log.sync_due is None or log.sync_due.offset >= required_offset else None
+        waits = log.durability.awaiting_sync
+        return _NONE if waits is None or waits.offset >= required_offset else None
 
     # reading
     def end_for(self, isolation: int) -> LogOffsetMetadata:
@@ -683,7 +705,7 @@ class Partition:
                     stats.bytes_out += size
                 else:
                     self._count_replicated(follower, size)
-                result.cut_short = data.first_entry_incomplete
+                result.first_entry_incomplete = data.first_entry_incomplete
         if data.aborted is not None:
             result.aborted_transactions = [
                 (txn.producer_id, txn.first_offset) for txn in data.aborted
@@ -750,7 +772,8 @@ class Partition:
             )
         if not is_registered(broker_id, params.replica_epoch, self.brokers):
             raise BrokerError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker_id} has registered anew since"
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"broker {broker_id} registered again after this request",
             )
         return replica
 

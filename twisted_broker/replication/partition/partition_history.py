@@ -9,7 +9,7 @@ below its minimum, what was proposed and refused, what truncations dropped, why 
 3. Its size is bounded: the last `TRUNCATIONS_KEPT` truncations, and one entry per replica that is
    out of the ISR.
 
-Source: RL 2.3-2.5, 6.3; issue "Replication", explain. Times are monotonic milliseconds, -1 never;
+Source: RL 2.3-2.5, 6.3; our own. Times are monotonic milliseconds, -1 never;
 truncations carry the calendar's. Not here: the explanation (`explain`).
 """
 

@@ -3,7 +3,7 @@
 Owns the conditions of a delayed produce, a delayed fetch and a delayed DeleteRecords, and the
 outcomes they complete.
 
-1. A condition is asked any number of times; what it found out about one partition it does not ask
+1. A condition is tested any number of times; what it found out about one partition it does not test
    again.
 2. Time-out is an answer too: what is not satisfied gets REQUEST_TIMED_OUT; a fetch is simply read
    again.
@@ -30,7 +30,7 @@ from twisted_broker.replication.partition.fetch_data import (
     FetchPartitionRequest,
     FetchPartitionResult,
 )
-from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.replication.partition.partition import Partition, is_registered
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 PartitionOf = Callable[[TopicPartition], Partition]
@@ -156,9 +156,9 @@ class DelayedProduce(DelayedOutcomes[AppendOutcome]):
 
 
 class DelayedFetch:
-    """RL 1.9: waits until there is enough to answer with, or something to tell.
+    """RL 1.9: waits until there is enough to answer with, or an error or a diverging epoch.
 
-    `unchanged`: a follower's first read, when time is up and reading anew would say the same:
+    `unchanged`: a follower's first read, when time is up and reading again would say the same:
     mostly so with partitions that nobody writes to.
     """
 
@@ -246,6 +246,7 @@ class DelayedFetch:
                 if request.topic_partition == changed
             )
         except BrokerError:
+            # The second read says what is wrong there.
             return True
 
     def _reads(self) -> Iterator[tuple[FetchPartitionRequest, LogOffsetMetadata]]:
@@ -260,12 +261,15 @@ class DelayedFetch:
             self.unchanged = self._first_read
 
     def _would_read_the_same(self, result: FetchPartitionResult) -> bool:
-        """Whether the follower is at the end of the same log, and knows its watermarks."""
+        """Whether the follower is at the end of the same log, knows its watermarks, and may still
+        fetch: it may have registered again while it waited.
+        """
         request = result.request
         try:
             partition = self._partition_of(request.topic_partition)
             log = partition.log_for(request.current_leader_epoch, self.params.only_leader)
         except BrokerError:
+            # Its role or its log changed: only a second read can tell.
             return False
         return (
             log.log_end_offset == request.fetch_offset
@@ -273,6 +277,7 @@ class DelayedFetch:
             and log.log_start_offset == result.log_start_offset
             and request.topic_id in (None, partition.topic_id)
             and log.failed is None
+            and is_registered(self.params.replica_id, self.params.replica_epoch, partition.brokers)
         )
 
     def _readable(self, request: FetchPartitionRequest, fetch_offset: LogOffsetMetadata) -> int:

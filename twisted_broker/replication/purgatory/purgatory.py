@@ -28,12 +28,12 @@ from twisted.logger import Logger
 
 from twisted_broker.replication.purgatory.timing_wheel import Timer, TimingWheel
 
-_log = Logger()
+_logger = Logger()
 
 
 class Operation(Protocol):
-    """What can wait. `is_complete` may be asked any number of times until it says yes; `expire` is
-    called instead of a yes when time is up.
+    """What can wait. `is_complete` may be called any number of times until it returns True;
+    `expire` is called instead of a yes when time is up.
 
     `changed`: the key under which something happened, when nothing else did since it was asked
     last.
@@ -68,7 +68,9 @@ class DelayedOperation(Timer):
             if not operation.is_complete(changed):
                 return False
         except Exception:
-            _log.failure("a waiting operation failed")
+            # Complete all the same: its waiter runs and finds the error, instead of waiting to the
+            # end.
+            _logger.failure("completing a delayed operation failed")
         self._leave()
         return True
 
@@ -125,7 +127,7 @@ class Purgatory:
         """PurgatorySize: entries in the lists, completed ones not yet purged among them."""
         return sum(map(len, self._watched.values()))
 
-    def wait(
+    def try_complete_else_watch(
         self, operation: Operation, keys: Iterable[Hashable], timeout_ms: int, tried: bool = False
     ) -> Deferred[None] | None:
         """None when it is complete at once, else a Deferred that fires when it is, or when
@@ -139,12 +141,13 @@ class Purgatory:
         self.waiting += 1
         for key in keys:
             self._watched.setdefault(key, []).append(delayed)
+        # Once more after it is in the lists: what happened in between would wake nobody.
         if delayed.try_complete():
             return None
         self._wheel.add(delayed, timeout_ms)
         return delayed.deferred
 
-    def watch_too(self, key: Hashable, other: Hashable) -> None:
+    def also_watch(self, key: Hashable, other: Hashable) -> None:
         """What waits under `key` waits under `other` from now on, too."""
         waiting = [
             delayed for delayed in self._watched.get(key, ()) if delayed.operation is not None
@@ -153,7 +156,7 @@ class Purgatory:
             self._watched[key] = waiting  # nobody else looks at this list
             self._watched.setdefault(other, []).extend(waiting)
 
-    def check(self, key: Hashable) -> int:
+    def check_and_complete(self, key: Hashable) -> int:
         """Tries all that waits under `key`; returns how many it completed."""
         watching = self._watched.get(key)
         if not watching:
@@ -164,6 +167,7 @@ class Purgatory:
             self._watched[key] = still
         else:
             self._watched.pop(key, None)
+        # Fired last: a waiter may check the same key, or wait again.
         for delayed in done:
             delayed.fire()
         return len(done)
@@ -171,7 +175,7 @@ class Purgatory:
     def check_all(self) -> None:
         """Tries everything that waits."""
         for key in list(self._watched):
-            self.check(key)
+            self.check_and_complete(key)
 
     def watching(self, key: Hashable) -> list[tuple[Operation, int]]:
         """What waits under `key`, oldest first, and in how many ms its time is up."""
@@ -191,6 +195,7 @@ class Purgatory:
         self._wheel.cancel(delayed)
         self.waiting -= 1
         self._completed += 1
+        # Completed entries stay in the lists of their other keys until then.
         if self._completed > self._purge_interval:
             self._completed = 0
             self._purge()

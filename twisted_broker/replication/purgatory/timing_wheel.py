@@ -27,14 +27,18 @@ from math import ceil, floor
 from twisted.logger import Logger
 
 from twisted_broker.interfaces import IClock, IDelayedCall
-from twisted_broker.stalls import DEADLINE_STALL_MS
+from twisted_broker.stall_tolerance import DEADLINE_STALL_MS
 
+_logger = Logger()
+# 64 slots: which of them are in use is one int of 64 bits.
 _BITS = 6
 _SLOTS = 1 << _BITS
 _MASK = _SLOTS - 1
+# 64^6 ms are two years: farther than any timeout that a client may send.
 _LEVELS = 6
 _FULL = (1 << _SLOTS) - 1
 _FARTHEST_MS = (1 << (_BITS * _LEVELS)) - 1
+# Seconds are floats: 0.1 s must not come out as 100.00000001 ms, rounded up to 101.
 _ROUNDING_MS = 1e-4
 
 
@@ -84,7 +88,6 @@ class TimingWheel:
         "_clock",
         "_elapsed_ms",
         "_levels",
-        "_log",
         "_occupied",
         "_origin",
         "_reading",
@@ -102,7 +105,6 @@ class TimingWheel:
         self._call: IDelayedCall | None = None
         self._call_at_ms = -1
         self._reading = False
-        self._log = Logger()
         self.size = 0
 
     def add(self, timer: Timer, delay_ms: int) -> None:
@@ -111,6 +113,7 @@ class TimingWheel:
         """
         assert timer._next is None, "a timer is added once"
         now_ms = (self._clock.seconds() - self._origin) * 1000
+        # Never into the slot that is being emptied.
         deadline_ms = max(ceil(now_ms - _ROUNDING_MS) + delay_ms, self._elapsed_ms + 1)
         timer.deadline_ms = min(deadline_ms, self._elapsed_ms + _FARTHEST_MS)
         self._insert(timer)
@@ -178,6 +181,8 @@ class TimingWheel:
         """Runs what is due, earliest first, then sleeps until the next slot in use."""
         self._call = None
         now_ms = (self._clock.seconds() - self._origin) * 1000
+        # This process was stopped: sockets are read once before anything expires, so that what had
+        # come in time counts.
         self._reading = not self._reading and now_ms - self._call_at_ms >= DEADLINE_STALL_MS
         if self._reading:
             self._call = self._clock.callLater(0, self._turn)
@@ -190,6 +195,7 @@ class TimingWheel:
             found = self._earliest()
         self._elapsed_ms = max(self._elapsed_ms, due_ms)
         found = self._earliest()
+        # A timer that fired may have added one and set the call already.
         if found is not None and (self._call is None or found[0] < self._call_at_ms):
             self._wake_at(found[0], now_ms)
 
@@ -224,9 +230,10 @@ class TimingWheel:
             assert first is not None
             self.cancel(first)
             self._call_expired(first.expired)
+        circle._next = circle._previous = None  # a circle of one is a cycle, too
 
     def _call_expired(self, expired: Callable[[], None]) -> None:
         try:
             expired()
         except Exception:
-            self._log.failure("a timer failed")
+            _logger.failure("a timer failed")

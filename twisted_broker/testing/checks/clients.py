@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.testing.checks.cluster import ClusterChecker
-from twisted_broker.testing.checks.end_state import final_values
+from twisted_broker.testing.checks.end_state import final_log, final_values, is_there
 from twisted_broker.testing.checks.history import Fate
 from twisted_broker.testing.sim.client_history import ClientHistory
 from twisted_broker.testing.sim.client_notes import Attempt, Notes
@@ -30,19 +30,22 @@ class ClientChecker:
         self.checker, self.notes = checker, notes
         self.values: dict[TopicPartition, dict[int, bytes]] = {}
         self.last_ack_seconds = 0.0
-        self._positions: dict[str, int] = {}
+        self._positions: dict[tuple[str, TopicPartition], int] = {}
         self._marks: dict[tuple[str, TopicPartition, int], int] = {}
         self._ends: dict[tuple[str, TopicPartition], int] = {}
         self._resets: dict[TopicPartition, int] = {}
         self._told = ClientHistory()
         notes.acked, notes.consumed = self.acked, self.consumed
         notes.mark_seen, notes.out_of_range = self.mark_seen, self.out_of_range
+        notes.deleting = self.deleting
         notes.note = checker.cluster.note
 
     def acked(self, attempt: Attempt) -> None:
         """RL 9: an acknowledged record is committed."""
         self.last_ack_seconds = self.checker.cluster.sim.now
         line = self.checker.truth.line_of(attempt.partition)
+        if attempt.acks != -1:
+            return
         if attempt.epoch < line.unclean_epoch:
             # a leader that an unclean election left behind, and that does not know it yet: nothing
             # is owed
@@ -66,20 +69,21 @@ class ClientChecker:
         line = self.checker.truth.line_of(name)
         if last + 1 > line.top and epoch >= line.unclean_epoch:
             self._broken(f"{who} read {name} up to {last}, but only {line.top} was ever committed")
-        expected = self._positions.get(who, 0)
+        expected = self._positions.get((who, name), 0)
         if base != expected and self._resets.get(name, 0) == len(line.resets):
             self._broken(f"{who} read {name} at {base}, not at {expected}")
         self._resets[name] = len(line.resets)
-        self._positions[who] = last + 1
+        self._positions[who, name] = last + 1
         self._note_values(name, base, values, who)
 
     def _note_values(
         self, name: TopicPartition, base: int, values: Sequence[bytes], who: str
     ) -> None:
         known = self.values.setdefault(name, {})
+        line = self.checker.truth.line_of(name)
         for offset, value in enumerate(values, base):
             if known.setdefault(offset, value) != value:
-                if self.checker.truth.line_of(name).is_whole:
+                if line.is_whole and offset >= line.deleted_upto:
                     self._broken(
                         f"{name} at {offset}: {who} was told {value!r}, before it was "
                         f"{known[offset]!r}"
@@ -103,15 +107,22 @@ class ClientChecker:
             self._broken(f"{consumer} was told that {name} ends at {mark}, after it saw {highest}")
         self._ends[consumer, name] = max(highest, mark)
 
+    def deleting(self, name: TopicPartition, upto: int) -> None:
+        known = self.checker.truth.deletions
+        known[name] = max(known.get(name, 0), upto)
+
     def out_of_range(self, who: str, name: TopicPartition, epoch: int, offset: int) -> None:
-        """Without an unclean election nothing that a consumer reached may vanish."""
-        if self.checker.truth.line_of(name).is_whole and epoch >= 0:
+        """Without an unclean election nothing that a consumer reached may vanish, but what was
+        deleted below it.
+        """
+        line = self.checker.truth.line_of(name)
+        if line.is_whole and epoch >= 0 and offset >= line.deleted_upto:
             self._broken(
                 f"{who} reads {name} at {offset} in epoch {epoch}: out of range, and no "
                 "unclean election was recorded"
             )
         self._told.moved(who)
-        self._positions[who] = 0
+        self._positions[who, name] = 0
         self._resets[name] = -1
 
     def at_the_end(self) -> None:
@@ -119,12 +130,14 @@ class ClientChecker:
         is not there.
         """
         finals = _Finals(self.checker, self.notes.attempts)
-        for attempt in self.notes.attempts:
+        kept = [each for each in self.notes.attempts if each.partition in finals.values]
+        for attempt in kept:
             self._attempt_at_the_end(attempt, finals)
         unclean = {
             name for name in finals.values if self.checker.truth.line_of(name).unclean_epoch >= 0
         }
-        for anomaly in self._told.anomalies(self.notes.attempts, unclean):
+        deleted = {name: self.checker.truth.line_of(name).deleted_upto for name in finals.values}
+        for anomaly in self._told.anomalies(kept, unclean, deleted):
             self._broken(str(anomaly))
 
     def _attempt_at_the_end(self, attempt: Attempt, finals: _Finals) -> None:
@@ -134,12 +147,21 @@ class ClientChecker:
                 finals.values[name].get(attempt.base_offset + index),
                 finals.places.get((name, value)),
             )
-            if attempt.fate is Fate.ACKED and self._is_owed(attempt) and found != value:
+            kept = attempt.base_offset + index >= finals.starts[name]
+            if attempt.fate is Fate.ACKED and kept and self._is_owed(attempt) and found != value:
                 self._broken(f"{attempt!r} was acknowledged and is lost: {found!r} is there")
+            if attempt.acks == 1 and kept and self._its_leader_leads(attempt) and found != value:
+                self._broken(f"{attempt!r} was taken by a leader that leads on, and is lost")
             if attempt.fate is Fate.REFUSED and place is not None:
                 self._broken(f"{attempt!r} was refused, but is at {place}")
             if attempt.idempotent and (name, value) in finals.twice:
                 self._broken(f"{attempt!r} is there twice, once at {place}")
+
+    def _its_leader_leads(self, attempt: Attempt) -> bool:
+        """Whether a leader that answered acks=1 never changed since."""
+        truth = self.checker.truth
+        registration = truth.registration(truth.keys[attempt.partition])
+        return attempt.was_answered and registration.leader_epoch == attempt.epoch
 
     def _is_owed(self, attempt: Attempt) -> bool:
         end = attempt.base_offset + len(attempt.values)
@@ -153,14 +175,18 @@ class ClientChecker:
 class _Finals:
     """What the logs hold at the end.
 
-    `values`: partition -> offset -> value; `places`: (partition, value) -> its last offset.
+    `values`: partition -> offset -> value; `starts`: partition -> its log start; `places`:
+    (partition, value) -> its last offset.
     """
 
     def __init__(self, checker: ClusterChecker, attempts: Sequence[Attempt]) -> None:
-        self.values = {
-            name: final_values(checker, name)
+        names = [
+            name
             for name in sorted({attempt.partition for attempt in attempts})
-        }
+            if is_there(checker, name)
+        ]
+        self.values = {name: final_values(checker, name) for name in names}
+        self.starts = {name: final_log(checker, name)[0].log_start_offset for name in names}
         self.places: dict[tuple[TopicPartition, bytes], int] = {}
         self.twice: set[tuple[TopicPartition, bytes]] = set()
         for name, values in self.values.items():

@@ -1,9 +1,9 @@
 """What must always hold in a cluster, checked after every step of a simulated run.
 
-Owns `ClusterChecker`: which rules are looked at when.
+Owns `ClusterChecker`: which rules are checked when.
 
 1. A step costs a comparison of a few numbers per partition of the machine that ran; only what
-   changed is looked at.
+   changed is checked.
 2. A violation raises `Violation`: the run ends there, at the step that broke the rule.
 
 Source: RL 9; RELIABILITY 2.2, 2.4. Not here: the rules (`testing/checks/committed_state.py`,
@@ -78,5 +78,6 @@ class ClusterChecker:
             or seen.leader_epoch != partition.leader_epoch
             or seen.leads != leads
             or seen.isr_state is not partition.isr_state
+            or seen.log_start != log.log_start_offset
         ):
             self.replicas.state_changed(node, seen, leads)

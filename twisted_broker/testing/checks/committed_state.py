@@ -2,7 +2,7 @@
 clients are held to.
 
 Owns `CommittedState` and `Violation`. A partition is named by its topic's id and its number, for a
-topic may be deleted and made anew.
+topic may be deleted and created again.
 
 1. The controller's committed image is the truth about leaders and ISRs. It only grows, and so do
    all epochs in it.
@@ -32,7 +32,7 @@ class Violation(Exception):
 class CommittedState:
     """`image`: what is committed now, None before anything is.
 
-    `note` is told of unclean elections.
+    `note` is called for unclean elections; `committed(before, image)` is called with each image.
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
@@ -42,7 +42,11 @@ class CommittedState:
         self.lines: dict[Key, Line] = {}
         self.touched: set[Key] = set()
         self.unclean_elections = 0
+        self.deletions: dict[TopicPartition, int] = {}
+        """the highest offset that DeleteRecords was called with, before it was"""
+        self._retained: set[str] = set()
         self._note = note
+        self.committed: Callable[[Any, Any], None] = lambda before, image: None
         self._looked_at: Any = None
         self._decider: Any = None
         self._decided: dict[int, Any] = {}
@@ -69,6 +73,13 @@ class CommittedState:
         """A partition as the image has it; None when it is not there."""
         topic = None if self.image is None else self.image.topics_by_id.get(key[0])
         return None if topic is None else topic.partitions.get(key[1])
+
+    def may_delete_upto(self, key: Key) -> int:
+        """Where the log start may be: anywhere once the topic had retention by size or time."""
+        name = self.names[key]
+        if name.topic in self._retained:
+            return 1 << 62
+        return self.deletions.get(name, 0)
 
     def without_candidates(self) -> list[str]:
         """Topics with a partition that has no leader and nobody to elect: a changed minimum ISR
@@ -114,7 +125,14 @@ class CommittedState:
                 f"{image.offset}"
             )
         self.image = image
+        self.committed(before, image)
         self._check_brokers(image)
+        if before is None or before.configs is not image.configs:
+            self._retained |= {
+                name
+                for (_, name), settings in image.configs.items()
+                if "retention.bytes" in settings or "retention.ms" in settings
+            }
         for topic_id, topic in image.topics_by_id.items():
             old = None if before is None else before.topics_by_id.get(topic_id)
             if old is not topic and old != topic:
@@ -140,6 +158,7 @@ class CommittedState:
     def _check_partition(self, key: Key, name: TopicPartition, old: Any, new: Any) -> None:
         self.names[key] = name
         self.keys[name] = key
+        self.keys[TopicPartition(f"{name.topic}@{key[0].hex()}", name.partition)] = key
         self.touched.add(key)
         where = f"{name} {new}"
         if new.leader >= 0 and new.leader not in new.isr:

@@ -1,7 +1,7 @@
-"""How a cluster is after it healed: at rest, with all replicas equal.
+"""The state of a cluster after it healed: all replicas in the ISR and equal, nothing pending.
 
-Owns `what_is_missing` for that, and `final_values`. Source: RL 9. Not here: what holds at every
-step (`testing/checks/cluster.py`).
+Owns `what_is_missing` for that, `final_log`, `final_values` and `is_there`. Source: RL 9. Not here:
+what holds at every step (`testing/checks/cluster.py`).
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.log import Log
 from twisted_broker.testing.checks.cluster import ClusterChecker
 from twisted_broker.testing.checks.committed_state import Key
+from twisted_broker.testing.sim.node import SimNode
 from twisted_broker.wire.records import iterate_batches
 
 _RECORD_BYTES = 1 << 20
@@ -28,11 +30,22 @@ def what_is_missing(checker: ClusterChecker) -> str:
             missing = _missing(checker, (topic_id, number), registration)
             if missing:
                 return missing
+    return _not_deleted(checker)
+
+
+def _not_deleted(checker: ClusterChecker) -> str:
+    for node in checker.cluster.nodes.values():
+        manager = None if node.broker is None else node.broker.parts.replica_manager
+        for name, partition in {} if manager is None else manager.partitions.items():
+            if checker.truth.registration(checker.truth.key_of(partition)) is None:
+                return f"{node.name} still holds {name}, which was deleted"
     return ""
 
 
 def _missing(checker: ClusterChecker, key: Key, registration: Any) -> str:
     name = checker.truth.names[key]
+    if registration.adding or registration.removing:
+        return f"{name} is being reassigned: {registration}"
     if registration.leader < 0 or set(registration.isr) != set(registration.replicas):
         return f"{name}: {registration}"
     found = []
@@ -47,18 +60,35 @@ def _missing(checker: ClusterChecker, key: Key, registration: Any) -> str:
                 f"{name}: n{replica} leads {seen.leads}, high watermark "
                 f"{seen.high_watermark}, log end {seen.mirror.end}"
             )
-        found.append((seen.mirror.end, seen.mirror.chain_at(seen.mirror.end), seen.mirror.lasts))
-    if any(each != found[0] for each in found):
-        return f"{name}: the replicas differ, they end at {[each[0] for each in found]}"
+        found.append(seen.mirror)
+    ends = [each.end for each in found]
+    deleted_upto = checker.truth.line(key).deleted_upto
+    if len(set(ends)) > 1 or not all(
+        each.agrees(found[0], ends[0], deleted_upto) for each in found
+    ):
+        return f"{name}: the replicas differ, they end at {ends}"
     return ""
+
+
+def final_log(checker: ClusterChecker, name: TopicPartition) -> tuple[Log, SimNode]:
+    """The leader's log, and its machine."""
+    key = checker.truth.keys[name]
+    registration = checker.truth.registration(key)
+    node = checker.cluster.nodes[f"n{registration.leader}"]
+    return checker.members.seen[node.name][checker.truth.names[key]].log, node
+
+
+def is_there(checker: ClusterChecker, name: TopicPartition) -> bool:
+    """Whether its topic was not deleted."""
+    key = checker.truth.keys.get(name)
+    return key is not None and checker.truth.registration(key) is not None
 
 
 def final_values(checker: ClusterChecker, name: TopicPartition) -> dict[int, bytes]:
     """Offset -> value of the leader's log."""
-    registration = checker.truth.registration(checker.truth.keys[name])
-    node = checker.cluster.nodes[f"n{registration.leader}"]
+    log, node = final_log(checker, name)
     values: dict[int, bytes] = {}
-    for segment in checker.members.seen[node.name][name].log.segments:
+    for segment in log.segments:
         data = bytes(node.disk.nodes[segment.log.path].data[: segment.size])
         for batch in iterate_batches(data, check_crc=True):
             values |= {

@@ -1,11 +1,11 @@
-"""The requests of clients and their answers: the facts that `anomalies` judges.
+"""The requests of clients and their answers: the facts in which `anomalies` looks for violations.
 
 Owns `History` with its `Send`s and `Poll`s, and `Recorder`, with which a client in a process of its
 own writes its part of one to a file.
 
 1. A value is sent once in a run. A send is acknowledged at an offset (-1: it is not known which),
    refused (surely not written), or unknown.
-2. `op` numbers what one client asked for in one go: sends of one op go out together, in the order
+2. `op` numbers the calls of one client: the sends of one op go out together, in the order
    of invocation.
 3. A poll is what one call gave, per partition in the order given. `tenure` grows whenever the
    consumer was given, or chose, a position.

@@ -32,6 +32,7 @@ class Seen:
         "leader_epoch",
         "leads",
         "log",
+        "log_start",
         "min_isr",
         "mirror",
         "partition",
@@ -41,7 +42,7 @@ class Seen:
         self.partition, self.log, self.mirror = partition, log, mirror
         self.cuts = self.end = self.high_watermark = self.leader_epoch = -1
         self.isr_state: Any = None
-        self.min_isr = 0
+        self.min_isr = self.log_start = 0
         self.leads = False
 
 
@@ -75,11 +76,17 @@ class Members:
         it knows that they run.
         """
         key = self.truth.key_of(seen.partition)
+        deleted_upto = self.truth.line(key).deleted_upto
+        registration = self.truth.registration(key)
         for member in sorted(seen.partition.isr_state.isr):
+            if registration is not None and (
+                member in registration.adding or member not in registration.replicas
+            ):
+                continue  # what it held was deleted in a reassignment that the leader missed
             node = self.cluster.nodes[f"n{member}"]
             found = self._log_of(node, key) if _is_known_to(leader, node) else None
             if found is not None and (
-                found.end < mark or found.chain_at(mark) != seen.mirror.chain_at(mark)
+                found.end < mark or not found.agrees(seen.mirror, mark, deleted_upto)
             ):
                 raise Violation(
                     f"{where}: its high watermark is {mark}, but member n{member} does not "

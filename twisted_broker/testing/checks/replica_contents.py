@@ -4,13 +4,16 @@ committed.
 Owns `Mirror`, the batches of one log as its file has them, and `Line`, the committed history of one
 partition.
 
-1. A batch stands for its bytes by (base, last offset, leader epoch, CRC), and each batch's `chain`
-   for everything up to it: equal chains are equal logs.
-2. A mirror follows its log by what was appended; after a cut it is read anew.
-3. A line only grows, except where an unclean election was recorded: then it is what the new leader
+1. A batch stands for its bytes by (base, last offset, leader epoch, CRC); a sum of what stands for
+   batches stands for a stretch of a log. Stretches with equal sums are equal.
+2. Logs begin where retention left them: two are compared from the later beginning, and the log
+   start, on.
+3. A mirror follows its log by what was appended; after a truncation it is read anew. Rows of
+   segments that retention deleted stay.
+4. A line only grows, except where an unclean election was recorded: then it is what the new leader
    holds of it.
 
-Source: RELIABILITY 2.1. Not here: judging (`testing/checks`); logs that do not begin at offset 0.
+Source: RELIABILITY 2.1. Not here: judging (`testing/checks`), compacted logs.
 """
 
 from __future__ import annotations
@@ -26,9 +29,11 @@ _LOG_OVERHEAD = 12
 
 
 class Mirror:
-    """`lasts[i]`, `epochs[i]`, `bases[i]`, `chains[i]`: the batches in order."""
+    """`lasts[i]`, `epochs[i]`, `bases[i]`, `sums[i]`: the batches in order; `sums[i]` is of all of
+    them up to row i.
+    """
 
-    __slots__ = ("_at", "bases", "chains", "cuts", "disk", "end", "epochs", "lasts", "log")
+    __slots__ = ("_at", "bases", "cuts", "disk", "end", "epochs", "lasts", "log", "sums")
 
     def __init__(self, log: Log, disk: SimDisk) -> None:
         self.log, self.disk = log, disk
@@ -38,13 +43,18 @@ class Mirror:
         self.bases: list[int] = []
         self.lasts: list[int] = []
         self.epochs: list[int] = []
-        self.chains: list[int] = []
+        self.sums: list[int] = []
         self.end, self.cuts = 0, self.log.truncations
         self._at = (-1, 0)
 
+    @property
+    def start(self) -> int:
+        """The first offset that it knows of."""
+        return self.bases[0] if self.bases else self.end
+
     def follow(self) -> int:
         """Reads what is new; returns the row of the first batch that was not here before (all of
-        them after a cut).
+        them after a truncation).
         """
         log = self.log
         if log.truncations != self.cuts:
@@ -59,74 +69,104 @@ class Mirror:
                 position = self._take(data, position)
             self._at = (segment.base_offset, position)
             row += 1
-        self.end = self.lasts[-1] + 1 if self.lasts else segments.first.base_offset
+        self.end = max(segments.active.base_offset, self.lasts[-1] + 1 if self.lasts else 0)
         return first
 
     def _take(self, data: bytearray, position: int) -> int:
         base, length, epoch, _, crc, _, delta = _HEAD.unpack_from(data, position)
-        chain = hash((self.chains[-1] if self.chains else 0, base, delta, epoch, crc))
         self.bases.append(base)
         self.lasts.append(base + delta)
         self.epochs.append(epoch)
-        self.chains.append(chain)
+        self.sums.append((self.sums[-1] if self.sums else 0) + hash((base, delta, epoch, crc)))
         return int(position + length + _LOG_OVERHEAD)
 
     def rows_below(self, offset: int) -> int:
         """How many batches lie wholly below `offset`."""
         return bisect_left(self.lasts, offset)
 
-    def chain_at(self, offset: int) -> int:
-        """What stands for everything below `offset`."""
-        rows = self.rows_below(offset)
-        return self.chains[rows - 1] if rows else 0
+    def sum_between(self, start: int, upto: int) -> int:
+        """What stands for the batches from `start` on that lie wholly below `upto`."""
+        rows, first = self.rows_below(upto), bisect_left(self.bases, start)
+        if rows <= first:
+            return 0
+        return self.sums[rows - 1] - (self.sums[first - 1] if first else 0)
+
+    def agrees(self, other: Mirror, upto: int, deleted_upto: int) -> bool:
+        """Whether two logs are equal below `upto`, as far as both know, from `deleted_upto` on."""
+        start = max(self.start, other.start, deleted_upto)
+        return self.sum_between(start, upto) == other.sum_between(start, upto)
 
 
 class Line:
     """What was committed: below a high watermark that some leader reached."""
 
-    __slots__ = ("chains", "ends", "resets", "top", "unclean_epoch", "waits_for_leader")
+    __slots__ = (
+        "deleted_upto",
+        "ends",
+        "resets",
+        "start",
+        "sums",
+        "top",
+        "unclean_epoch",
+        "waits_for_leader",
+    )
 
     def __init__(self) -> None:
+        self.start = 0
+        """where it begins: above 0 only after an unclean election of a log that began there"""
         self.ends: list[int] = []
         """the offset after each batch"""
-        self.chains: list[int] = []
+        self.sums: list[int] = []
         self.top = 0
         """the highest offset ever committed, whatever became of it"""
         self.unclean_epoch = -1
         """the leader epoch of the last unclean election; older leaders commit nothing any more"""
         self.waits_for_leader = False
         self.resets: list[tuple[int, int]] = []
-        """(leader epoch, offset) of each cut by an unclean election"""
+        """(leader epoch, offset) of each truncation by an unclean election"""
+        self.deleted_upto = 0
+        """the highest log start of any replica: nobody is owed what lies below, and a replica that
+        was away may hold other records there
+        """
 
     @property
     def end(self) -> int:
-        return self.ends[-1] if self.ends else 0
+        return self.ends[-1] if self.ends else self.start
 
     @property
     def is_whole(self) -> bool:
         """No unclean election took anything of it, or may do so yet."""
         return not self.resets and not self.waits_for_leader
 
-    def chain_at(self, offset: int) -> int:
+    def _sum_at(self, offset: int) -> int:
         rows = bisect_right(self.ends, offset)
-        return self.chains[rows - 1] if rows else 0
+        return self.sums[rows - 1] if rows else 0
 
     def agrees(self, mirror: Mirror, upto: int) -> bool:
-        """Whether a log holds the line below `upto`."""
-        return mirror.chain_at(upto) == self.chain_at(upto)
+        """Whether a log holds the line below `upto`, from where it begins on."""
+        start = max(self.start, mirror.start, self._batch_end(self.deleted_upto))
+        if start >= upto:
+            return True
+        return mirror.sum_between(start, upto) == self._sum_at(upto) - self._sum_at(start)
+
+    def _batch_end(self, offset: int) -> int:
+        """The end of the batch that ends at or behind `offset`."""
+        row = bisect_left(self.ends, offset)
+        return self.ends[row] if offset > 0 and row < len(self.ends) else offset
 
     def extend(self, mirror: Mirror, upto: int) -> None:
+        if mirror.start > self.end:  # it begins behind all that was committed: see `reset`
+            self.start, self.ends, self.sums = mirror.start, [], []
+        before = self._sum_at(self.end) - mirror.sum_between(mirror.start, self.end)
         for row in range(mirror.rows_below(self.end), mirror.rows_below(upto)):
             self.ends.append(mirror.lasts[row] + 1)
-            self.chains.append(mirror.chains[row])
+            self.sums.append(before + mirror.sums[row])
         self.top = max(self.top, self.end)
 
     def reset(self, mirror: Mirror, epoch: int) -> None:
         """After an unclean election: only what the new leader holds stays."""
-        while self.ends and (
-            self.ends[-1] > mirror.end or mirror.chain_at(self.ends[-1]) != self.chains[-1]
-        ):
+        while self.ends and (self.ends[-1] > mirror.end or not self.agrees(mirror, self.ends[-1])):
             self.ends.pop()
-            self.chains.pop()
+            self.sums.pop()
         self.resets.append((epoch, self.end))
         self.waits_for_leader = False

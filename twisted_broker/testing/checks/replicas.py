@@ -1,15 +1,15 @@
-"""What one replica must be, whenever it changed: its log, its marks, its leadership.
+"""The rules for one replica, checked whenever it changed: its log, its watermarks, its leadership.
 
 Owns `ReplicaChecker`. The files are the truth about logs.
 
 Source: RL 9; RELIABILITY 2.2 (TypeOk, LeaderInIsr, ValidHighWatermark), log matching. Not here:
-what other members hold (`testing/checks/isr_members.py`), retention.
+what other members hold (`testing/checks/isr_members.py`), which segments retention may delete.
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from twisted_broker.replication.idle_partitions import idle_reads
 from twisted_broker.replication.partition.partition import Partition
@@ -19,6 +19,22 @@ from twisted_broker.testing.checks.replica_contents import Line
 from twisted_broker.testing.sim.node import SimNode
 
 
+class _Held(NamedTuple):
+    """A batch that somebody held: its base offset, what stands for it, and (last offset, epoch) of
+    the one before it, None where its log began with it, or all before it was deleted.
+    """
+
+    base: int
+    content: int
+    before: tuple[int, int] | None
+
+    def matches(self, other: _Held) -> bool:
+        """Log matching, by induction: equal, behind equal ones."""
+        return self[:2] == other[:2] and (
+            self.before is None or other.before is None or self.before == other.before
+        )
+
+
 class ReplicaChecker:
     """Looks at replicas that changed; raises `Violation`."""
 
@@ -26,10 +42,8 @@ class ReplicaChecker:
         self.truth, self.members = truth, members
         self.leaders: dict[tuple[Key, int], tuple[str, int]] = {}
         """(partition, leader epoch) -> (machine, its process) that leads then"""
-        self.matching: dict[Key, dict[tuple[int, int], int]] = {}
-        """partition -> (last offset, epoch) of each batch that anybody held -> what stands for
-        the log up to it
-        """
+        self.matching: dict[Key, dict[tuple[int, int], _Held]] = {}
+        """partition -> (last offset, epoch) of each batch that anybody held -> what it was"""
 
     # the log
 
@@ -50,14 +64,25 @@ class ReplicaChecker:
     def _check_batch(self, key: Key, seen: Seen, row: int, where: str) -> None:
         log, mirror = seen.log, seen.mirror
         last, epoch, base = mirror.lasts[row], mirror.epochs[row], mirror.bases[row]
-        if (
-            self.matching.setdefault(key, {}).setdefault((last, epoch), mirror.chains[row])
-            != mirror.chains[row]
-        ):
+        held = _Held(
+            base,
+            mirror.sums[row] - (mirror.sums[row - 1] if row else 0),
+            (mirror.lasts[row - 1], mirror.epochs[row - 1])
+            if row and base > self.truth.line(key).deleted_upto
+            else None,
+        )
+        known = self.matching.setdefault(key, {})
+        other = known.setdefault((last, epoch), held)
+        if other.before is None:
+            known[last, epoch] = held
+        if not held.matches(other):
             raise Violation(
-                f"{where}: offset {last} of epoch {epoch} is not what others hold there"
+                f"{where}: offset {last} of epoch {epoch} is not what others hold there: {held}, "
+                f"others {other}"
             )
-        if log.leader_epochs.epoch_for_offset(base) != epoch:
+        # A deletion takes the entries of its epochs with it; the log start may be forgotten.
+        known = max(base, log.log_start_offset, self.truth.line(key).deleted_upto)
+        if known <= last and log.leader_epochs.epoch_for_offset(known) != epoch:
             raise Violation(f"{where}: batch at {base} of epoch {epoch}, epochs {_epochs(log)}")
 
     # marks and leadership
@@ -93,10 +118,23 @@ class ReplicaChecker:
             raise Violation(f"{where}: leader epoch was {seen.leader_epoch}")
         if leads:
             self._leader_changed(node, seen, where)
+        if log.log_start_offset != seen.log_start:
+            self._log_start_moved(seen, where)
         seen.high_watermark, seen.leader_epoch = log.high_watermark, partition.leader_epoch
         seen.leads, seen.isr_state = leads, partition.isr_state
         seen.min_isr = partition.min_isr if leads else 0
         self.truth.touched.add(self.truth.key_of(partition))
+
+    def _log_start_moved(self, seen: Seen, where: str) -> None:
+        """Only a user or retention deletes, and only what is committed."""
+        key, start = self.truth.key_of(seen.partition), seen.log.log_start_offset
+        line = self.truth.line(key)
+        if start > line.top:
+            raise Violation(f"{where}: the log start is {start}, only {line.top} was committed")
+        if start > self.truth.may_delete_upto(key):
+            raise Violation(f"{where}: the log start is {start}, but nobody asked for that")
+        line.deleted_upto = max(line.deleted_upto, start)
+        seen.log_start = start
 
     def _leader_changed(self, node: SimNode, seen: Seen, where: str) -> None:
         partition, log, epoch = seen.partition, seen.log, seen.partition.leader_epoch

@@ -8,6 +8,7 @@ the repair, which runs even when all faults have ended meanwhile. Not here: whic
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from random import Random
 from typing import Any
 
@@ -19,25 +20,42 @@ from twisted_broker.testing.sim.options import Options
 
 
 class FaultInjector:
-    """`ended`: nothing new goes wrong any more.
+    """What one fault needs; `drawing_from` gives the next one its own.
 
-    `victims`: the names of machines that may be struck.
+    `ended`: nothing new goes wrong any more. `victims`: the names of machines that may be struck.
+    `struck(what)` is called with what a fault did, where that is drawn.
     """
 
     def __init__(self, cluster: SimCluster, options: Options) -> None:
         self.cluster = cluster
         self.random = Random(f"faults {options.seed}")
         self.clock: Any = cluster.client_runtime("faults").clock
-        self.ended = False
+        self._ends: list[float] = []
+        """when all faults ended; shared by the injectors of all faults"""
+        self.struck: Callable[[str], None] = lambda what: None
         names = list(cluster.nodes)
-        self.victims = names[2:] if options.liveness else names
+        self.victims = names[2 + options.controller_only :] if options.liveness else names
         self.producers = [f"p{number}" for number in range(len(options.idempotent))]
+
+    @property
+    def ended(self) -> bool:
+        return bool(self._ends)
+
+    def end(self) -> None:
+        self._ends.append(self.clock.seconds())
+
+    def drawing_from(self, random: Random) -> FaultInjector:
+        """The same for a fault that draws from this generator, now and later."""
+        made = copy(self)
+        made.random = random
+        return made
 
     def note(self, what: str) -> None:
         self.cluster.note("faults", what)
 
     def schedule(self, call: Callable[[], None], seconds: float = 8.0) -> None:
         """Within so many seconds, rather sooner than later."""
+        # Squared: most faults come close together, where a repair of one is not done yet.
         self.clock.callLater(self.random.random() ** 2 * seconds, call)
 
     def restart(self, node: SimNode) -> None:

@@ -14,6 +14,7 @@ from twisted_broker.testing.sim.node import QUICK_DISK_MS, SimNode
 
 
 def stall(injector: FaultInjector, node: SimNode) -> None:
+    """No job of its disk ends for a while."""
     if node.is_up and not node.stalled:
         clock = node.clock
         node.stall_disk()
@@ -58,4 +59,5 @@ def repair(node: SimNode) -> None:
     """Nothing fails or is slow any more."""
     node.disk.faults.clear()
     node.disk.crash_at = None
+    node.disk.capacity_bytes = None
     node.disk_delay_ms = QUICK_DISK_MS

@@ -11,7 +11,7 @@ from twisted_broker.testing.sim.node import SimNode
 
 
 def partition(injector: FaultInjector, node: SimNode) -> None:
-    """A machine is cut off from some others and some producers, both ways."""
+    """A machine is separated from some others and some producers, both ways."""
     others = [
         name
         for name in (*injector.cluster.nodes, *injector.producers)
@@ -25,6 +25,7 @@ def partition(injector: FaultInjector, node: SimNode) -> None:
 
 
 def one_way(injector: FaultInjector, node: SimNode) -> None:
+    """Packets between two machines are lost in one direction."""
     other = injector.random.choice(
         [name for name in injector.cluster.nodes if name != node.name] or ["p0"]
     )
@@ -45,3 +46,24 @@ def cut(injector: FaultInjector, node: SimNode) -> None:
     for near in list(injector.cluster.network.connections):
         if node.name in (near.clock.name, near.peer.clock.name) and injector.random.random() < 0.4:
             injector.cluster.network.cut(near)
+
+
+def half_open(injector: FaultInjector, node: SimNode) -> None:
+    """Some of its connections stand on one side only: the other one hears nothing of it."""
+    injector.note(f"connections of {node.name} are half open")
+    for near in list(injector.cluster.network.connections):
+        if node.name in (near.clock.name, near.peer.clock.name) and injector.random.random() < 0.4:
+            injector.cluster.network.leave_half_open(near)
+
+
+def late(injector: FaultInjector, node: SimNode) -> None:
+    """It gives up some connections; what it had sent on them arrives later all the same."""
+    injector.note(f"what {node.name} sends comes late")
+    for near in list(injector.cluster.network.connections):
+        if (
+            near.clock.name == node.name
+            and near.connected
+            and not near.clock.dead
+            and injector.random.random() < 0.5
+        ):
+            injector.cluster.network.give_up(near, injector.random.random() * 6)

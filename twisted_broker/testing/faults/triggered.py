@@ -15,6 +15,7 @@ from twisted_broker.replication.partition.isr import PendingExpand
 from twisted_broker.testing.faults.base import FaultInjector, partitions
 from twisted_broker.testing.sim.node import CONTROLLER_PORT, SimNode
 
+# The moment lasts about a round trip: 3 s of looks well below that.
 _HANDOVER_LOOK_SECONDS, _HANDOVER_LOOKS = 0.001, 3000
 _RELAPSE_LOOK_SECONDS, _RELAPSE_LOOKS = 0.0005, 6000
 _STARVE_LOOK_SECONDS, _STARVE_LOOKS = 0.01, 500

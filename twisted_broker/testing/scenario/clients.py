@@ -230,4 +230,5 @@ def delete_records(
 
 
 def is_error(answer: str) -> bool:
+    """Whether a client was refused or not answered."""
     return answer in ErrorCode.__members__ or answer.startswith("no answer")

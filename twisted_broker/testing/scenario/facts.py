@@ -72,7 +72,7 @@ def first_difference(facts: str, find: Find) -> str:
 def finder(
     world: ScenarioWorld, broker: str = "", topic: str = THE_TOPIC, broker_id: str = ""
 ) -> Find:
-    """Looks facts of a subject up, anew each time."""
+    """Looks facts of a subject up, again each time."""
     name = TopicPartition(topic, 0)
     if broker_id:
         return lambda word: _BROKER.describe(word, (world, int(broker_id)))

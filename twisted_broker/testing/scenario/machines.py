@@ -1,6 +1,6 @@
 """The steps of a scenario on machines, network and disks, and the passing of time.
 
-Owns the lines that start, kill, pause and cut off. Not here: the facts that must hold then
+Owns the lines that start, kill, pause and separate. Not here: the facts that must hold then
 (`facts`).
 """
 
@@ -19,6 +19,7 @@ def settings_of(text: str) -> dict[str, str]:
 
 
 def numbers_of(text: str) -> list[int]:
+    """`1 2 3` as a list."""
     return [int(each) for each in text.split()]
 
 

@@ -106,7 +106,7 @@ _REPLICA = Facts(
         "hw": lambda partition: partition.log.high_watermark,
         "start": lambda partition: partition.log.log_start_offset,
         "segments": lambda partition: len(list(partition.log.segments)),
-        "flushed": lambda partition: partition.log.recovery_point,
+        "flushed": lambda partition: partition.log.durability.recovery_point,
         "records": _records,
         "epochs": _epochs,
     },

@@ -32,6 +32,7 @@ from twisted_broker.testing.sim.node import CLIENT_PORT, CONTROLLER_PORT, SimNod
 from twisted_broker.testing.sim.world import Trace
 
 TIMEOUT_SECONDS = 60.0
+# A scenario says itself how long a request waits; none may end by chance.
 _REQUEST_TIMEOUT_MS = 3_600_000
 _TRAVEL_SECONDS = 0.001
 

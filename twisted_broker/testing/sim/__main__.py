@@ -2,31 +2,40 @@
 everything has healed.
 
 Owns `run_seed`, its `Verdict`, and the command line. A seed is the run, to the byte of its trace;
-one that fails prints its options and how to replay it.
+one that fails prints its options and how to replay it. `--replay` runs a file of recorded actions.
 
 Source: RELIABILITY 4. Not here: what a seed means (`testing/sim/options.py`), the run
-(`testing/sim/run.py`), the rules (`testing/checks`).
+(`testing/sim/run.py`), the rules (`testing/checks`), many seeds (`testing/sim/many_seeds.py`).
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import os
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TextIO
 
 from twisted.logger import globalLogBeginner
 
 from twisted_broker.testing.checks.committed_state import Violation
+from twisted_broker.testing.sim.many_seeds import ManySeeds, Outcome
 from twisted_broker.testing.sim.options import Options, options_of
 from twisted_broker.testing.sim.run import Run
+from twisted_broker.testing.sim.scenario_file import RecordedRun
+from twisted_broker.testing.sim.schedule import Action
+
+_STOPPED = 130
 
 
 class Verdict:
     """What became of a seed.
 
-    `violation`: None when all was well; `wall_seconds`: how long it took to compute.
+    `violation`: None when all was well; `wall_seconds`: how long it took to compute; `reach`: kind
+    of what happened -> how often.
     """
 
     def __init__(
@@ -38,6 +47,8 @@ class Verdict:
             violation,
             wall_seconds,
         )
+        run.reach.count("unclean election", run.checker.truth.unclean_elections)
+        self.reach = run.reach.counts
 
     def __str__(self) -> str:
         sim, notes = self.run.cluster.sim, self.run.notes
@@ -48,6 +59,11 @@ class Verdict:
             f" {notes.consumed_records} read, {self.run.checker.truth.unclean_elections} "
             f"unclean elections, {self.wall_seconds:.1f} s"
         )
+
+    @property
+    def recorded(self) -> RecordedRun:
+        violation = "" if self.violation is None else str(self.violation)
+        return RecordedRun(self.options, self.run.schedule.done, violation)
 
     def failure(self) -> str:
         """What was found, the options, and how to see it again."""
@@ -60,10 +76,14 @@ class Verdict:
 
 
 def run_seed(
-    seed: int, brokers: int = 3, trace: bool = False, options: Options | None = None
+    seed: int,
+    brokers: int = 3,
+    trace: bool = False,
+    options: Options | None = None,
+    kept: Sequence[Action] | None = None,
 ) -> Verdict:
-    """Runs one seed. `options`: instead of what the seed means."""
-    run = Run(options if options is not None else options_of(seed, brokers), trace)
+    """Runs one seed. `options`: instead of what the seed means; `kept`: see `Run`."""
+    run = Run(options if options is not None else options_of(seed, brokers), trace, kept)
     began = time.perf_counter()
     violation = None
     gc.disable()  # what a dead process left must not run when the collector happens to come by
@@ -88,6 +108,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--trace", action="store_true", help="print everything that happens")
     parser.add_argument("--timeless", action="store_true", help="leave out how long it took")
     parser.add_argument("--quiet", action="store_true", help="print failures only")
+    parser.add_argument(
+        "--jobs", type=int, default=len(os.sched_getaffinity(0)), help="how many processes"
+    )
+    parser.add_argument(
+        "--state",
+        type=Path,
+        help="a directory: what is finished is kept there, so that a run that was stopped goes on, "
+        "and failing seeds are made short files there",
+    )
+    parser.add_argument("--replay", type=Path, help="run the actions of this file instead")
     return parser
 
 
@@ -95,6 +125,33 @@ def main(arguments: list[str] | None = None, out: TextIO = sys.stdout) -> int:
     """The command. 1 when a seed failed."""
     chosen = _parser().parse_args(arguments)
     globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
+    if chosen.replay is not None:
+        return _replay(chosen.replay, chosen.trace, out)
+    if chosen.trace or chosen.timeless:
+        return _one_after_another(chosen, out)
+    seeds = range(chosen.first, chosen.first + chosen.seeds)
+    many = ManySeeds(
+        lambda seed: _outcome(run_seed(seed, chosen.brokers)),
+        lambda options, kept: run_seed(options.seed, options=options, kept=kept).recorded,
+        out,
+        chosen.state,
+        chosen.jobs,
+    )
+    if not many.run(seeds, {"brokers": chosen.brokers}, chosen.quiet):
+        return _STOPPED
+    if not chosen.quiet:
+        out.write(many.total.table())
+    return _conclusion(many.failed, chosen.seeds, out)
+
+
+def _outcome(verdict: Verdict) -> tuple[Outcome, RecordedRun]:
+    recorded = verdict.recorded
+    text = verdict.failure() if recorded.violation else str(verdict)
+    return Outcome(recorded.violation, text, verdict.reach), recorded
+
+
+def _one_after_another(chosen: argparse.Namespace, out: TextIO) -> int:
+    """Each seed with all that happened, in this process."""
     failed = []
     for seed in range(chosen.first, chosen.first + chosen.seeds):
         verdict = run_seed(seed, chosen.brokers, chosen.trace)
@@ -102,21 +159,33 @@ def main(arguments: list[str] | None = None, out: TextIO = sys.stdout) -> int:
             verdict.wall_seconds = 0.0
         if verdict.violation is not None:
             failed.append(seed)
-        _tell(verdict, chosen.trace, chosen.quiet, out)
-    out.write(
-        f"{chosen.seeds - len(failed)} passed, {len(failed)} "
-        f"failed{': ' + ' '.join(map(str, failed)) if failed else ''}\n"
-    )
+        _tell(verdict, out)
+    return _conclusion(failed, chosen.seeds, out)
+
+
+def _conclusion(failed: Sequence[int], seeds: int, out: TextIO) -> int:
+    which = f": {' '.join(map(str, failed))}" if failed else ""
+    out.write(f"{seeds - len(failed)} passed, {len(failed)} failed{which}\n")
     return 1 if failed else 0
 
 
-def _tell(verdict: Verdict, trace: bool, quiet: bool, out: TextIO) -> None:
-    if trace:
+def _replay(path: Path, trace: bool, out: TextIO) -> int:
+    try:
+        recorded = RecordedRun.load(path)
+    except (OSError, ValueError) as error:
+        out.write(f"{error}\n")
+        return 2
+    options = recorded.options
+    verdict = run_seed(options.seed, trace=trace, options=options, kept=recorded.actions)
+    out.writelines(f"{action}\n" for action in verdict.run.schedule.done)
+    _tell(verdict, out)
+    return 0 if verdict.violation is None else 1
+
+
+def _tell(verdict: Verdict, out: TextIO) -> None:
+    if verdict.run.cluster.trace.wanted:
         out.write("\n".join(verdict.run.cluster.trace.lines) + "\n")
-    if verdict.violation is not None:
-        out.write(f"{verdict.failure()}\n")
-    elif not quiet:
-        out.write(f"{verdict}\n")
+    out.write(f"{verdict if verdict.violation is None else verdict.failure()}\n")
     out.flush()
 
 

@@ -1,12 +1,13 @@
 """Clients of a simulated cluster: they speak the protocol, and nothing else.
 
-Owns `Client`, what all of them can do, and `Admin`. Not here: records (`testing/sim/producer.py`,
-`testing/sim/consumer.py`), groups, transactions.
+Owns `Client`, what all of them can do. Not here: records (`testing/sim/producer.py`,
+`testing/sim/consumer.py`), groups (`testing/sim/member.py`), what an administrator does
+(`testing/sim/admin.py`), transactions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, cast
 
@@ -17,12 +18,13 @@ from twisted.internet.task import deferLater
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.testing.sim.client_notes import Notes
-from twisted_broker.wire.errors import ErrorCode, error_of
-from twisted_broker.wire.messages import configs, topics
+from twisted_broker.testing.sim.schedule import Actor
+from twisted_broker.wire.header import RequestHeader, encode_request_header
 from twisted_broker.wire.messages import metadata as meta
+from twisted_broker.wire.schema import encode_parts
 
 _LOST = (ConnectionClosed, ConnectError, TimeoutError, CancelledError)
-_REQUEST_TIMEOUT_MS = 6_000
+REQUEST_TIMEOUT_MS = 6_000
 Address = tuple[str, int]
 
 
@@ -37,8 +39,11 @@ class Client:
         self.runtime, self.name, self.brokers, self.notes = runtime, name, list(brokers), notes
         self.random = cast(Random, runtime.random)  # a simulated machine has the whole of it
         self.leaders: dict[TopicPartition, tuple[int, int]] = {}
+        self.topic_ids: dict[str, bytes] = {}
         self.addresses: dict[int, Address] = {}
         self.stopped = False
+        self.actor: Actor
+        """set before it acts"""
         self._connections: dict[Address, BrokerConnection] = {}
 
     def connection(self, address: Address) -> BrokerConnection:
@@ -48,7 +53,7 @@ class Client:
                 self.runtime,
                 *address,
                 self.name,
-                request_timeout_ms=_REQUEST_TIMEOUT_MS,
+                request_timeout_ms=REQUEST_TIMEOUT_MS,
                 connect_timeout_ms=2_000,
             )
             self._connections[address] = found
@@ -79,16 +84,48 @@ class Client:
             return None
         return await self.ask(address, request, version)
 
+    async def tell_leader(self, partition: TopicPartition, request: Any, version: int) -> Any:
+        """Sends what is not answered (acks=0); None when it could not be sent."""
+        address = self.addresses.get(self.leaders.get(partition, (-1, -1))[0])
+        if address is None:
+            await self.pause(0.2)
+            return None
+        connection = self.connection(address)
+        try:
+            await connection.connect()
+        except _LOST:
+            return None
+        protocol = connection._protocol
+        if protocol is None or protocol.transport is None:
+            return None
+        header = RequestHeader(
+            request.api_key, version, connection.next_correlation_id(), self.name
+        )
+        parts = [encode_request_header(header), *encode_parts(request, version)]
+        length = sum(map(len, parts))
+        protocol.transport.write(b"".join((length.to_bytes(4, "big"), *parts)))
+        return True
+
+    @staticmethod
+    def name_with_id(partition: TopicPartition, topic_id: bytes) -> TopicPartition:
+        """What facts of a topic that may be made again are noted under."""
+        return TopicPartition(f"{partition.topic}@{topic_id.hex()}", partition.partition)
+
     async def refresh(self, topic: str) -> None:
-        """Learns the leaders of a topic; older news than what is known changes nothing."""
+        """Learns the leaders of a topic; older metadata than what is known changes nothing."""
         request = meta.MetadataRequest(
             topics=[meta.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
         )
-        answer = await self.ask_any(request, 9)
+        answer = await self.ask_any(request, 12)
         if answer is None:
             return
         self.addresses |= {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         for found in answer.topics:
+            if not found.error_code and self.topic_ids.get(topic) != found.topic_id:
+                self.topic_ids[topic] = bytes(found.topic_id)  # leader epochs begin anew
+                self.leaders = {
+                    each: known for each, known in self.leaders.items() if each.topic != topic
+                }
             for each in found.partitions:
                 partition = TopicPartition(topic, each.partition_index)
                 if each.leader_epoch >= self.leaders.get(partition, (-1, -1))[1]:
@@ -98,55 +135,20 @@ class Client:
         _, epoch = self.leaders.get(partition, (-1, -1))
         self.leaders[partition] = (-1, epoch)
 
+    async def next_action(self, gap: Callable[[Random], float]) -> bool:
+        """Waits until its next action is due, which draws from a generator of its own; False: it
+        has no more.
+        """
+        following = self.actor.next(self.runtime.clock.seconds(), gap)
+        if following is None:
+            return False
+        seconds, self.random = following
+        await self.pause(seconds)
+        return True
+
     def pause(self, seconds: float) -> Deferred[None]:
         paused: Deferred[None] = deferLater(self.runtime.clock, seconds, lambda: None)  # type: ignore[arg-type]
         return paused
 
     def note(self, what: str) -> None:
         self.notes.note(self.name, what)
-
-
-class Admin(Client):
-    """Makes topics and changes their settings; tries until it is done."""
-
-    async def create(
-        self, name: str, partitions: int, replicas: int, settings: dict[str, str]
-    ) -> bool:
-        wanted = topics.CreatableTopic(
-            name=name,
-            num_partitions=partitions,
-            replication_factor=replicas,
-            configs=[
-                topics.CreatableTopicConfig(name=key, value=value)
-                for key, value in sorted(settings.items())
-            ],
-        )
-        while not self.stopped:
-            answer = await self.ask_any(
-                topics.CreateTopicsRequest(topics=[wanted], timeout_ms=_REQUEST_TIMEOUT_MS), 7
-            )
-            code = (
-                ErrorCode.REQUEST_TIMED_OUT
-                if answer is None
-                else error_of(answer.topics[0].error_code)
-            )
-            self.note(f"create {name}: {code.name}")
-            if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                return True
-            await self.pause(0.3)
-        return False
-
-    async def change(self, topic: str, name: str, value: str) -> None:
-        """One try: it may have been done when no answer came."""
-        resource = configs.IncrementalAlterConfigsRequestAlterConfigsResource(
-            resource_type=2,
-            resource_name=topic,
-            configs=[
-                configs.IncrementalAlterConfigsRequestAlterableConfig(
-                    name=name, config_operation=0, value=value
-                )
-            ],
-        )
-        answer = await self.ask_any(configs.IncrementalAlterConfigsRequest(resources=[resource]), 1)
-        code = "no answer" if answer is None else error_of(answer.responses[0].error_code).name
-        self.note(f"{topic} {name}={value}: {code}")

@@ -23,13 +23,27 @@ class Attempt:
     """One batch of a producer.
 
     `fate` is None while it is under way; `base_offset` once acknowledged; `sent` counts the times
-    it went out.
+    it went out. With `acks` 0 or 1 its fate is never known: `was_answered` (0: it went out) and
+    `base_offset` are what its leader said.
     """
 
-    __slots__ = ("base_offset", "epoch", "fate", "idempotent", "partition", "sent", "values")
+    __slots__ = (
+        "acks",
+        "base_offset",
+        "epoch",
+        "fate",
+        "idempotent",
+        "partition",
+        "sent",
+        "values",
+        "was_answered",
+    )
 
-    def __init__(self, partition: TopicPartition, values: list[bytes], idempotent: bool) -> None:
+    def __init__(
+        self, partition: TopicPartition, values: list[bytes], idempotent: bool, acks: int = -1
+    ) -> None:
         self.partition, self.values, self.idempotent = partition, values, idempotent
+        self.acks, self.was_answered = acks, False
         self.fate: Fate | None = None
         self.base_offset = self.epoch = -1
         self.sent = 0
@@ -62,4 +76,20 @@ class Notes:
         """(consumer, partition, leader epoch, offset) of a fetch that was answered
         OFFSET_OUT_OF_RANGE
         """
+        self.deleting: Callable[[TopicPartition, int], None] = lambda *facts: None
+        """(partition, offset) of a DeleteRecords that is about to be sent"""
+        self.generation_floor: Callable[[], int] = lambda: 0
+        """the newest generation of a group of which a member was told"""
+        self.commit_floor: Callable[[TopicPartition], int] = lambda place: 0
+        """the highest commit that was acknowledged"""
+        self.assigned: Callable[[str, int, int, Sequence[TopicPartition]], None] = lambda *facts: (
+            None
+        )
+        """(member, generation, the floor before it joined, partitions)"""
+        self.committed: Callable[[TopicPartition, int], None] = lambda *facts: None
+        """(partition, count) of an acknowledged commit"""
+        self.committed_seen: Callable[[TopicPartition, int, int], None] = lambda *facts: None
+        """(partition, count, the floor before it was fetched)"""
+        self.refused: Callable[[str, str], None] = lambda api, code: None
+        """(API, error) of an answer"""
         self.note: Callable[[str, str], None] = lambda who, what: None

@@ -18,9 +18,10 @@ from twisted_broker.testing.sim.world import SimWorld
 
 
 class SimCluster(SimWorld):
-    """`brokers` machines n1, n2 ..; n1 is the controller too.
+    """`brokers` machines n1, n2 ..; n1 is the controller too, or nothing else and one more is
+    there (`controller_only`).
 
-    `settings` are those of all brokers.
+    `settings` are those of all brokers; `directories`: how many logs are spread over.
     """
 
     def __init__(
@@ -32,12 +33,18 @@ class SimCluster(SimWorld):
         *,
         shuffle: bool,
         trace: bool = False,
+        controller_only: bool = False,
+        directories: int = 1,
     ) -> None:
         super().__init__(seed, conditions, shuffle=shuffle, trace=trace)
         self.nodes = {
-            f"n{number}": SimNode(self, number, _settings(number, brokers, settings))
-            for number in range(1, brokers + 1)
+            f"n{number}": SimNode(
+                self, number, _settings(number, brokers, settings, controller_only, directories)
+            )
+            for number in range(1, brokers + 1 + controller_only)
         }
+        self.brokers = [name for name in self.nodes if name != "n1" or not controller_only]
+        """the names of the machines that clients know"""
 
     def start(self) -> None:
         """A process on each machine."""
@@ -45,14 +52,23 @@ class SimCluster(SimWorld):
             node.start()
 
 
-def _settings(number: int, brokers: int, settings: Mapping[str, str]) -> dict[str, str]:
+def _settings(
+    number: int,
+    brokers: int,
+    settings: Mapping[str, str],
+    controller_only: bool,
+    directories: int,
+) -> dict[str, str]:
     values = dict(SAMPLE_VALUES) | {
         "node.id": str(number),
-        "log.dirs": "/data",
+        "log.dirs": ",".join(("/data", "/data2", "/data3")[:directories]),
         "offsets.topic.num.partitions": "2",
     }
     values["listeners"] = f"PLAINTEXT://n{number}:{CLIENT_PORT}"
-    if number == 1:
+    if number == 1 and controller_only:
+        values["listeners"] = f"CONTROLLER://n1:{CONTROLLER_PORT}"
+        values["process.roles"] = "controller"
+    elif number == 1:
         values["listeners"] += f",CONTROLLER://n1:{CONTROLLER_PORT}"
     else:
         values |= {

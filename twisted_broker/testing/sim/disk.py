@@ -4,22 +4,24 @@ and fails.
 Owns `SimDisk`, the twin of the disk.
 
 1. A process always sees what it did; what a loss of power leaves is drawn when it happens.
-2. `after_kill` and `after_power_loss` give a new `SimDisk`; the old one must not be used after.
+2. It may be slow for the reactor itself: a read of what was evicted, and a write beyond
+   `dirty_limit_bytes` that are not synced, are noted in `blocked`, unless a worker does them.
+3. `after_kill` and `after_power_loss` give a new `SimDisk`; the old one must not be used after.
 
 Source: ALICE (OSDI '14); RELIABILITY 6.2. Not here: damage to synced data, but for `flip_bit`,
-`cut` and `damage`; time (`testing/sim/stalling_worker.py`).
+`lose`, `cut` and `damage`; time (`testing/sim/stalling_worker.py`).
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 
 from twisted_broker.log.memory import Inode, MemoryFile, MemoryFileSystem
 from twisted_broker.testing.sim.disk_faults import DiskFaults
 from twisted_broker.testing.sim.durable_names import DurableNames
-from twisted_broker.testing.sim.file import SimFile, SimInode
+from twisted_broker.testing.sim.file import SimFile, SimInode, blocks
 
 
 class SimDisk(DiskFaults, MemoryFileSystem):
@@ -33,6 +35,11 @@ class SimDisk(DiskFaults, MemoryFileSystem):
         MemoryFileSystem.__init__(self)
         DiskFaults.__init__(self, Random(seed), crash_at)
         self.capacity_bytes = capacity_bytes
+        self.dirty_limit_bytes: int | None = None
+        self.blocked: list[tuple[str, str]] = []
+        """(operation, path) of each for which the reactor would have waited for the disk"""
+        self.on_blocked: Callable[[str, str], None] = lambda operation, path: None
+        self.is_in_worker: Callable[[], bool] = lambda: False
         self._names = DurableNames()
 
     def room_for(self, growth: int) -> int:
@@ -43,6 +50,46 @@ class SimDisk(DiskFaults, MemoryFileSystem):
             0,
             min(growth, self.capacity_bytes - sum(len(node.data) for node in self.nodes.values())),
         )
+
+    # -- the page cache
+
+    def evict(self, path: str = "") -> None:
+        """What is synced of the files whose path contains this is in memory no longer. What is not
+        synced cannot be dropped.
+        """
+        for name, node in self.nodes.items():
+            sim = _inode(node)
+            if path in name and not sim.pending and sim.length:
+                sim.evicted.update(blocks(0, sim.length))
+
+    def read(self, path: str, node: SimInode, position: int, length: int) -> None:
+        """Called before each read: what it waits for is in memory afterwards."""
+        if not node.evicted:
+            return
+        wanted = node.evicted.intersection(blocks(position, min(length, node.length - position)))
+        if wanted:
+            node.evicted -= wanted
+            self._wait("read", path)
+
+    def written(self, path: str, node: SimInode, position: int, length: int) -> None:
+        """Called at each write."""
+        node.evicted.difference_update(blocks(position, length))
+        limit = self.dirty_limit_bytes
+        if limit is not None and self._dirty_bytes() > limit:
+            self._wait("write", path)
+
+    def _dirty_bytes(self) -> int:
+        return sum(
+            len(data)
+            for node in self.nodes.values()
+            for _, data in _inode(node).pending
+            if data is not None
+        )
+
+    def _wait(self, operation: str, path: str) -> None:
+        if not self.is_in_worker():
+            self.blocked.append((operation, path))
+            self.on_blocked(operation, path)
 
     # -- the file system
 
@@ -130,7 +177,23 @@ class SimDisk(DiskFaults, MemoryFileSystem):
     # -- damage to what is there
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
-        self._node(path).data[position] ^= 1 << bit
+        """In what a process reads, and in what a loss of power leaves of it."""
+        node = _inode(self._node(path))
+        node.data[position] ^= 1 << bit
+        if position < len(node.durable):
+            durable = bytearray(node.durable)
+            durable[position] ^= 1 << bit
+            node.durable = bytes(durable)
+
+    def lose(self, directory: str) -> None:
+        """A directory and all in it are gone, whatever was synced."""
+        inside = directory + "/"
+        self._names.forget(directory)
+        for path in [path for path in self.nodes if path.startswith(inside)]:
+            del self.nodes[path]
+        self.directories = {
+            path for path in self.directories if path != directory and not path.startswith(inside)
+        }
 
     def cut(self, path: str, size: int) -> None:
         node = self._node(path)

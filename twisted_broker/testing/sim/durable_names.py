@@ -2,7 +2,8 @@
 
 Owns `DurableNames`. A created, renamed or removed name is durable only after its directory was
 synced; of those that are not, a crash keeps, in each directory, a prefix of the changes in their
-order.
+order. A directory that was renamed away and made anew is two: names of the new one never come into
+the old one.
 
 Source: ALICE (OSDI '14); RELIABILITY 6.2. Not here: what the files hold (`testing/sim/file.py`).
 """
@@ -23,8 +24,8 @@ class DurableNames:
     def __init__(self) -> None:
         self.files: dict[str, Inode] = {}
         self.directories: set[str] = {"/"}
-        self._pending: list[tuple[str, Callable[[], object]]] = []
-        """(directory, change) in the order of happening"""
+        self._pending: list[tuple[str, Callable[[], object], str]] = []
+        """(directory, change, the directory that it takes away or "") in the order of happening"""
 
     # changes
 
@@ -42,10 +43,10 @@ class DurableNames:
 
     def renamed(self, source: str, target: str, is_directory: bool) -> None:
         rename = self._rename_directory if is_directory else self._rename_file
-        self._later(target, lambda: rename(source, target))
+        self._later(target, lambda: rename(source, target), source if is_directory else "")
 
-    def _later(self, path: str, change: Callable[[], object]) -> None:
-        self._pending.append((posixpath.dirname(path), change))
+    def _later(self, path: str, change: Callable[[], object], taken_away: str = "") -> None:
+        self._pending.append((posixpath.dirname(path), change, taken_away))
 
     def _rename_file(self, source: str, target: str) -> None:
         node = self.files.pop(source, None)
@@ -63,11 +64,35 @@ class DurableNames:
     # what becomes of them
 
     def sync(self, directory: str) -> None:
-        """All changes in this directory are durable."""
-        for where, change in self._pending:
-            if where == directory:
+        """All changes in this directory are durable, and if another one had its name before, that
+        one is away.
+        """
+        last = max(
+            (row for row, (_, _, away) in enumerate(self._pending) if away == directory), default=-1
+        )
+        parent = posixpath.dirname(directory)
+        left = []
+        for row, (where, change, away) in enumerate(self._pending):
+            if where == directory or (where == parent and row <= last):
                 change()
-        self._pending = [(where, change) for where, change in self._pending if where != directory]
+            else:
+                left.append((where, change, away))
+        self._pending = left
+
+    def forget(self, directory: str) -> None:
+        """What is in it, and the directory, are gone for good."""
+        inside = directory + "/"
+        self.files = {
+            path: node for path, node in self.files.items() if not path.startswith(inside)
+        }
+        self.directories = {
+            path for path in self.directories if path != directory and not path.startswith(inside)
+        }
+        self._pending = [
+            each
+            for each in self._pending
+            if each[0] != directory and not each[0].startswith(inside) and each[2] != directory
+        ]
 
     def sync_all(self, files: Mapping[str, Inode], directories: set[str]) -> None:
         """These are the names, durably."""
@@ -79,10 +104,12 @@ class DurableNames:
         `keep`; the first that is not ends them.
         """
         ended: set[str] = set()
-        for directory, change in self._pending:
+        for directory, change, away in self._pending:
             # Journals order the changes of one directory; across directories any order survives.
             if directory in ended or random.random() >= keep:
                 ended.add(directory)
+                if away:  # what came into a new directory of this name is in none
+                    ended.add(away)
             else:
                 change()
         self._pending.clear()

@@ -2,8 +2,8 @@
 
 Owns `Faults`: the table of faults, the drawing of the next one, and the repair of all.
 
-1. Faults have a clock of their own, which never stops, and a `Random` of their own: another draw
-   elsewhere does not change them.
+1. Faults have a clock of their own, which never stops, and each has a `Random` of its own: another
+   draw elsewhere, or another fault, does not change it.
 2. In a liveness run only machines beyond n2 are hit.
 3. `heal` ends every fault and starts what is down, again and again.
 
@@ -14,12 +14,15 @@ Source: RELIABILITY 4. Not here: which faults a seed has (`testing/sim/options.p
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
-from twisted_broker.testing.faults import disk, machine, network, triggered
+from twisted_broker.testing.faults import disk, machine, network, storage, triggered
 from twisted_broker.testing.faults.base import FaultInjector
 from twisted_broker.testing.sim.cluster import SimCluster
 from twisted_broker.testing.sim.node import SimNode
 from twisted_broker.testing.sim.options import Options
+from twisted_broker.testing.sim.reach import Reach
+from twisted_broker.testing.sim.schedule import Actor
 
 FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
     "kill": machine.kill,
@@ -34,6 +37,15 @@ FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
     "stall": disk.stall,
     "slow disk": disk.slow_disk,
     "disk error": disk.disk_error,
+    "disk full": storage.fill_up,
+    "no descriptors": storage.no_descriptors,
+    "flip": storage.flip,
+    "lose directory": storage.lose_directory,
+    "stop and power": machine.stop_and_power,
+    "step clock": machine.step_clock,
+    "hiccup": machine.hiccup,
+    "half open": network.half_open,
+    "late": network.late,
     "relapse": triggered.relapse,
     "handover": triggered.handover,
     "starve": triggered.starve,
@@ -43,30 +55,36 @@ FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
 class Faults:
     """Draws what goes wrong next, from its making until `heal`."""
 
-    def __init__(self, cluster: SimCluster, options: Options) -> None:
-        self.cluster, self.options = cluster, options
+    def __init__(self, cluster: SimCluster, options: Options, reach: Reach, actor: Actor) -> None:
+        self.cluster, self.options, self._reach, self.actor = cluster, options, reach, actor
         self.injector = FaultInjector(cluster, options)
-        self.random, self.clock = self.injector.random, self.injector.clock
-        self.clock.callLater(3 + self.random.random() * 3, self._next)
+        self.injector.struck = reach.fault
+        self.clock = self.injector.clock
+        self._await_next(lambda random: 3 + random.random() * 3)
 
-    def _next(self) -> None:
+    def _await_next(self, gap: Callable[[Random], float]) -> None:
+        following = self.actor.next(self.clock.seconds(), gap)
+        if following is not None:
+            self.clock.callLater(following[0], self._strike, following[1])
+
+    def _strike(self, random: Random) -> None:
+        kind = random.choice(self.options.faults)
+        victim = random.choice(self.injector.victims)
+        self.actor.acts(f"{kind} {victim}")
         if self.injector.ended:
             return
-        kind, victim = (
-            self.random.choice(self.options.faults),
-            self.random.choice(self.injector.victims),
-        )
-        FAULTS[kind](self.injector, self.cluster.nodes[victim])
-        if self.random.random() < self.options.burst_chance:
-            self.clock.callLater(self.random.random() ** 2, self._next)
-        else:
-            self.clock.callLater(
-                self.random.expovariate(1 / self.options.fault_seconds), self._next
-            )
+        self._reach.fault(kind)
+        FAULTS[kind](self.injector.drawing_from(random), self.cluster.nodes[victim])
+        self._await_next(self._gap)
+
+    def _gap(self, random: Random) -> float:
+        if random.random() < self.options.burst_chance:
+            return random.random() ** 2
+        return random.expovariate(1 / self.options.fault_seconds)
 
     def heal(self) -> None:
         """Everything works from now on; what is down starts."""
-        self.injector.ended = True
+        self.injector.end()
         self.injector.note("all faults end")
         self.cluster.network.heal()
         self.cluster.network.hurry()

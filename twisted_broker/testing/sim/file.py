@@ -5,6 +5,8 @@ Owns `SimInode`, its content, and `SimFile`, an open file.
 1. A process always sees what it wrote; what a crash leaves is drawn when it happens.
 2. Unsynced writes survive a crash one by one, in any subset; the newest one kept may be torn at any
    sector boundary (or byte).
+3. A truncation that is lost leaves the old bytes in their blocks, which a journal gives to nobody
+   before it is durable: of what was written later only the first writes survive, in order.
 
 Source: ALICE (OSDI '14); RELIABILITY 6.2. Not here: names (`testing/sim/durable_names.py`).
 """
@@ -20,20 +22,23 @@ from typing import Protocol
 from twisted_broker.interfaces import Buffer
 from twisted_broker.log.memory import Inode, MemoryFile
 
-_SECTOR_BYTES = 512
+_SECTOR_BYTES, _BLOCK_BYTES = 512, 4096
 _Write = tuple[int, bytes | None]
 """(position, bytes), or (size, None) for a truncation"""
 
 
 class SimInode(Inode):
-    """`durable` is the content as of the last sync; `pending` what came since."""
+    """`durable` is the content as of the last sync; `pending` what came since; `evicted` the blocks
+    that a read must wait for.
+    """
 
-    __slots__ = ("durable", "pending")
+    __slots__ = ("durable", "evicted", "pending")
 
     def __init__(self) -> None:
         super().__init__()
         self.durable = b""
         self.pending: list[_Write] = []
+        self.evicted: set[int] = set()
 
     def content(self) -> bytes:
         """All that was written, the hole behind it as zeros."""
@@ -46,7 +51,7 @@ class SimInode(Inode):
     def after_power_loss(self, random: Random, keep: float, torn_at_byte: bool) -> bytes:
         """What is left. `keep`: the chance of each unsynced write."""
         content = bytearray(self.durable)
-        kept = [write for write in self.pending if random.random() < keep]
+        kept = self._kept(random, keep)
         for number, (position, data) in enumerate(kept):
             if data is None:
                 del content[position:]
@@ -58,6 +63,24 @@ class SimInode(Inode):
             content.extend(bytes(max(0, position - len(content))))
             content[position : position + len(data)] = data
         return bytes(content)
+
+    def _kept(self, random: Random, keep: float) -> list[_Write]:
+        """Any subset; but behind a truncation that is lost only the first writes, in order."""
+        kept: list[_Write] = []
+        truncation_lost = False
+        for position, data in self.pending:
+            if random.random() < keep:
+                kept.append((position, data))
+            elif truncation_lost:
+                break
+            else:
+                truncation_lost = data is None
+        return kept
+
+
+def blocks(position: int, length: int) -> range:
+    """The blocks of the page cache in which these bytes lie."""
+    return range(position // _BLOCK_BYTES, (position + max(length, 1) - 1) // _BLOCK_BYTES + 1)
 
 
 def _torn(random: Random, position: int, data: bytes, at_byte: bool) -> bytes:
@@ -76,6 +99,8 @@ class _Disk(Protocol):
         self, operation: str, path: str, torn: Callable[[float], None] | None = None
     ) -> None: ...
     def room_for(self, growth: int) -> int: ...
+    def read(self, path: str, node: SimInode, position: int, length: int) -> None: ...
+    def written(self, path: str, node: SimInode, position: int, length: int) -> None: ...
 
 
 class SimFile(MemoryFile):
@@ -89,7 +114,11 @@ class SimFile(MemoryFile):
 
     def read_at(self, position: int, length: int) -> bytes:
         self._disk.fault("read", self.path)
+        self._disk.read(self.path, self.node, position, length)
         return super().read_at(position, length)
+
+    def is_resident(self, position: int, length: int) -> bool:
+        return self.node.evicted.isdisjoint(blocks(position, length))
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
         content = b"".join(buffers)
@@ -101,6 +130,7 @@ class SimFile(MemoryFile):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
         self._disk.step("write", self.path, lambda part: self._interrupted(position, content, part))
         self.node.pending.append((position, content))
+        self._disk.written(self.path, self.node, position, len(content))
         return super().write_at(position, (content,))
 
     def _interrupted(self, position: int, content: bytes, part: float) -> None:

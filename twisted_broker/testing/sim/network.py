@@ -196,6 +196,18 @@ class SimNetwork:
         near.pipe.goal.callLater(seconds, near.peer.lost, ConnectionLost())
         near.clock.callLater(self.delay(), near.lost, ConnectionLost())
 
+    def leave_half_open(self, near: SimTransport) -> None:
+        """One side is gone; nothing that it or the network sends says so to the other one, until
+        that writes and is answered with a reset.
+        """
+        side = near if self.random.random() < 0.5 else near.peer
+        if side.clock.dead or not side.connected:
+            return
+        side.pipe.clear()
+        side.peer.pipe.clear()
+        side.peer.pipe.resets = True
+        side.clock.callLater(0, side.lost, ConnectionLost())
+
     # ways
 
     def block(self, source: str, target: str) -> None:

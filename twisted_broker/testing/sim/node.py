@@ -90,6 +90,7 @@ class SimNode:
         self.disk.faults.clear()
         self.disk.crash_at = None
         self.disk.crashed = self._power_is_gone
+        self.disk.is_in_worker = lambda: any(worker.in_job for worker in self.workers)
 
     def _worker(self, directory: str) -> StallingWorker:
         random = Random(f"{self.world.seed} {self.name} {self.incarnation} {directory}")

@@ -1,24 +1,29 @@
 """What a seed means: the cluster, its topics and clients, its network, and what goes wrong with
 them.
 
-Owns `Options` and `options_of`.
+Owns `options_of`.
 
 1. A seed and the number of brokers give the options, and nothing else does: the order of the draws
    is part of what a seed means.
 2. Safety seeds: faults anywhere, any time. Liveness seeds (every fourth): n1 (with the controller)
    and n2 stay healthy, and producers must get on.
-3. Four of eight seeds look where uniform faults seldom come (`_SPECIAL`).
+3. Four of eight seeds aim at situations that uniform faults seldom reach (`_SPECIAL`); half of
+   these do nothing else.
 
-Source: RELIABILITY 4. Not here: how a fault is done (`testing/sim/fault_schedule.py`).
+Source: RELIABILITY 4. Not here: what clients, logs and the
+administrator do (`testing/sim/workload.py`), how a fault is done (`testing/sim/fault_schedule.py`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
 from random import Random
 
 from twisted_broker.testing.sim.network import NetworkConditions
 from twisted_broker.testing.sim.node import CLIENT_PORT
+from twisted_broker.testing.sim.run_options import Options, Topic
+from twisted_broker.testing.sim.workload import add_workload
+
+__all__ = ["Options", "Topic", "options_of"]
 
 _USUAL_FAULTS = (
     "kill",
@@ -35,45 +40,17 @@ _USUAL_FAULTS = (
     "slow disk",
     "disk error",
 )
-
-
-@dataclass
-class Topic:
-    """One topic and its own settings."""
-
-    name: str
-    partitions: int
-    replicas: int
-    settings: dict[str, str]
-
-
-@dataclass
-class Options:
-    """What a seed means."""
-
-    seed: int
-    brokers: int
-    liveness: bool
-    seconds: int
-    """of faults; then everything heals"""
-    shuffle: bool
-    conditions: NetworkConditions
-    settings: dict[str, str]
-    topics: list[Topic]
-    idempotent: list[bool]
-    """one per producer"""
-    pace_seconds: float
-    """mean pause of a producer between batches"""
-    faults: list[str]
-    fault_seconds: float
-    """mean time between faults"""
-    burst_chance: float
-    """of a fault to be followed by another one at once"""
-    change_settings: bool
-    unclean: bool = field(default=False)
-
-    def __str__(self) -> str:
-        return "\n".join(f"  {each.name} = {getattr(self, each.name)}" for each in fields(self))
+_RARER_FAULTS = (
+    "disk full",
+    "no descriptors",
+    "flip",
+    "lose directory",
+    "stop and power",
+    "step clock",
+    "hiccup",
+    "half open",
+    "late",
+)
 
 
 def options_of(seed: int, brokers: int = 3) -> Options:
@@ -104,9 +81,11 @@ def options_of(seed: int, brokers: int = 3) -> Options:
         faults,
         random.choice((1.5, 3.0, 6.0)),
         random.choice((0.0, 0.3, 0.6)),
-        not liveness and random.random() < 0.3,
         unclean,
+        list(range(1, brokers + 1)),
     )
+    if seed % 8 not in _SPECIAL or seed % 16 >= 8:
+        add_workload(options)
     if brokers > 2 and seed % 8 in _SPECIAL:
         _SPECIAL[seed % 8](options)
     return options
@@ -120,10 +99,6 @@ def _topic(random: Random, number: int, replicas: int, liveness: bool, unclean: 
     }
     if unclean:
         settings["unclean.leader.election.enable"] = "true"
-    if random.random() < 0.3:
-        settings["segment.bytes"] = "1048576"
-    if random.random() < 0.2:
-        settings["flush.messages"] = "1"
     return Topic(f"t{number}", random.randint(1, 3), replicas, settings)
 
 
@@ -148,7 +123,8 @@ def _network_conditions(random: Random) -> NetworkConditions:
 
 
 def _faults(random: Random) -> list[str]:
-    return [fault for fault in _USUAL_FAULTS if random.random() < 0.6] or ["kill"]
+    usual = [fault for fault in _USUAL_FAULTS if random.random() < 0.5]
+    return [*usual, *(fault for fault in _RARER_FAULTS if random.random() < 0.25)] or ["kill"]
 
 
 # seeds that look somewhere
@@ -187,7 +163,7 @@ def _starvation(options: Options) -> None:
         "broker.session.timeout.ms": "9000",
         "broker.heartbeat.interval.ms": "500",
     }
-    options.faults, options.change_settings = ["starve"], False
+    options.faults, options.acts = ["starve"], []
 
 
 def _late_arrivals(options: Options) -> None:

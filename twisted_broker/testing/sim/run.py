@@ -1,4 +1,4 @@
-"""One simulated run, from empty disks to the verdict.
+"""One simulated run, from empty disks to its result.
 
 Owns `Run`: its clients, the time with faults, the repair, and what an operator does meanwhile.
 
@@ -13,23 +13,32 @@ Source: RELIABILITY 4; the simulations of FoundationDB and TigerBeetle. Not here
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from twisted.internet.defer import ensureDeferred
 
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.testing.checks.clients import ClientChecker
 from twisted_broker.testing.checks.cluster import ClusterChecker
 from twisted_broker.testing.checks.committed_state import Violation
 from twisted_broker.testing.checks.end_state import what_is_missing
-from twisted_broker.testing.sim.client import Admin
+from twisted_broker.testing.checks.groups import GroupChecker
+from twisted_broker.testing.faults.base import partitions
+from twisted_broker.testing.sim.admin import Admin
 from twisted_broker.testing.sim.client_notes import Notes
 from twisted_broker.testing.sim.cluster import SimCluster
 from twisted_broker.testing.sim.consumer import Consumer
 from twisted_broker.testing.sim.fault_schedule import Faults
-from twisted_broker.testing.sim.node import CLIENT_PORT
+from twisted_broker.testing.sim.image_counts import ImageCounts
+from twisted_broker.testing.sim.member import Member
+from twisted_broker.testing.sim.node import CLIENT_PORT, SimNode
 from twisted_broker.testing.sim.options import Options
+from twisted_broker.testing.sim.probes import Probes
 from twisted_broker.testing.sim.producer import Producer
+from twisted_broker.testing.sim.reach import Reach
+from twisted_broker.testing.sim.schedule import Action, Schedule
 
 _HEAL_SECONDS = 120
 _PATIENCE_SECONDS = 10
@@ -37,10 +46,13 @@ _STALLED_FOR = 45.0
 
 
 class Run:
-    """`trace`: keep every call that ran."""
+    """`trace`: keep every call that ran. `kept`: the actions that alone are done."""
 
-    def __init__(self, options: Options, trace: bool = False) -> None:
+    def __init__(
+        self, options: Options, trace: bool = False, kept: Sequence[Action] | None = None
+    ) -> None:
         self.options = options
+        self.schedule = Schedule(options.seed, kept)
         self.cluster = SimCluster(
             options.seed,
             options.brokers,
@@ -48,19 +60,25 @@ class Run:
             options.conditions,
             shuffle=options.shuffle,
             trace=trace,
+            controller_only=options.controller_only,
+            directories=options.directories,
         )
         self.checker = ClusterChecker(self.cluster)
+        self.reach = Reach()
+        self.checker.truth.committed = ImageCounts(self.reach).committed
         self.notes = Notes()
+        self.notes.refused = self.reach.answer
         self.clients = ClientChecker(self.checker, self.notes)
+        self.groups = GroupChecker(self.checker, self.notes, self.reach.count)
         self._running: list[Any] = []
         self._operated = 0.0
 
     def run(self) -> None:
         """Raises `Violation`."""
-        with self.cluster as cluster:
+        with self.cluster as cluster, Probes(self.reach):
             cluster.start()
             self._start_clients()
-            faults = Faults(cluster, self.options)
+            faults = Faults(cluster, self.options, self.reach, self.schedule.actor("faults"))
             self._go_until(float(self.options.seconds), self.options.liveness)
             faults.heal()
             self._converge()
@@ -78,23 +96,46 @@ class Run:
     # clients
 
     def _start_clients(self) -> None:
-        partitions = [
+        places = [
             TopicPartition(topic.name, number)
-            for topic in self.options.topics
+            for topic in (*self.options.topics, *self.options.churn)
             for number in range(topic.partitions)
         ]
+        by_id = {topic.name for topic in self.options.churn}
         self.admin = Admin(*self._client_machine("admin"), self.notes)
         self.producers = [
-            Producer(*self._client_machine(f"p{number}"), self.notes, partitions, idempotent)
+            Producer(
+                *self._client_machine(f"p{number}"),
+                self.notes,
+                places,
+                idempotent,
+                self.options,
+            )
             for number, idempotent in enumerate(self.options.idempotent)
         ]
         self.consumers = [
-            Consumer(*self._client_machine(f"c{number}"), self.notes, partition)
-            for number, partition in enumerate(partitions)
+            Consumer(
+                *self._client_machine(f"c{number}"),
+                self.notes,
+                partition,
+                partition.topic in by_id,
+            )
+            for number, partition in enumerate(places)
         ]
-        self._go(self._administer())
+        self.members = [
+            Member(
+                *self._client_machine(f"m{number}"),
+                self.notes,
+                [place for place in places if place.topic not in by_id],
+            )
+            for number in range(self.options.members)
+        ]
+        for client in (self.admin, *self.producers, *self.consumers):
+            client.actor = self.schedule.actor(client.name)
+        for member in self.members:
+            self._go(member.main())
+        self._go(self.admin.work(self.options))
         for producer in self.producers:
-            producer.pace_seconds = self.options.pace_seconds
             self._go(producer.main())
         for consumer in self.consumers:
             self._go(consumer.main())
@@ -104,7 +145,7 @@ class Run:
         return (
             self.cluster.client_runtime(name),
             name,
-            [(broker, CLIENT_PORT) for broker in self.cluster.nodes],
+            [(broker, CLIENT_PORT) for broker in self.cluster.brokers],
         )
 
     def _go(self, work: Any) -> None:
@@ -113,18 +154,6 @@ class Run:
                 lambda failure: self.cluster.bug(f"a client failed: {failure.getTraceback()}")
             )
         )
-
-    async def _administer(self) -> None:
-        for topic in self.options.topics:
-            await self.admin.create(topic.name, topic.partitions, topic.replicas, topic.settings)
-        while self.options.change_settings and not self.admin.stopped:
-            await self.admin.pause(self.admin.random.expovariate(1 / 8.0))
-            topic = self.admin.random.choice(self.options.topics)
-            await self.admin.change(
-                topic.name,
-                "min.insync.replicas",
-                str(self.admin.random.randint(1, min(topic.replicas, 2))),
-            )
 
     # healing
 
@@ -135,6 +164,8 @@ class Run:
         self._await_progress_of_producers()
         for producer in self.producers:
             producer.stopped = True
+        for member in self.members:
+            member.commits = False
         self.admin.stopped = True
         missing = self._await_steady_state()
         if missing:
@@ -162,11 +193,15 @@ class Run:
             sim.run_until(sim.now + 2.0)
             missing = what_is_missing(self.checker) or self._consumers_behind()
             self._accept_loss()
+            self._remake_replicas()
         return missing
 
     def _consumers_behind(self) -> str:
         for consumer in self.consumers:
             end = self.checker.truth.line_of(consumer.partition).end
+            keys = self.checker.truth.keys
+            if keys.get(consumer.fact) != keys.get(consumer.partition):
+                return f"{consumer.name} reads {consumer.fact}, another topic of this name is there"
             if consumer.position < end:
                 return f"{consumer.name} is at {consumer.position} of {end} in {consumer.partition}"
         return ""
@@ -181,6 +216,32 @@ class Run:
         if lost and self.cluster.sim.now - self._operated > _PATIENCE_SECONDS:
             self._operated = self.cluster.sim.now
             self._go(self._elect_uncleanly(lost))
+
+    def _remake_replicas(self) -> None:
+        """A replica whose log is refused is made anew from its leader, as the line that refuses it
+        says; now and then, one machine at a time.
+        """
+        if self.cluster.sim.now - self._operated <= _PATIENCE_SECONDS:
+            return
+        for node in self.cluster.nodes.values():
+            refused = [
+                name
+                for name, partition in partitions(node).items()
+                if partition.offline and self._is_led_elsewhere(node, partition)
+            ]
+            if refused and node.broker is not None:
+                self._operated = self.cluster.sim.now
+                paths = node.settings["log.dirs"].split(",")
+                node.kill()
+                for path in [f"{path}/{name}" for path in paths for name in refused]:
+                    if node.disk.is_directory(path):
+                        self.reach.count("replica made anew by hand")
+                        node.disk.lose(path)
+                return  # the schedule starts it again
+
+    def _is_led_elsewhere(self, node: SimNode, partition: Partition) -> bool:
+        registration = self.checker.truth.registration(self.checker.truth.key_of(partition))
+        return registration is not None and registration.leader not in (-1, node.node_id)
 
     async def _elect_uncleanly(self, topics: list[str]) -> None:
         """Allows it, and lets it happen: when a broker comes back."""

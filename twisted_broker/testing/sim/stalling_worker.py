@@ -7,6 +7,7 @@ here. Not here: jobs that fail (`testing/sim/disk_faults.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from twisted_broker.interfaces import IClock
@@ -18,14 +19,14 @@ _INLINE = InlineWorker()
 
 class StallingWorker:
     """A disk worker whose jobs take `delay_ms` of simulated time each, one after another;
-    `stalled` holds all back.
+    `stalled` holds all back. `in_job`: what a disk sees now is done by it (`SimDisk.is_in_worker`).
     """
 
     def __init__(self, clock: IClock, delay_ms: Callable[[], int] = lambda: 0) -> None:
         self._clock, self._delay_ms = clock, delay_ms
         self._jobs: list[tuple[Callable[[], object], Callable[..., None]]] = []
         self._running = False
-        self.stalled = False
+        self.stalled = self.in_job = False
 
     @property
     def waiting(self) -> int:
@@ -56,8 +57,15 @@ class StallingWorker:
         if self.stalled:
             return
         job, done = self._jobs.pop(0)
-        _INLINE.submit(job, done)
+        _INLINE.submit(partial(self._in_job, job), done)
         self._next()
+
+    def _in_job(self, job: Callable[[], T]) -> T:
+        self.in_job = True
+        try:
+            return job()
+        finally:
+            self.in_job = False
 
     def stop(self) -> None:
         """Jobs that wait never run."""

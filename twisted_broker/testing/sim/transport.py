@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from twisted.internet.address import IPv4Address
-from twisted.internet.error import ConnectionAborted, ConnectionDone
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 
 from twisted_broker.testing.memory_network import MemoryTransport
 from twisted_broker.testing.sim.clock import NodeClock
@@ -38,7 +38,7 @@ class _Network(Protocol):
 class Pipe:
     """One direction of a connection: what travels, in order."""
 
-    __slots__ = ("closed", "extra", "goal", "network", "stalled", "travelling", "way")
+    __slots__ = ("closed", "extra", "goal", "network", "resets", "stalled", "travelling", "way")
 
     def __init__(
         self, network: _Network, way: tuple[str, str], goal: NodeClock, extra: float
@@ -47,6 +47,8 @@ class Pipe:
         self.travelling: deque[tuple[Callable[..., None], Any]] = deque()
         self.stalled = 0
         self.closed = False
+        self.resets = False
+        """nobody is at the goal: who sends there hears of it, a round trip later"""
 
     def send(self, call: Callable[..., None], argument: Any) -> None:
         self.travelling.append((call, argument))
@@ -89,6 +91,9 @@ class SimTransport(MemoryTransport):
         if not self.connected or self.disconnecting or not data or self.clock.dead:
             return
         self.in_window += len(data)
+        if self.pipe.resets:
+            self.clock.callLater(self.network.delay() * 2, self.lost, ConnectionLost())
+            return
         self.pipe.send(self.peer.arrive, bytes(data))
         if (
             self.in_window > _WINDOW_BYTES

@@ -1,6 +1,6 @@
-"""What a broker asks of the controller: BrokerRegistration (62), BrokerHeartbeat (63),
+"""The requests of a broker to the controller: BrokerRegistration (62), BrokerHeartbeat (63),
 AlterPartition (56), Envelope (58, a client's request forwarded with its principal,
-`DefaultPrincipalData`); ControllerRegistration (70) among controllers. All flexible from 0.
+`DefaultPrincipalData`). All flexible from 0.
 
 BrokerRegistration: 1 migrating from ZooKeeper; 2 log directories (KIP-858); 3 previous broker epoch
 (KIP-966); 4 features from 0. BrokerHeartbeat: 1 offline directories; 2 cordoned directories
@@ -75,37 +75,6 @@ class BrokerHeartbeatResponse(Response, api_key=63, versions="0-2", flexible="0+
     is_caught_up: bool = boolean("0+")
     is_fenced: bool = boolean("0+", default=True)
     should_shut_down: bool = boolean("0+")
-
-
-class ControllerRegistrationRequestListener(Struct):
-    name: str = string("0+")
-    host: str = string("0+")
-    port: int = uint16("0+")
-    security_protocol: int = int16("0+")
-
-
-class ControllerRegistrationRequestFeature(Struct):
-    name: str = string("0+")
-    min_supported_version: int = int16("0+")
-    max_supported_version: int = int16("0+")
-
-
-class ControllerRegistrationRequest(Request, api_key=70, versions="0", flexible="0+"):
-    controller_id: int = int32("0+")
-    incarnation_id: bytes = uuid("0+")
-    zk_migration_ready: bool = boolean("0+")
-    listeners: list[ControllerRegistrationRequestListener] = array(
-        ControllerRegistrationRequestListener, "0+"
-    )
-    features: list[ControllerRegistrationRequestFeature] = array(
-        ControllerRegistrationRequestFeature, "0+"
-    )
-
-
-class ControllerRegistrationResponse(Response, api_key=70, versions="0", flexible="0+"):
-    throttle_time_ms: int = int32("0+")
-    error_code: int = int16("0+")
-    error_message: str | None = string("0+", nullable="0+")
 
 
 class BrokerState(Struct):

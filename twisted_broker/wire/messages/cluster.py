@@ -1,9 +1,7 @@
-"""DescribeCluster (60), DescribeQuorum (55), DescribeTopicPartitions (75), UpdateFeatures (57),
-UnregisterBroker (64).
+"""DescribeCluster (60), DescribeQuorum (55), DescribeTopicPartitions (75), UnregisterBroker (64).
 
 DescribeCluster: 1 controllers as well (KIP-919); 2 fenced brokers. DescribeQuorum: 1 fetch times; 2
-endpoints and directory ids (KIP-853). UpdateFeatures: 1 upgrade types and validate only; 2 no
-answer per feature. All of them flexible from 0.
+endpoints and directory ids (KIP-853). All of them flexible from 0.
 """
 
 from twisted_broker.wire.schema import (
@@ -160,32 +158,6 @@ class DescribeTopicPartitionsResponse(Response, api_key=75, versions="0", flexib
     next_cursor: DescribeTopicPartitionsResponseCursor | None = structure(
         DescribeTopicPartitionsResponseCursor, "0+", default=None, nullable="0+"
     )
-
-
-class FeatureUpdateKey(Struct):
-    feature: str = string("0+")
-    max_version_level: int = int16("0+")
-    allow_downgrade: bool = boolean("0")
-    upgrade_type: int = int8("1+", default=1)  # 1: upgrade, 2: safe downgrade, 3: unsafe downgrade
-
-
-class UpdateFeaturesRequest(Request, api_key=57, versions="0-2", flexible="0+"):
-    timeout_ms: int = int32("0+", default=60000)
-    feature_updates: list[FeatureUpdateKey] = array(FeatureUpdateKey, "0+")
-    validate_only: bool = boolean("1+")
-
-
-class UpdatableFeatureResult(Struct):
-    feature: str = string("0+")
-    error_code: int = int16("0+")
-    error_message: str | None = string("0+", nullable="0+")
-
-
-class UpdateFeaturesResponse(Response, api_key=57, versions="0-2", flexible="0+"):
-    throttle_time_ms: int = int32("0+")
-    error_code: int = int16("0+")
-    error_message: str | None = string("0+", nullable="0+")
-    results: list[UpdatableFeatureResult] = array(UpdatableFeatureResult, "0-1", ignorable=True)
 
 
 class UnregisterBrokerRequest(Request, api_key=64, versions="0", flexible="0+"):

@@ -1,14 +1,11 @@
 """The classic group protocol: JoinGroup (11), SyncGroup (14), Heartbeat (12), LeaveGroup (13);
-ListGroups (16), DescribeGroups (15), DeleteGroups (42); the protocol of KIP-848:
-ConsumerGroupHeartbeat (68), ConsumerGroupDescribe (69), flexible from 0.
+ListGroups (16), DescribeGroups (15), DeleteGroups (42).
 
 JoinGroup: 1 rebalance timeout; 4 member id in two steps (KIP-394); 5 static members (KIP-345); 6
 flexible; 7 protocol type (KIP-559); 8 reason (KIP-800); 9 skip assignment. SyncGroup: 3 static
 members; 4 flexible; 5 protocol type. Heartbeat: 3 static members; 4 flexible. LeaveGroup: 3 several
 members at once; 4 flexible; 5 reason. ListGroups: 3 flexible; 4 states; 5 types. DescribeGroups: 3
 authorized operations; 4 static members; 5 flexible; 6 GROUP_ID_NOT_FOUND with a message.
-ConsumerGroupHeartbeat: 1 regular expressions, member ids made by the client (KIP-1082).
-ConsumerGroupDescribe: 1 member types (KIP-1099).
 """
 
 from twisted_broker.wire.schema import (
@@ -184,54 +181,6 @@ class DeleteGroupsResponse(Response, api_key=42, versions="0-2", flexible="2+"):
     results: list[DeletableGroupResult] = array(DeletableGroupResult, "0+")
 
 
-class ConsumerGroupHeartbeatRequestTopicPartitions(Struct):
-    topic_id: bytes = uuid("0+")
-    partitions: list[int] = array(int32, "0+")
-
-
-class ConsumerGroupHeartbeatRequest(Request, api_key=68, versions="0-1", flexible="0+"):
-    group_id: str = string("0+")
-    member_id: str = string("0+")
-    member_epoch: int = int32("0+")  # 0: join, -1: leave, -2: a static member leaves for now
-    instance_id: str | None = string("0+", default=None, nullable="0+")
-    rack_id: str | None = string("0+", default=None, nullable="0+")
-    rebalance_timeout_ms: int = int32("0+", default=-1)
-    subscribed_topic_names: list[str] | None = array(string, "0+", default=None, nullable="0+")
-    subscribed_topic_regex: str | None = string("1+", default=None, nullable="1+")
-    server_assignor: str | None = string("0+", default=None, nullable="0+")
-    topic_partitions: list[ConsumerGroupHeartbeatRequestTopicPartitions] | None = array(
-        ConsumerGroupHeartbeatRequestTopicPartitions, "0+", default=None, nullable="0+"
-    )
-
-
-class ConsumerGroupHeartbeatResponseTopicPartitions(Struct):
-    topic_id: bytes = uuid("0+")
-    partitions: list[int] = array(int32, "0+")
-
-
-class ConsumerGroupHeartbeatResponseAssignment(Struct):
-    topic_partitions: list[ConsumerGroupHeartbeatResponseTopicPartitions] = array(
-        ConsumerGroupHeartbeatResponseTopicPartitions, "0+"
-    )
-
-
-class ConsumerGroupHeartbeatResponse(Response, api_key=68, versions="0-1", flexible="0+"):
-    throttle_time_ms: int = int32("0+")
-    error_code: int = int16("0+")
-    error_message: str | None = string("0+", default=None, nullable="0+")
-    member_id: str | None = string("0+", default=None, nullable="0+")
-    member_epoch: int = int32("0+")
-    heartbeat_interval_ms: int = int32("0+")
-    assignment: ConsumerGroupHeartbeatResponseAssignment | None = structure(
-        ConsumerGroupHeartbeatResponseAssignment, "0+", default=None, nullable="0+"
-    )
-
-
-class ConsumerGroupDescribeRequest(Request, api_key=69, versions="0-1", flexible="0+"):
-    group_ids: list[str] = array(string, "0+")
-    include_authorized_operations: bool = boolean("0+")
-
-
 class ConsumerGroupDescribeResponseTopicPartitions(Struct):
     topic_id: bytes = uuid("0+")
     topic_name: str = string("0+")
@@ -260,22 +209,3 @@ class Member(Struct):
         ConsumerGroupDescribeResponseAssignment, "0+"
     )
     member_type: int = int8("1+", default=-1, ignorable=True)
-
-
-class ConsumerGroupDescribeResponseDescribedGroup(Struct):
-    error_code: int = int16("0+")
-    error_message: str | None = string("0+", default=None, nullable="0+")
-    group_id: str = string("0+")
-    group_state: str = string("0+")
-    group_epoch: int = int32("0+")
-    assignment_epoch: int = int32("0+")
-    assignor_name: str = string("0+")
-    members: list[Member] = array(Member, "0+")
-    authorized_operations: int = int32("0+", default=-0x80000000)
-
-
-class ConsumerGroupDescribeResponse(Response, api_key=69, versions="0-1", flexible="0+"):
-    throttle_time_ms: int = int32("0+")
-    groups: list[ConsumerGroupDescribeResponseDescribedGroup] = array(
-        ConsumerGroupDescribeResponseDescribedGroup, "0+"
-    )

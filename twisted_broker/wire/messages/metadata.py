@@ -55,7 +55,7 @@ class MetadataResponseTopic(Struct):
     partitions: list[MetadataResponsePartition] = array(MetadataResponsePartition, "0+")
     topic_authorized_operations: int = int32(
         "8+", default=-0x80000000
-    )  # bits by ACL operation, the default when not asked for
+    )  # bits by ACL operation, the default when not requested
 
 
 class MetadataResponse(Response, api_key=3, versions="0-13", flexible="9+"):

@@ -1,4 +1,4 @@
-"""InitProducerId (22), asked by producers; AllocateProducerIds (67), by which a broker gets its
+"""InitProducerId (22), sent by producers; AllocateProducerIds (67), by which a broker gets its
 block of ids from the controller.
 
 InitProducerId: 2 flexible; 3 resuming with an id and epoch (KIP-360); 4 PRODUCER_FENCED; 5

@@ -1,6 +1,6 @@
 """`archive`: a topic into a Delta or Parquet table, every record exactly once.
 
-`job` plans and appends batches, `patience` goes on while brokers are away, `until_stopped` ends
+`job` plans and appends batches, `retry` waits while brokers are away, `signals` ends
 between two batches, `command` is the command line.
 """
 

@@ -1,4 +1,4 @@
-"""`replog pipeline archive`. What is wrong with an argument is said before Spark is started."""
+"""`replog pipeline archive`. Arguments are checked before Spark is started."""
 
 from __future__ import annotations
 

@@ -1,16 +1,15 @@
 """`archive`: a topic into a Delta or Parquet table, every record exactly once.
 
 1. A batch is: read the table's ledger, ask the source for its extent, let the guards decide the
-   ranges, read them, append them with the new ledger in one atomic act. Nothing is kept anywhere
-   else; a run that dies at any point is simply started again.
+   ranges, read them, append them with the new ledger in one atomic step. No other state is kept; a
+   run that was killed at any point is started again.
 2. The rows are read once and written as they come: no cache, no shuffle, no sort, no second pass to
-   count (the commit's own count is told).
-3. Before the first row is written everything that can be wrong has been looked at: nothing is
-   written then.
-4. A batch that another writer took is planned anew, because a writer that was killed may still have
-   committed; the third time in a row it stops.
+   count (the commit's own count is reported).
+3. All checks are made before the first row is written: a refusal writes nothing.
+4. A batch that another writer took is planned again, because a writer that was killed may still
+   have committed; the third time in a row it stops.
 
-Source: issue 5; SPARK.md 6 and 7. Not here: joining small files, decoding values.
+Source: our own. Not here: joining small files, decoding values.
 """
 
 from __future__ import annotations
@@ -159,7 +158,9 @@ class Archive:
         return plan.end != self.goal
 
     def next_plan(self) -> tuple[Extent, guards.Plan]:
-        """The ledger first, then the extent: a log that is older than the ledger would look cut."""
+        """The ledger first, then the extent: a log that is older than the ledger would look
+        truncated.
+        """
         self.result.ledger = self.target.ledger()
         extent = extents.extent(self.spark, self.source, self.config.isolation)
         plan = guards.plan(

@@ -1,11 +1,11 @@
-"""How a continuous archive looks again and again, also while the brokers are away.
+"""The loop of a continuous archive, with its retries while the brokers are away.
 
-1. The first look is not made here: a wrong address ends the command. Afterwards brokers that do not
-   answer are waited for, until somebody stops it.
+1. The first batch is not retried: a wrong address ends the command. Later it waits for brokers that
+   do not answer, until it is stopped.
 2. One line when the waiting begins, one when they are back; between two tries it waits 1, 2, 4 ...
    seconds, at most a minute.
-3. Nothing is lost or doubled by it: every look begins at the table's ledger. Any other failure ends
-   the archive as ever.
+3. A retry loses and repeats nothing: every batch begins at the table's ledger. Any other failure
+   ends the archive.
 """
 
 from __future__ import annotations

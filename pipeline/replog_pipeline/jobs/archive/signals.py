@@ -1,4 +1,4 @@
-"""A wish to end, from SIGTERM or Ctrl-C: noted at once, obeyed between two batches."""
+"""SIGTERM and Ctrl-C: noted at once; the archive ends between two batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Stopper:
     def is_set(self) -> bool:
         return self._told.is_set()
 
-    def tell(self, signal_number: int = 0, frame: FrameType | None = None) -> None:
+    def request_stop(self, signal_number: int = 0, frame: FrameType | None = None) -> None:
         self._told.set()
 
     def wait(self, seconds: float) -> bool:
@@ -34,7 +34,8 @@ def on_signals() -> Iterator[Stopper]:
     """
     stopper = Stopper()
     before = {
-        number: signal.signal(number, stopper.tell) for number in (signal.SIGTERM, signal.SIGINT)
+        number: signal.signal(number, stopper.request_stop)
+        for number in (signal.SIGTERM, signal.SIGINT)
     }
     try:
         yield stopper

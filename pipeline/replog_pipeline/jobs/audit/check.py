@@ -1,13 +1,12 @@
 """Audit of one partition of a log directory: all its segments' headers at once, against everything
 that must hold between batches.
 
-1. Judged are batches from the log start up to the high watermark; transactions to the log end (an
-   end marker may lie beyond the high watermark).
-2. A batch whose CRC is wrong is one finding: what its header says is not held against it a second
-   time.
-3. Of a kind at most `SHOWN` findings are listed; the last one says how many more there are.
-4. A cleaner's work is no finding where the topic is compacted, or where the batches themselves show
-   that it was.
+1. Batches are checked from the log start up to the high watermark; transactions up to the log end
+   (an end marker may lie beyond the high watermark).
+2. A batch whose CRC is wrong is one finding: its header causes no second one.
+3. At most `SHOWN` findings of a kind are listed; the last one says how many more there are.
+4. Holes that a cleaner left are no finding where the topic is compacted, or where the batches
+   themselves show that it was.
 
 Source: the transforms' cards. Not here: reading (`segments.check`), which policy a topic has
 (`cleanup`).
@@ -191,7 +190,7 @@ class _Check:
             )
 
     def _may_end_so(self, stop: Stop) -> bool:
-        """Whether the last segment may end like this: a crash leaves a batch cut short, and what
+        """Whether the last segment may end like this: a crash leaves a batch truncated, and what
         lies beyond the high watermark is nobody's yet.
         """
         return stop is Stop.ZEROS or (

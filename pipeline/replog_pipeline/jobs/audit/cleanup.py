@@ -1,7 +1,7 @@
-"""Which cleanup policy a topic is judged by, and how that is known: holes are damage in one log and
-a cleaner's work in another.
+"""Which cleanup policy a topic is checked by, and how it is known: a hole is damage under `delete`,
+and a cleaner's work under `compact`.
 
-1. What the caller says comes first; then what the cluster says; for a directory what it knows: its
+1. The caller's option comes first; then the cluster's setting; for a directory its
    metadata log, internal topics, a cleaner's checkpoint.
 2. Else `delete` is assumed, until batches show that records were taken out of them (`check`).
 

@@ -1,4 +1,4 @@
-"""`replog pipeline audit`. A directory that is none is refused before Spark is started."""
+"""`replog pipeline audit`. A path that is no directory is refused before Spark is started."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ def command(
     if as_json:
         click.echo(json.dumps(result.to_json()))
     else:
-        tell(result)
+        print_result(result)
     sys.exit(1 if result.findings else 0)
 
 
-def tell(result: AuditResult) -> None:
+def print_result(result: AuditResult) -> None:
     """For people."""
     for remark in result.remarks:
         click.echo(remark)

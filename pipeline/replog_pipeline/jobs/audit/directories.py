@@ -1,11 +1,11 @@
-"""`audit` of log directories: segments are read whole, a task each; what holds between batches is
-then judged per partition on their headers.
+"""`audit` of log directories: each task reads a whole segment; the rules between batches are
+then checked per partition, on the headers.
 
 1. Stage one reads bytes and sends back headers (70 bytes a batch) with what is wrong inside
    batches; stage two gathers the headers of each partition.
-2. Segments that retention takes meanwhile are the first ones: the log is then judged from what is
-   left.
-3. So the heavy part runs as wide as there are segments, and a sequence is followed across them.
+2. Retention may delete the first segments meanwhile: the check then begins at the first one left.
+3. The heavy part runs in as many tasks as there are segments, and sequences are followed across
+   segments.
 
 Not here: the checks (`segments.check`, `check`), policies (`cleanup`).
 """

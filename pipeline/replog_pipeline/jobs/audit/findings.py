@@ -1,4 +1,4 @@
-"""What `audit` tells: findings, and per partition what was looked at."""
+"""The result of `audit`: findings, and what was checked of each partition."""
 
 from __future__ import annotations
 

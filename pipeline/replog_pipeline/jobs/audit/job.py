@@ -1,12 +1,12 @@
-"""`replog pipeline audit`: is everything there that must be there, once, in order and undamaged?
+"""`replog pipeline audit`: checks that a log has every record once, in order and undamaged.
 
 1. Of log directories: gaps, duplicates, order, sequences and epochs of producers and leaders, CRCs,
    record counts, torn segments, hanging and torn transactions; from the log start to the high
    watermark. Of a cluster's topics: gaps, duplicates and order of what a consumer gets.
-2. What was assumed (policy, ends) is said with the result. Nothing is written.
-3. A directory that is none is refused before Spark is started.
+2. The result names what was assumed (policy, ends). Nothing is written.
+3. A path that is no directory is refused before Spark is started.
 
-Source: SPARK.md 7. Not here: replicas among each other (`compare`), files beside the logs (`replog
+Source: our own. Not here: replicas among each other (`compare`), files beside the logs (`replog
 verify`).
 """
 

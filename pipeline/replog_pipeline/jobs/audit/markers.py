@@ -1,12 +1,13 @@
 """Which offsets of a topic are taken by control batches (end markers of transactions): no consumer
 is given those.
 
-1. A gap in what a consumer got is looked at in the leader's own batches, from its first offset on;
-   it is no gap when control batches cover all of it. Whatever else has no record there (lost, or
-   taken by a cleaner) stays a gap.
-2. Gaps are asked for in order. One answer (about `FETCH_BYTES`) serves all gaps in its range, so at
+1. For a gap in what a consumer got, the leader's own batches are read, from the gap's first offset
+   on; it is no gap when control batches cover all of it. Other offsets without a record (lost, or
+   removed by a cleaner) stay a gap.
+2. Gaps are read in order. One answer (about `FETCH_BYTES`) serves all gaps in its range, so at
    worst a topic is read twice.
-3. A leader that moves is asked for again for `PATIENCE_SECONDS`; then it is one PipelineError.
+3. When the leader moves, the new one is looked up for `PATIENCE_SECONDS`; then it is one
+   PipelineError.
 
 Source: KIP-98. Not here: what a marker says.
 """
@@ -38,7 +39,7 @@ PAUSE_SECONDS = 0.2
 Ints = NDArray[np.int64]
 Fetch = Callable[[str, int, int], bytes]
 """(topic, partition, offset) -> batches from the one that holds the offset, or comes after it,
-on; the last may be cut.
+on; the last may be truncated.
 """
 
 
@@ -111,7 +112,7 @@ class Markers:
                 cluster.forget()
                 if time.monotonic() > until:
                     raise PipelineError(
-                        f"{topic}-{partition}: offset {offset} could not be looked at for end "
+                        f"{topic}-{partition}: offset {offset} could not be read for end "
                         f"markers of transactions ({error}): "
                         "are its brokers up, and do they listen in plaintext?"
                     ) from error

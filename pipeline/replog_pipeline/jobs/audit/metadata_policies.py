@@ -1,10 +1,10 @@
 """Cleanup policies out of the metadata log, for log directories that have one (a broker that is a
 controller, or has been an observer, on this disk).
 
-1. The newest snapshot, then the log: a topic that is made anew has no settings yet, a setting
-   without a value is taken back.
-2. Records that are not known are passed over, and so is what cannot be read from its first damage
-   on: then less is known, and the audit says what it assumed.
+1. The newest snapshot, then the log: a topic that is created again has no settings yet, a setting
+   without a value is removed.
+2. Unknown records are skipped, and so is everything behind damage: then less is known, and the
+   audit names what it assumed.
 
 Source: KRAFT.md, FILE_FORMATS 3 "record frame"; Kafka's ConfigRecord. Not here: the cluster's
 default (`log.cleanup.policy` of its brokers).

@@ -1,11 +1,11 @@
 """`audit` of topics of a running cluster: the offsets of the records that come over the wire.
 
-1. Gaps, repetitions and disorder only: of batches, producers and transactions the wire tells a
-   consumer nothing.
+1. Gaps, repetitions and disorder only: a consumer does not see batches, producers and
+   transactions.
 2. Expected is every offset from the earliest to the high watermark, as the cluster named them
    before the read; a compacted topic may lack any.
 3. The end marker of a transaction takes an offset that no consumer sees: gaps are looked up in the
-   leaders' batches (`markers`). Gaps up to `allowed` offsets are not looked at.
+   leaders' batches (`markers`). Gaps up to `allowed` offsets are ignored.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 ANY: Final = 1 << 62
 
 
-class Told(NamedTuple):
+class TopicsResult(NamedTuple):
     """`markers`: topic -> how many offsets end markers of transactions take, where there are
     any.
     """
@@ -52,7 +52,9 @@ class Told(NamedTuple):
     markers: dict[str, int]
 
 
-def run(spark: SparkSession, source: KafkaSource, said: Mapping[str, Policy], allowed: int) -> Told:
+def run(
+    spark: SparkSession, source: KafkaSource, said: Mapping[str, Policy], allowed: int
+) -> TopicsResult:
     """What is found in all of the topics."""
     policies = {
         topic: of_topic(topic, said, kafka_admin.topic_config(spark, source.bootstrap, topic))
@@ -80,7 +82,7 @@ def judged(
     policies: Mapping[str, Policy],
     widest: Mapping[str, int],
     taken: ITaken,
-) -> Told:
+) -> TopicsResult:
     """What the spans say of partitions that reach from `start` to `end`; `widest`: topic -> the
     widest gap that is no fault.
     """
@@ -125,7 +127,7 @@ def judged(
             )
         )
     taken.close()
-    return Told(findings, summaries, dict(policies), markers)
+    return TopicsResult(findings, summaries, dict(policies), markers)
 
 
 def _faults(

@@ -1,7 +1,7 @@
-"""`compare`: do the replicas in several log directories hold the same?
+"""`compare`: checks whether the replicas in several log directories are equal.
 
-`ranges` says what may be compared, `task` reads one piece of all replicas, `findings` says what the
-rows of all tasks mean together; `job` is the whole, `command` the command line.
+`ranges` finds what may be compared, `task` reads one piece of all replicas, `findings` combines the
+rows of all tasks; `job` is the whole, `command` the command line.
 """
 
 from replog_pipeline.jobs.compare.job import CompareConfig, CompareResult, planned, run

@@ -1,4 +1,4 @@
-"""`replog pipeline compare`. Directories that are none are refused before Spark is started."""
+"""`replog pipeline compare`. Paths that are no directories are refused before Spark is started."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def command(directories: Sequence[str], topics: str, upto: str, as_json: bool, q
     if as_json:
         click.echo(json.dumps(result.to_json()))
     else:
-        tell(result)
+        print_result(result)
     sys.exit(1 if result.findings else 0)
 
 
-def tell(result: CompareResult) -> None:
-    """For people. A remark that holds for many partitions of a topic is told once."""
+def print_result(result: CompareResult) -> None:
+    """For people. A remark that holds for many partitions of a topic is shown once."""
     alike: dict[tuple[str, str], list[int]] = {}
     for partition in result.partitions:
         for remark in partition.remarks:

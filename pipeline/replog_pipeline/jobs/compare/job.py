@@ -1,13 +1,13 @@
-"""`replog pipeline compare`: do the replicas in several log directories hold the same, up to the
-high watermark? If not: where do they part?
+"""`replog pipeline compare`: whether the replicas in several log directories are equal up to the
+high watermark; if not, where they diverge.
 
 1. Only batch headers are compared (offsets, leader epoch, CRC, size), so it is as fast as files can
    be read. CRCs are checked by `audit`.
-2. A finding names the first offset at which the replicas of a partition are not alike, the last
+2. A finding names the first offset at which the replicas of a partition differ, the last
    batch that they share with its leader epoch, and what each has there: file, byte, offsets, leader
    epoch. Or it says that they are of different topics.
-3. Missing partitions, different log starts and cleaned ranges are remarks. What lies beyond the
-   compared end is not looked at.
+3. Missing partitions, different log starts and cleaned ranges are remarks. Nothing beyond the
+   compared end is read.
 
 Source: RL 9; Kafka's ReplicaVerificationTool. Not here: what may be compared (`ranges`), the
 comparison (`transforms.replicas`).

@@ -1,11 +1,11 @@
-"""What `compare` may compare: per partition the range of offsets that every replica must hold
-alike, and the files they are in.
+"""What `compare` may compare: per partition the range of offsets in which all replicas must be
+equal, and the files they are in.
 
-1. Up to the lowest high watermark that a directory recorded: what each of them may show. With
+1. Up to the lowest high watermark that a directory recorded. With
    `log_end`: up to the lowest log end.
 2. From the highest start: log start, first segment, or what a cleaner has passed (cleaners act on
    each replica in their own time).
-3. A partition is cut at segments of its first replica into pieces of about `PIECE_BYTES`; a task
+3. A partition is split at segments of its first replica into pieces of about `PIECE_BYTES`; a task
    reads one piece of all replicas.
 4. Missing partitions and different starts are remarks; replicas under different topic ids are a
    finding and not compared.
@@ -129,8 +129,8 @@ def pieces(made: Partition) -> Iterator[dict[str, Any]]:
     """The partition's range in rows of `task.PIECE`; none when there is nothing to compare."""
     if not made.compared:
         return
-    cuts = [made.start, *_cuts(made), made.end]
-    for start, end in pairwise(cuts):
+    points = [made.start, *_split_points(made), made.end]
+    for start, end in pairwise(points):
         copies = [
             {"directory": replica.directory, "files": _files(replica, start, end)}
             for replica in made.replicas
@@ -145,7 +145,7 @@ def pieces(made: Partition) -> Iterator[dict[str, Any]]:
         }
 
 
-def _cuts(made: Partition) -> Iterator[int]:
+def _split_points(made: Partition) -> Iterator[int]:
     size = 0
     for segment in made.replicas[0].segments:
         if size >= PIECE_BYTES and made.start < segment.base_offset < made.end:

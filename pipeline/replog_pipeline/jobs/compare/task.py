@@ -1,14 +1,13 @@
 """One task of `compare`: a range of offsets of one partition, read from every replica's files and
-laid side by side.
+compared.
 
-1. Only headers are read; a task returns one row that says how much it read and, if the replicas
-   part, one row per replica.
-2. A segment that retention took meanwhile makes the piece one row that says so: what is left cannot
-   be held against the others.
-3. A batch in a segment that its offsets do not belong to is a row of its own and left out of the
-   comparison: it may lie in a piece of other offsets.
-4. Rows are plain values: what a driver needs to say where (file, byte), what (offsets, CRC, size)
-   and under which leader epoch.
+1. Only headers are read; a task returns one row with the bytes it read and, if the replicas
+   diverge, one row per replica.
+2. When retention deleted a segment meanwhile, the piece is one row that says so, and is not
+   compared.
+3. A batch in a segment that its offsets do not belong to is a row of its own and not
+   compared: it may lie in a piece of other offsets.
+4. Rows are plain values: file, byte, offsets, CRC, size, leader epoch.
 
 Not here: which files and offsets belong together (`ranges`), what rows of many tasks mean together
 (`compare`).

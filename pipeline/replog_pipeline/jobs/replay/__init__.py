@@ -1,7 +1,7 @@
 """`replay`: a table, a log directory or a topic back into a topic, as it was.
 
-`origin` is what is read, `target_topic` what is written to, `job` brings the one into the other
-through the tasks of `pipeline.replay`; `command` is the command line.
+`origin` is what is read, `target_topic` what is written to, `job` runs the tasks of
+`replog_pipeline.replay` that copy the one into the other; `command` is the command line.
 """
 
 from replog_pipeline.jobs.replay.job import ReplayConfig, ReplayResult, run, transform

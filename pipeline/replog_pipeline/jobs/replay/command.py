@@ -1,4 +1,4 @@
-"""`replog pipeline replay`. What is wrong with an argument is said before Spark is started."""
+"""`replog pipeline replay`. Arguments are checked before Spark is started."""
 
 from __future__ import annotations
 

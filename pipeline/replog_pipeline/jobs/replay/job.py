@@ -3,12 +3,12 @@ partition and order as they were.
 
 1. Each partition's records go to the partition of the same number, in the order of their offsets;
    offsets in the target count from 0.
-2. Started again after any failure it goes on where the target ends, and repeats nothing: how, says
-   the card of `pipeline.replay`.
-3. What can be wrong with the target is looked at before the first record is sent.
+2. Started again after a failure it continues where the target ends, and repeats nothing (see the
+   card of `replog_pipeline.replay`).
+3. The target is checked before the first record is sent.
 4. One shuffle by partition and a sort within: a partition is written by one task, in order.
 
-Source: issue 5; SPARK.md 7. Not here: offsets of consumer groups; log append times (they come back
+Source: our own. Not here: offsets of consumer groups; log append times (they come back
 as create times).
 """
 

@@ -1,7 +1,7 @@
 """What a replay reads: one topic of a table, of log directories or of a cluster.
 
-A source with several topics needs to be told which; a table is known by its ledger, so none of its
-rows is looked at before they are read.
+1. Of a source with several topics the caller names one.
+2. A table is known by its ledger: none of its rows is read to find its topics and partitions.
 """
 
 from __future__ import annotations

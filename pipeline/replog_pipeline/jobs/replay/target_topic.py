@@ -1,11 +1,11 @@
-"""The topic that a replay writes to: created if it is missing, and looked at before anything is
+"""The topic that a replay writes to: created if it is missing, and checked before anything is
 sent.
 
 1. A new topic has the source's number of partitions; when the source's oldest records are older
    than Kafka's default retention it keeps them for ever (`retention.ms=-1`), else the brokers would
    delete what was just written.
-2. A topic that is there must keep what it gets: create times, no compaction, no retention shorter
-   than the records' age; and hold nothing but a beginning of this replay.
+2. An existing topic must keep all records: create times, no compaction, no retention shorter
+   than the records' age; and it must be empty, or have nothing but the beginning of this replay.
 """
 
 from __future__ import annotations

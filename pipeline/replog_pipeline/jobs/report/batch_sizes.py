@@ -4,7 +4,7 @@
    `inflated` are the bytes of records as they lie and before compression, headers of batches
    excluded; only batches whose records can be read count, and no control batches.
 
-Not here: damage (`audit` tells of it).
+Not here: damage (`audit` reports it).
 """
 
 from __future__ import annotations

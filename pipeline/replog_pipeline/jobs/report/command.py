@@ -1,4 +1,4 @@
-"""`replog pipeline report`. What is wrong with a directory is said before Spark is started."""
+"""`replog pipeline report`. The directory is checked before Spark is started."""
 
 from __future__ import annotations
 

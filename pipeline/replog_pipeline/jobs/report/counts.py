@@ -1,4 +1,4 @@
-"""What `report` counts, as tables: the Spark half. Each function asks one question of a source.
+"""What `report` counts, as tables: the Spark half. Each function makes one table from a source.
 
 1. Records are read twice: by minute and partition, and by key. Segments are read once more, as
    batches.

@@ -7,7 +7,7 @@ offline.
 3. Everything is counted before anything is written. The directory is new, empty, or an earlier
    report's.
 
-Source: SPARK.md 7. Not here: counting (`counts`, `transforms`), drawing (`pipeline.report`).
+Source: our own. Not here: counting (`counts`, `transforms`), drawing (`pipeline.report`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Where a large segment is cut, so that several tasks read it: at batches that its offset index
+"""Where a large segment is split, so that several tasks read it: at batches that its offset index
 names.
 
 1. An index is a hint: an entry counts only when the header of a batch lies where it points, of
    offsets that belong there. Where none does, there is no cut, and one task reads on.
 2. The pieces of a segment are ranges of offsets that follow on, so no row is lost or comes twice; a
    piece begins with the first byte of a batch.
-3. Of a segment that may be read as one nothing is looked at. One that cannot be read has no cut:
-   who reads it will tell.
+3. The index of a segment that one task reads is not opened. A segment that cannot be read is not
+   split: the task that reads it reports the error.
 
 Source: FILE_FORMATS 2 "offset index"; Kafka's OffsetIndex. Not here: what of a segment is wanted
 (`plan`).
@@ -57,7 +57,7 @@ def pieces(segment: Segment, start: int, end: int) -> Iterator[Piece]:
     """
     begins = [
         (segment.base_offset, 0),
-        *(cuts(segment) if segment.size > LARGE_BYTES else ()),
+        *(splits(segment) if segment.size > LARGE_BYTES else ()),
         (MAX_OFFSET, segment.size),
     ]
     for (first, position), (after, _) in pairwise(begins):
@@ -65,7 +65,7 @@ def pieces(segment: Segment, start: int, end: int) -> Iterator[Piece]:
             yield Piece(max(start, first), min(end, after), position)
 
 
-def cuts(segment: Segment) -> list[tuple[int, int]]:
+def splits(segment: Segment) -> list[tuple[int, int]]:
     """(first offset, byte) of batches about `TASK_BYTES` apart, the last piece being no mere
     rest.
     """

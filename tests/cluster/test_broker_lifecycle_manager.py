@@ -12,7 +12,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import capturedLogs, formatEvent
 
 from tests.cluster.controller_fixture import PORT, ControllerFixture, MemberSide, served
-from twisted_broker.cluster.lifecycle import BrokerState
+from twisted_broker.cluster.broker_lifecycle_manager import BrokerState
 from twisted_broker.image.entries import FeatureRange
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.broker_lifecycle import BrokerHeartbeatRequest
@@ -145,8 +145,8 @@ def test_features_that_are_beyond_a_broker_are_named(fixture: ControllerFixture)
     assert problems[0].value.code is ErrorCode.UNSUPPORTED_VERSION
     words = problems[0].value.message
     assert words == (
-        "the cluster has finalised metadata.version=30 (here 7 to 21): lower it with "
-        "kafka-features, or start a newer broker"
+        "the cluster's finalised features include metadata.version=30 (here 7 to 21): downgrade "
+        "them with kafka-features, or start a newer broker"
     )
 
 
@@ -171,9 +171,9 @@ def test_a_controlled_shutdown_over_the_network(fixture: ControllerFixture) -> N
     with capturedLogs() as told:
         first.lifecycle.controlled_shutdown().addCallback(gone.append)
         fixture.pass_time(3.0)
-    lines = [line for line in map(formatEvent, told) if "shutdown" in line or "lets this" in line]
+    lines = [line for line in map(formatEvent, told) if "shutdown" in line]
     assert lines[0] == "controlled shutdown: 1 partition(s) still to hand over"
-    assert lines[-1].startswith("the controller lets this broker stop, after ")
+    assert lines[-1].startswith("controlled shutdown: confirmed by the controller after ")
     assert gone and first.lifecycle.state is BrokerState.SHUTTING_DOWN
     partition = second.observer.image.topics_by_name["t"].partitions[0]
     assert (partition.leader, partition.isr) == (3, (3,))
@@ -308,7 +308,7 @@ def test_a_living_broker_that_was_unregistered_registers_anew(fixture: Controlle
     assert member.lifecycle.state is BrokerState.RUNNING
     assert fixture.controller.image.topics_by_name["t"].partitions[0].leader == 2
     lines = [line for line in map(formatEvent, told) if "again" in line or "heartbeat" in line]
-    assert len(lines) == 2 and lines[-1] == f"registered again, under epoch {broker.epoch}"
+    assert len(lines) == 2 and lines[-1] == f"registered again, under broker epoch {broker.epoch}"
 
 
 def test_a_broker_that_was_unregistered_may_leave_at_once(fixture: ControllerFixture) -> None:
@@ -337,8 +337,8 @@ def test_another_process_has_the_node_id(fixture: ControllerFixture) -> None:
         fixture.beat(2, fixture.controller.image.brokers[2].epoch)
     (reason,) = member.refused
     assert reason == (
-        "node id 2 belongs to a running broker at 127.0.0.1:9092: stop that one, or give "
-        "this one another node.id"
+        "node id 2 belongs to a running broker at 127.0.0.1:9092: stop that broker, or "
+        "give this one another node.id"
     )
     assert member.lifecycle.state is BrokerState.NOT_RUNNING
     assert fixture.controller.image.brokers[2].incarnation_id == b"another process."
@@ -364,7 +364,7 @@ def test_a_node_id_that_stays_taken_ends_the_start(fixture: ControllerFixture) -
     ].value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION and "another node.id" in str(
         problems[0].value
     )
-    assert len([line for line in map(formatEvent, told) if "registration is refused" in line]) == 1
+    assert len([line for line in map(formatEvent, told) if "refuses the registration" in line]) == 1
 
 
 class Mute(Protocol):

@@ -1,10 +1,10 @@
 """A broker's membership: registration, heartbeats, controlled shutdown.
 
-Owns `BrokerLifecycle`.
+Owns `BrokerLifecycleManager`.
 
     starting --(registered, caught up)--> recovery --(ready, answered unfenced)-----> running
                                                                                           |
-    stopped <--(answer: shut down now, or waited enough)- shutting down <--(asked to stop)+
+    stopped <--(answer: shut down now, or waited enough)- shutting down <--(stop signal)+
 
 1. The broker epoch comes from the registration and holds until this process ends, or the controller
    does not know the broker any more: then it registers again (`registration.py`), and goes through
@@ -39,7 +39,8 @@ from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
 
-_log = Logger()
+_logger = Logger()
+# While it leaves, each beat may be the one that is answered "go": more often than usual.
 _SHUTDOWN_INTERVAL_MS, _RETRY_MS = 50, 200
 
 
@@ -59,7 +60,7 @@ def _stopped(failure: Failure) -> None:
     failure.trap(CancelledError)
 
 
-class BrokerLifecycle:
+class BrokerLifecycleManager:
     """`caught_up`: the image includes our registration; `unfenced`: clients may be served. The
     first fails when registration is hopeless.
 
@@ -122,9 +123,9 @@ class BrokerLifecycle:
         await self._registered(epoch)
 
     async def _register_again(self) -> None:
-        _log.warn(
+        _logger.warn(
             "the controller does not know this broker any more (it was unregistered, or its "
-            "epoch is old): it registers again"
+            "broker epoch is old): registering again"
         )
         try:
             epoch = await self._registration.again()
@@ -132,7 +133,7 @@ class BrokerLifecycle:
             self.state = BrokerState.NOT_RUNNING
             self._on_fatal(error.message or str(error))
             return
-        _log.info("registered again, under epoch {epoch}", epoch=epoch)
+        _logger.info("registered again, under broker epoch {epoch}", epoch=epoch)
         await self._registered(epoch)
 
     async def _registered(self, epoch: int) -> None:
@@ -175,6 +176,7 @@ class BrokerLifecycle:
             BrokerState.SHUTTING_DOWN,
         ):
             return
+        # One at a time: an older beat that arrives late would take back what a newer one said.
         if self._heartbeat_in_flight:
             self._send_again = True
             return
@@ -216,7 +218,7 @@ class BrokerLifecycle:
     def _heartbeat_refused(self, error: BrokerError) -> None:
         """Told once for each reason.
 
-        An epoch that is not ours any more: whoever leaves may go, whoever serves registers anew.
+        An epoch that is not ours any more: whoever leaves may go, whoever serves registers again.
         """
         if (
             error.code is ErrorCode.STALE_BROKER_EPOCH
@@ -235,15 +237,15 @@ class BrokerLifecycle:
             self._refused_with,
         ):
             self._refused_with = error.code
-            _log.warn("the controller refuses heartbeats, trying on: {error}", error=error)
+            _logger.warn("the controller refuses heartbeats, retrying: {error}", error=error)
 
     def _answered(
         self, response: broker_lifecycle_messages.BrokerHeartbeatResponse, is_shutting_down: bool
     ) -> int:
         """Takes an answer in; the pause before the next beat, in ms."""
         if is_shutting_down and response.should_shut_down:
-            _log.info(
-                "the controller lets this broker stop, after {ms} ms",
+            _logger.info(
+                "controlled shutdown: confirmed by the controller after {ms} ms",
                 ms=self._controlled_shutdown.lasted_ms,
             )
             self._shut_down()

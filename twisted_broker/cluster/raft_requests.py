@@ -1,5 +1,5 @@
-"""Reading the metadata log: Fetch and FetchSnapshot on the controller's listener, and
-DescribeQuorum.
+"""Requests to the leader of the metadata log: Fetch and FetchSnapshot on the controller's
+listener, and DescribeQuorum.
 
 Owns the checks that lead an observer to the right epoch, the fetches that wait, and what is known
 of observers.
@@ -48,8 +48,8 @@ class _Observer:
         self.directory_id = NULL_UUID
 
 
-class MetadataReaders:
-    """Everyone who reads this controller's log."""
+class RaftRequests:
+    """What others request of this controller's log."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -145,7 +145,7 @@ class MetadataReaders:
         limit = min(requested.partition_max_bytes, request.max_bytes, MAX_FETCH_BYTES)
         if requested.fetch_offset < log.high_watermark:
             answer.records = log.log.read(
-                requested.fetch_offset, max(limit, 0), log.log.high_watermark_metadata
+                requested.fetch_offset, max(limit, 0), log.log.watermarks.high_watermark_metadata
             ).slice
         return answer
 

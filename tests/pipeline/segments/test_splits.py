@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from replog_pipeline.segments import cuts
-from replog_pipeline.segments.cuts import indexed, pieces
+from replog_pipeline.segments import splits
 from replog_pipeline.segments.log_folder import Segment, folders
 from replog_pipeline.segments.options import parse_options
 from replog_pipeline.segments.plan import FileTask, plan
 from replog_pipeline.segments.rows import segment_rows
+from replog_pipeline.segments.splits import indexed, pieces
 from tests.pipeline.kafka_files import unpack
 from twisted_broker.wire.records import BatchBuilder, set_offsets_and_epoch
 
@@ -26,8 +26,8 @@ Entries = list[tuple[int, int]]
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuts, "LARGE_BYTES", 2 * TASK)
-    monkeypatch.setattr(cuts, "TASK_BYTES", TASK)
+    monkeypatch.setattr(splits, "LARGE_BYTES", 2 * TASK)
+    monkeypatch.setattr(splits, "TASK_BYTES", TASK)
 
 
 def batch(number: int) -> bytes:
@@ -139,7 +139,7 @@ def test_without_an_index_or_with_few_bytes_there_is_one_task(
 ) -> None:
     assert len(tasks(tmp_path)) == 1
     write(tmp_path, sound)
-    monkeypatch.setattr(cuts, "LARGE_BYTES", 1 << 20)
+    monkeypatch.setattr(splits, "LARGE_BYTES", 1 << 20)
     assert len(tasks(tmp_path)) == 1
 
 
@@ -163,8 +163,8 @@ def test_damage_is_found_in_the_piece_that_holds_it(tmp_path: Path, sound: Entri
 
 def test_apache_kafkas_indexes_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever its files have entries, each names a batch."""
-    monkeypatch.setattr(cuts, "LARGE_BYTES", 0)
-    monkeypatch.setattr(cuts, "TASK_BYTES", 1)
+    monkeypatch.setattr(splits, "LARGE_BYTES", 0)
+    monkeypatch.setattr(splits, "TASK_BYTES", 1)
     segments = [
         segment
         for folder in folders(str(unpack(tmp_path)))

@@ -1,14 +1,16 @@
-"""A leader asks for another ISR: what the controller decides. Also where replicas lie.
+"""A leader proposes another ISR: what the controller decides. Also in which directories replicas
+lie.
 
 Owns the decisions on AlterPartition and AssignReplicasToDirs.
 
 1. Only the leader, under the current leader epoch and partition epoch, may change its ISR.
 2. A member joins the ISR only while it is registered under the epoch that the leader saw, unfenced
    and not shutting down.
-3. Asking for the state that is there already is granted and writes nothing.
+3. A proposal of the state that is there already is granted and writes nothing.
 
 Source: Kafka's `ReplicationControlManager.alterPartition`, KIP-903, KIP-858; `RL 8.4`. Not here:
-completion of reassignments.
+how a proposal gets here (`alter_partition_manager.py`, the broker's side), completion of
+reassignments.
 """
 
 from __future__ import annotations

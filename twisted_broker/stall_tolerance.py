@@ -1,7 +1,8 @@
 """How late is too late: when a timer shows that this process did not run.
 
 Owns the tolerances. A process that was stopped (SIGSTOP, a suspended machine, a collection, a slow
-disk) did not read its sockets; what it missed meanwhile is nobody else's silence.
+disk) did not read its sockets; what it did not read meanwhile does not
+count as silence of the others.
 
 Source: our own; Kafka's reapers race its network threads instead.
 """

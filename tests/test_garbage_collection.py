@@ -1,0 +1,156 @@
+"""The policy of garbage collection, and what makes it safe: what lives long leaves no cycles."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+from weakref import ref
+
+import pytest
+
+from tests.log.batches import batch
+from tests.memory_broker import MemoryBroker
+from twisted_broker import garbage_collection
+from twisted_broker.wire.messages import offsets, topics
+from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from twisted_broker.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+
+
+@pytest.fixture(autouse=True)
+def collector() -> Iterator[None]:
+    """As it was before, afterwards."""
+    thresholds, callbacks = gc.get_threshold(), list(gc.callbacks)
+    yield
+    gc.enable()
+    gc.set_debug(0)
+    gc.garbage.clear()
+    gc.unfreeze()
+    gc.set_threshold(*thresholds)
+    gc.callbacks[:] = callbacks
+
+
+class Cyclic:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_what_survives_a_full_collection_is_walked_once() -> None:
+    """What came since the last one is looked at, what is garbage of it goes, and the rest is
+    frozen.
+    """
+    garbage_collection.settle()
+    garbage_collection.settle()  # of a second broker in the process
+    frozen = gc.get_freeze_count()
+    kept = [Cyclic() for _ in range(1000)]
+    lost = ref(Cyclic())
+    assert lost() is not None
+    gc.collect()
+    assert lost() is None
+    assert gc.get_freeze_count() >= frozen + len(kept)
+    assert len(gc.get_objects()) < 1000
+
+
+def test_a_cycle_that_was_frozen_is_found_by_a_later_collection() -> None:
+    garbage_collection.settle()
+    kept = Cyclic()
+    lost = ref(kept)
+    gc.collect()
+    del kept
+    collections = 0
+    while lost() is not None:
+        gc.collect()
+        collections += 1
+        assert collections <= 100
+    assert collections > 1, "it was not frozen"
+
+
+def test_a_start_that_waits_for_long_collects_its_garbage() -> None:
+    garbage_collection.spare_start()
+    lost = ref(Cyclic())
+    kept: list[Any] = []
+    while lost() is not None and len(kept) < 5_000_000:
+        kept.append([])
+    assert lost() is None
+
+
+def left_by(house: MemoryBroker, work: Any) -> Counter[str]:
+    """Objects of the broker's own classes that only a collection frees after `work`."""
+    gc.collect()
+    gc.disable()
+    work()
+    house.pass_time(120)
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    gc.collect()
+    found = Counter(
+        type(each).__qualname__
+        for each in gc.garbage
+        if type(each).__module__.startswith("twisted_broker")
+        and not type(each).__module__.startswith("twisted_broker.testing")
+    )
+    gc.set_debug(0)
+    gc.garbage.clear()
+    return found
+
+
+def use(house: MemoryBroker) -> None:
+    """A topic comes, is written and read, its offsets are committed, and it goes; each request
+    on a connection of its own.
+    """
+    made = topics.CreatableTopic(name="t", num_partitions=3, replication_factor=1)
+    house.ask(topics.CreateTopicsRequest(topics=[made], timeout_ms=10_000), 5)
+    house.pass_time(3)
+    data = PartitionProduceData(index=0, records=batch(b"value", timestamp=house.runtime.wall_ms()))
+    produced = house.ask(
+        ProduceRequest(
+            acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name="t", partition_data=[data])]
+        ),
+        7,
+    )
+    assert produced.responses[0].partition_responses[0].error_code == 0
+    for offset in (0, 1):  # there, and waited for
+        house.ask(
+            FetchRequest(
+                max_wait_ms=500,
+                min_bytes=1,
+                max_bytes=1 << 20,
+                topics=[
+                    FetchTopic(
+                        topic="t",
+                        partitions=[
+                            FetchPartition(
+                                partition=0, fetch_offset=offset, partition_max_bytes=1 << 20
+                            )
+                        ],
+                    )
+                ],
+            ),
+            11,
+        )
+    committed = offsets.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    house.ask(
+        offsets.OffsetCommitRequest(
+            group_id="g",
+            topics=[offsets.OffsetCommitRequestTopic(name="t", partitions=[committed])],
+        ),
+        7,
+    )
+    house.ask(topics.DeleteTopicsRequest(topic_names=["t"], timeout_ms=10_000), 5)
+
+
+def test_what_ends_leaves_no_cycles() -> None:
+    """Connections, requests that waited, logs and partitions of a deleted topic, groups: once
+    frozen, a cycle of theirs would stay for ever.
+    """
+    house = MemoryBroker(offsets_topic_num_partitions="1").start()
+    house.ask(offsets.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
+    house.pass_time(2)
+    use(house)  # what is made once and stays
+    house.pass_time(120)
+    assert not left_by(house, lambda: use(house))
+    house.stop()

@@ -1,0 +1,62 @@
+"""Work in processes: an item that fails costs itself only."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import closing
+
+from twisted_broker.testing.process_pool import Died, run_all
+
+
+def results_of(items, work, jobs=2, limit=30.0):
+    with closing(run_all(items, work, jobs, limit)) as found:
+        return dict(each for each in found if each is not None)
+
+
+def test_each_item_has_its_result() -> None:
+    assert results_of(range(20), lambda item: item * item, jobs=3) == {n: n * n for n in range(20)}
+    assert results_of([], lambda item: item) == {}
+
+
+def test_an_item_that_raises_or_ends_its_process_costs_itself_only() -> None:
+    def work(item: int) -> int:
+        if item == 2:
+            raise ValueError("two")
+        if item == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return item
+
+    found = results_of(range(6), work)
+    assert isinstance(found[2], Died) and "ValueError: two" in found[2].why
+    assert found[3] == Died("the process ended with status -9")
+    assert [found[n] for n in (0, 1, 4, 5)] == [0, 1, 4, 5]
+
+
+def test_an_item_that_takes_too_long_is_ended() -> None:
+    found = results_of(range(3), lambda item: time.sleep(600) if item == 1 else item, 1, 0.5)
+    assert found == {0: 0, 1: Died("not finished after 0 s"), 2: 2}
+
+
+def test_nothing_goes_on_when_the_caller_leaves() -> None:
+    """Half of the results are taken; then no process is left, whatever it was in."""
+
+    def work(item: int) -> int:
+        if item > 1:
+            time.sleep(600)
+        return os.getpid()
+
+    found = run_all(range(4), work, 2, 600.0)
+    pids = [each[1] for each in (next(found) for _ in range(50)) if each is not None][:2]
+    found.close()
+    assert len(pids) == 2
+    assert [pid for pid in pids if is_there(pid)] == []
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

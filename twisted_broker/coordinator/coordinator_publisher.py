@@ -1,0 +1,83 @@
+"""What the group coordinator must know of this broker's roles and of the metadata. Ring 1.
+
+Owns `CoordinatorPublisher` and `build_group_coordinator`, which puts a coordinator together.
+
+1. Only `__consumer_offsets` concerns it: its partitions are loaded where this broker begins to lead
+   them, unloaded where it stops.
+
+Source: Apache Kafka 4.3.1 `BrokerMetadataPublisher`. Not here: loading (`coordinator_runtime.py`),
+reading and appending (`offsets_store.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twisted_broker.config import BrokerConfig
+from twisted_broker.coordinator.coordinator_context import (
+    OFFSETS_TOPIC,
+    CoordinatorContext,
+    coordinator_settings,
+)
+from twisted_broker.coordinator.group_coordinator import GroupCoordinator
+from twisted_broker.coordinator.offsets_store import ReplicaOffsetsStore
+from twisted_broker.coordinator.offsets_topic import CreateTopics, OffsetsTopic
+from twisted_broker.interfaces import Runtime, TopicPartition
+from twisted_broker.turns import Turns
+
+if TYPE_CHECKING:
+    from twisted_broker.image.metadata_image import MetadataDelta
+    from twisted_broker.replication.replica_manager import ReplicaManager
+
+
+class CoordinatorPublisher:
+    """A `LeadershipListener` of the replica manager and a subscriber of the metadata image, on
+    behalf of the group coordinator.
+    """
+
+    __slots__ = ("_coordinator",)
+
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    def leadership_gained(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
+        if topic_partition.topic == OFFSETS_TOPIC:
+            self._coordinator.runtime.load(topic_partition.partition, leader_epoch)
+
+    def leadership_lost(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
+        if topic_partition.topic == OFFSETS_TOPIC:
+            self._coordinator.runtime.unload(topic_partition.partition, leader_epoch)
+
+    def image_changed(self, delta: MetadataDelta) -> None:
+        """Removes offsets of deleted topics; ends the waits for `__consumer_offsets`."""
+        if self._coordinator.offsets_topic is not None:
+            self._coordinator.offsets_topic.image_changed()
+        if delta.removed_topics:
+            self._coordinator.cleanup.topics_deleted(
+                {topic.name: topic.id for topic in delta.removed_topics.values()}
+            )
+
+
+def build_group_coordinator(
+    runtime: Runtime,
+    config: BrokerConfig,
+    replicas: ReplicaManager,
+    image_source: Any,
+    create_topics: CreateTopics,
+    turns: Turns,
+) -> GroupCoordinator:
+    """A coordinator on these replicas, which follows what they lead from now on. `image_source`
+    is a MetadataObserver (`image`, `subscribe`); `start` and `stop` of the result are the
+    caller's.
+    """
+    store = ReplicaOffsetsStore(replicas, image_source, config)
+    context = CoordinatorContext(
+        runtime.clock, runtime.wall_ms, runtime.random, store, coordinator_settings(config), turns
+    )
+    coordinator = GroupCoordinator(
+        context, OffsetsTopic(image_source, config, create_topics, runtime.clock)
+    )
+    publisher = CoordinatorPublisher(coordinator)
+    replicas.subscribe(publisher)
+    image_source.subscribe(publisher.image_changed)
+    return coordinator

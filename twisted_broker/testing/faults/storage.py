@@ -1,0 +1,132 @@
+"""Faults of what is stored, and of its room: bits flip, directories are lost, a disk stays full, no
+file can be opened.
+
+Owns those faults (`faults/base.py` says what a fault is).
+
+1. Bits flip, and directories go, while no process runs, after an unclean stop: the replicas of the
+   machine leave their ISRs, so what others hold is not lost with them.
+2. Bits flip only where a checksum, or the format, shows it: `CHECKED`. Kafka's checkpoints of
+   offsets and epochs are plain numbers, and a segment below the recovery point is trusted until it
+   is read; a flip there is found by `replog verify`, by no running broker.
+3. What the controller needs is spared: it refuses its own damaged metadata, and an operator makes
+   it anew (`tests/test_lost_metadata.py`).
+
+Source: RELIABILITY 6.2. Not here: errors of single operations (`faults/disk.py`).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from errno import EMFILE
+
+from twisted_broker.testing.faults.base import FaultInjector
+from twisted_broker.testing.sim.disk_faults import Fault
+from twisted_broker.testing.sim.node import SimNode
+
+CHECKED = {
+    "log": "the active segment: each batch has a checksum, and is checked after an unclean stop",
+    "index": "an entry that does not fit is found, or the index is made anew with its segment",
+    "timeindex": "the same",
+    "snapshot": "producer snapshots have a checksum",
+    "clean shutdown": "JSON that is not understood is no clean stop",
+    "metadata": "the batches of a broker's copy have checksums",
+}
+_METADATA = "__cluster_metadata-0"
+_CONTROLLER = "n1"
+
+
+def flip(injector: FaultInjector, node: SimNode) -> None:
+    """A process dies, and until it is back a bit of one of its files has changed."""
+    if node.is_up:
+        node.kill()
+    injector.clock.callLater(0.01, _flip, injector, node)
+    injector.schedule(lambda: injector.restart(node))
+
+
+def _flip(injector: FaultInjector, node: SimNode) -> None:
+    if node.is_up:
+        return
+    kind = injector.random.choice(list(CHECKED))
+    if kind != "clean shutdown" and any(
+        path.endswith("/.kafka_cleanshutdown") for path in node.disk.nodes
+    ):
+        return  # what was closed in order is trusted
+    paths = [
+        path
+        for path in sorted(node.disk.nodes)
+        if _is_of(kind, path, node) and node.disk.nodes[path].data
+    ]
+    if paths:
+        path = injector.random.choice(paths)
+        size = len(node.disk.nodes[path].data)
+        node.disk.flip_bit(path, injector.random.randrange(size), injector.random.randrange(8))
+        injector.note(f"a bit of {path} on {node.name} flips")
+        injector.struck(f"flip in {kind}")
+
+
+def _is_of(kind: str, path: str, node: SimNode) -> bool:
+    directory, name = posixpath.split(path)
+    if kind == "clean shutdown":
+        return name == ".kafka_cleanshutdown"
+    is_copy = directory.endswith(_METADATA)
+    if kind == "metadata":
+        return is_copy and node.name != _CONTROLLER and name.endswith((".log", ".checkpoint"))
+    if is_copy or "." in posixpath.basename(directory) or not name.endswith(f".{kind}"):
+        return False
+    return kind != "log" or name == max(
+        posixpath.basename(each)
+        for each in node.disk.nodes
+        if posixpath.dirname(each) == directory and each.endswith(".log")
+    )
+
+
+def lose_directory(injector: FaultInjector, node: SimNode) -> None:
+    """A process dies, and one of its log directories, or its copy of the metadata, is gone."""
+    directories = node.settings["log.dirs"].split(",")
+    kept = directories[:1] if node.name == _CONTROLLER else []
+    lost = [each for each in directories if each not in kept]
+    if node.name != _CONTROLLER:
+        lost.append(f"{directories[0]}/{_METADATA}")
+    if not lost:
+        return
+    if node.is_up:
+        node.kill()
+    path = injector.random.choice(lost)
+    injector.note(f"{path} of {node.name} is lost")
+    injector.struck("lost metadata" if path.endswith(_METADATA) else "lost directory")
+    node.disk.lose(path)
+    injector.schedule(lambda: injector.restart(node))
+
+
+def fill_up(injector: FaultInjector, node: SimNode) -> None:
+    """The disk takes a little more, and then nothing for a while."""
+    disk = node.disk
+    if not node.is_up or disk.capacity_bytes is not None:
+        return
+    used = sum(len(each.data) for each in disk.nodes.values())
+    disk.capacity_bytes = used + injector.random.randrange(600)
+    injector.note(f"disk of {node.name} is full")
+    injector.clock.callLater(3 + injector.random.random() * 10, _make_room, injector, node)
+
+
+def _make_room(injector: FaultInjector, node: SimNode) -> None:
+    """Room again, and a process that lost a directory is replaced."""
+    node.disk.capacity_bytes = None
+    if (
+        node.broker is not None
+        and not node.clock.paused
+        and not node.stopping
+        and node.broker.log_manager.directories.offline()
+    ):
+        node.kill()
+    injector.restart(node)
+
+
+def no_descriptors(injector: FaultInjector, node: SimNode) -> None:
+    """For a while no file can be opened."""
+    if not node.is_up:
+        return
+    disk, fault = node.disk, Fault(EMFILE, "open")
+    injector.note(f"{node.name} is out of file descriptors")
+    disk.faults.append(fault)
+    injector.schedule(lambda: disk.faults.remove(fault) if fault in disk.faults else None, 5.0)

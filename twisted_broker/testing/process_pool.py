@@ -1,0 +1,122 @@
+"""Work in several processes, for the long runs of tests: each item in a forked process, a few at a
+time.
+
+Owns `run_all` and `Died`.
+
+1. A process that dies, raises or takes longer than its limit costs its item only; another process
+   takes its place.
+2. Ctrl-C reaches the caller alone: the processes ignore it, and are ended when the caller leaves.
+3. Forked, so what the caller patched holds in the processes, too.
+
+Not here: what the work is (`testing/sim/many_seeds.py`).
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+import traceback
+from collections.abc import Callable, Generator, Iterable
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from typing import Any, Generic, NamedTuple, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+_FORK = get_context("fork")
+_TICK_SECONDS = 0.5
+
+
+class Died(NamedTuple):
+    """No result came: the process raised, died, or was ended at its limit."""
+
+    why: str
+
+
+class _Worker(Generic[T]):
+    """One process and what it works on."""
+
+    def __init__(self, work: Callable[[T], Any]) -> None:
+        self.connection, far = _FORK.Pipe()
+        self.process = _FORK.Process(target=_serve, args=(far, work), daemon=True)
+        self.process.start()
+        far.close()
+        self.item: T
+        self.began = 0.0
+
+    def give(self, item: T) -> None:
+        self.item, self.began = item, time.monotonic()
+        self.connection.send(item)
+
+    def take(self) -> Any:
+        """The result, or how it died."""
+        try:
+            return self.connection.recv()
+        except (EOFError, OSError):
+            self.end()
+            return Died(f"the process ended with status {self.process.exitcode}")
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+
+def run_all(
+    items: Iterable[T], work: Callable[[T], R], jobs: int, limit_seconds: float
+) -> Generator[tuple[T, R | Died] | None, None, None]:
+    """Each item with what `work` made of it, in the order of finishing; None every half second.
+
+    `limit_seconds`: of one item. Close the iterator to end the processes.
+    """
+    left = iter(items)
+    busy: dict[Connection, _Worker[T]] = {}
+
+    def give_next(worker: _Worker[T] | None = None) -> None:
+        item = next(left, None)
+        if item is None:
+            if worker is not None:
+                worker.end()
+            return
+        if worker is None or not worker.process.is_alive():
+            worker = _Worker(work)
+        busy[worker.connection] = worker
+        worker.give(item)
+
+    try:
+        for _ in range(jobs):
+            give_next()
+        while busy:
+            for connection in wait(list(busy), _TICK_SECONDS):
+                worker = busy.pop(connection)  # type: ignore[call-overload]
+                item, result = worker.item, worker.take()
+                give_next(worker)
+                yield item, result
+            for worker in [each for each in busy.values() if _age(each) > limit_seconds]:
+                del busy[worker.connection]
+                worker.end()
+                give_next()
+                yield worker.item, Died(f"not finished after {limit_seconds:.0f} s")
+            yield None
+    finally:
+        for worker in busy.values():
+            worker.end()
+
+
+def _age(worker: _Worker[Any]) -> float:
+    return time.monotonic() - worker.began
+
+
+def _serve(connection: Connection, work: Callable[[Any], Any]) -> None:
+    """The process: takes items until the caller is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        try:
+            item = connection.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            result = work(item)
+        except Exception:
+            result = Died(traceback.format_exc())
+        connection.send(result)

@@ -1,0 +1,133 @@
+"""What happened in simulated runs, by kind: a run that nothing happened in proves nothing.
+
+Owns `KINDS`, the table of what the seeds must reach; `Reach`, the counts of one run; `Total`, those
+of many runs, its table and what is missing in it.
+
+1. A kind that is counted is in the table, but for answers to clients and faults, which are counted
+   under their names.
+2. `Total.missing` names the kinds that no run reached. One broker, or few seeds, cannot reach all.
+
+Source: FoundationDB's coverage marks. Not here: where things
+are counted (`testing/sim/probes.py`, `testing/sim/image_counts.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+KINDS = {
+    # logs
+    "roll by size": "a segment of a topic was full",
+    "roll by index": "the offset index of a segment was full",
+    "roll by time index": "its time index was full",
+    "roll by time": "a segment was old enough",
+    "roll of metadata": "the metadata log began a segment behind a snapshot",
+    "producer snapshot": "the state of producers, not empty, was written",
+    "producer snapshot loaded": "and read, not empty",
+    "producers rebuilt later": "in slices, after the truncation or the start",
+    "duplicate": "a batch came again and was answered from producer state",
+    "log start moved": "of a topic's replica",
+    "retention by size": "segments were deleted",
+    "retention by time": "segments were deleted",
+    "retention by log start": "segments below the log start were deleted",
+    "DeleteRecords": "moved the log start of a leader",
+    "truncation by epoch": "a follower dropped records where its leader diverged",
+    "truncation by high watermark": "a follower without epochs dropped records",
+    "truncation out of range": "a follower dropped all, to begin at its leader's start",
+    "truncation over segments": "a truncation removed whole segments",
+    "full truncation": "a log was emptied",
+    "recovery": "segments were checked after an unclean stop",
+    "recovery of several segments": "of one log",
+    "recovery dropped a tail": "bytes behind the last good batch",
+    "clean start": "a log was loaded after a clean stop",
+    "sync of a log": "by roll, flush.messages or flush.ms",
+    # replication
+    "fetch fenced": "a follower's answer under an older leader epoch",
+    "fetch diverged": "the leader said where the logs diverge",
+    "fetch out of range": "a follower was outside of its leader's log",
+    "fetch stale": "an answer that did not count any more",
+    "fetch refused": "another error, tried again",
+    "ISR shrink": "the controller took a replica out of an ISR",
+    "ISR expansion": "and into one",
+    "ISR change refused": "the controller refused a leader's proposal",
+    "leader change": "another broker leads",
+    "no leader": "a partition lost its leader",
+    "unclean election": "of a replica that may lack records",
+    "election from the ELR": "of an eligible leader replica (KIP-966)",
+    "high watermark checkpoint read": "with a value above 0",
+    # the cluster
+    "controller started": "a new epoch of the controller began",
+    "session expired": "the controller fenced a broker that was silent",
+    "controlled shutdown": "a broker handed its leaderships over",
+    "broker registered again": "under a new epoch",
+    "metadata snapshot": "by the controller",
+    "metadata snapshot of a copy": "by a broker",
+    "metadata snapshot fetched": "a broker was too far behind the log's start",
+    "topic deleted": "under load",
+    "topic made again": "under the same name",
+    "replica deleted": "a broker removed its log of a deleted topic",
+    "reassignment begun": "replicas are added to a partition",
+    "reassignment ended": "they are in its ISR, the others are gone",
+    "setting changed": "of a topic",
+    "directory failed": "one of a broker's several",
+    "replica moved from a failed directory": "the controller took it as lost and elected another",
+    "directory assigned": "a broker told the controller where a replica is",
+    "replica made anew by hand": "its log was refused with a line that says so",
+    # groups
+    "group rebalance": "a generation of members began",
+    "offsets loaded": "a coordinator read groups that were not empty",
+    "coordinator moved": "groups were unloaded",
+    "member expired": "a session of a member ran out",
+    "offset commit": "was acknowledged to a member",
+}
+"""Kind -> what it is."""
+
+
+class Reach:
+    """The counts of one run. `counts`: kind -> how often."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def count(self, kind: str, times: int = 1) -> None:
+        assert kind in KINDS, kind
+        self.counts[kind] += times
+
+    def fault(self, name: str) -> None:
+        """A fault struck."""
+        self.counts[f"fault: {name}"] += 1
+
+    def answer(self, api: str, code: str) -> None:
+        """A client was answered an error."""
+        self.counts[f"{api}: {code}"] += 1
+
+
+class Total:
+    """The counts of many runs. `wanted`: what must not be missing."""
+
+    def __init__(self, wanted: Mapping[str, str] = KINDS) -> None:
+        self.wanted = wanted
+        self.counts: Counter[str] = Counter()
+        self.seeds: Counter[str] = Counter()
+        """kind -> how many runs reached it"""
+        self.runs = 0
+
+    def add(self, counts: Mapping[str, int]) -> None:
+        """One more run."""
+        self.runs += 1
+        self.counts.update(counts)
+        self.seeds.update([kind for kind, times in counts.items() if times])
+
+    def missing(self) -> list[str]:
+        """What no run reached."""
+        return [kind for kind in self.wanted if not self.counts[kind]]
+
+    def table(self) -> str:
+        """A line for each kind: how often in all, and in how many runs."""
+        others = sorted(kind for kind in self.counts if kind not in self.wanted)
+        kinds = [*self.wanted, *others]
+        width = max(map(len, kinds))
+        return f"{'reached':{width}} {'times':>8} {'runs':>6}\n" + "".join(
+            f"{kind:{width}} {self.counts[kind]:8} {self.seeds[kind]:6}\n" for kind in kinds
+        )

@@ -1,0 +1,71 @@
+"""What one simulated run is made of.
+
+Owns `Options` and `Topic`, plain data. Not here: what a seed makes of them
+(`testing/sim/options.py`, `testing/sim/workload.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from twisted_broker.testing.sim.network import NetworkConditions
+
+
+@dataclass
+class Topic:
+    """One topic and its own settings."""
+
+    name: str
+    partitions: int
+    replicas: int
+    settings: dict[str, str]
+
+
+@dataclass
+class Options:
+    """What a seed means."""
+
+    seed: int
+    brokers: int
+    liveness: bool
+    seconds: int
+    """of faults; then everything heals"""
+    shuffle: bool
+    conditions: NetworkConditions
+    settings: dict[str, str]
+    topics: list[Topic]
+    idempotent: list[bool]
+    """one per producer"""
+    pace_seconds: float
+    """mean pause of a producer between batches"""
+    faults: list[str]
+    fault_seconds: float
+    """mean time between faults"""
+    burst_chance: float
+    """of a fault to be followed by another one at once"""
+    unclean: bool
+    broker_ids: list[int]
+    controller_only: bool = False
+    """n1 is the controller and no broker"""
+    directories: int = 1
+    """log directories of each machine"""
+    acks: list[int] = field(default_factory=lambda: [-1])
+    """what producers draw from for each batch"""
+    in_flight: int = 1
+    """batches of a producer to one partition at a time"""
+    codecs: list[int] = field(default_factory=lambda: [0])
+    old_timestamps: bool = False
+    """some records are older than those before them"""
+    churn: list[Topic] = field(default_factory=list)
+    """topics that are deleted and made again"""
+    members: int = 0
+    """of a consumer group"""
+    acts: list[str] = field(default_factory=list)
+    """what the administrator does (`testing/sim/admin.py`)"""
+    act_seconds: float = 8.0
+    """mean time between two acts"""
+    log_changes: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    """(setting, values) that the administrator draws from"""
+
+    def __str__(self) -> str:
+        return "\n".join(f"  {each.name} = {getattr(self, each.name)}" for each in fields(self))

@@ -383,22 +383,35 @@ def alter_configs(side: Side, version: int) -> None:
 def incremental_alter_configs(side: Side, version: int) -> None:
     topic = side.topic()
 
-    def asked(label: str, kind: int, name: str, *edits: Any, **more: Any) -> None:
+    def asked(
+        label: str,
+        kind: int,
+        name: str,
+        *edits: Any,
+        then: dict[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        then = then or {}
         configs = [{"name": k, "config_operation": o, "value": v} for k, o, v in edits]
         one = {"resource_type": kind, "resource_name": name, "configs": configs}
         answer = side.ask(label, **({"resources": [one] * more.pop("times", 1)} | more))
         sets = [(key, value) for key, operation, value in edits if operation == SET]
-        _described(side, label, kind, name, _accepted(answer, sets, more))
+        deleted = {key: "" for key, operation, _ in edits if operation == DELETE}
+        _described(side, label, kind, name, deleted | _accepted(answer, sets, more) | then)
 
     for label, kind, name, settings in _alterations():
         asked(label, kind, name.format(t=topic), *((key, SET, value) for key, value in settings))
     asked("delete", TOPIC, topic, ("retention.ms", DELETE, None))
     asked("delete what is not set", TOPIC, topic, ("retention.ms", DELETE, None))
     asked("delete with a value", TOPIC, topic, ("segment.ms", DELETE, "5"))
-    asked("append", TOPIC, topic, ("cleanup.policy", APPEND, "compact"))
-    asked("append again", TOPIC, topic, ("cleanup.policy", APPEND, "compact"))
-    asked("subtract", TOPIC, topic, ("cleanup.policy", SUBTRACT, "delete"))
-    asked("subtract the last", TOPIC, topic, ("cleanup.policy", SUBTRACT, "compact"))
+    both = {"cleanup.policy": "delete,compact"}
+    asked("append", TOPIC, topic, ("cleanup.policy", APPEND, "compact"), then=both)
+    both = {"cleanup.policy": "delete,compact"}
+    asked("append again", TOPIC, topic, ("cleanup.policy", APPEND, "compact"), then=both)
+    both = {"cleanup.policy": "compact"}
+    asked("subtract", TOPIC, topic, ("cleanup.policy", SUBTRACT, "delete"), then=both)
+    none = {"cleanup.policy": ""}
+    asked("subtract the last", TOPIC, topic, ("cleanup.policy", SUBTRACT, "compact"), then=none)
     asked("append to no list", TOPIC, topic, ("retention.ms", APPEND, "5"))
     asked("append nothing", TOPIC, topic, ("cleanup.policy", APPEND, None))
     asked("no such operation", TOPIC, topic, ("retention.ms", 9, "5"))

@@ -24,6 +24,7 @@ import time
 from benchmarks.load import MEASURES, Figures, Target, warm_up
 from benchmarks.meter import resident_mb
 from benchmarks.servers import Commit, Program, program
+from tests.faults.slow_turns import is_machine_idle, too_slow
 
 Samples = dict[str, dict[str, list[float]]]
 """figure -> program -> samples."""
@@ -165,6 +166,13 @@ def main() -> None:
                 one.remove()
     print(table(samples, [one.name for one in programs]))
     print(disturbance(others))
+    slow = [
+        f"{one.name}: a turn of the reactor of {each}"
+        for one in programs
+        for each in too_slow(one.slow, is_machine_idle())
+    ]
+    if slow:
+        sys.exit("\n".join(slow))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from benchmarks.load import first_metadata
 from benchmarks.requests import Address
+from tests.faults.slow_turns import SlowTurn, slow_turns
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAP = "1G"
@@ -51,6 +52,8 @@ class Program:
         self.process: subprocess.Popen[bytes] | None = None
         self.address: Address = ("127.0.0.1", 0)
         self.pids: list[int] = []
+        self.slow: list[SlowTurn] = []
+        """turns of its reactor that its log names, of all that was stopped"""
 
     def prepare(self) -> None:
         """Lays out an empty store at a free port; not part of the start."""
@@ -89,6 +92,7 @@ class Program:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self.slow += slow_turns(self.directory / "log")
         shutil.rmtree(self.directory, ignore_errors=True)
 
 

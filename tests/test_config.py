@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from twisted_broker import known_settings
 from twisted_broker.config import (
     BROKER_SETTINGS,
-    NO_EFFECT,
     REFUSED,
     SAMPLE_VALUES,
+    TIERED_SETTINGS,
     TOPIC_SETTINGS,
     BrokerConfig,
     ConfigError,
@@ -19,6 +20,7 @@ from twisted_broker.config import (
     parse_properties,
     text_of,
     topic_config,
+    topic_value,
 )
 from twisted_broker.config_validation import check_together
 
@@ -40,7 +42,7 @@ def test_topic_settings_name_broker_settings_that_exist():
         name
         for row in TOPIC_SETTINGS.values()
         for name, _ in row.broker
-        if name not in BROKER_SETTINGS
+        if name not in BROKER_SETTINGS.keys() | known_settings.broker_settings().keys()
     ] == []
 
 
@@ -51,7 +53,9 @@ def test_topic_defaults_equal_the_broker_defaults_behind_them():
     built = topic_config(BrokerConfig({}), {})
     assert built == LogConfig()
     for row in TOPIC_SETTINGS.values():
-        if not row.internal:
+        if row.name in TIERED_SETTINGS:
+            assert topic_value(row.name, BrokerConfig({}), {}) == row.default
+        elif not row.internal:
             value = getattr(built, row.name.replace(".", "_"))
             assert (tuple(sorted(value)) if isinstance(value, frozenset) else value) == row.default
 
@@ -117,9 +121,40 @@ def test_unknown_and_inert_names_are_told_apart():
     assert config.unknown() == ["no.such.setting"]
     assert config.without_effect() == ["num.network.threads"]
     assert config.node_id == 7
-    assert not (NO_EFFECT & BROKER_SETTINGS.keys()) and not (
-        REFUSED.keys() & BROKER_SETTINGS.keys()
-    )
+    assert not (known_settings.broker_settings().keys() & BROKER_SETTINGS.keys())
+    assert not (REFUSED.keys() & BROKER_SETTINGS.keys())
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        *known_settings.broker_settings().values(),
+        *known_settings.group_settings().values(),
+        *known_settings.client_metrics_settings().values(),
+    ],
+    ids=lambda row: row.name,
+)
+def test_what_kafka_knows_beside_them_is_sound(row):
+    """Every default is a value that its row accepts, and what stands behind a group's setting is
+    the broker's.
+    """
+    assert row.parse(text_of(row.default)) == row.default
+    assert all(name in known_settings.broker_settings() for name, _ in row.broker)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("num.io.threads", "-1"), ("log.cleaner.threads", "abc"), ("ssl.client.auth", "perhaps")],
+)
+def test_a_wrong_value_of_what_has_no_effect_is_refused(name, value):
+    """Kafka would not start with it; a value that is fine is kept, a default is known."""
+    with pytest.raises(ConfigError, match=name):
+        BrokerConfig({name: value})
+    config = BrokerConfig({"num.io.threads": " 9 "})
+    assert (config["num.io.threads"], config.is_set("num.io.threads")) == (9, True)
+    assert (config["background.threads"], config.is_set("background.threads")) == (10, False)
+    with pytest.raises(KeyError):
+        config["no.such.setting"]
 
 
 def test_sample_values_are_settings():

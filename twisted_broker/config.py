@@ -7,8 +7,8 @@ Command-line options, DescribeConfigs, AlterConfigs and the documentation are de
 1. A setting is one row; nobody else knows its default or range.
 2. A topic's value comes from the topic, else from the broker's setting of the same meaning (changed
    while running before the file's), else from the row.
-3. What Kafka knows and we cannot honour safely (`REFUSED`) stops the start; what has no meaning
-   here (`NO_EFFECT`) is named once.
+3. What Kafka knows and we cannot honour safely (`REFUSED`) stops the start, and so does a wrong
+   value of what has no meaning here (`known_settings.py`), which is otherwise named once.
 
 Source: Kafka 4.3.1's `AbstractKafkaConfig` and `LogConfig` for names, types, defaults and ranges;
 sample server.properties for `SAMPLE_VALUES`. Rows are added when the code that obeys them is.
@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from twisted_broker.known_settings import broker_settings as known_broker_settings
 from twisted_broker.settings import (
     INT_MAX,
     LONG_MAX,
@@ -34,14 +35,16 @@ from twisted_broker.settings import (
 __all__ = [
     "BROKER_SETTINGS",
     "LIVE_BROKER_SETTINGS",
-    "NO_EFFECT",
     "REFUSED",
     "SAMPLE_VALUES",
+    "TIERED_SETTINGS",
     "TOPIC_SETTINGS",
     "BrokerConfig",
     "ConfigError",
     "LogConfig",
+    "check_compaction_lags",
     "check_topic_overrides",
+    "own_or_broker_value",
     "parse_properties",
     "text_of",
     "topic_config",
@@ -768,6 +771,17 @@ TOPIC_SETTINGS: dict[str, Setting] = _table(
         ),
         ("log.message.timestamp.after.max.ms", 1),
     ),
+    _topic(_flag("remote.storage.enable", False, "Keep old segments elsewhere: not served.")),
+    _topic(_flag("remote.log.copy.disable", False, "Without effect: no tiered storage.")),
+    _topic(_flag("remote.log.delete.on.disable", False, "Without effect: no tiered storage.")),
+    _topic(
+        _ms("local.retention.ms", -2, "Without effect: no tiered storage.", -2),
+        ("log.local.retention.ms", 1),
+    ),
+    _topic(
+        _long("local.retention.bytes", -2, "Without effect: no tiered storage.", -2, unit="bytes"),
+        ("log.local.retention.bytes", 1),
+    ),
     _bytes(
         "internal.segment.bytes",
         None,
@@ -778,52 +792,25 @@ TOPIC_SETTINGS: dict[str, Setting] = _table(
     ),
 )
 
+TIERED_SETTINGS = frozenset(
+    {
+        "local.retention.bytes",
+        "local.retention.ms",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+        "remote.storage.enable",
+    }
+)
+"""Stored and described; tiered storage itself is not served, and is off at every Kafka broker that
+does not say otherwise.
+"""
+
 SAMPLE_VALUES: Mapping[str, str] = {
     "offsets.topic.replication.factor": "3",
     "group.initial.rebalance.delay.ms": "0",
 }
 """What a start without `--config` says, on top of the rows' defaults: Kafka's sample file, and
 no delay before a lone broker's first group.
-"""
-
-NO_EFFECT = frozenset(
-    {
-        "background.threads",
-        "controller.quorum.append.linger.ms",
-        "controller.quorum.election.backoff.max.ms",
-        "controller.quorum.election.timeout.ms",
-        "controller.socket.timeout.ms",
-        "group.coordinator.append.linger.ms",
-        "group.coordinator.background.threads",
-        "group.coordinator.threads",
-        "kafka.metrics.polling.interval.secs",
-        "kafka.metrics.reporters",
-        "log.cleaner.backoff.ms",
-        "log.cleaner.dedupe.buffer.size",
-        "log.cleaner.enable",
-        "log.cleaner.io.buffer.size",
-        "log.cleaner.threads",
-        "metric.reporters",
-        "metrics.num.samples",
-        "metrics.recording.level",
-        "metrics.sample.window.ms",
-        "num.io.threads",
-        "num.network.threads",
-        "num.recovery.threads.per.data.dir",
-        "queued.max.requests",
-        "replica.socket.receive.buffer.bytes",
-        "security.inter.broker.protocol",
-        "share.coordinator.state.topic.min.isr",
-        "share.coordinator.state.topic.num.partitions",
-        "share.coordinator.state.topic.replication.factor",
-        "transaction.state.log.min.isr",
-        "transaction.state.log.num.partitions",
-        "transaction.state.log.replication.factor",
-        "transaction.state.log.segment.bytes",
-    }
-)
-"""Names that Kafka knows and that mean nothing here, or not yet: accepted, and named in one line
-at the start.
 """
 
 REFUSED: Mapping[str, str] = {
@@ -882,6 +869,8 @@ class BrokerConfig:
                     self._values[name] = BROKER_SETTINGS[name].parse(text)
                 elif name in REFUSED:
                     raise ConfigError(name, text, "", REFUSED[name])
+                elif name != _BROKER_ID and name in known_broker_settings():
+                    self._values[name] = known_broker_settings()[name].parse(text)
         self._check_voters()
 
     def _check_voters(self) -> None:
@@ -903,7 +892,10 @@ class BrokerConfig:
             )
 
     def __getitem__(self, name: str) -> Value:
-        return self._values[name]
+        try:
+            return self._values[name]
+        except KeyError:
+            return known_broker_settings()[name].default
 
     def integer(self, name: str) -> int:
         value = self._values[name]
@@ -944,11 +936,13 @@ class BrokerConfig:
 
     def unknown(self) -> list[str]:
         """Names given that nobody knows: a warning line each."""
-        known = BROKER_SETTINGS.keys() | NO_EFFECT | {_BROKER_ID}
-        return sorted(name for name in self.static if name not in known)
+        others = self.static.keys() - BROKER_SETTINGS.keys() - {_BROKER_ID}
+        return sorted(others - known_broker_settings().keys()) if others else []
 
     def without_effect(self) -> list[str]:
-        return sorted(name for name in self.static if name in NO_EFFECT)
+        """Names given that Kafka knows and that nothing here obeys."""
+        others = self.static.keys() - BROKER_SETTINGS.keys() - {_BROKER_ID}
+        return sorted(others & known_broker_settings().keys()) if others else []
 
 
 class LiveConfig(BrokerConfig):
@@ -993,12 +987,16 @@ def _scaled(value: Value, factor: int) -> Value:
     return value * factor
 
 
+def own_or_broker_value(row: Setting, config: BrokerConfig, overrides: Mapping[str, str]) -> Value:
+    """The typed value of a setting of a topic or group; raises ConfigError."""
+    if row.name in overrides:
+        return row.parse(overrides[row.name])
+    return _broker_value(row, config)
+
+
 def topic_value(name: str, config: BrokerConfig, overrides: Mapping[str, str]) -> Value:
     """The typed value of one topic setting; raises ConfigError, KeyError for an unknown name."""
-    row = TOPIC_SETTINGS[name]
-    if name in overrides:
-        return row.parse(overrides[name])
-    return _broker_value(row, config)
+    return own_or_broker_value(TOPIC_SETTINGS[name], config, overrides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -1048,7 +1046,11 @@ def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfi
 
     Raises ConfigError; unknown names are passed over.
     """
-    rows = [row for row in TOPIC_SETTINGS.values() if not row.internal]
+    rows = [
+        row
+        for row in TOPIC_SETTINGS.values()
+        if not row.internal and row.name not in TIERED_SETTINGS
+    ]
     values: dict[str, Any] = {
         row.name.replace(".", "_"): topic_value(row.name, config, overrides) for row in rows
     }
@@ -1073,6 +1075,15 @@ def check_topic_overrides(overrides: Mapping[str, str], config: BrokerConfig) ->
         if row is None:
             raise ConfigError(name, value, "", "there is no such topic setting")
         row.parse(value)
+    if topic_value("remote.storage.enable", config, overrides):
+        raise ConfigError(
+            "remote.storage.enable", "true", "", "tiered storage is not served by these brokers"
+        )
+    check_compaction_lags(config, overrides)
+
+
+def check_compaction_lags(config: BrokerConfig, overrides: Mapping[str, str]) -> None:
+    """Raises ConfigError where no time would be left for compaction."""
     low, high = (topic_value(name, config, overrides) for name in _COMPACTION_LAGS)
     assert isinstance(low, int) and isinstance(high, int)
     if low > high:

@@ -14,7 +14,7 @@ and values that name a class, a file or a URL to load (RELIABILITY 5.2), on purp
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 INT_MAX = 2**31 - 1
@@ -45,6 +45,8 @@ class Type(Enum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    CLASS = 8
+    PASSWORD = 9
 
 
 _LIMITS = {
@@ -52,6 +54,7 @@ _LIMITS = {
     Type.SHORT: (-(2**15), 2**15 - 1),
     Type.LONG: (-(2**63), LONG_MAX),
 }
+_TEXTS = (Type.STRING, Type.CLASS, Type.PASSWORD)
 _NUMBER_NAMES = {
     Type.INT: "a whole number",
     Type.SHORT: "a whole number",
@@ -84,6 +87,13 @@ class Setting:
     broker: tuple[tuple[str, int], ...] = ()
     internal: bool = False
 
+    def with_default(self, default: Value) -> Setting:
+        return replace(self, default=default)
+
+    def behind(self, broker: tuple[tuple[str, int], ...]) -> Setting:
+        """The same row with these broker settings behind it."""
+        return replace(self, broker=broker)
+
     def parse(self, text: str | None) -> Value:
         """The typed value of `text`; raises ConfigError."""
         if text is None or (text == "" and self.nullable):
@@ -100,7 +110,7 @@ class Setting:
             return lowered == "true"
         if self.type is Type.LIST:
             return tuple(part.strip() for part in text.split(",") if part.strip())
-        if self.type is Type.STRING:
+        if self.type in _TEXTS:
             return text
         try:
             return float(text) if self.type is Type.DOUBLE else int(text)
@@ -132,8 +142,8 @@ class Setting:
             return "true or false"
         if self.choices:
             return ("any of " if self.type is Type.LIST else "one of ") + ", ".join(self.choices)
-        if self.type in (Type.STRING, Type.LIST):
-            return "text" if self.type is Type.STRING else "a list separated by commas"
+        if self.type in _TEXTS or self.type is Type.LIST:
+            return "a list separated by commas" if self.type is Type.LIST else "text"
         bounds = []
         limits: tuple[float | None, float | None] = _LIMITS.get(self.type, (None, None))
         for word, own, limit in (("from", self.low, limits[0]), ("to", self.high, limits[1])):
@@ -158,7 +168,8 @@ def text_of(value: Value) -> str | None:
         return "true" if value else "false"
     if isinstance(value, tuple):
         return ",".join(value)
-    return str(value)
+    # A double in Java's form.
+    return str(value).replace("e+", "E") if isinstance(value, float) else str(value)
 
 
 def parse_properties(text: str) -> dict[str, str]:

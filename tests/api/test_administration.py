@@ -4,12 +4,16 @@ through its client's listener.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from twisted.logger import LogLevel, capturedLogs
 
 from tests.api.test_metadata import create, register_another
 from tests.memory_broker import MemoryBroker
+from twisted_broker import known_settings
+from twisted_broker.api import broker_loggers, dispatch
 from twisted_broker.cluster.features import BROKER_FEATURES
 from twisted_broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from twisted_broker.wire.errors import ErrorCode
@@ -17,7 +21,7 @@ from twisted_broker.wire.messages import cluster, configs, log_dirs, topics
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
 from twisted_broker.wire.messages.producer_ids import InitProducerIdRequest
 
-TOPIC, BROKER, CLIENT_METRICS = 2, 4, 16
+TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 DYNAMIC_TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT = 1, 2, 3, 4, 5
 
 
@@ -141,11 +145,20 @@ def describe(
 def alter(
     house: MemoryBroker, kind: int, name: str, setting: str, value: str | None, operation: int = 0
 ) -> int:
-    entry = configs.IncrementalAlterConfigsRequestAlterableConfig(
-        name=setting, config_operation=operation, value=value
-    )
+    return alter_code(house, kind, name, (setting, operation, value))
+
+
+def alter_code(
+    house: MemoryBroker, kind: int, name: str, *edits: tuple[str, int, str | None]
+) -> int:
+    entries = [
+        configs.IncrementalAlterConfigsRequestAlterableConfig(
+            name=setting, config_operation=operation, value=value
+        )
+        for setting, operation, value in edits
+    ]
     resource = configs.IncrementalAlterConfigsRequestAlterConfigsResource(
-        resource_type=kind, resource_name=name, configs=[entry]
+        resource_type=kind, resource_name=name, configs=entries
     )
     code: int = (
         house.ask(configs.IncrementalAlterConfigsRequest(resources=[resource]), 1)
@@ -200,7 +213,10 @@ def test_every_setting_of_a_broker_is_described(house: MemoryBroker) -> None:
         entry.name: entry
         for entry in describe(house, BROKER, "1", include_documentation=True).configs
     }
-    assert set(found) == set(BROKER_SETTINGS)
+    known = known_settings.broker_settings().values()
+    assert set(found) == {*BROKER_SETTINGS, *(row.name for row in known if not row.internal)}
+    assert found["ssl.key.password"].is_sensitive and found["ssl.key.password"].value is None
+    assert (found["num.io.threads"].value, found["num.io.threads"].config_source) == ("8", DEFAULT)
     assert (
         found["num.partitions"].value,
         found["num.partitions"].config_source,
@@ -244,7 +260,8 @@ def test_settings_are_described_in_every_version(house: MemoryBroker, version: i
         (TOPIC, "nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (TOPIC, "in/valid", ErrorCode.INVALID_TOPIC_EXCEPTION),
         (BROKER, "2", ErrorCode.INVALID_REQUEST),
-        (8, "1", ErrorCode.INVALID_REQUEST),
+        (LOGGER, "2", ErrorCode.INVALID_REQUEST),
+        (LOGGER, "", ErrorCode.INVALID_REQUEST),
         (77, "x", ErrorCode.INVALID_REQUEST),
     ],
 )
@@ -263,6 +280,144 @@ def test_the_clusters_defaults_are_what_was_set(house: MemoryBroker) -> None:
         ("message.max.bytes", "5000", DYNAMIC_DEFAULT),
         ("min.insync.replicas", "1", DYNAMIC_DEFAULT),
     ]
+
+
+def test_groups_and_client_metrics_are_described(house: MemoryBroker) -> None:
+    """KIP-848, KIP-714: all settings of such a resource, its own before what stands behind them; a
+    resource without a name is none.
+    """
+    alter(house, GROUP, "g", "consumer.session.timeout.ms", " 50000 ")
+    found = {
+        entry.name: entry for entry in describe(house, GROUP, "g", include_synonyms=True).configs
+    }
+    own, other = found["consumer.session.timeout.ms"], found["share.isolation.level"]
+    assert [(s.name, s.value, s.source) for s in own.synonyms] == [
+        ("consumer.session.timeout.ms", "50000", 8),
+        ("group.consumer.session.timeout.ms", "45000", DEFAULT),
+    ]
+    assert (own.value, own.config_source, other.value, other.config_source) == (
+        "50000",
+        8,
+        "read_uncommitted",
+        DEFAULT,
+    )
+    alter(house, CLIENT_METRICS, "m", "interval.ms", "1000")
+    entries = describe(house, CLIENT_METRICS, "m").configs
+    assert [(e.name, e.value, e.config_source) for e in entries] == [
+        ("interval.ms", "1000", 7),
+        ("match", "", DEFAULT),
+        ("metrics", "", DEFAULT),
+    ]
+    for kind in (GROUP, CLIENT_METRICS):
+        assert describe(house, kind, "").error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_texts_are_described_as_kafka_does(house: MemoryBroker) -> None:
+    """The typed value's text; as it was given it is in a broker's synonyms, among the cluster's
+    defaults, and in CreateTopics' answer.
+    """
+    given = topics.CreatableTopicConfig(name="preallocate", value="TRUE")
+    wanted = topics.CreatableTopic(
+        name="t", num_partitions=1, replication_factor=1, configs=[given]
+    )
+    (made,) = house.ask(topics.CreateTopicsRequest(topics=[wanted]), 7).topics
+    assert [e.value for e in made.configs if e.name == "preallocate"] == ["TRUE"]
+    house.pass_time(0)
+    assert describe(house, TOPIC, "t", "preallocate").configs[0].value == "true"
+    alter(house, BROKER, "", "background.threads", " 5 ")
+    assert describe(house, BROKER, "", "background.threads").configs[0].value == " 5 "
+    (entry,) = describe(house, BROKER, "1", "background.threads", include_synonyms=True).configs
+    assert (entry.value, entry.synonyms[0].value) == ("5", " 5 ")
+
+
+NAME = "twisted_broker.api.dispatch"
+SET, DELETE = 0, 1
+
+
+@pytest.fixture
+def loggers() -> Iterator[None]:
+    """Levels as they were: they are the process's."""
+    yield
+    edits = [
+        configs.IncrementalAlterConfigsRequestAlterableConfig(name=name, config_operation=1)
+        for name in broker_loggers.levels()
+        if name != "root"
+    ]
+    root = configs.IncrementalAlterConfigsRequestAlterableConfig(name="root", value="TRACE")
+    broker_loggers.change([*edits, root], True)
+
+
+@pytest.mark.usefixtures("loggers")
+def test_levels_of_loggers_act_at_once(house: MemoryBroker) -> None:
+    """KIP-412: a logger's lines below its level are dropped; deleted, it follows the root again."""
+
+    def lines() -> list[LogLevel]:
+        with capturedLogs() as told:
+            dispatch._logger.info("one")
+            dispatch._logger.warn("two")
+        return [event["log_level"] for event in told]
+
+    def level() -> str | None:
+        return describe(house, LOGGER, "1", NAME).configs[0].value
+
+    assert len(lines()) == 2 and level() == "TRACE"
+    assert alter_code(house, LOGGER, "1", (NAME, SET, "WARN")) == 0
+    assert lines() == [LogLevel.warn] and level() == "WARN"
+    assert alter_code(house, LOGGER, "1", ("root", SET, "ERROR"), (NAME, DELETE, None)) == 0
+    assert lines() == [] and level() == "ERROR"
+
+
+@pytest.mark.usefixtures("loggers")
+@pytest.mark.parametrize(
+    ("name", "edit", "code"),
+    [
+        ("1", (NAME, SET, "LOUD"), ErrorCode.INVALID_CONFIG),
+        ("1", (NAME, SET, None), ErrorCode.INVALID_REQUEST),
+        ("1", (NAME, 2, "INFO"), ErrorCode.INVALID_REQUEST),
+        ("1", ("root", DELETE, None), ErrorCode.INVALID_REQUEST),
+        ("1", ("no.such.logger", SET, "INFO"), ErrorCode.INVALID_CONFIG),
+        ("2", (NAME, SET, "INFO"), ErrorCode.INVALID_REQUEST),
+        ("", (NAME, SET, "INFO"), ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_levels_that_are_refused(
+    house: MemoryBroker, name: str, edit: tuple[str, int, str | None], code: ErrorCode
+) -> None:
+    """Nothing of a resource that is refused is changed."""
+    before = broker_loggers.levels()
+    assert alter_code(house, LOGGER, name, ("root", SET, "WARN"), edit) == code
+    assert broker_loggers.levels() == before
+
+
+def test_a_brokers_settings_are_changed_through_itself(house: MemoryBroker) -> None:
+    """Another broker's, registered or not, are INVALID_REQUEST; the rest is passed on."""
+    edit = configs.IncrementalAlterConfigsRequestAlterableConfig
+    create(house, "t", 1)
+    wanted = [
+        (BROKER, "2", "message.max.bytes", "5000"),
+        (TOPIC, "t", "retention.ms", "5"),
+        (BROKER, "x", "message.max.bytes", "5000"),
+        (LOGGER, "1", NAME, "TRACE"),
+    ]
+    resources = [
+        configs.IncrementalAlterConfigsRequestAlterConfigsResource(
+            resource_type=kind, resource_name=name, configs=[edit(name=key, value=value)]
+        )
+        for kind, name, key, value in wanted
+    ]
+    for version in (0, 1):
+        answer = house.ask(configs.IncrementalAlterConfigsRequest(resources=resources), version)
+        assert {(e.resource_type, e.resource_name): e.error_code for e in answer.responses} == {
+            (BROKER, "2"): ErrorCode.INVALID_REQUEST,
+            (BROKER, "x"): ErrorCode.INVALID_REQUEST,
+            (LOGGER, "1"): 0,
+            (TOPIC, "t"): 0,
+        }
+    house.pass_time(0)
+    assert describe(house, TOPIC, "t", "retention.ms").configs[0].value == "5"
+    older = configs.AlterConfigsRequestAlterConfigsResource(resource_type=BROKER, resource_name="2")
+    answer = house.ask(configs.AlterConfigsRequest(resources=[older]), 2)
+    assert [each.error_code for each in answer.responses] == [ErrorCode.INVALID_REQUEST]
 
 
 def test_the_older_alter_configs_goes_through(house: MemoryBroker) -> None:
@@ -293,6 +448,7 @@ def test_resources_are_listed(house: MemoryBroker) -> None:
     assert [(each.resource_type, each.resource_name) for each in listed] == [
         (TOPIC, "t"),
         (BROKER, "1"),
+        (LOGGER, "1"),
     ]
     assert (
         house.ask(configs.ListConfigResourcesRequest(resource_types=[77]), 1).error_code

@@ -15,6 +15,7 @@ from twisted_broker.wire.messages.broker_lifecycle import (
     BrokerRegistrationRequestFeature,
     BrokerRegistrationRequestListener,
 )
+from twisted_broker.wire.messages.topics import CreatableTopic
 from twisted_broker.wire.primitives import NULL_UUID
 
 VERSIONS = range(14)
@@ -132,6 +133,21 @@ def test_a_topic_is_created_when_it_is_named() -> None:
     house.pass_time(0.01)
     (topic,) = ask(house, named("fresh"), 12).topics
     assert topic.error_code == 0 and [p.leader_id for p in topic.partitions] == [1] * 4
+
+
+@pytest.mark.parametrize(
+    ("own", "wanted"),
+    [({}, (-1, -1)), ({"num_partitions": "3", "default_replication_factor": "2"}, (3, 2))],
+)
+def test_a_topic_is_created_as_the_brokers_own_file_says(
+    own: dict[str, str], wanted: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka's AutoTopicCreationManager: the controller may have other numbers in its file."""
+    house = MemoryBroker(**own).start()
+    asked: list[CreatableTopic] = []
+    monkeypatch.setattr(house.broker.parts.forwarding, "create_in_background", asked.extend)
+    ask(house, named("fresh"), 12)
+    assert [(each.num_partitions, each.replication_factor) for each in asked] == [wanted]
 
 
 def test_creation_can_be_switched_off() -> None:

@@ -233,7 +233,7 @@ def test_acks_0(version):
     records = batch() if version >= 3 else old_set(0)
     assert sent(api, ("t", 0, records), acks=0, version=version) is None
     assert api.fixture.partition().log.log_end_offset > 0
-    with pytest.raises(WireError):
+    with pytest.raises(WireError, match=r"first .+-9: [A-Z_]+$"):
         sent(api, ("t", 9, records), acks=0, version=version)
 
 

@@ -14,8 +14,13 @@ from twisted_broker.wire.messages.topics import (
 )
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, METRICS, GROUP = 2, 4, 16, 32
 INVALID_CONFIG = ErrorCode.INVALID_CONFIG
+FINE = {
+    TOPIC: "file.delete.delay.ms",
+    METRICS: "metrics",
+    GROUP: "share.delivery.count.limit",
+}
 
 
 @pytest.fixture
@@ -84,7 +89,24 @@ def test_a_topics_settings_are_set_deleted_and_edited(ready: Fixture) -> None:
         (BROKER, "1", ("log.dirs", SET, "/x"), ErrorCode.INVALID_REQUEST),
         (BROKER, "one", ("message.max.bytes", SET, "1"), ErrorCode.INVALID_REQUEST),
         (BROKER, "99", ("message.max.bytes", SET, "1"), ErrorCode.BROKER_ID_NOT_REGISTERED),
-        (BROKER, "", ("message.max.bytes", SET, "many"), ErrorCode.INVALID_CONFIG),
+        (BROKER, "", ("message.max.bytes", SET, "many"), ErrorCode.INVALID_REQUEST),
+        (BROKER, "", ("num.io.threads", SET, "-1"), ErrorCode.INVALID_REQUEST),
+        (BROKER, "1", ("log.cleaner.threads", SET, "abc"), ErrorCode.INVALID_REQUEST),
+        (BROKER, "1", ("queued.max.requests", SET, "9"), ErrorCode.INVALID_REQUEST),
+        (TOPIC, "t", ("remote.storage.enable", SET, "true"), INVALID_CONFIG),
+        (TOPIC, "t", ("local.retention.ms", SET, "-3"), INVALID_CONFIG),
+        (METRICS, "m", ("interval.ms", SET, "99"), ErrorCode.INVALID_REQUEST),
+        (METRICS, "m", ("interval.ms", SET, "x"), INVALID_CONFIG),
+        (METRICS, "m", ("match", SET, "client_id=["), INVALID_CONFIG),
+        (METRICS, "m", ("match", SET, "age=3"), INVALID_CONFIG),
+        (METRICS, "m", ("what", SET, "3"), ErrorCode.INVALID_REQUEST),
+        (METRICS, "", ("interval.ms", SET, "100"), ErrorCode.INVALID_REQUEST),
+        (GROUP, "g", ("consumer.session.timeout.ms", SET, "10"), INVALID_CONFIG),
+        (GROUP, "g", ("consumer.heartbeat.interval.ms", SET, "15001"), INVALID_CONFIG),
+        (GROUP, "g", ("streams.num.standby.replicas", SET, "3"), INVALID_CONFIG),
+        (GROUP, "g", ("share.auto.offset.reset", SET, "by_duration:P"), INVALID_CONFIG),
+        (GROUP, "g", ("what", SET, "3"), INVALID_CONFIG),
+        (GROUP, "", ("share.delivery.count.limit", SET, "3"), ErrorCode.INVALID_REQUEST),
         (BROKER, "1", ("min.insync.replicas", SET, "2"), ErrorCode.INVALID_CONFIG),
         (BROKER, "", ("min.insync.replicas", DELETE, None), ErrorCode.INVALID_CONFIG),
         (99, "x", ("y", SET, "1"), ErrorCode.INVALID_REQUEST),
@@ -101,7 +123,7 @@ def test_changes_that_are_refused(
             ready,
             kind,
             name,
-            ("file.delete.delay.ms" if kind == TOPIC else "max.connections", SET, "3"),
+            (FINE.get(kind, "max.connections"), SET, "3"),
             edit,
         )
         == code
@@ -127,6 +149,34 @@ def test_the_compaction_lags_must_fit_each_other(ready: Fixture) -> None:
     wanted = CreatableTopic(name="u", num_partitions=1, replication_factor=1, configs=settings)
     answer = ready.ask("create_topics", CreateTopicsRequest(topics=[wanted]), 7)
     assert answer.topics[0].error_code == INVALID_CONFIG
+
+
+def test_what_is_only_stored(ready: Fixture) -> None:
+    """Settings of groups, of client metrics and of tiered storage, and those of brokers that
+    nothing obeys, are kept as they were given.
+    """
+    for kind, name, key, value in (
+        (GROUP, "g", "consumer.session.timeout.ms", "50000"),
+        (GROUP, "g", "share.auto.offset.reset", "by_duration:PT1H"),
+        (METRICS, "m", "match", "client_id=a.*,client_software_name=b"),
+        (METRICS, "m", "interval.ms", " 5000 "),
+        (TOPIC, "t", "local.retention.bytes", "4"),
+        (TOPIC, "t", "preallocate", "TRUE"),
+        (BROKER, "", "num.io.threads", "9"),
+        (BROKER, "1", "background.threads", " 5 "),
+    ):
+        assert change(ready, kind, name, (key, SET, value)) == 0
+        assert ready.controller.image.config(kind, name)[key] == value
+    assert change(ready, METRICS, "m", ("metrics", APPEND, "a.b")) == 0
+    assert ready.controller.image.config(METRICS, "m")["metrics"] == "a.b"
+
+
+def test_a_brokers_compaction_lags_must_fit_each_other(ready: Fixture) -> None:
+    """As a topic's."""
+    low, high = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
+    assert change(ready, BROKER, "", (low, SET, "9"), (high, SET, "8")) == INVALID_CONFIG
+    assert change(ready, BROKER, "", (low, SET, "9")) == 0
+    assert change(ready, BROKER, "1", (high, SET, "8")) == INVALID_CONFIG
 
 
 def test_validate_only_and_the_same_value_write_nothing(ready: Fixture) -> None:

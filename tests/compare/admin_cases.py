@@ -10,6 +10,7 @@ TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 NO_ID = bytes(16)
 UNKNOWN_ID = bytes(15) + b"\x63"
+LAGS = {"log.cleaner.min.compaction.lag.ms": "9", "log.cleaner.max.compaction.lag.ms": "8"}
 BAD_NAMES = ("", ".", "..", "a b", "a/b", "é", "n" * 250)
 
 
@@ -335,7 +336,6 @@ def _alterations() -> list[tuple[str, int, str, list[tuple[str, str | None]]]]:
         ("broker, background threads 0", BROKER, "", [("background.threads", "0")]),
         ("broker, metric reporters", BROKER, "", [("metric.reporters", "")]),
         ("broker, policy class", BROKER, "", [("alter.config.policy.class.name", "x.Y")]),
-        ("broker, compaction lags", BROKER, "", [("log.cleaner.min.compaction.lag.ms", "9"), ("log.cleaner.max.compaction.lag.ms", "8")]),
         ("broker, for one only", BROKER, "", [("listeners", "PLAINTEXT://:1")]),
         ("broker, connections of an address", BROKER, "", [("max.connections.per.ip.overrides", "h:x")]),
         ("metrics", CLIENT_METRICS, "m", [("interval.ms", "5000"), ("metrics", "a.b,c")]),
@@ -367,12 +367,13 @@ def alter_configs(side: Side, version: int) -> None:
     def asked(label: str, kind: int, name: str, settings: Any, **more: Any) -> None:
         configs = [{"name": key, "value": value} for key, value in settings]
         one = {"resource_type": kind, "resource_name": name, "configs": configs}
-        side.ask(label, **({"resources": [one] * more.pop("times", 1)} | more))
-        _described(side, label, kind, name)
+        answer = side.ask(label, **({"resources": [one] * more.pop("times", 1)} | more))
+        _described(side, label, kind, name, _accepted(answer, settings, more))
 
     for label, kind, name, settings in _alterations():
         asked(label, kind, name.format(t=topic), settings)
     asked("loggers", LOGGER, "1", [("org.apache.kafka", "INFO")])
+    asked("broker, compaction lags", BROKER, "", list(LAGS.items()))
     asked("only checked", TOPIC, topic, [("retention.ms", "99")], validate_only=True)
     asked("resource twice", TOPIC, topic, [("retention.ms", "98")], times=2)
     side.ask("none", resources=[])
@@ -382,21 +383,35 @@ def alter_configs(side: Side, version: int) -> None:
 def incremental_alter_configs(side: Side, version: int) -> None:
     topic = side.topic()
 
-    def asked(label: str, kind: int, name: str, *edits: Any, **more: Any) -> None:
+    def asked(
+        label: str,
+        kind: int,
+        name: str,
+        *edits: Any,
+        then: dict[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        then = then or {}
         configs = [{"name": k, "config_operation": o, "value": v} for k, o, v in edits]
         one = {"resource_type": kind, "resource_name": name, "configs": configs}
-        side.ask(label, **({"resources": [one] * more.pop("times", 1)} | more))
-        _described(side, label, kind, name)
+        answer = side.ask(label, **({"resources": [one] * more.pop("times", 1)} | more))
+        sets = [(key, value) for key, operation, value in edits if operation == SET]
+        deleted = {key: "" for key, operation, _ in edits if operation == DELETE}
+        _described(side, label, kind, name, deleted | _accepted(answer, sets, more) | then)
 
     for label, kind, name, settings in _alterations():
         asked(label, kind, name.format(t=topic), *((key, SET, value) for key, value in settings))
     asked("delete", TOPIC, topic, ("retention.ms", DELETE, None))
     asked("delete what is not set", TOPIC, topic, ("retention.ms", DELETE, None))
     asked("delete with a value", TOPIC, topic, ("segment.ms", DELETE, "5"))
-    asked("append", TOPIC, topic, ("cleanup.policy", APPEND, "compact"))
-    asked("append again", TOPIC, topic, ("cleanup.policy", APPEND, "compact"))
-    asked("subtract", TOPIC, topic, ("cleanup.policy", SUBTRACT, "delete"))
-    asked("subtract the last", TOPIC, topic, ("cleanup.policy", SUBTRACT, "compact"))
+    both = {"cleanup.policy": "delete,compact"}
+    asked("append", TOPIC, topic, ("cleanup.policy", APPEND, "compact"), then=both)
+    both = {"cleanup.policy": "delete,compact"}
+    asked("append again", TOPIC, topic, ("cleanup.policy", APPEND, "compact"), then=both)
+    both = {"cleanup.policy": "compact"}
+    asked("subtract", TOPIC, topic, ("cleanup.policy", SUBTRACT, "delete"), then=both)
+    none = {"cleanup.policy": ""}
+    asked("subtract the last", TOPIC, topic, ("cleanup.policy", SUBTRACT, "compact"), then=none)
     asked("append to no list", TOPIC, topic, ("retention.ms", APPEND, "5"))
     asked("append nothing", TOPIC, topic, ("cleanup.policy", APPEND, None))
     asked("no such operation", TOPIC, topic, ("retention.ms", 9, "5"))
@@ -412,21 +427,46 @@ def incremental_alter_configs(side: Side, version: int) -> None:
     asked("root logger, delete", LOGGER, "1", ("root", DELETE, None))
     asked("loggers of another", LOGGER, "2", (name, SET, "INFO"))
     asked("loggers of nobody", LOGGER, "", (name, SET, "INFO"))
+    lags = [(key, SET, value) for key, value in LAGS.items()]
+    asked("broker, compaction lags", BROKER, "", *lags)
     side.ask("none", resources=[])
     _cleared(side)
 
 
-def _described(side: Side, label: str, kind: int, name: str) -> None:
-    """What the resource has now, of the settings that it was given."""
+def _described(side: Side, label: str, kind: int, name: str, given: dict[str, str]) -> None:
+    """What the resource has of its own once it has what was `given`: a broker hears of it later
+    than the client.
+    """
     if kind not in (TOPIC, CLIENT_METRICS, GROUP) or not name:
         return
-    answer = side.latest(
-        "DescribeConfigs",
-        resources=[{"resource_type": kind, "resource_name": name, "configuration_keys": None}],
-    )
-    (result,) = answer.results
-    own = {entry.name: entry.value for entry in result.configs if entry.config_source in (1, 7, 8)}
-    side.note(f"{label}: then", sorted(own.items()))
+
+    def own(answer: Any) -> dict[str, str]:
+        return {
+            entry.name: entry.value
+            for entry in answer.results[0].configs
+            if entry.config_source in (1, 7, 8) and not entry.name.endswith("throttled.replicas")
+        }
+
+    def arrived(answer: Any) -> bool:
+        now = own(answer)
+        return all(
+            now.get(key, "").lower() == value.strip().lower() for key, value in given.items()
+        )
+
+    asked = [{"resource_type": kind, "resource_name": name, "configuration_keys": None}]
+    found = own(side.settled("DescribeConfigs", arrived, resources=asked))
+    side.note(f"{label}: then", sorted(found.items()))
+
+
+def _accepted(answer: Any, settings: Any, more: dict[str, Any]) -> dict[str, str]:
+    """The values that a change was answered to have set."""
+    if "validate_only" in more or any(each.error_code for each in getattr(answer, "responses", ())):
+        return {}
+    return {
+        key: value
+        for key, value in settings
+        if value is not None and not key.endswith("throttled.replicas")
+    }
 
 
 def _cleared(side: Side) -> None:

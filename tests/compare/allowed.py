@@ -67,6 +67,54 @@ ALLOWED: tuple[Allowed, ...] = (
         "*log_append_time_ms",
     ),
     Allowed("no epoch below 0 has an end", "OffsetForLeaderEpoch", "epoch -2"),
+    *(
+        Allowed("each where it runs", "DescribeConfigs", "the broker*", f"*.'{name}'.*")
+        for name in (
+            "advertised.listeners",
+            "controller.quorum.voters",
+            "listener.security.protocol.map",
+            "listeners",
+            "log.dirs",
+        )
+    ),
+    Allowed("the older name of node.id", "DescribeConfigs", "the broker*", "*.'broker.id'.*"),
+    Allowed("our own settings", "DescribeConfigs", "the broker*", "*.configs.'replog.*"),
+    Allowed("not Kafka's any more", "DescribeConfigs", path="*'leader.imbalance.per.broker*"),
+    Allowed("internal in Kafka", "DescribeConfigs", path="*'producer.id.expiration.check*"),
+    Allowed("bounded by default", "DescribeConfigs", path="*'queued.max.request.bytes'*"),
+    Allowed("the numbers of settings follow", path="*.configs.count"),
+    *(
+        Allowed(
+            "TLS and SASL are not served: nothing of them changes while a broker runs",
+            "DescribeConfigs",
+            path=f"*.configs.'{protocol}.*'.read_only",
+        )
+        for protocol in ("ssl", "sasl")
+    ),
+    *(
+        Allowed("Kafka must be given it", "DescribeConfigs", path=f"*'{name}'.synonyms.*")
+        for name in ("controller.listener.names", "node.id", "process.roles")
+    ),
+    Allowed("not served", "DescribeConfigs", path="*'principal.builder.class'.read_only"),
+    Allowed("not served", "DescribeConfigs", path="*'cordoned.log.dirs'.read_only"),
+    Allowed(
+        "ours also names the coarser unit behind the value",
+        "DescribeConfigs",
+        "a topic*",
+        "*'.synonyms*",
+    ),
+    Allowed(
+        "replication throttles are not served yet",
+        path="*.'*.replication.throttled.replicas'.*",
+        ours="(absent)",
+    ),
+    Allowed("each has its own loggers", "*Configs", "logger*"),
+    Allowed(
+        "Kafka takes them, and then refuses every change of a topic",
+        "*AlterConfigs",
+        "broker, compaction lags",
+    ),
+    Allowed("without effect here", "*AlterConfigs", "broker, connections of an address"),
     Allowed("ids below -2 are nobody's", label="replica -3"),
     Allowed(
         "Kafka takes the topic's replication throttles; ours does not serve them yet",

@@ -25,6 +25,9 @@ from tests.compat.broker_process import BrokerProcess
 from twisted_broker.api.routes import snake_case
 
 SETTINGS = {
+    "node.id": "1",
+    "process.roles": "broker,controller",
+    "controller.listener.names": "CONTROLLER",
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.replication.factor": "1",

@@ -23,7 +23,7 @@ from twisted_broker.config import LogConfig
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import OffsetsOutOfOrder, UnexpectedAppendOffset
 from twisted_broker.log.log import Log
-from twisted_broker.log.memory import MemoryFileSystem
+from twisted_broker.log.memory import MemoryFile, MemoryFileSystem
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.reading import aborted_transactions
 from twisted_broker.log.segment_file import SliceGone
@@ -340,6 +340,43 @@ def test_read_sizes() -> None:
     assert log.read(0, 0, min_one_message=False).slice is None
     assert len(slice_bytes(log.read(0, size + 30))) == size + 30
     assert len(slice_bytes(log.read(0, 10 * size))) == 2 * size
+
+
+def test_a_read_stays_in_one_segment() -> None:
+    """RL 3.3: however much is asked for, it ends with the segment; the next read begins there."""
+    log = new_log(segment_bytes=300)
+    while len(log.segments) < 3:
+        log.append_as_leader(batch(100), 0, NOW_MS)
+    read: list[BatchView] = []
+    offset = 0
+    for segment in list(log.segments):
+        found = slice_bytes(log.read(offset, 1 << 20))
+        assert len(found) == segment.size
+        read += list(iterate_batches(found))
+        offset = read[-1].last_offset + 1
+    assert [one.base_offset for one in read] == list(range(log.log_end_offset))
+
+
+def test_a_read_loads_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RL 3.3: only headers are read to find the place; the bytes are read from the slice, and are
+    those of the file at that time.
+    """
+    log = new_log(index_interval_bytes=1 << 20)
+    for _ in range(20):
+        log.append_as_leader(batch(10_000), 0, NOW_MS)
+    loaded: list[int] = []
+    real = MemoryFile.read_at
+    monkeypatch.setattr(
+        MemoryFile,
+        "read_at",
+        lambda self, at, length: loaded.append(length) or real(self, at, length),
+    )
+    found = log.read(15, 1 << 20)
+    assert found.slice is not None and found.slice.length > 50_000
+    assert sum(loaded) < 20_000
+    loaded.clear()
+    assert BatchView(slice_bytes(found)).base_offset == 15
+    assert sum(loaded) == found.slice.length
 
 
 def test_read_finds_the_batch_that_holds_an_offset() -> None:

@@ -10,6 +10,7 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from tests.replication.fixtures import TOPIC_ID, TP, registration
 from tests.replication.pair import BACKOFF_MS, Node, copied
 from tests.replication.test_fetcher import Bent, following, out_of_range
+from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition, InitialFetchState
 from twisted_broker.replication.fetcher.followed_replicas import FollowedReplicas
 from twisted_broker.wire.errors import ErrorCode
@@ -100,6 +101,32 @@ def test_an_unclean_cut_is_a_warning() -> None:
     assert a.log.log_end_offset == 2 and any(
         line is not None and "out of the leader's range" in line for line in lines
     )
+
+
+def test_fenced_partitions_are_one_line_a_round() -> None:
+    """RL 6.5: after a restart the leader's epoch is newer for every partition, until the
+    controller's news are here: one line at info for all of them, and no error.
+    """
+    a, _ = following()
+    another = TopicPartition("t", 9)
+    fenced = {each: FetchedPartition(ErrorCode.FENCED_LEADER_EPOCH) for each in (TP, another)}
+    a.fetcher.state.partitions[another] = a.fetcher.state.partitions[TP]
+
+    def bend(answers: dict) -> dict:
+        a.fetcher.state.requested.current[another] = a.fetcher.state.requested.current[TP]
+        return fenced
+
+    a.fetcher.leader = Bent(a.leader, bend)
+    with capturedLogs() as told:
+        a.round()
+    assert a.fetcher.state.failed == {TP, another}
+    lines = [
+        (event["log_level"], formatEvent(event) or "")
+        for event in told
+        if event["log_level"] >= LogLevel.info
+    ]
+    assert [level for level, _ in lines] == [LogLevel.info]
+    assert "2 partitions, the first t-0" in lines[0][1]
 
 
 def test_what_a_fetcher_brings_is_counted_as_replication() -> None:

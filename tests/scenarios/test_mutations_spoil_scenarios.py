@@ -59,8 +59,10 @@ SPOILED = (
 )
 
 
-def test_every_mutation_spoils_a_scenario() -> None:
-    assert {name for name, _, _ in SPOILED} == set(MUTATIONS)
+def test_what_spoils_a_scenario_is_a_mutation() -> None:
+    """Nine of them; the others are of the disk, of producers and of the controller."""
+    spoiling = {name for name, _, _ in SPOILED}
+    assert spoiling <= set(MUTATIONS) and len(spoiling) == 9
 
 
 @pytest.mark.parametrize(("mutation", "scenario", "found"), SPOILED)

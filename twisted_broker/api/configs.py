@@ -1,31 +1,39 @@
 """DescribeConfigs (32), ListConfigResources (74); AlterConfigs (33) and IncrementalAlterConfigs
-(44) are passed on.
+(44), of which a broker does itself what is its own and passes the rest on to the controller.
 
 1. A resource that may not be seen, is not there, or is no resource of this broker has its own
    error; the others are described.
-2. Every answer is derived from the settings table and the image.
+2. Every answer is derived from the settings tables and the image.
+3. Levels of loggers are this process's own and never reach the controller. Settings of a broker are
+   changed through that broker.
 
-Source: Kafka's `ConfigHelper`, `KafkaApis.handleListConfigResources`; KIP-133, KIP-226, KIP-569,
-KIP-1142. Not here: loggers.
+Source: Kafka's `ConfigHelper`, `ConfigAdminManager`, `KafkaApis.handleListConfigResources`;
+KIP-133, KIP-226, KIP-412, KIP-569, KIP-1142. Not here: the decisions (`cluster/config_changes.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
 
+from twisted_broker.api import broker_loggers
 from twisted_broker.api.context import RequestContext
+from twisted_broker.cluster.config_changes import check_names, check_once
 from twisted_broker.cluster.config_entries import (
-    CLIENT_METRICS_SOURCE,
     CLUSTER_SOURCE,
     DEFAULT_SOURCE,
-    GROUP_SOURCE,
+    LOGGER_SOURCE,
     ConfigEntry,
     broker_entries,
+    client_metrics_entries,
     default_entries,
+    group_entries,
     topic_entries,
 )
 from twisted_broker.config import BrokerConfig
 from twisted_broker.image.metadata_image import (
+    BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
@@ -35,7 +43,9 @@ from twisted_broker.image.metadata_image import (
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.topic_names import name_problem
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.header import RequestHeader, encode_request_header
 from twisted_broker.wire.messages import configs as configs_messages
+from twisted_broker.wire.schema import encode
 
 
 async def describe_configs(
@@ -93,6 +103,12 @@ def _entries(
         if name not in image.topics_by_name:
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return topic_entries(_config_now(context, image), image.config(TOPIC_RESOURCE, name))
+    if kind == GROUP_RESOURCE:
+        if not context.may(Operation.DESCRIBE_CONFIGS, ResourceType.GROUP, name):
+            raise BrokerError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        if not name:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "a group has a name")
+        return group_entries(_config_now(context, image), image.config(kind, name))
     if not context.may_on_cluster(Operation.DESCRIBE_CONFIGS):
         raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if kind == BROKER_RESOURCE:
@@ -103,10 +119,16 @@ def _entries(
                 ErrorCode.INVALID_REQUEST, f"this is broker {context.node_id}, not {name}"
             )
         return broker_entries(_config_now(context, image))
+    if kind == BROKER_LOGGER_RESOURCE:
+        check_own(context, name)
+        return [
+            ConfigEntry(logger, level, False, LOGGER_SOURCE, [], 0, None)
+            for logger, level in broker_loggers.levels().items()
+        ]
     if kind == CLIENT_METRICS_RESOURCE:
-        return default_entries(image.config(kind, name), CLIENT_METRICS_SOURCE)
-    if kind == GROUP_RESOURCE:
-        return default_entries(image.config(kind, name), GROUP_SOURCE)
+        if not name:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "a subscription has a name")
+        return client_metrics_entries(_config_now(context, image), image.config(kind, name))
     raise BrokerError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} cannot be described")
 
 
@@ -126,6 +148,7 @@ def _described(
         read_only=entry.read_only,
         config_source=entry.source,
         config_type=entry.type,
+        is_sensitive=entry.sensitive,
         documentation=None,
     )
     if version == 0:
@@ -140,6 +163,106 @@ def _described(
     return result
 
 
+async def incremental_alter_configs(
+    context: RequestContext, request: configs_messages.IncrementalAlterConfigsRequest
+) -> configs_messages.IncrementalAlterConfigsResponse:
+    """Loggers here; the rest is answered when the controller's records are durable."""
+    answer = configs_messages.IncrementalAlterConfigsResponseAlterConfigsResourceResponse
+    counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
+
+    def own(
+        resource: configs_messages.IncrementalAlterConfigsRequestAlterConfigsResource,
+    ) -> bool:
+        if resource.resource_type != BROKER_LOGGER_RESOURCE:
+            return False
+        check_once(counts, (BROKER_LOGGER_RESOURCE, resource.resource_name))
+        if not context.may_on_cluster(Operation.ALTER_CONFIGS):
+            raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        check_own(context, resource.resource_name)
+        check_names(resource.configs)
+        broker_loggers.change(resource.configs, not request.validate_only)
+        return True
+
+    return configs_messages.IncrementalAlterConfigsResponse(
+        responses=await _altered(
+            context,
+            request,
+            own,
+            answer,
+            configs_messages.IncrementalAlterConfigsResponse,
+        )
+    )
+
+
+async def alter_configs(
+    context: RequestContext, request: configs_messages.AlterConfigsRequest
+) -> configs_messages.AlterConfigsResponse:
+    """As above; this call knows no loggers."""
+    return configs_messages.AlterConfigsResponse(
+        responses=await _altered(
+            context,
+            request,
+            lambda resource: False,
+            configs_messages.AlterConfigsResponseAlterConfigsResourceResponse,
+            configs_messages.AlterConfigsResponse,
+        )
+    )
+
+
+async def _altered(
+    context: RequestContext,
+    request: Any,
+    own: Callable[[Any], bool],
+    answer: Callable[..., Any],
+    response_class: Any,
+) -> list[Any]:
+    """The answers to all resources: what `own` did or refused, then what the controller says."""
+    answers, others = [], []
+    for resource in request.resources:
+        context.elements_left -= 1
+        if context.elements_left < 0:
+            await context.next_turn()
+        code, message = ErrorCode.NONE, None
+        try:
+            if resource.resource_type == BROKER_RESOURCE and resource.resource_name:
+                check_own(context, resource.resource_name)
+            if not own(resource):
+                others.append(resource)
+                continue
+        except BrokerError as refusal:
+            code, message = refusal.code, refusal.message
+        answers.append(
+            answer(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+        )
+    if answers and not others:
+        return answers
+    if answers:
+        request.resources = others
+        header = RequestHeader(
+            context.api_key, context.version, context.correlation_id, context.client_id
+        )
+        context.raw_request = encode_request_header(header) + encode(request, context.version)
+    passed_on = await context.forwarding.forward(context, response_class)
+    return [*answers, *passed_on.responses]
+
+
+def check_own(context: RequestContext, name: str) -> None:
+    """Raises INVALID_REQUEST for another broker's name, or none."""
+    try:
+        own = int(name) == context.node_id
+    except ValueError:
+        own = False
+    if not own:
+        raise BrokerError(
+            ErrorCode.INVALID_REQUEST, f"this is broker {context.node_id}, not {name!r}"
+        )
+
+
 async def list_config_resources(
     context: RequestContext, request: configs_messages.ListConfigResourcesRequest
 ) -> configs_messages.ListConfigResourcesResponse:
@@ -150,6 +273,7 @@ async def list_config_resources(
     names: dict[int, Iterable[str]] = {
         TOPIC_RESOURCE: sorted(image.topics_by_name),
         BROKER_RESOURCE: [str(node) for node in sorted(image.brokers)],
+        BROKER_LOGGER_RESOURCE: [str(node) for node in sorted(image.brokers)],
         CLIENT_METRICS_RESOURCE: sorted(
             name for kind, name in image.configs if kind == CLIENT_METRICS_RESOURCE
         ),

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from twisted_broker.api.context import RequestContext
-from twisted_broker.image.metadata_image import TOPIC_RESOURCE, MetadataImage
+from twisted_broker.image.metadata_image import GROUP_RESOURCE, TOPIC_RESOURCE, MetadataImage
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import configs, topics
@@ -105,12 +105,18 @@ async def refuse_deletions(
 
 
 def may_alter_configs(context: RequestContext, resource_type: int, name: str) -> ErrorCode:
-    """NONE when it may; ALTER_CONFIGS on the topic, for everything else on the cluster."""
+    """NONE when it may; ALTER_CONFIGS on the topic or group, for the rest on the cluster."""
     if resource_type == TOPIC_RESOURCE:
         return (
             ErrorCode.NONE
             if context.may(Operation.ALTER_CONFIGS, ResourceType.TOPIC, name)
             else _REFUSED
+        )
+    if resource_type == GROUP_RESOURCE:
+        return (
+            ErrorCode.NONE
+            if context.may(Operation.ALTER_CONFIGS, ResourceType.GROUP, name)
+            else ErrorCode.GROUP_AUTHORIZATION_FAILED
         )
     return (
         ErrorCode.NONE

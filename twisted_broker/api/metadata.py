@@ -2,7 +2,8 @@
 
 1. Permission before existence; topics that may not be described are left out when all are requested
    for.
-2. A topic that is not there is created in the background when that is allowed; the client is told
+2. A topic that is not there is created in the background when that is allowed, with the numbers of
+   partitions and replicas that this broker's file gives; the client is told
    UNKNOWN_TOPIC_OR_PARTITION and retries.
 3. Addresses are those of the listener on which the client came; a leader that is not reachable
    there is LEADER_NOT_AVAILABLE (LISTENER_NOT_FOUND from version 6 on when the broker lives).
@@ -18,6 +19,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from twisted_broker.api.cluster import any_live_broker
 from twisted_broker.api.context import RequestContext
+from twisted_broker.config import BrokerConfig
 from twisted_broker.image.entries import (
     BrokerRegistration,
     PartitionRegistration,
@@ -32,8 +34,9 @@ from twisted_broker.wire.messages import metadata as metadata_messages
 from twisted_broker.wire.messages.topics import CreatableTopic
 from twisted_broker.wire.primitives import NULL_UUID
 
-# Partitions between two looks at the turn; topics that one Metadata request may create.
-_AT_A_TIME, _MOST_CREATED = 200, 1000
+# Partitions between two looks at the turn; topics that one Metadata request may create; most
+# replicas that a request can carry.
+_AT_A_TIME, _MOST_CREATED, _MOST_REPLICAS = 200, 1000, 2**15 - 1
 
 
 class _Reach:
@@ -268,8 +271,19 @@ async def _create(
         elif name == "__consumer_offsets":
             context.offsets_topic.create()
         elif name not in INTERNAL_TOPICS and len(wanted) < _MOST_CREATED:
-            wanted.append(CreatableTopic(name=name, num_partitions=-1, replication_factor=-1))
+            wanted.append(_new_topic(context.config, name))
     context.forwarding.create_in_background(wanted)
+
+
+def _new_topic(config: BrokerConfig, name: str) -> CreatableTopic:
+    """As this broker's own file says, where it does; else as the controller's."""
+    count, replicas = (
+        config.integer(setting) if config.is_set(setting) else -1
+        for setting in ("num.partitions", "default.replication.factor")
+    )
+    return CreatableTopic(
+        name=name, num_partitions=count, replication_factor=min(replicas, _MOST_REPLICAS)
+    )
 
 
 # DescribeTopicPartitions

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from twisted_broker.api.leaders import LeaderHints
 from twisted_broker.interfaces import Buffer, TopicPartition
 from twisted_broker.security.acl import Operation, ResourceType
-from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
+from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError, error_of
 from twisted_broker.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -35,6 +35,7 @@ from twisted_broker.wire.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from twisted_broker.wire.primitives import uuid_text
 from twisted_broker.wire.records import check_first_entry
 
 if TYPE_CHECKING:
@@ -217,16 +218,17 @@ def _fill_error(answer: PartitionProduceResponse, outcome: AppendOutcome) -> Non
 
 def _close_unless_all_went_in(topics: list[TopicProduceResponse]) -> None:
     refused = [
-        (topic.name, answer)
+        (topic, answer)
         for topic in topics
         for answer in topic.partition_responses
         if answer.error_code != ErrorCode.NONE
     ]
     if refused:
-        name, answer = refused[0]
+        topic, answer = refused[0]
+        name = topic.name or uuid_text(topic.topic_id)  # version 13 names topics by id
         raise WireError(
             f"acks=0 and {len(refused)} partitions refused, first {name}-{answer.index}: "
-            f"{answer.error_code!r}"
+            f"{error_of(answer.error_code).name}"
         )
 
 

@@ -20,11 +20,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from twisted_broker.cluster.cluster_view import ClusterView
+from twisted_broker.cluster.stored_settings import check_client_metrics, check_group
 from twisted_broker.config import (
     BROKER_SETTINGS,
     REFUSED,
     TOPIC_SETTINGS,
     ConfigError,
+    check_compaction_lags,
     check_topic_overrides,
     text_of,
     topic_value,
@@ -34,6 +36,11 @@ from twisted_broker.image.metadata_image import (
     CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
+)
+from twisted_broker.known_settings import (
+    broker_settings,
+    client_metrics_settings,
+    group_settings,
 )
 from twisted_broker.settings import Setting, Type
 from twisted_broker.topic_names import name_problem
@@ -67,7 +74,7 @@ def incremental_alter_configs(
     def wanted(
         resource: configs_messages.IncrementalAlterConfigsRequestAlterConfigsResource,
     ) -> Values:
-        _check_names(resource.configs)
+        check_names(resource.configs)
         own = view.image.config(resource.resource_type, resource.resource_name)
         return edited(own, resource.configs, view, resource.resource_type)
 
@@ -102,7 +109,7 @@ def alter_configs(
 
 
 def _replaced(resource: configs_messages.AlterConfigsRequestAlterConfigsResource) -> Values:
-    _check_names(resource.configs)
+    check_names(resource.configs)
     values: Values = {}
     for entry in resource.configs:
         if entry.value is None:
@@ -111,7 +118,8 @@ def _replaced(resource: configs_messages.AlterConfigsRequestAlterConfigsResource
     return values
 
 
-def _check_names(configs: Sequence[_Named]) -> None:
+def check_names(configs: Sequence[_Named]) -> None:
+    """Raises INVALID_REQUEST where one comes twice."""
     if len({entry.name for entry in configs}) < len(configs):
         raise BrokerError(ErrorCode.INVALID_REQUEST, "a setting is named twice")
 
@@ -175,23 +183,28 @@ def edited(
     return values
 
 
+def _row(resource_type: int, name: str) -> Setting | None:
+    if resource_type == TOPIC_RESOURCE:
+        return TOPIC_SETTINGS.get(name)
+    if resource_type == BROKER_RESOURCE:
+        return BROKER_SETTINGS.get(name) or broker_settings().get(name)
+    return (group_settings() | client_metrics_settings()).get(name)
+
+
 def _edited_list(values: Values, edit: Edit, view: ClusterView, resource_type: int) -> str:
-    row: Setting | None = (
-        TOPIC_SETTINGS if resource_type == TOPIC_RESOURCE else BROKER_SETTINGS
-    ).get(edit.name)
+    row = _row(resource_type, edit.name)
     if row is None or row.type is not Type.LIST:
         raise BrokerError(
             ErrorCode.INVALID_CONFIG, f"setting {edit.name} is not a list: set it as a whole"
         )
     if edit.name in values:
         present = values[edit.name]
+    elif resource_type == TOPIC_RESOURCE:
+        present = text_of(topic_value(edit.name, view.config, {})) or ""
+    elif resource_type == BROKER_RESOURCE:
+        present = text_of(view.config[edit.name]) or ""
     else:
-        default = (
-            topic_value(edit.name, view.config, {})
-            if resource_type == TOPIC_RESOURCE
-            else view.config[edit.name]
-        )
-        present = text_of(default) or ""
+        present = text_of(row.default) or ""
     entries = [part.strip() for part in present.split(",") if part.strip()]
     named = [part.strip() for part in (edit.value or "").split(",") if part.strip()]
     if edit.config_operation == APPEND:
@@ -238,12 +251,16 @@ def check_values(
         elif resource_type == BROKER_RESOURCE:
             _check_node(view, name)
             _check_broker_values({k: v for k, v in wanted.items() if current.get(k) != v})
+            if name:
+                together = view.config.with_dynamic(view.config.cluster, wanted)
+            else:
+                together = view.config.with_dynamic(wanted, view.config.broker)
+            check_compaction_lags(together, {})
             _check_minimum_isr(view, name, current, wanted)
-        elif resource_type in (CLIENT_METRICS_RESOURCE, GROUP_RESOURCE):
-            raise BrokerError(
-                ErrorCode.INVALID_REQUEST,
-                f"resources of type {resource_type} cannot be configured yet",
-            )
+        elif resource_type == CLIENT_METRICS_RESOURCE:
+            check_client_metrics(name, wanted)
+        elif resource_type == GROUP_RESOURCE:
+            check_group(name, wanted, view.config)
         else:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"unknown resource type {resource_type}")
     except ConfigError as error:
@@ -263,10 +280,10 @@ def _check_node(view: ClusterView, name: str) -> None:
 def _check_broker_values(changed: Mapping[str, str]) -> None:
     """Dynamic settings of brokers: only those that act without a restart.
 
-    Raises BrokerError or ConfigError.
+    Raises BrokerError.
     """
     for setting in sorted(changed):
-        row = BROKER_SETTINGS.get(setting)
+        row = BROKER_SETTINGS.get(setting) or broker_settings().get(setting)
         if setting in REFUSED or (row is not None and not row.live):
             raise BrokerError(
                 ErrorCode.INVALID_REQUEST,
@@ -274,7 +291,10 @@ def _check_broker_values(changed: Mapping[str, str]) -> None:
                 "configuration file and restart",
             )
         if row is not None:
-            row.parse(changed[setting])
+            try:
+                row.parse(changed[setting])
+            except ConfigError as error:
+                raise BrokerError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
 
 def _check_minimum_isr(

@@ -1,12 +1,14 @@
 """A setting as administrators see it: its value in force, where it comes from, and which values
 would replace it.
 
-Owns the entries of DescribeConfigs and of CreateTopics' answer, derived from the settings table for
-topics and brokers.
+Owns the entries of DescribeConfigs and of CreateTopics' answer, derived from the settings tables:
+those obeyed here (`config.py`) and those that Kafka knows beside them (`known_settings.py`).
 
 1. The first synonym is the value in force; the others follow in the order in which they would take
    its place.
 2. A setting is read-only when a change needs a restart.
+3. A value is described in its typed form; as it was given, it is in synonyms, among the defaults
+   of the cluster, and in CreateTopics' answer. A secret, and what no table knows, is never shown.
 
 Source: Kafka's `ConfigHelper`, `ConfigurationControlManager.describe`, KIP-226, KIP-569. Not here:
 secrets (none is served yet).
@@ -17,14 +19,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from twisted_broker import known_settings
 from twisted_broker.config import (
     BROKER_SETTINGS,
     TOPIC_SETTINGS,
     BrokerConfig,
+    own_or_broker_value,
     text_of,
-    topic_value,
 )
-from twisted_broker.settings import Setting
+from twisted_broker.settings import Setting, Type
 
 (
     TOPIC_SOURCE,
@@ -36,6 +39,20 @@ from twisted_broker.settings import Setting
     CLIENT_METRICS_SOURCE,
     GROUP_SOURCE,
 ) = range(1, 9)
+
+
+_SOURCES = (TOPIC_SOURCE, BROKER_SOURCE, CLUSTER_SOURCE, STATIC_SOURCE, DEFAULT_SOURCE)
+_UNKNOWN_TYPE = 0
+_BEHIND = {
+    name: names
+    for names in (
+        ("log.roll.ms", "log.roll.hours"),
+        ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+        ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+    )
+    for name in names
+} | {"log.flush.interval.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms")}
+"""Settings of one meaning, finest unit first."""
 
 
 class Synonym(NamedTuple):
@@ -55,7 +72,8 @@ class ConfigEntry(NamedTuple):
     source: int
     synonyms: list[Synonym]
     type: int
-    documentation: str
+    documentation: str | None
+    sensitive: bool = False
 
 
 def _broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
@@ -69,59 +87,111 @@ def _broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
         )
         if name in layer
     ]
-    row = BROKER_SETTINGS[name]
-    if row.default is not None or not found:
+    row = BROKER_SETTINGS.get(name) or known_settings.broker_settings()[name]
+    if row.type is Type.PASSWORD:
+        found = [Synonym(name, None, synonym.source) for synonym in found]
+    elif row.default is not None:
         found.append(Synonym(name, text_of(row.default), DEFAULT_SOURCE))
     return found
 
 
 def broker_entries(config: BrokerConfig) -> Iterator[ConfigEntry]:
-    """Every setting of a broker."""
-    for row in BROKER_SETTINGS.values():
-        synonyms = _broker_synonyms(config, row.name)
+    """Every setting of a broker; one that nothing here obeys, too, but for internal ones."""
+    for row in (*BROKER_SETTINGS.values(), *known_settings.broker_settings().values()):
+        if row.internal and not config.is_set(row.name):
+            continue
+        synonyms = [
+            synonym
+            for name in _BEHIND.get(row.name, (row.name,))
+            for synonym in _broker_synonyms(config, name)
+        ]
+        synonyms.sort(key=lambda synonym: _SOURCES.index(synonym.source))
+        while synonyms and synonyms[0].name != row.name:
+            del synonyms[0]
+        secret = row.type is Type.PASSWORD
         yield ConfigEntry(
             row.name,
-            text_of(config[row.name]),
+            None if secret else text_of(config[row.name]),
             not row.live,
-            synonyms[0].source,
+            synonyms[0].source if synonyms else DEFAULT_SOURCE,
             synonyms,
             row.type.value,
             row.doc,
+            secret,
         )
 
 
-def topic_entries(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
-    """Every setting of a topic with these values of its own."""
+def topic_entries(
+    config: BrokerConfig, overrides: Mapping[str, str], as_given: bool = False
+) -> Iterator[ConfigEntry]:
+    """Every setting of a topic with these values of its own. `as_given`: in the text they have."""
     for row in TOPIC_SETTINGS.values():
         if not row.internal or row.name in overrides:
-            yield _topic_entry(row, config, overrides)
+            entry = _own_entry(row, config, overrides, TOPIC_SOURCE)
+            if as_given and row.name in overrides:
+                entry = entry._replace(value=overrides[row.name])
+            yield entry
 
 
-def _topic_entry(row: Setting, config: BrokerConfig, overrides: Mapping[str, str]) -> ConfigEntry:
-    synonyms = (
-        [Synonym(row.name, overrides[row.name], TOPIC_SOURCE)] if row.name in overrides else []
+def group_entries(config: BrokerConfig, values: Mapping[str, str]) -> Iterator[ConfigEntry]:
+    """Every setting of a group with these values of its own."""
+    for row in known_settings.group_settings().values():
+        entry = _own_entry(row, config, values, GROUP_SOURCE)
+        if not row.broker:
+            entry.synonyms.append(Synonym(row.name, text_of(row.default), DEFAULT_SOURCE))
+        yield entry
+
+
+def client_metrics_entries(
+    config: BrokerConfig, values: Mapping[str, str]
+) -> Iterator[ConfigEntry]:
+    """Every setting of a subscription of client metrics."""
+    for row in known_settings.client_metrics_settings().values():
+        yield _own_entry(row, config, values, CLIENT_METRICS_SOURCE)
+
+
+def _own_entry(
+    row: Setting, config: BrokerConfig, overrides: Mapping[str, str], source: int
+) -> ConfigEntry:
+    value = text_of(own_or_broker_value(row, config, overrides))
+    synonyms = [Synonym(row.name, value, source)] if row.name in overrides else []
+    behind = [
+        synonym
+        for name, _ in row.broker
+        for synonym in _broker_synonyms(config, name)
+        if synonym.value is not None
+    ]
+    behind.sort(key=lambda synonym: _SOURCES.index(synonym.source))
+    synonyms += behind
+    return ConfigEntry(
+        row.name,
+        value,
+        False,
+        synonyms[0].source if synonyms else DEFAULT_SOURCE,
+        synonyms,
+        row.type.value,
+        row.doc,
     )
-    for name, _ in row.broker:
-        synonyms += [
-            synonym for synonym in _broker_synonyms(config, name) if synonym.value is not None
-        ]
-    synonyms.sort(key=lambda synonym: synonym.source == DEFAULT_SOURCE)
-    value = text_of(topic_value(row.name, config, overrides))
-    source = synonyms[0].source if synonyms else DEFAULT_SOURCE
-    return ConfigEntry(row.name, value, False, source, synonyms, row.type.value, row.doc)
 
 
 def default_entries(values: Mapping[str, str], source: int) -> list[ConfigEntry]:
-    """Entries of a resource that has only what was set (cluster-wide broker defaults, client
-    metrics, groups).
-    """
+    """Entries of the cluster-wide defaults of brokers: what was set, and no more."""
     found = []
     for name in sorted(values):
-        row = BROKER_SETTINGS.get(name)
-        kind, doc = (row.type.value, row.doc) if row is not None else (2, "")
+        row = BROKER_SETTINGS.get(name) or known_settings.broker_settings().get(name)
+        secret = row is None or row.type is Type.PASSWORD
+        value = None if secret else values[name]
+        kind, doc = (_UNKNOWN_TYPE, "") if row is None else (row.type.value, row.doc)
         found.append(
             ConfigEntry(
-                name, values[name], False, source, [Synonym(name, values[name], source)], kind, doc
+                name,
+                value,
+                row is None or not row.live,
+                source,
+                [Synonym(name, value, source)],
+                kind,
+                doc,
+                secret,
             )
         )
     return found

@@ -246,7 +246,7 @@ def _created(
             config_source=e.source,
             is_sensitive=False,
         )
-        for e in topic_entries(view.config, configs)
+        for e in topic_entries(view.config, configs, as_given=True)
     ]
     factor = len(partitions[0].replicas)
     return topics_messages.CreatableTopicResult(

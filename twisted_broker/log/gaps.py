@@ -1,4 +1,5 @@
-"""Offsets that are missing between two segments: a file that is gone, or a topic that is compacted.
+"""Offsets that are missing between two segments (a file is gone, or the topic is compacted), or are
+in both.
 
 Owns `Gap`, `end_of`, and `resolve_gap`, which decides what becomes of a log that has one.
 
@@ -10,7 +11,11 @@ Owns `Gap`, `end_of`, and `resolve_gap`, which decides what becomes of a log tha
    the gap is kept as `.log.aside`.
 4. Every other gap means that a file is lost which was whole: the partition is refused, nothing is
    served, changed or deleted.
-5. An empty segment leaves no gap, and neither does one whose end cannot be read: damage is an
+5. After an unclean stop a segment may begin, above the recovery point, below the end of the one
+   before: a truncation removed it, the log grew past it, and the loss of power took the removal
+   back. It is not loaded; a replicated partition keeps it and what follows as `.log.aside`, another
+   one is refused.
+6. An empty segment leaves no gap, and neither does one whose end cannot be read: damage is an
    error to its reader.
 
 Source: our own; Kafka's `LogLoader` serves what is left. Not here: gaps within a segment.
@@ -35,14 +40,19 @@ _POSITION = struct.Struct(">4xi")
 
 
 class Gap(NamedTuple):
-    """Offsets from `offset` up to `following`, a segment's base, are in no file.
+    """The segments end at `offset`, the next one begins at `following`: the offsets in between are
+    in no file; where `offset` is above, they are in both.
 
-    `torn`: an unclean stop may have taken them.
+    `torn`: an unclean stop may have done it.
     """
 
     offset: int
     following: int
     torn: bool
+
+    @property
+    def is_overlap(self) -> bool:
+        return self.offset > self.following
 
 
 def end_of(segment: LogSegment) -> int:
@@ -51,7 +61,8 @@ def end_of(segment: LogSegment) -> int:
     """
     files, path, size = segment.log.pool.files, segment.log.path, segment.size
     if not size:
-        return -1
+        # Its records were lost, and the name of the next segment was not.
+        return segment.base_offset
     file = files.open(path, read_only=True)
     try:
         for start in {_last_indexed(segment): None, 0: None}:
@@ -95,9 +106,11 @@ def resolve_gap(log: Log, replicated: bool, wall_ms: int) -> str | None:
     BrokerError KAFKA_STORAGE_ERROR: the log is refused, the message names the file and the remedy.
     """
     gap = log.gap
-    if gap is None or log.config.compact:
+    if gap is None or (log.config.compact and not gap.is_overlap):
         log.gap = None
         return None
+    if gap.is_overlap:
+        return _end_before_overlap(log, gap, replicated, wall_ms)
     missing, following = file_name(gap.offset, LOG), file_name(gap.following, LOG)
     where = (
         f"offsets {gap.offset} to {gap.following - 1} are missing before "
@@ -115,4 +128,23 @@ def resolve_gap(log: Log, replicated: bool, wall_ms: int) -> str | None:
     return (
         f"{where}, lost in an unclean stop: the log ends at {gap.offset}, its leader has "
         f"the rest; {kept} files are kept as *{LOG}{ASIDE}"
+    )
+
+
+def _end_before_overlap(log: Log, gap: Gap, replicated: bool, wall_ms: int) -> str:
+    where = (
+        f"{posixpath.join(log.directory, file_name(gap.following, LOG))} begins below offset "
+        f"{gap.offset}, where the segment before it ends"
+    )
+    if not replicated:
+        raise BrokerError(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"{where}, and no other replica can tell which of the two counts: move the one that "
+            "does not away, and restart",
+        )
+    kept = log.set_aside_not_loaded(gap.following, wall_ms, ASIDE)
+    log.gap = None
+    return (
+        f"{where}: a truncation was lost in an unclean stop; the log ends at {gap.offset}, its "
+        f"leader has the rest; {kept} files are kept as *{LOG}{ASIDE}"
     )

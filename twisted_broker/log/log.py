@@ -644,6 +644,16 @@ class Log:
         self.truncate_to(gap.offset, wall_ms)
         return kept
 
+    def set_aside_not_loaded(self, base_offset: int, wall_ms: int, suffix: str) -> int:
+        """Keeps the record files of segments from `base_offset` on, which loading left out, under
+        another name, with `suffix`; their number.
+        """
+        self.check_online()
+        try:
+            return self.segments.set_aside_not_loaded(base_offset, wall_ms, suffix)
+        except OSError as error:
+            raise self.fail(error) from error
+
     # -- the log start
 
     def increment_log_start_offset(self, offset: int) -> bool:

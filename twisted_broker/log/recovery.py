@@ -7,7 +7,8 @@ Owns `new_log`, `load_log`.
    are deleted. Below the recovery point the files are trusted.
 2. Indexes, leader epochs, producer state and aborted transactions of what was checked are made
    anew; a missing or impossible index is too.
-3. Offsets that are missing between segments are noted, and nothing is deleted for them: `gaps.py`.
+3. Offsets that are missing between segments, or are in two of them, are noted, and nothing is
+   deleted for them: `gaps.py`.
 4. Loading twice gives the same log and the same files. No damage makes it raise; only the disk
    itself does (OSError).
 
@@ -144,13 +145,19 @@ def _load_segments(
     recovered: set[int] = set()
     scanned = False
     for row, base in enumerate(bases):
+        torn = not clean and base > recovery_point
+        if row and log.gap is None and (torn or base > log_start_offset):
+            end = end_of(log.segments.active)
+            if 0 <= end < base and base > log_start_offset:
+                log.gap = Gap(end, base, torn)
+            elif torn and end > base:
+                # A truncation removed this segment, and the log grew past it again; the loss of
+                # power took the removal back. Read in order, old records would follow new ones.
+                log.gap = Gap(end, base, torn)
+                break
         segment = log.segments.make(base, wall_ms)
         segment.open()
         unchecked = not clean and (row + 1 == len(bases) or bases[row + 1] > recovery_point)
-        if row and log.gap is None and base > log_start_offset:
-            end = end_of(log.segments.active)
-            if 0 <= end < base:
-                log.gap = Gap(end, base, not clean and base > recovery_point)
         log.segments.add(segment)
         truncated = 0
         if unchecked or not segment.has_indexes():
@@ -159,7 +166,8 @@ def _load_segments(
                 # From the first unchecked segment on the batches say which epochs there are, the
                 # checkpoint may be ahead of them.
                 log.leader_epochs.truncate_from_end(base)
-            truncated = recover_segment(log, segment)
+            newest_epoch = log.leader_epochs.latest_epoch if unchecked else -1
+            truncated = recover_segment(log, segment, newest_epoch)
             recovered.add(base)
         elif row + 1 == len(bases) and not _opens(log, segment):
             recovered.add(base)
@@ -190,14 +198,14 @@ def _delete_from(log: Log, bases: list[int], wall_ms: int) -> None:
             log.pool.files.remove(path)
 
 
-def recover_segment(log: Log, segment: LogSegment) -> int:
+def recover_segment(log: Log, segment: LogSegment, newest_epoch: int = -1) -> int:
     """Checks every batch, rebuilds indexes and epochs, truncates at the first bad byte;
-    returns the bytes dropped. Raises OSError.
+    returns the bytes dropped. `newest_epoch`: of the segments before. Raises OSError.
     """
     file = segment.log.open()
     end = file.size()
     segment.reset_indexes()
-    expected, newest_epoch = segment.base_offset, -1
+    expected = segment.base_offset
     for place, batch in valid_batches(file, end):
         if place.base_offset < expected or place.last_offset - segment.base_offset > _INT_MAX:
             break

@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterator
 
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import IRandom
+from twisted_broker.log.crash_cleanup import base_offset_of
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
-from twisted_broker.log.segment import LogSegment, OpenFiles
+from twisted_broker.log.segment import LOG, LogSegment, OpenFiles
 
 _INT_MAX = 2**31 - 1
 
@@ -216,6 +217,24 @@ class LogSegments:
                 count += 1
         self.remove_above(offset)
         return count
+
+    def set_aside_not_loaded(self, base_offset: int, wall_ms: int, suffix: str) -> int:
+        """Keeps the record files of segments from `base_offset` on that are not of this list under
+        another name, for good; their number. Raises OSError.
+        """
+        files = self.pool.files
+        bases = [
+            base_offset_of(name) for name in files.listdir(self.directory) if name.endswith(LOG)
+        ]
+        # From the top down: a crash in between leaves no hole.
+        found = sorted((base for base in bases if base >= base_offset), reverse=True)
+        for base in found:
+            segment = self.make(base, wall_ms)
+            files.rename(segment.log.path, segment.log.path + suffix)
+            for path in segment.mark_deleted():
+                files.remove(path)
+        files.sync_directory(self.directory)
+        return len(found)
 
     def remove_all(self) -> None:
         """Deletes every segment; `create` must follow. Raises OSError."""

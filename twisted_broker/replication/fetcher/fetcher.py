@@ -68,6 +68,9 @@ _EXPECTED = frozenset(  # what a change of leadership looks like from here, for 
 )
 
 
+_FENCED = "the leader has a newer leader epoch; fetching starts again with the next metadata"
+
+
 class FetchTarget(Protocol):
     """Where fetched records go: the logs of followed replicas (`followed_replicas`); a move to
     another directory and a consumer's queues are others (RL 7.1).
@@ -156,6 +159,7 @@ class Fetcher:
         self._running: Deferred[None] | None = None
         self._pause: Deferred[None] | None = None
         self._unreachable = False
+        self._fenced: list[TopicPartition] = []  # in this round
         # Where one went on that was refused within the leader's range.
         self._last_resets: dict[TopicPartition, int] = {}
 
@@ -255,6 +259,7 @@ class Fetcher:
     async def do_work(self) -> bool:
         """RL 6.2: one round. False when there was nothing to request."""
         truncated = await self._maybe_truncate()
+        self._log_fenced()
         if self._stopped:
             return truncated
         now_ms = self._runtime.now_ms()
@@ -266,6 +271,7 @@ class Fetcher:
         if answers is None or self._stopped:
             return True
         await self._process_answers(requested.current, answers)
+        self._log_fenced()
         await self._target.wait_for_syncs()
         return True
 
@@ -513,8 +519,23 @@ class Fetcher:
             partition=topic_partition,
             reason=reason,
         )
+        self._fail(topic_partition, reason)
+
+    def _fail(self, topic_partition: TopicPartition, reason: BaseException | str) -> None:
         self.state.fail(topic_partition)
         self._target.partition_failed(topic_partition, reason)
+
+    def _log_fenced(self) -> None:
+        """One line a round: after a restart it is every partition of the leader."""
+        if self._fenced:
+            _logger.info(
+                "{fetcher} stops fetching {count} partitions, the first {partition}: {reason}",
+                fetcher=self.name,
+                count=len(self._fenced),
+                partition=self._fenced[0],
+                reason=_FENCED,
+            )
+            self._fenced.clear()
 
     def _refused(
         self,
@@ -527,10 +548,8 @@ class Fetcher:
         changes nothing.
         """
         if outcome is FetchOutcome.FENCED:
-            self.partition_failed(
-                topic_partition,
-                "the leader has a newer leader epoch; fetching starts again with the next metadata",
-            )
+            self._fenced.append(topic_partition)
+            self._fail(topic_partition, _FENCED)
         elif outcome is FetchOutcome.RETRY:
             if error not in _EXPECTED:
                 _logger.error(

@@ -232,7 +232,7 @@ class Run:
                 name
                 for name, partition in partitions(node).items()
                 if (partition.offline or partition.history.failure is not None)
-                and self._is_led_elsewhere(node, partition)
+                and self._is_held_elsewhere(node, partition)
             ]
             if refused and node.broker is not None:
                 self._operated = self.cluster.sim.now
@@ -244,9 +244,16 @@ class Run:
                         node.disk.lose(path)
                 return  # the schedule starts it again
 
-    def _is_led_elsewhere(self, node: SimNode, partition: Partition) -> bool:
-        registration = self.checker.truth.registration(self.checker.truth.key_of(partition))
-        return registration is not None and registration.leader not in (-1, node.node_id)
+    def _is_held_elsewhere(self, node: SimNode, partition: Partition) -> bool:
+        """Whether another machine has a log of it that is not refused: of a leader that is, the
+        operator gives up what only it had.
+        """
+        held = [
+            partitions(other).get(partition.topic_partition)
+            for other in self.cluster.nodes.values()
+            if other is not node
+        ]
+        return any(each is not None and not each.offline for each in held)
 
     async def _elect_uncleanly(self, topics: list[str]) -> None:
         """Allows it, and lets it happen: when a broker comes back."""

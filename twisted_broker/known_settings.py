@@ -1,0 +1,371 @@
+"""Settings that Apache Kafka knows and that nothing here obeys, or not yet.
+
+Owns their names, types, defaults and ranges: a wrong value of one stops the start and is refused by
+AlterConfigs, as Kafka does, and DescribeConfigs shows them. Those of brokers; those of groups and
+of client metrics, which are stored for what will obey them.
+
+1. A name is here or in the table of `config.py`, never in both.
+2. The tables are parsed when one of their names is first met, not at every start.
+
+A row: name, type, default (- none, "" empty), then as it applies the range (`low..high`) or the
+choices (`a|b`), `+` where Kafka changes it while the broker runs, `#` where it is internal.
+
+Source: Kafka 4.3.1's `AbstractKafkaConfig`, `GroupConfig`, `ClientMetricsConfigs`,
+`DynamicBrokerConfig`. Not here: what a value does.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from twisted_broker.settings import Setting, Type, Value
+
+_BROKER = """
+add.partitions.to.txn.retry.backoff.max.ms int 100 0..
+add.partitions.to.txn.retry.backoff.ms int 20 1..
+alter.config.policy.class.name class -
+alter.log.dirs.replication.quota.window.num int 11 1..
+alter.log.dirs.replication.quota.window.size.seconds int 1 1..
+authorizer.class.name string ""
+background.threads int 10 1.. +
+broker.id int -1
+client.quota.callback.class class -
+config.providers list "" +
+connection.failed.authentication.delay.ms int 100 0..
+connections.max.reauth.ms long 0
+controller.performance.always.log.threshold.ms long 2000 0.. #
+controller.performance.sample.period.ms long 60000 100.. #
+controller.quorum.append.linger.ms int 25 0..
+controller.quorum.auto.join.enable boolean false
+controller.quorum.election.backoff.max.ms int 1000 0..
+controller.quorum.election.timeout.ms int 1000 0..
+controller.quorum.fetch.max.bytes int 1048576 1..
+controller.quorum.fetch.snapshot.max.bytes int 1048576 1..
+controller.quota.window.num int 11 1..
+controller.quota.window.size.seconds int 1 1..
+controller.socket.timeout.ms int 30000
+cordoned.log.dirs list ""
+create.topic.policy.class.name class -
+delegation.token.expiry.check.interval.ms long 3600000 1..
+delegation.token.expiry.time.ms long 86400000 1..
+delegation.token.max.lifetime.ms long 604800000 1..
+delegation.token.secret.key password -
+early.start.listeners list -
+follower.fetch.last.tiered.offset.enable boolean false +
+group.consumer.assignment.interval.ms int 1000 0.. +
+group.consumer.assignors list uniform,range
+group.consumer.heartbeat.interval.ms int 5000 1..
+group.consumer.max.assignment.interval.ms int 15000 0..
+group.consumer.max.heartbeat.interval.ms int 15000 1..
+group.consumer.max.session.timeout.ms int 60000 1..
+group.consumer.max.size int 2147483647 1..
+group.consumer.migration.policy string bidirectional
+group.consumer.min.assignment.interval.ms int 0 0..
+group.consumer.min.heartbeat.interval.ms int 5000 1..
+group.consumer.min.session.timeout.ms int 45000 1..
+group.consumer.regex.refresh.interval.ms int 600000 10000.. #
+group.consumer.session.timeout.ms int 45000 1..
+group.coordinator.append.linger.ms int -1 -1..
+group.coordinator.background.threads int 2 1..
+group.coordinator.cached.buffer.max.bytes int 1048588 524288.. +
+group.coordinator.rebalance.protocols list classic,consumer,streams consumer|classic|share|streams
+group.coordinator.threads int 4 1..
+group.share.assignment.interval.ms int 1000 0.. +
+group.share.assignors list simple
+group.share.delivery.count.limit int 5 2..10
+group.share.heartbeat.interval.ms int 5000 1..
+group.share.initialize.retry.interval.ms int 30000 1.. #
+group.share.max.assignment.interval.ms int 15000 0..
+group.share.max.delivery.count.limit int 10 5..25
+group.share.max.heartbeat.interval.ms int 15000 1..
+group.share.max.partition.max.record.locks int 4000 2000..10000
+group.share.max.record.lock.duration.ms int 60000 30000..3600000
+group.share.max.session.timeout.ms int 60000 1..
+group.share.max.share.sessions int 2000 1..
+group.share.max.size int 200 1..1000
+group.share.min.assignment.interval.ms int 0 0..
+group.share.min.delivery.count.limit int 2 2..5
+group.share.min.heartbeat.interval.ms int 5000 1..
+group.share.min.partition.max.record.locks int 100 100..2000
+group.share.min.record.lock.duration.ms int 15000 1000..30000
+group.share.min.session.timeout.ms int 45000 1..
+group.share.partition.max.record.locks int 2000 100..10000
+group.share.persister.class.name string org.apache.kafka.server.share.persister.DefaultStatePersister #
+group.share.record.lock.duration.ms int 30000 1000..3600000
+group.share.session.timeout.ms int 45000 1..
+group.streams.assignment.interval.ms int 1000 0.. +
+group.streams.heartbeat.interval.ms int 5000 1..
+group.streams.initial.rebalance.delay.ms int 3000 0..
+group.streams.max.assignment.interval.ms int 15000 0..
+group.streams.max.heartbeat.interval.ms int 15000 1..
+group.streams.max.session.timeout.ms int 60000 1..
+group.streams.max.size int 2147483647 1..
+group.streams.max.standby.replicas int 2 0..
+group.streams.min.assignment.interval.ms int 0 0..
+group.streams.min.heartbeat.interval.ms int 5000 1..
+group.streams.min.session.timeout.ms int 45000 1..
+group.streams.num.standby.replicas int 0 0..
+group.streams.session.timeout.ms int 45000 1..
+internal.metadata.delete.delay.millis long 60000 #
+internal.metadata.log.segment.bytes int - #
+internal.metadata.max.batch.size.in.bytes int 8388608 #
+kafka.metrics.polling.interval.secs int 10 1..
+kafka.metrics.reporters list ""
+log.cleaner.backoff.ms long 15000 0.. +
+log.cleaner.dedupe.buffer.size long 134217728 +
+log.cleaner.enable boolean true
+log.cleaner.io.buffer.load.factor double 0.9 +
+log.cleaner.io.buffer.size int 524288 0.. +
+log.cleaner.io.max.bytes.per.second double 1.7976931348623157e308 +
+log.cleaner.threads int 1 0.. +
+log.dir.failure.timeout.ms long 30000 1..
+log.initial.task.delay.ms long 30000 0.. #
+log.local.retention.bytes long -2 -2.. +
+log.local.retention.ms long -2 -2.. +
+max.connection.creation.rate int 2147483647 0.. +
+max.connections.per.ip.overrides string "" +
+metadata.log.segment.bytes int 1073741824 8388608..
+metadata.log.segment.ms long 604800000
+metadata.max.retention.bytes long 104857600
+metadata.max.retention.ms long 604800000
+metric.reporters list org.apache.kafka.common.metrics.JmxReporter +
+metrics.num.samples int 2 1..
+metrics.recording.level string INFO
+metrics.sample.window.ms long 30000 1..
+num.io.threads int 8 1.. +
+num.network.threads int 3 1.. +
+num.recovery.threads.per.data.dir int 2 1.. +
+num.replica.alter.log.dirs.threads int -
+offsets.topic.compression.codec int 0
+principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder
+queued.max.requests int 500 1..
+quota.window.num int 11 1..
+quota.window.size.seconds int 1 1..
+remote.fetch.max.wait.ms int 500 1.. +
+remote.list.offsets.request.timeout.ms long 30000 1.. +
+remote.log.index.file.cache.total.size.bytes long 1073741824 1.. +
+remote.log.index.file.cache.ttl.ms long 900000 -1.. #
+remote.log.manager.copier.thread.pool.size int 10 1.. +
+remote.log.manager.copy.max.bytes.per.second long 9223372036854775807 1.. +
+remote.log.manager.copy.quota.window.num int 11 1..
+remote.log.manager.copy.quota.window.size.seconds int 1 1..
+remote.log.manager.expiration.thread.pool.size int 10 1.. +
+remote.log.manager.fetch.max.bytes.per.second long 9223372036854775807 1.. +
+remote.log.manager.fetch.quota.window.num int 11 1..
+remote.log.manager.fetch.quota.window.size.seconds int 1 1..
+remote.log.manager.follower.thread.pool.size int 2 1.. +
+remote.log.manager.task.interval.ms long 30000 1..
+remote.log.manager.task.retry.backoff.max.ms long 30000 1.. #
+remote.log.manager.task.retry.backoff.ms long 500 1.. #
+remote.log.manager.task.retry.jitter double 0.2 0..0.5 #
+remote.log.manager.thread.pool.size int 2 1..
+remote.log.metadata.custom.metadata.max.bytes int 128 0..
+remote.log.metadata.manager.class.name string org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager
+remote.log.metadata.manager.class.path string -
+remote.log.metadata.manager.impl.prefix string rlmm.config.
+remote.log.metadata.manager.listener.name string -
+remote.log.reader.max.pending.tasks int 100 1..
+remote.log.reader.threads int 10 1.. +
+remote.log.storage.manager.class.name string -
+remote.log.storage.manager.class.path string -
+remote.log.storage.manager.impl.prefix string rsm.config.
+remote.log.storage.system.enable boolean false
+replica.socket.receive.buffer.bytes int 65536
+replication.quota.window.num int 11 1..
+replication.quota.window.size.seconds int 1 1..
+sasl.client.callback.handler.class class -
+sasl.enabled.mechanisms list GSSAPI
+sasl.jaas.config password -
+sasl.kerberos.kinit.cmd string /usr/bin/kinit
+sasl.kerberos.min.time.before.relogin long 60000
+sasl.kerberos.principal.to.local.rules list DEFAULT
+sasl.kerberos.service.name string -
+sasl.kerberos.ticket.renew.jitter double 0.05
+sasl.kerberos.ticket.renew.window.factor double 0.8
+sasl.login.callback.handler.class class -
+sasl.login.class class -
+sasl.login.connect.timeout.ms int -
+sasl.login.read.timeout.ms int -
+sasl.login.refresh.buffer.seconds short 300
+sasl.login.refresh.min.period.seconds short 60
+sasl.login.refresh.window.factor double 0.8
+sasl.login.refresh.window.jitter double 0.05
+sasl.login.retry.backoff.max.ms long 10000
+sasl.login.retry.backoff.ms long 100
+sasl.mechanism.controller.protocol string GSSAPI
+sasl.mechanism.inter.broker.protocol string GSSAPI
+sasl.oauthbearer.assertion.algorithm string RS256
+sasl.oauthbearer.assertion.claim.aud string -
+sasl.oauthbearer.assertion.claim.exp.seconds int 300 0..86400
+sasl.oauthbearer.assertion.claim.iss string -
+sasl.oauthbearer.assertion.claim.jti.include boolean false
+sasl.oauthbearer.assertion.claim.nbf.seconds int 60 0..3600
+sasl.oauthbearer.assertion.claim.sub string -
+sasl.oauthbearer.assertion.file string -
+sasl.oauthbearer.assertion.private.key.file string -
+sasl.oauthbearer.assertion.private.key.passphrase password -
+sasl.oauthbearer.assertion.template.file string -
+sasl.oauthbearer.client.credentials.client.id string -
+sasl.oauthbearer.client.credentials.client.secret password -
+sasl.oauthbearer.clock.skew.seconds int 30
+sasl.oauthbearer.expected.audience list ""
+sasl.oauthbearer.expected.issuer string -
+sasl.oauthbearer.jwks.endpoint.refresh.ms long 3600000
+sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100
+sasl.oauthbearer.jwks.endpoint.url string -
+sasl.oauthbearer.jwt.retriever.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever
+sasl.oauthbearer.jwt.validator.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator
+sasl.oauthbearer.scope string -
+sasl.oauthbearer.scope.claim.name string scope
+sasl.oauthbearer.sub.claim.name string sub
+sasl.oauthbearer.token.endpoint.url string -
+sasl.server.callback.handler.class class -
+sasl.server.max.receive.size int 524288
+security.inter.broker.protocol string PLAINTEXT PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL
+security.providers string -
+server.max.startup.time.ms long 9223372036854775807 0.. #
+share.coordinator.append.linger.ms int -1 -1..
+share.coordinator.cached.buffer.max.bytes int 1048588 524288.. +
+share.coordinator.cold.partition.snapshot.interval.ms int 300000 1.. #
+share.coordinator.load.buffer.size int 5242880 1..
+share.coordinator.snapshot.update.records.per.snapshot int 500 0..500
+share.coordinator.state.topic.compression.codec int 0
+share.coordinator.state.topic.min.isr short 2 1..
+share.coordinator.state.topic.num.partitions int 50 1..
+share.coordinator.state.topic.prune.interval.ms int 300000 1.. #
+share.coordinator.state.topic.replication.factor short 3 1..
+share.coordinator.state.topic.segment.bytes int 104857600 1..
+share.coordinator.threads int 1 1..
+share.coordinator.write.timeout.ms int 5000 1..
+share.fetch.purgatory.purge.interval.requests int 1000
+socket.connection.setup.timeout.max.ms long 30000
+socket.connection.setup.timeout.ms long 10000
+ssl.allow.dn.changes boolean false
+ssl.allow.san.changes boolean false
+ssl.cipher.suites list ""
+ssl.client.auth string none required|requested|none
+ssl.enabled.protocols list TLSv1.2,TLSv1.3
+ssl.endpoint.identification.algorithm string https
+ssl.engine.factory.class class -
+ssl.key.password password -
+ssl.keymanager.algorithm string SunX509
+ssl.keystore.certificate.chain password -
+ssl.keystore.key password -
+ssl.keystore.location string -
+ssl.keystore.password password -
+ssl.keystore.type string JKS
+ssl.principal.mapping.rules string DEFAULT
+ssl.protocol string TLSv1.3
+ssl.provider string -
+ssl.secure.random.implementation string -
+ssl.trustmanager.algorithm string PKIX
+ssl.truststore.certificates password -
+ssl.truststore.location string -
+ssl.truststore.password password -
+ssl.truststore.type string JKS
+telemetry.max.bytes int 1048576 1..
+transaction.abort.timed.out.transaction.cleanup.interval.ms int 10000 1..
+transaction.max.timeout.ms int 900000 1..
+transaction.partition.verification.enable boolean true +
+transaction.remove.expired.transaction.cleanup.interval.ms int 3600000 1..
+transaction.state.log.load.buffer.size int 5242880 1..
+transaction.state.log.min.isr int 2 1..
+transaction.state.log.num.partitions int 50 1..
+transaction.state.log.replication.factor short 3 1..
+transaction.state.log.segment.bytes int 104857600 1..
+transaction.two.phase.commit.enable boolean false
+transactional.id.expiration.ms int 604800000 1..
+unclean.leader.election.interval.ms long 300000 1.. #
+unstable.api.versions.enable boolean false #
+unstable.feature.versions.enable boolean false #
+"""
+
+_GROUP = """
+consumer.assignment.interval.ms int 1000 0..
+consumer.heartbeat.interval.ms int 5000 1..
+consumer.session.timeout.ms int 45000 1..
+share.assignment.interval.ms int 1000 0..
+share.auto.offset.reset string latest
+share.delivery.count.limit int 5 2..
+share.heartbeat.interval.ms int 5000 1..
+share.isolation.level string read_uncommitted read_committed|read_uncommitted
+share.partition.max.record.locks int 2000 100..
+share.record.lock.duration.ms int 30000 1000..
+share.renew.acknowledge.enable boolean true
+share.session.timeout.ms int 45000 1..
+streams.assignment.interval.ms int 1000 0..
+streams.heartbeat.interval.ms int 5000 1..
+streams.initial.rebalance.delay.ms int 3000 0..
+streams.num.standby.replicas int 0 0..
+streams.session.timeout.ms int 45000 1..
+"""
+
+_CLIENT_METRICS = """
+interval.ms int 300000 100..3600000
+match list ""
+metrics list ""
+"""
+
+_WITHOUT_BROKERS = frozenset(
+    {"share.auto.offset.reset", "share.isolation.level", "share.renew.acknowledge.enable"}
+)
+"""Settings of groups whose default is no setting of the broker's."""
+
+
+@cache
+def broker_settings() -> dict[str, Setting]:
+    """Those of brokers."""
+    return _parsed(_BROKER)
+
+
+@cache
+def group_settings() -> dict[str, Setting]:
+    """Each names the broker's setting of the same meaning, where there is one."""
+    return {
+        name: row if name in _WITHOUT_BROKERS else row.behind(((f"group.{name}", 1),))
+        for name, row in _parsed(_GROUP).items()
+    }
+
+
+@cache
+def client_metrics_settings() -> dict[str, Setting]:
+    """Those of a subscription of client metrics."""
+    return _parsed(_CLIENT_METRICS)
+
+
+def _parsed(table: str) -> dict[str, Setting]:
+    rows = (_row(*line.split()) for line in table.strip().splitlines())
+    return {row.name: row for row in rows}
+
+
+def _row(name: str, kind: str, default: str, *more: str) -> Setting:
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    for word in more:
+        if ".." in word:
+            low, high = (_number(part) for part in word.split(".."))
+        elif word not in ("+", "#"):
+            choices = tuple(word.split("|"))
+    bare = Setting(
+        name,
+        Type[kind.upper()],
+        None,
+        "Known to Apache Kafka; without effect here.",
+        low=low,
+        high=high,
+        choices=choices,
+        nullable=default == "-",
+        live="+" in more,
+        internal="#" in more,
+    )
+    return bare if default == "-" else bare.with_default(_value(bare, default))
+
+
+def _number(text: str) -> float | None:
+    return (float(text) if "." in text else int(text)) if text else None
+
+
+def _value(row: Setting, default: str) -> Value:
+    return row.parse("" if default == '""' else default)

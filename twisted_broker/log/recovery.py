@@ -161,12 +161,12 @@ def _load_segments(
         log.segments.add(segment)
         truncated = 0
         if unchecked or not segment.has_indexes():
+            newest_epoch = log.leader_epochs.latest_epoch if scanned else -1
             if unchecked and not scanned:
                 scanned = True
                 # From the first unchecked segment on the batches say which epochs there are, the
                 # checkpoint may be ahead of them.
                 log.leader_epochs.truncate_from_end(base)
-            newest_epoch = log.leader_epochs.latest_epoch if unchecked else -1
             truncated = recover_segment(log, segment, newest_epoch)
             recovered.add(base)
         elif row + 1 == len(bases) and not _opens(log, segment):

@@ -94,7 +94,7 @@ def test_a_leader_that_moves_is_asked_again_and_at_last_it_is_one_line(
     monkeypatch.setattr(markers, "PATIENCE_SECONDS", -1)
     with pytest.raises(
         PipelineError,
-        match=r"t-0: offset 9 could not be looked at .* \(nobody leads\): are its brokers up",
+        match=r"t-0: offset 9 could not be read .* \(nobody leads\): are its brokers up",
     ):
         asker.are_all("t", 0, np.array([9]), np.array([9]))
     asker.close()

@@ -258,6 +258,50 @@ def test_batches_of_an_older_epoch_behind_a_newer_one_are_what_a_lost_cut_left()
     assert values(found) == [b"a", b"B"] and found.leader_epochs.entries() == [(3, 0), (7, 1)]
 
 
+def test_a_truncation_that_was_lost_below_the_recovery_point_takes_its_epoch_along() -> None:
+    """RL 3.6: the checkpoint of recovery points was older than a truncation when the power went,
+    that of leader epochs was not: the batches that came back keep their epoch, so that the
+    replica finds again where it diverges (simulation, seed 45).
+    """
+    disk = SimDisk(1)
+    log = open_log(disk)
+    for value in (b"a", b"b", b"c"):
+        log.append_as_leader(batch(value), 3, NOW_MS)
+    path = log.segments.active.log.path
+    old = disk.content(path)
+    log.truncate_to(1, NOW_MS)
+    log.append_as_leader(batch(b"B"), 7, NOW_MS)
+    log.close()
+    disk.damage(path, 0, old)
+    found = open_log(disk.after_kill(), clean=False, recovery_point=3)
+    assert values(found) == [b"a", b"b", b"c"] and found.leader_epochs.entries() == [(3, 0)]
+
+
+@pytest.mark.parametrize("segment_bytes", [250, 10_000])
+def test_a_truncation_ends_where_its_first_batch_began(segment_bytes: int) -> None:
+    """RL 3.5: batches are dropped whole; below the end there is no hole."""
+    log = open_log(SimDisk(1), settings=config(segment_bytes=segment_bytes))
+    for number in range(5):
+        log.append_as_leader(batch(b"%d" % number, b"x", b"y"), 0, NOW_MS)
+    assert [log.end_below(offset) for offset in (0, 1, 5, 6, 8, 14, 15)] == [0, 0, 3, 6, 6, 12, 15]
+
+
+def test_a_truncation_before_a_batch_that_claims_to_lie_far_above() -> None:
+    """A flipped bit in a base offset, which no checksum covers: the end is that of the batch
+    before (simulation, seed 107).
+    """
+    disk = SimDisk(1)
+    log = open_log(disk)
+    for number in range(3):
+        log.append_as_leader(batch(b"%d" % number), 0, NOW_MS)
+    path, size = log.segments.active.log.path, log.segments.active.size
+    last = size - size // 3
+    log.close()
+    disk.damage(path, last, (2048).to_bytes(8, "big"))
+    found = open_log(disk.after_kill(), clean=False)
+    assert found.log_end_offset == 2049 and found.end_below(7) == 2
+
+
 def test_batches_without_a_leader_epoch_are_not_old_ones() -> None:
     """RL 3.6: epoch -1 (written by an old broker, or under an old format) says nothing about
     order: such batches are kept.

@@ -576,6 +576,19 @@ class Log:
 
     # -- truncation
 
+    def end_below(self, offset: int) -> int:
+        """Where a truncation to `offset` ends: batches are dropped whole, and no hole may stay
+        below the end.
+        """
+        self.check_online()
+        segment = self.segments.at(self.segments.row_of(offset))
+        if segment is None:
+            return offset
+        try:
+            return segment.end_below(offset)
+        except OSError as error:
+            raise self.fail(error) from error
+
     def truncate_to(self, offset: int, wall_ms: int = 0) -> bool:
         """Drops everything from `offset` on (RL 3.5); False when there is nothing."""
         self.check_online()

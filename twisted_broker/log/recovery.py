@@ -91,7 +91,7 @@ def load_log(
     epochs_lost = not _load_epochs(log)
     recovered = _load_segments(log, recovery_point, clean, log_start_offset, wall_ms)
     _set_offsets(log, log_start_offset, recovery_point, wall_ms)
-    _finish_epochs(log, epochs_lost)
+    _finish_epochs(log, epochs_lost or (not clean and _contradict_epochs(log)))
     _load_producers(log, recovered, wall_ms)
     log.set_high_watermark(log.log_start_offset)
     return log
@@ -242,6 +242,23 @@ def _set_offsets(log: Log, log_start_offset: int, recovery_point: int, wall_ms: 
     log.segments.log_end_offset = log.durability.unflushed_since = end
     log.watermarks.log_start_offset = max(log_start_offset, log.segments.first.base_offset)
     log.durability.recovery_point = min(max(recovery_point, 0), end)
+
+
+def _contradict_epochs(log: Log) -> bool:
+    """Whether the batches contradict the newest leader epoch known: a loss of power took a
+    truncation back, but not the epoch that began there afterwards.
+    """
+    known = [each for each in log.leader_epochs.entries() if each[1] < log.log_end_offset]
+    if not known:
+        return False
+    epoch, start = known[-1]
+    segment = log.segments.at(log.segments.row_of(start))
+    try:
+        found = None if segment is None else segment.epoch_at(start)
+    except CorruptRecordError:
+        # Below the recovery point the files are trusted: a reader is told of the damage.
+        return False
+    return found is not None and found != epoch
 
 
 def _finish_epochs(log: Log, lost: bool) -> None:

@@ -25,7 +25,13 @@ from twisted_broker.log.batch_scan import BatchPlace, find_batch, scan, scan_hea
 from twisted_broker.log.index import OffsetIndex, TimeIndex
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile, SliceGone
 from twisted_broker.log.txn_index import TransactionIndex
-from twisted_broker.wire.batch_fields import BASE_OFFSET, LAST_OFFSET_DELTA, LENGTH, MAX_TIMESTAMP
+from twisted_broker.wire.batch_fields import (
+    BASE_OFFSET,
+    LAST_OFFSET_DELTA,
+    LENGTH,
+    MAX_TIMESTAMP,
+    PARTITION_LEADER_EPOCH,
+)
 from twisted_broker.wire.batch_header import MAGIC_AT
 from twisted_broker.wire.records import (
     HEADER_BYTES,
@@ -294,6 +300,31 @@ class LogSegment:
             # The entry of the index pointed into a batch, or the file is damaged: the walk from the
             # start tells which.
             return self._scan_from(0, offset)
+
+    def end_below(self, offset: int) -> int:
+        """One above the last offset of the batches that lie wholly below `offset`: where a
+        truncation to it ends. `offset` itself where nothing lies at or above it.
+        """
+        place = self.locate(offset)
+        if place is None:
+            return offset
+        positions = self.offset_index.positions()
+        row = bisect_left(positions, place.position) - 1
+        last = self.base_offset - 1
+        start = positions[row] if row >= 0 else 0
+        for batch in scan(self.log.open(), start, place.position):
+            last = batch.last_offset
+        return min(offset, last + 1)
+
+    def epoch_at(self, offset: int) -> int | None:
+        """The leader epoch of the batch that holds `offset`, or of the first one above; None where
+        there is none, or it has no epoch (magic 0 and 1).
+        """
+        place = self.locate(offset)
+        if place is None or place.magic != MAGIC:
+            return None
+        start = self.log.open().read_at(place.position, HEADER_BYTES)
+        return read_batch_header(start)[PARTITION_LEADER_EPOCH]
 
     def _scan_from(self, position: int, offset: int) -> BatchPlace | None:
         if position >= self.size:

@@ -143,10 +143,12 @@ class FollowedReplicas:
             if leader_end is None
             else truncation_for(leader_end, fetch_offset, partition.followed_log())
         )
-        done = partition.truncate_to(truncation.offset, self._replicas.runtime.wall_ms())
+        # Batches are dropped whole: fetching goes on where the first of them began.
+        end = partition.followed_log().end_below(truncation.offset)
+        done = partition.truncate_to(end, self._replicas.runtime.wall_ms())
         if done is not None:
             _log_truncation(done)
-        return truncation
+        return truncation._replace(offset=end)
 
     def offset_reset_for(
         self, topic_partition: TopicPartition, leader_end: int, leader_start: int | None
@@ -154,10 +156,13 @@ class FollowedReplicas:
         """RL 6.5: at the leader's end when that is below ours, else at its start when that is
         beyond ours.
         """
-        own_end = self._log(topic_partition).log_end_offset
+        log = self._log(topic_partition)
+        own_end = log.log_end_offset
         if leader_start is None and leader_end >= own_end:
             return None
-        return offset_reset_for(own_end, leader_end, leader_start)
+        reset = offset_reset_for(own_end, leader_end, leader_start)
+        # As in `truncate`.
+        return reset._replace(offset=log.end_below(reset.offset)) if reset.truncate else reset
 
     def reset_offset(self, topic_partition: TopicPartition, reset: OffsetReset) -> None:
         """RL 6.5."""

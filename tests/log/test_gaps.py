@@ -175,6 +175,27 @@ def test_a_segment_that_was_dropped_and_fits() -> None:
     assert log.leader_epochs.entries() == [(0, 0), (5, 4)]
 
 
+def test_the_end_of_a_segment_that_a_lost_truncation_brought_back() -> None:
+    """A truncation dropped the end of one segment, the log went on in a new one, and the loss of
+    power took the truncation back: the newer leader epoch counts (simulation, seed 45).
+    """
+    disk = SimDisk(1)
+    log = open_log(disk, settings=config(segment_bytes=2000))
+    for number in range(6):
+        log.append_as_leader(batch(b"old%d" % number), 3, NOW_MS)
+    path = log.segments.active.log.path
+    old = disk.content(path)
+    log.truncate_to(4, NOW_MS)
+    log.update_config(config(segment_bytes=300))
+    log.append_as_leader(batch(b"new"), 5, NOW_MS)
+    assert log.segments.bases() == [0, 4]
+    log.close()
+    disk.damage(path, 0, old)
+    again = loaded(disk, recovery_point=4)
+    assert again.gap is None and again.leader_epochs.entries() == [(3, 0), (5, 4)]
+    assert values(again) == [b"old0", b"old1", b"old2", b"old3", b"new"]
+
+
 def test_two_segments_with_the_same_offsets_in_the_only_replica() -> None:
     """Nobody can tell which of them counts: refused, nothing is touched."""
     disk, _ = lost_truncation(9)

@@ -11,10 +11,10 @@ Owns `Gap`, `end_of`, and `resolve_gap`, which decides what becomes of a log tha
    the gap is kept as `.log.aside`.
 4. Every other gap means that a file is lost which was whole: the partition is refused, nothing is
    served, changed or deleted.
-5. After an unclean stop a segment may begin, above the recovery point, below the end of the one
-   before: a truncation removed it, the log grew past it, and the loss of power took the removal
-   back. It is not loaded; a replicated partition keeps it and what follows as `.log.aside`, another
-   one is refused.
+5. After an unclean stop a segment may begin, from the recovery point on, below the end of the one
+   before: the loss of power took a truncation back. Where it holds newer leader epochs, recovery
+   drops that end. Else it is not loaded: a replicated partition keeps it and what follows as
+   `.log.aside`, another one is refused.
 6. An empty segment leaves no gap, and neither does one whose end cannot be read: damage is an
    error to its reader.
 

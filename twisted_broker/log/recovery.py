@@ -145,12 +145,12 @@ def _load_segments(
     recovered: set[int] = set()
     scanned = False
     for row, base in enumerate(bases):
-        torn = not clean and base > recovery_point
+        torn = not clean and base >= recovery_point
         if row and log.gap is None and (torn or base > log_start_offset):
             end = end_of(log.segments.active)
             if 0 <= end < base and base > log_start_offset:
-                log.gap = Gap(end, base, torn)
-            elif torn and end > base:
+                log.gap = Gap(end, base, torn and base > recovery_point)
+            elif torn and end > base and not _drop_older_end(log, base, wall_ms):
                 # A truncation removed this segment, and the log grew past it again; the loss of
                 # power took the removal back. Read in order, old records would follow new ones.
                 log.gap = Gap(end, base, torn)
@@ -178,6 +178,25 @@ def _load_segments(
     if not bases:
         log.segments.create(log_start_offset, wall_ms)
     return frozenset(recovered)
+
+
+def _drop_older_end(log: Log, base: int, wall_ms: int) -> bool:
+    """Truncates the last segment loaded where the next one, at `base`, holds newer leader epochs: a
+    loss of power brought back what a truncation had dropped. False: it does not.
+    """
+    last, following = log.segments.active, log.segments.make(base, wall_ms)
+    following.open()
+    try:
+        older, newer = last.epoch_at(base), following.epoch_at(base)
+        if older is None or newer is None or older >= newer:
+            return False
+        last.truncate_to(base, wall_ms)
+    except CorruptRecordError:
+        # Nobody can tell which is the newer one.
+        return False
+    finally:
+        following.close()
+    return True
 
 
 def _opens(log: Log, segment: LogSegment) -> bool:

@@ -59,4 +59,8 @@ def _value(kind: Any, content: Any) -> Any:
         return kind(**made)  # type: ignore[operator]
     if get_origin(kind) is list:
         return [_value(get_args(kind)[0], each) for each in content]
-    return tuple(content) if get_origin(kind) is tuple else content
+    if get_origin(kind) is tuple:
+        parts = get_args(kind)
+        parts = parts[:1] * len(content) if parts[-1] is Ellipsis else parts
+        return tuple(_value(part, each) for part, each in zip(parts, content, strict=True))
+    return content

@@ -15,7 +15,6 @@ from twisted_broker.testing.sim.__main__ import main, run_seed
 from twisted_broker.testing.sim.network import NetworkConditions
 from twisted_broker.testing.sim.options import options_of
 
-
 OPEN = {3: {78}, 1: {15, 19}}
 """Seeds that fail, by the number of brokers: what they found is not mended yet. One that passes
 again fails its test, until it is taken out here.

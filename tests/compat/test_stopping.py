@@ -46,7 +46,7 @@ def stopped_cleanly(broker: BrokerProcess) -> bool:
 
 
 def test_without_a_controller(cluster: Cluster) -> None:
-    """RL 8.2: one that stands still is waited for, until the broker is asked to stop once more;
+    """RL 8.2: one that stands still is waited for, until the broker gets a second signal;
     one that is gone is not.
     """
     first, second = cluster.brokers[1], cluster.brokers[2]
@@ -55,7 +55,7 @@ def test_without_a_controller(cluster: Cluster) -> None:
     first.process.send_signal(signal.SIGTERM)
     until_said(first, "no controller answers, waiting")
     first.end(signal.SIGINT)
-    assert "asked once more" in first.log.read_text() and stopped_cleanly(first)
+    assert "second signal" in first.log.read_text() and stopped_cleanly(first)
     cluster.controller.kill()
     second.stop()
     assert "no controller is alive" in second.log.read_text() and stopped_cleanly(second)

@@ -10,11 +10,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from twisted_broker.testing.sim.many_seeds import ManySeeds, Outcome, file_of
 from twisted_broker.testing.sim.options import Options, options_of
 from twisted_broker.testing.sim.scenario_file import RecordedRun
 from twisted_broker.testing.sim.schedule import Action
 
+# Forks: in a process that has run all unit tests a lock may be held by another thread.
+pytestmark = pytest.mark.clients
 ACTIONS = [Action(float(n), "p0", n) for n in range(1, 40)]
 
 

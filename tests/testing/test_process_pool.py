@@ -7,7 +7,12 @@ import signal
 import time
 from contextlib import closing
 
+import pytest
+
 from twisted_broker.testing.process_pool import Died, run_all
+
+# Forks: in a process that has run all unit tests a lock may be held by another thread.
+pytestmark = pytest.mark.clients
 
 
 def results_of(items, work, jobs=2, limit=30.0):

@@ -11,6 +11,7 @@ import pytest
 
 from tests.cluster.controller_fixture import ControllerFixture, MemberSide, served
 from tests.cluster.fixtures import CLUSTER_ID, Fixture
+from tests.cluster.test_metadata_check import create
 from twisted_broker.cluster.metadata_recovery import (
     EPOCHS_AHEAD,
     CannotRecover,
@@ -27,20 +28,11 @@ from twisted_broker.log.meta_properties import (
     read_meta_properties,
     write_meta_properties,
 )
-from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 from twisted_broker.wire.records import iterate_batches
 
 NAME = "__cluster_metadata-0"
 LOG = f"{0:020d}.log"
 OTHER_ID = "b3RoZXItY2x1c3Rlci1oZQ"
-
-
-def create(fixture: Fixture, name: str, partitions: int = 1) -> None:
-    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
-    assert (
-        fixture.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7).topics[0].error_code
-        == 0
-    )
 
 
 def full(**settings: str) -> ControllerFixture:

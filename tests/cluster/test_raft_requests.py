@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster.fixtures import CLUSTER_ID, Fixture, StalledWorker
 from twisted_broker.cluster import raft_requests
-from twisted_broker.cluster.snapshots import list_snapshots
+from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots
 from twisted_broker.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import cluster, fetch, quorum
@@ -196,6 +196,16 @@ def cut() -> Fixture:
     return fixture
 
 
+def ask_behind(fixture: Fixture, snapshot: SnapshotId) -> Any:
+    """What a reader gets that has read the snapshot."""
+    return ask(
+        fixture,
+        current_leader_epoch=2,
+        fetch_offset=snapshot.end_offset,
+        last_fetched_epoch=snapshot.epoch,
+    )
+
+
 def test_a_reader_from_the_start_is_sent_to_the_snapshot(cut: Fixture) -> None:
     """KRAFT 3.2: also one that stands before the log's start; after the snapshot it reads on."""
     (snapshot,) = list_snapshots(cut.files, cut.controller.log.directory)
@@ -206,12 +216,7 @@ def test_a_reader_from_the_start_is_sent_to_the_snapshot(cut: Fixture) -> None:
             answer.snapshot_id.epoch,
         ) == snapshot and answer.records is None
     cut.restart()
-    after = ask(
-        cut,
-        current_leader_epoch=2,
-        fetch_offset=snapshot.end_offset,
-        last_fetched_epoch=snapshot.epoch,
-    )
+    after = ask_behind(cut, snapshot)
     assert after.snapshot_id.end_offset == -1 and after.diverging_epoch.epoch == -1
     assert next(iter(iterate_batches(after.records.read()))).base_offset == snapshot.end_offset
 
@@ -226,12 +231,7 @@ def test_a_reader_at_the_end_of_a_snapshot_is_right_though_the_log_was_lost(cut:
         if name.endswith((".log", ".index", ".timeindex")) or name == "leader-epoch-checkpoint":
             cut.files.remove(f"{directory}/{name}")
     cut.restart()
-    after = ask(
-        cut,
-        current_leader_epoch=2,
-        fetch_offset=snapshot.end_offset,
-        last_fetched_epoch=snapshot.epoch,
-    )
+    after = ask_behind(cut, snapshot)
     assert after.diverging_epoch.epoch == -1 and after.diverging_epoch.end_offset == -1
     assert next(iter(iterate_batches(after.records.read()))).base_offset == snapshot.end_offset
 

@@ -6,6 +6,7 @@ none.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tests.compare.side import Side
@@ -116,6 +117,18 @@ def join_group(side: Side, version: int) -> None:
         asked("bad instance id", side.name("static3"), group_instance_id="a b")
 
 
+def _as_somebody_else(asked: Callable[..., None], version: int) -> None:
+    """What a member is refused for: another generation, member, group or instance."""
+    for wrong in (-1, 0, 9):
+        asked(f"generation {wrong}", generation_id=wrong)
+    asked("unknown member", member_id="who")
+    asked("empty member", member_id="")
+    asked("unknown group", group_id="nobody")
+    asked("empty group", group_id="")
+    if version >= 3:
+        asked("unknown instance", group_instance_id="i9")
+
+
 def sync_group(side: Side, version: int) -> None:
     ready(side)
     group = side.name("g")
@@ -135,14 +148,7 @@ def sync_group(side: Side, version: int) -> None:
     asked("again")
     asked("with assignments", assignments=[{"member_id": member, "assignment": b"new"}])
     asked("for a stranger", assignments=[{"member_id": "who", "assignment": b"x"}])
-    for wrong in (-1, 0, 9):
-        asked(f"generation {wrong}", generation_id=wrong)
-    asked("unknown member", member_id="who")
-    asked("empty member", member_id="")
-    asked("unknown group", group_id="nobody")
-    asked("empty group", group_id="")
-    if version >= 3:
-        asked("unknown instance", group_instance_id="i9")
+    _as_somebody_else(asked, version)
     if version >= 5:
         asked("other protocol", protocol_name="other")
         asked("no protocol", protocol_name=None, protocol_type=None)
@@ -159,14 +165,7 @@ def heartbeat(side: Side, version: int) -> None:
         side.ask(label, **(fields | more))
 
     asked("a member")
-    for wrong in (-1, 0, 9):
-        asked(f"generation {wrong}", generation_id=wrong)
-    asked("unknown member", member_id="who")
-    asked("empty member", member_id="")
-    asked("unknown group", group_id="nobody")
-    asked("empty group", group_id="")
-    if version >= 3:
-        asked("unknown instance", group_instance_id="i9")
+    _as_somebody_else(asked, version)
 
 
 def leave_group(side: Side, version: int) -> None:

@@ -142,7 +142,7 @@ def _end_before_overlap(log: Log, gap: Gap, replicated: bool, wall_ms: int) -> s
             f"{where}, and no other replica can tell which of the two counts: move the one that "
             "does not away, and restart",
         )
-    kept = log.set_aside_not_loaded(gap.following, wall_ms, ASIDE)
+    kept = log.end_before_gap(gap, wall_ms, ASIDE)
     log.gap = None
     return (
         f"{where}: a truncation was lost in an unclean stop; the log ends at {gap.offset}, its "

@@ -644,28 +644,21 @@ class Log:
             self.truncated(self)
 
     def end_before_gap(self, gap: Gap, wall_ms: int, suffix: str) -> int:
-        """Ends the log where offsets are missing; the record files behind are kept under another
-        name, with `suffix`.
+        """Ends the log where offsets are missing or come a second time; the record files behind are
+        kept under another name, with `suffix`.
 
         Their number.
         """
         self.check_online()
         try:
+            if gap.is_overlap:
+                # What follows was not loaded: the log ends there already.
+                return self.segments.set_aside_not_loaded(gap.following, wall_ms, suffix)
             kept = self.segments.set_aside_above(gap.offset, suffix)
         except OSError as error:
             raise self.fail(error) from error
         self.truncate_to(gap.offset, wall_ms)
         return kept
-
-    def set_aside_not_loaded(self, base_offset: int, wall_ms: int, suffix: str) -> int:
-        """Keeps the record files of segments from `base_offset` on, which loading left out, under
-        another name, with `suffix`; their number.
-        """
-        self.check_online()
-        try:
-            return self.segments.set_aside_not_loaded(base_offset, wall_ms, suffix)
-        except OSError as error:
-            raise self.fail(error) from error
 
     # -- the log start
 

@@ -8,7 +8,8 @@ Owns `new_log`, `load_log`.
 2. Indexes, leader epochs, producer state and aborted transactions of what was checked are made
    anew; a missing or impossible index is too.
 3. Offsets that are missing between segments, or are in two of them, are noted, and nothing is
-   deleted for them: `gaps.py`.
+   deleted for them: `gaps.py`. Except that, of two, the end of a segment goes where the next one
+   has newer leader epochs: a truncation had dropped it before the loss of power.
 4. Loading twice gives the same log and the same files. No damage makes it raise; only the disk
    itself does (OSError).
 

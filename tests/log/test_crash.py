@@ -116,7 +116,7 @@ def test_the_active_segment_cut_at_every_byte() -> None:
     ends = [sum(map(len, written[:count])) for count in range(4)]
     for size in range(len(whole) + 1):
         disk = original.after_kill()
-        disk.cut(ACTIVE, size)
+        disk.shorten(ACTIVE, size)
         log = reopened(disk)
         expected = sum(1 for end in ends[1:] if end <= size)
         assert bytes_of(log) == written[:expected], size
@@ -231,7 +231,7 @@ def test_every_small_file_cut_at_every_byte(name: str, clean: bool) -> None:
     path = f"{DIRECTORY}/{name}"
     for size in range(original.size(path) + 1):
         disk = original.after_kill()
-        disk.cut(path, size)
+        disk.shorten(path, size)
         if size == 0 and name == "partition.metadata":
             disk.remove(path)
         log = open_log(

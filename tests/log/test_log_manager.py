@@ -372,7 +372,7 @@ def test_corrupt_checkpoints_count_as_empty() -> None:
     for name in (checkpoints.RECOVERY_POINT, checkpoints.LOG_START_OFFSET):
         for size in range(world.files.size(f"/d1/{name}")):
             disk = world.files.after_kill()
-            disk.cut(f"/d1/{name}", size)
+            disk.shorten(f"/d1/{name}", size)
             log = World(disk).manager().get(A)
             assert log is not None and log.log_end_offset == 5
 

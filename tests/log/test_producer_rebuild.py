@@ -119,7 +119,7 @@ def test_a_time_index_that_lacks_entries_is_not_relied_on() -> None:
         )
     log.append_as_leader(batch(timestamp=NOW_MS + 1000), 0, NOW_MS)
     log.close()
-    files.cut(log.segments.active.time_index.file.path, 0)
+    files.shorten(log.segments.active.time_index.file.path, 0)
     log = open_log(files, clean=True, recovery_point=201)
     log.truncate_to(200, NOW_MS)
     assert (log.segments.active.max_timestamp, log.segments.active.offset_of_max_timestamp) == (

@@ -1,4 +1,4 @@
-"""What members of a group are told, checked: generations, assignments, committed offsets.
+"""What members of a group are answered, checked: generations, assignments, committed offsets.
 
 Owns `GroupChecker`.
 

@@ -132,7 +132,7 @@ class Broker:
         self.log_manager = LogManager(
             runtime,
             config,
-            directory_failed=self._directory_failed,
+            on_directory_failure=self._directory_failed,
             most_files=self._shares.files,
         )
         self.listeners: list[Listener] = []

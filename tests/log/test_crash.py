@@ -395,7 +395,7 @@ def test_a_disk_error_takes_the_log_offline_and_tells(operation: str, error: int
     disk.make_directories("/data")
     log = open_log(disk, settings=SMALL)
     told: list[Log] = []
-    log.failing = told.append
+    log.on_fatal = told.append
     acknowledged = 0
     for _ in range(5):
         acknowledged = log.append_as_leader(batch(100), 0, NOW_MS).last_offset + 1

@@ -164,7 +164,7 @@ def test_a_failed_sync_settles_nothing_and_is_not_tried_again() -> None:
     log, worker = standing(files, flush_messages=1)
     synced: list[object] = []
     told: list[str] = []
-    log.synced = synced.append
+    log.on_synced = synced.append
     append(log, 2)
     log.durability.when_synced(2, lambda: told.append("told"))
     files.faults.append(Fault(errno.EIO, "sync", ".log"))

@@ -58,7 +58,7 @@ class World:
         manager = LogManager(
             runtime,
             BrokerConfig(self.settings),
-            directory_failed=lambda path, error: self.failed.append(path),
+            on_directory_failure=lambda path, error: self.failed.append(path),
         )
         if start:
             results: list[object] = []

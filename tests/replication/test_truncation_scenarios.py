@@ -77,7 +77,7 @@ def test_kip_279_epochs_that_the_other_does_not_know_are_stepped_through(
     assert a.epochs() == [(0, 0), (1, 2), (3, 4)] and b.epochs() == [(0, 0), (2, 2), (4, 5)]
     a.follow(b, 4, truncates_on_fetch=truncates_on_fetch)
     cuts: list[int] = []
-    a.log.truncated = lambda log: cuts.append(log.log_end_offset)
+    a.log.on_truncated = lambda log: cuts.append(log.log_end_offset)
     a.catch_up(8)
     assert cuts == [4, 2], (
         "first the epoch that only the leader knows is stepped under, then both agree on epoch 0"
@@ -208,7 +208,7 @@ def test_recovery_point_after_a_cut() -> None:
     a.log.durability.flush()
     assert a.log.durability.recovery_point == 5
     told: list[int] = []
-    a.log.truncated = lambda log: told.append(log.durability.recovery_point)
+    a.log.on_truncated = lambda log: told.append(log.durability.recovery_point)
     b.lead(2)
     b.append(1)
     a.follow(b, 2)

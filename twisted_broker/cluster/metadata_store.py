@@ -126,7 +126,6 @@ def open_directory(
     mark = read_mark(files, directory)
     if mark is None:
         make_mark(files, directory, 0)
-    log.durability.disk = disk
     return Opened(log, files, disk, base, mark or 0, torn)
 
 
@@ -167,7 +166,7 @@ class MetadataStore:
         self._durable_mark = opened.mark
         self._mark_synced_ms: int | None = None
         self._bytes_since_snapshot = 0
-        self.log.failing = lambda log: self._fail(log.failed or OSError("the log failed"))
+        self.log.attach(opened.disk, None, on_fatal=self._log_failed)
 
     @property
     def end_offset(self) -> int:
@@ -232,6 +231,9 @@ class MetadataStore:
                 raise CorruptRecordError(f"no whole batch at offset {offset}")
             yield batches
             offset = batches[-1].last_offset + 1
+
+    def _log_failed(self, log: Log) -> None:
+        self._fail(log.failed or OSError("the log failed"))
 
     def _fail(self, error: BaseException) -> None:
         if self.failed is None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster.controller_fixture import PORT, ControllerFixture, served
 from tests.cluster.fixtures import CLUSTER_ID
-from twisted_broker.cluster.metadata_check import read_mark
+from twisted_broker.cluster.metadata_check import read_durable_end
 from twisted_broker.cluster.metadata_copy import MOST_DAMAGED_COPIES, SYNC_MS, open_metadata_copy
 from twisted_broker.cluster.metadata_loader import MetadataLoader, MetadataRegression
 from twisted_broker.cluster.metadata_recovery import Target, read_source, recover
@@ -240,7 +240,7 @@ def test_a_damaged_copy_is_not_fetched_from_a_controller_that_is_behind_it(
     other = served({"metadata.max.idle.interval.ms": "0"})
     for _ in range(2):
         again = Follower(other, member.files)
-        assert again.copy.floor.end_offset == reached and again.base.offset == -1
+        assert again.copy.known_end.end_offset == reached and again.base.offset == -1
         other.pass_time(30.0)
         (error,) = again.ended
         assert isinstance(error, MetadataRegression) and error.applied.end_offset == reached
@@ -336,13 +336,16 @@ def test_within_a_transaction_no_snapshot_is_written(fixture: ControllerFixture)
 
 
 @pytest.mark.parametrize("position", [0, 7, 8, 15, 40])
-def test_a_flipped_bit_above_the_mark_is_damage(fixture: ControllerFixture, position: int) -> None:
-    """The mark of a copy lags behind its end, and all of it was committed: good batches behind a
-    bad one are no torn tail, whichever field the bit is in (base offset, length, leader epoch).
+def test_a_flipped_bit_above_the_durable_end_is_damage(
+    fixture: ControllerFixture, position: int
+) -> None:
+    """The durable end of a copy lags behind its end, and all of it was committed: good batches
+    behind a bad one are no torn tail, whichever field the bit is in (base offset, length, leader
+    epoch).
     """
     member = Follower(fixture)
     member.observer.stop()
-    assert read_mark(member.files, COPY) == 0
+    assert read_durable_end(member.files, COPY) == 0
     data = member.files.nodes[LOG].data
     third = [batch.offset for batch in iterate_batches(bytes(data))][2]
     data[third + position] ^= 1
@@ -374,30 +377,30 @@ def test_a_flipped_epoch_at_the_very_end_is_not_believed(
     last = [batch.offset for batch in iterate_batches(bytes(data))][-1]
     data[last + at] ^= 0b100
     again = member.again()
-    assert again.base.epoch == 1 and again.copy.floor.epoch <= 1
+    assert again.base.epoch == 1 and again.copy.known_end.epoch <= 1
     assert again.observer.leader_epoch <= 1
     again.stop()
 
 
-def test_the_mark_moves_while_records_come(fixture: ControllerFixture) -> None:
+def test_the_durable_end_moves_while_records_come(fixture: ControllerFixture) -> None:
     """Not only at a clean stop: a copy that was killed is known to have gone as far."""
     member = Follower(fixture)
     create(fixture, "u")
     fixture.settle()
     end = member.copy.end_offset
-    assert read_mark(member.files, COPY) == 0
+    assert read_durable_end(member.files, COPY) == 0
     fixture.pass_time(SYNC_MS / 1000)
     fixture.join(7)
     fixture.settle()
-    assert end < (read_mark(member.files, COPY) or 0) <= member.copy.end_offset
+    assert end < (read_durable_end(member.files, COPY) or 0) <= member.copy.end_offset
 
 
-def test_the_mark_moves_with_a_snapshot(fixture: ControllerFixture) -> None:
+def test_the_durable_end_moves_with_a_snapshot(fixture: ControllerFixture) -> None:
     member = Follower(fixture, metadata_log_max_record_bytes_between_snapshots="1000")
     create(fixture, "u", 30)
     fixture.settle()
     (snapshot,) = list_snapshots(member.files, COPY)
-    assert read_mark(member.files, COPY) == snapshot.end_offset > 0
+    assert read_durable_end(member.files, COPY) == snapshot.end_offset > 0
 
 
 def test_the_newest_damaged_copies_are_kept(fixture: ControllerFixture) -> None:
@@ -438,19 +441,21 @@ def test_a_crash_while_a_damaged_copy_is_replaced_forgets_nothing(
     whole = damaged()
     before = whole.operations
     opened = open_metadata_copy(whole, InlineWorker(), "/own", fixture.now, 7)
-    assert opened[0].floor.end_offset == reached
+    assert opened[0].known_end.end_offset == reached
     for at in range(before, whole.operations):
         disk = damaged(crash_at=at)
         with pytest.raises(Crash):
             open_metadata_copy(disk, InlineWorker(), "/own", fixture.now, 7)
         left = disk.after_power_loss(keep)
         copy, _, _ = open_metadata_copy(left, InlineWorker(), "/own", fixture.now, 8)
-        assert copy.floor.end_offset == reached
+        assert copy.known_end.end_offset == reached
         assert not left.is_directory(f"{COPY}.new")
 
 
-def test_a_clean_end_marks_all_of_it(fixture: ControllerFixture) -> None:
+def test_a_clean_end_syncs_all_of_it(fixture: ControllerFixture) -> None:
     member = Follower(fixture).stop()
     assert (
-        read_mark(member.files, COPY) == member.copy.end_offset == fixture.controller.log.end_offset
+        read_durable_end(member.files, COPY)
+        == member.copy.end_offset
+        == fixture.controller.log.end_offset
     )

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster.fixtures import Fixture, StalledWorker
 from twisted_broker.cluster import metadata_log, metadata_store
-from twisted_broker.cluster.metadata_check import MetadataDamage, make_mark
+from twisted_broker.cluster.metadata_check import MetadataDamage, write_durable_end
 from twisted_broker.cluster.quorum_state import (
     QuorumState,
     read_quorum_state,
@@ -206,7 +206,7 @@ def test_what_founding_makes_is_led(fixture: Fixture) -> None:
     """Until the first record nothing says who leads: at whatever step a crash comes."""
     for name in list(fixture.files.listdir(DIRECTORY)):
         fixture.files.remove(f"{DIRECTORY}/{name}")
-    make_mark(fixture.files, DIRECTORY, 0)
+    write_durable_end(fixture.files, DIRECTORY, 0)
     fixture.open().log.log.close()
     assert f"{0:020d}.log" in fixture.files.listdir(DIRECTORY)
     assert fixture.restart().controller.epoch == 1

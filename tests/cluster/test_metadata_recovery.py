@@ -143,9 +143,9 @@ def test_the_most_advanced_copy_is_taken() -> None:
     )()
     frozen.data = bytearray(fixture.files.nodes[f"/data/{NAME}/{LOG}"].data)
     frozen.length = len(frozen.data)
-    mark = fixture.files.nodes[f"/one/{NAME}/replication-offset-checkpoint"]
-    held = fixture.files.nodes[f"/one/{NAME}/replication-offset-checkpoint"] = type(mark)()
-    held.data, held.length = bytearray(mark.data), mark.length
+    file = fixture.files.nodes[f"/one/{NAME}/replication-offset-checkpoint"]
+    held = fixture.files.nodes[f"/one/{NAME}/replication-offset-checkpoint"] = type(file)()
+    held.data, held.length = bytearray(file.data), file.length
     create(fixture, "newer")
     copied(fixture, "/two")
     one, two = read_source(fixture.files, "/one"), read_source(fixture.files, f"/two/{NAME}")
@@ -168,9 +168,11 @@ def test_a_damaged_source_is_not_taken() -> None:
 
 
 @pytest.mark.parametrize("at", [5, 15, 40])
-def test_a_copy_that_ends_in_damage_above_its_mark_is_not_taken_without_a_word(at: int) -> None:
-    """A copy's mark lags: what lies behind the damage was committed. It is used up to there only
-    when that is wanted.
+def test_a_copy_that_ends_in_damage_above_its_durable_end_is_not_taken_without_a_word(
+    at: int,
+) -> None:
+    """A copy's durable end lags: what lies behind the damage was committed. It is used up
+    to there only when that is wanted.
     """
     fixture = full()
     copied(fixture, "/broker")

@@ -32,8 +32,8 @@ from twisted_broker.cluster.metadata_check import (
     MetadataDamage,
     holds_records,
     is_empty,
-    make_mark,
     recover_hint,
+    write_durable_end,
 )
 from twisted_broker.cluster.metadata_store import MetadataStore, Opened, open_directory
 from twisted_broker.cluster.quorum_state import NAME as QUORUM_STATE
@@ -85,7 +85,7 @@ def format_metadata(
     if not is_new and (was_started or not _is_kafkas_format(files, log_directory)):
         raise MetadataDamage(directory, _gone(files, log_directory, cluster_id, others))
     files.make_directories(directory)
-    make_mark(files, directory, 0)
+    write_durable_end(files, directory, 0)
     files.sync_directory(log_directory)
 
 
@@ -283,7 +283,7 @@ class MetadataLog(MetadataStore):
                 file.sync()
             if new_name:
                 self.files.sync_directory(self.directory)
-            self._mark_durable(upto)
+            self._raise_durable_end(upto)
 
         def done(_: None, error: BaseException | None) -> None:
             for file in files:

@@ -27,7 +27,7 @@ from twisted_broker.cluster.metadata_check import (
     Walk,
     check_metadata,
     is_empty,
-    make_mark,
+    write_durable_end,
 )
 from twisted_broker.cluster.metadata_loader import MetadataLoader
 from twisted_broker.cluster.metadata_store import MetadataStore, Opened
@@ -355,7 +355,7 @@ def _stage(files: IFileSystem, source: Source, stage: str, node_id: int, wall_ms
         start = source.snapshot.end_offset
     log = _write_log(files, source.batches, stage, start, wall_ms)
     write_quorum_state(files, stage, QuorumState(node_id, source.epoch + EPOCHS_AHEAD))
-    make_mark(files, stage, log.log_end_offset)
+    write_durable_end(files, stage, log.log_end_offset)
     _check(files, source, stage)
 
 

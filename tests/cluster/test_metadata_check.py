@@ -28,20 +28,11 @@ from twisted_broker.log.checkpoints import (
     write_offsets,
 )
 from twisted_broker.log.memory import MemoryFileSystem
-from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 from twisted_broker.wire.records import iterate_batches
 
 DIRECTORY = "/data/__cluster_metadata-0"
 LOG = f"{DIRECTORY}/{0:020d}.log"
 MARK = f"{DIRECTORY}/replication-offset-checkpoint"
-
-
-def create(fixture: Fixture, name: str, partitions: int = 1) -> None:
-    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
-    assert (
-        fixture.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7).topics[0].error_code
-        == 0
-    )
 
 
 def served(**settings: str) -> Fixture:
@@ -50,7 +41,7 @@ def served(**settings: str) -> Fixture:
     ).start()
     fixture.join(1)
     for number in range(5):
-        create(fixture, f"t{number}", 3)
+        fixture.create_topic(f"t{number}", 3)
     return fixture
 
 
@@ -60,7 +51,7 @@ def with_snapshot() -> Fixture:
     )
     fixture.advance(0.5)
     assert list_snapshots(fixture.files, DIRECTORY)
-    create(fixture, "behind", 3)
+    fixture.create_topic("behind", 3)
     return fixture
 
 
@@ -128,7 +119,7 @@ def test_a_lost_segment_is_refused() -> None:
 def test_a_hole_between_snapshot_and_log_is_refused() -> None:
     fixture = with_snapshot()
     fixture.controller.log.log.roll(fixture.now())
-    create(fixture, "in the next segment".replace(" ", "-"), 3)
+    fixture.create_topic("in the next segment".replace(" ", "-"), 3)
     first, second = sorted(
         path for path in fixture.files.nodes if path.startswith(DIRECTORY) and path.endswith(".log")
     )

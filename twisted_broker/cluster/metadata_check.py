@@ -33,7 +33,6 @@ from twisted_broker.log.batch_scan import BatchPlace, valid_batches
 from twisted_broker.log.checkpoints import (
     HIGH_WATERMARK,
     LEADER_EPOCH,
-    METADATA_PARTITION,
     metadata_offset,
     metadata_rows,
     read_epochs,
@@ -42,6 +41,7 @@ from twisted_broker.log.checkpoints import (
 )
 from twisted_broker.log.crash_cleanup import base_offset_of
 from twisted_broker.log.errors import CheckpointError
+from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.wire.batch_fields import PARTITION_LEADER_EPOCH
 from twisted_broker.wire.control_batch import LEADER_CHANGE
 from twisted_broker.wire.errors import BrokerError, WireError
@@ -55,7 +55,6 @@ from twisted_broker.wire.records import (
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
 
-DIRECTORY_NAME = str(METADATA_PARTITION)
 _LOG = ".log"
 _CONTROL_RECORD_LIMIT = 1 << 16
 _MAGIC_AT = 16
@@ -205,8 +204,8 @@ def check_logs(image: MetadataImage, logs: Iterable[Log]) -> None:
                 raise MetadataDamage(
                     log.directory,
                     f"it has records of leader epoch {written}, the metadata on this node knows "
-                    f"epoch {state.leader_epoch} only: {DIRECTORY_NAME} is an older copy; nothing "
-                    f"was deleted. Put the newer one back, or rebuild it: {recover_hint()}",
+                    f"epoch {state.leader_epoch} only: {METADATA_DIRECTORY} is an older copy; "
+                    f"nothing was deleted. Put the newer one back, or rebuild it: {recover_hint()}",
                 )
 
 

@@ -24,7 +24,6 @@ import re
 from collections.abc import Callable
 
 from twisted_broker.cluster.metadata_check import (
-    DIRECTORY_NAME,
     EMPTY_LOG,
     NOT_APPLIED,
     Applied,
@@ -42,12 +41,13 @@ from twisted_broker.interfaces import IDiskWorker, IFileSystem
 from twisted_broker.log.checkpoints import write_aside
 from twisted_broker.log.errors import LogDirFailure, is_out_of_descriptors
 from twisted_broker.log.log_directory import STRAY_SUFFIX
+from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.records import BatchView
 
 SYNC_MS = 10_000
 MOST_DAMAGED_COPIES = 3
-_DAMAGED_COPY = re.compile(re.escape(DIRECTORY_NAME) + r"\.[0-9a-f]{32}" + STRAY_SUFFIX)
+_DAMAGED_COPY = re.compile(re.escape(METADATA_DIRECTORY) + r"\.[0-9a-f]{32}" + STRAY_SUFFIX)
 
 
 def open_metadata_copy(
@@ -66,7 +66,7 @@ def open_metadata_copy(
     `unique`: 128 random bits for the name of a damaged one. `applied`: how far this broker is known
     to have applied the metadata; the copy may lack the end of it after a loss of power.
     """
-    directory, warning = posixpath.join(log_directory, DIRECTORY_NAME), ""
+    directory, warning = posixpath.join(log_directory, METADATA_DIRECTORY), ""
     _finish_replacing(files, directory)
     try:
         copy, image = _open(files, disk, log_directory, wall_ms, on_fatal, warn)

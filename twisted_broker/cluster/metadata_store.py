@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from twisted_broker.cluster.metadata_check import (
-    DIRECTORY_NAME,
     NOT_APPLIED,
     Applied,
     MetadataDamage,
@@ -44,7 +43,7 @@ from twisted_broker.log.log import Log
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import OpenFiles
 from twisted_broker.settings import INT_MAX
-from twisted_broker.topic_names import METADATA_TOPIC_ID
+from twisted_broker.topic_names import METADATA_DIRECTORY, METADATA_TOPIC_ID
 from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.records import BatchView, CorruptRecordError, iterate_batches
 from twisted_broker.wire.schema import Record
@@ -106,7 +105,7 @@ def open_directory(
     `applied`: it must reach that far. Slow.
     Raises MetadataDamage, OSError, CheckpointError, BrokerError.
     """
-    directory = posixpath.join(log_directory, DIRECTORY_NAME)
+    directory = posixpath.join(log_directory, METADATA_DIRECTORY)
     config = LogConfig(cleanup_policy=frozenset(), max_message_bytes=INT_MAX, segment_jitter_ms=0)
     base, torn = EMPTY, None
     if files.is_directory(directory):

@@ -25,9 +25,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from twisted_broker.config import BrokerConfig
-from twisted_broker.coordinator.coordinator_context import OFFSETS_TOPIC
 from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.interfaces import IClock
+from twisted_broker.topic_names import OFFSETS_TOPIC
 from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages.topics import (
     CreatableTopic,

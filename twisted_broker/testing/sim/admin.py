@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted_broker.coordinator.coordinator_context import OFFSETS_TOPIC
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.testing.sim.client import REQUEST_TIMEOUT_MS, Client
 from twisted_broker.testing.sim.options import Options, Topic
+from twisted_broker.topic_names import OFFSETS_TOPIC
 from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages import configs, reassignment, topics
 from twisted_broker.wire.messages import list_offsets as offsets

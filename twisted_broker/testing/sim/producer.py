@@ -162,11 +162,11 @@ class Producer(Client):
                 "base_sequence": sequence,
             }
         builder = BatchBuilder(codec=self.random.choice(self.codecs), **producer)
-        now_ms = self.runtime.wall_ms()
+        timestamp_ms = self.runtime.wall_ms()
         if self.old_timestamps:
-            now_ms -= self.random.randrange(_OLDEST_MS)
+            timestamp_ms -= self.random.randrange(_OLDEST_MS)
         for value in values:
-            builder.append(now_ms, None, value)
+            builder.append(timestamp_ms, None, value)
         return bytes(builder.build())
 
     async def _send_all(self, sent: list[_Sent]) -> None:

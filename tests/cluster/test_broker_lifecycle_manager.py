@@ -96,7 +96,7 @@ def test_another_incarnation_waits_for_the_first_ones_session(fixture: Controlle
     assert member.lifecycle.state is BrokerState.RUNNING
 
 
-def test_a_hopeless_registration_is_told(fixture: ControllerFixture) -> None:
+def test_a_hopeless_registration_is_reported(fixture: ControllerFixture) -> None:
     """KRAFT 3.4: another cluster's id: caught_up and unfenced fail, nothing is retried."""
     member = MemberSide(fixture, 2).follow()
     problems: list[Any] = []
@@ -173,7 +173,7 @@ def test_a_lone_broker_leaves_at_once(fixture: ControllerFixture) -> None:
     assert left.called and fixture.clock.seconds() - at < 0.25
 
 
-def test_a_failed_directory_is_told_at_once(fixture: ControllerFixture) -> None:
+def test_a_failed_directory_is_reported_at_once(fixture: ControllerFixture) -> None:
     """RL 1.12: not with the next heartbeat."""
     member = MemberSide(fixture, 2).follow().join()
     fixture.place_topic("t", [2])
@@ -183,7 +183,7 @@ def test_a_failed_directory_is_told_at_once(fixture: ControllerFixture) -> None:
     assert fixture.controller.image.topics_by_name["t"].partitions[0].leader == -1
 
 
-def test_every_beat_tells_all_that_failed(
+def test_every_heartbeat_names_all_that_failed(
     fixture: ControllerFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RL 1.12: a directory that fails later is told with those before it, each once; and again
@@ -361,7 +361,7 @@ class MuteController(Factory):
     protocol = Mute
 
 
-def test_a_controller_that_says_nothing_is_told_once(fixture: ControllerFixture) -> None:
+def test_a_controller_that_does_not_answer_is_logged_once(fixture: ControllerFixture) -> None:
     """RL 8.1: its silence in one line, its return in another; the broker never loses its session
     by it.
     """

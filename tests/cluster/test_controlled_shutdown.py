@@ -116,7 +116,7 @@ def test_one_address_that_does_not_refuse_is_hope(fixture: ControllerFixture) ->
     assert 10.0 <= seconds < 10.5
 
 
-def test_asked_once_more(fixture: ControllerFixture) -> None:
+def test_a_second_signal_skips_the_wait(fixture: ControllerFixture) -> None:
     """The wait ends there and then; before there is one, or after it, nothing happens."""
     member = member_with_leadership(fixture)
     fixture.crash()

@@ -158,7 +158,7 @@ def test_a_controllers_snapshot_takes_the_copys_place() -> None:
     assert again.base.topics_by_name == fixture.controller.image.topics_by_name
 
 
-def test_the_copy_is_cut_behind_a_snapshot_of_its_own(fixture: ControllerFixture) -> None:
+def test_the_copy_is_truncated_behind_a_snapshot_of_its_own(fixture: ControllerFixture) -> None:
     member = Follower(fixture, metadata_log_max_record_bytes_between_snapshots="1000")
     fixture.create_topic("u", 30)
     fixture.settle()

@@ -377,7 +377,7 @@ def test_a_decision_of_several_batches_is_all_or_nothing(
     assert len(fixture.controller.image.topics_by_name["after"].partitions) == 30
 
 
-def test_without_metadata_transactions_a_decision_is_cut_into_batches(
+def test_without_metadata_transactions_a_decision_is_several_batches(
     fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Below 3.6-IV1 nobody would understand one; the bootstrap, which is one already, is not put

@@ -387,7 +387,7 @@ def test_nothing_below_the_recovery_point_is_ever_lost(seed: int) -> None:
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS])
 @pytest.mark.parametrize("operation", ["write", "sync", "truncate", "rename", "create"])
-def test_a_disk_error_takes_the_log_offline_and_tells(operation: str, error: int) -> None:
+def test_a_disk_error_takes_the_log_offline_and_calls_on_fatal(operation: str, error: int) -> None:
     """RELIABILITY 6.2: whatever operation fails, the call raises KAFKA_STORAGE_ERROR, so does
     every later one, and nothing failed is acknowledged.
     """
@@ -426,7 +426,7 @@ def test_a_disk_error_takes_the_log_offline_and_tells(operation: str, error: int
     assert reopened(disk.after_kill()).log_end_offset >= acknowledged - 1
 
 
-def test_a_full_disk_leaves_a_torn_batch_that_recovery_cuts() -> None:
+def test_a_full_disk_leaves_a_torn_batch_that_recovery_truncates() -> None:
     """RELIABILITY 6.2: ENOSPC in the middle of a write: the acknowledged batches are all there
     afterwards, the torn one is not.
     """

@@ -134,7 +134,7 @@ def test_a_replica_counts_what_it_fetches() -> None:
 
 
 @pytest.mark.parametrize("end", [0, 1, 2, 4])
-def test_a_cut_while_a_sync_is_on_its_way(end: int) -> None:
+def test_a_truncation_while_a_sync_runs(end: int) -> None:
     """RL 3.5: that sync says nothing about the log any more; what is left and due is synced
     anew, what was cut waits for nothing.
     """

@@ -347,7 +347,7 @@ def test_checkpoints_are_written_while_running() -> None:
     assert 0 < log.durability.recovery_point < 10
 
 
-def test_a_cut_is_checkpointed_at_once() -> None:
+def test_a_truncation_is_checkpointed() -> None:
     """RL 3.5, 6.6: after a truncation the recovery-point checkpoint follows without waiting for
     its turn.
     """
@@ -450,7 +450,7 @@ def test_directory_names(name: str, found: TopicPartition | None) -> None:
     assert partition_of(name) == found
 
 
-def test_a_sync_that_was_waited_for_is_told() -> None:
+def test_a_sync_that_was_waited_for_is_reported() -> None:
     """Kafka's flush.messages: the replica manager hears when a log's sync is done, once each,
     and not of logs that were deleted.
     """

@@ -106,7 +106,7 @@ def test_a_failed_sync_is_answered_with_kafka_storage_error():
     assert first.error == second.error == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_a_lost_leadership_is_told_at_once():
+def test_a_lost_leadership_is_answered_at_once():
     """RL 1.7: who waits does not wait for the disk of a broker that leads no more."""
     fixture, worker = led((1, 2))
     outcome, done = parked(fixture, 1)

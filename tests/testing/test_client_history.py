@@ -29,7 +29,7 @@ def reader(*batches: tuple[int, list[bytes]]) -> ClientHistory:
     return history
 
 
-def test_what_was_told_and_is_there_is_no_anomaly() -> None:
+def test_what_was_acknowledged_and_is_there_is_no_anomaly() -> None:
     """A batch nobody knows about may be there, one that was refused is not."""
     unknown, refused = Attempt(T0, [b"p0-3"], True), Attempt(T0, [b"p0-4"], True)
     unknown.fate, refused.fate = Fate.UNKNOWN, Fate.REFUSED
@@ -54,7 +54,7 @@ def test_only_an_idempotent_producers_record_must_be_there_once() -> None:
     assert names(history(), acknowledged(0, b"p0-1", idempotent=False)) == []
 
 
-def test_a_consumer_that_is_told_to_begin_anew_goes_back() -> None:
+def test_a_consumer_that_gets_a_new_position_goes_back() -> None:
     history = reader((0, [b"p0-1"]))
     history.moved("c0")
     history.consumed("c0", T0, 0, [b"p0-1"])

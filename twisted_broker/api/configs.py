@@ -279,18 +279,18 @@ async def list_config_resources(
         ),
         GROUP_RESOURCE: sorted(name for kind, name in image.configs if kind == GROUP_RESOURCE),
     }
-    asked = (
+    requested = (
         list(dict.fromkeys(request.resource_types) or sorted(names))
         if context.version >= 1
         else [CLIENT_METRICS_RESOURCE]
     )
-    unknown = [kind for kind in asked if kind not in names]
+    unknown = [kind for kind in requested if kind not in names]
     if unknown:
         raise BrokerError(
             ErrorCode.UNSUPPORTED_VERSION, f"resources of type {unknown[0]} cannot be listed"
         )
     found = []
-    for kind in asked:
+    for kind in requested:
         for name in names[kind]:
             context.elements_left -= 1
             if context.elements_left < 0:

@@ -55,6 +55,7 @@ from twisted_broker.net.listeners import (
 from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.settings import INT_MAX, ConfigError
+from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.primitives import new_uuid, uuid_text
@@ -132,7 +133,7 @@ class Broker:
         self.log_manager = LogManager(
             runtime,
             config,
-            directory_failed=self._directory_failed,
+            on_directory_failure=self._directory_failed,
             most_files=self._shares.files,
         )
         self.listeners: list[Listener] = []
@@ -206,10 +207,10 @@ class Broker:
 
     def _check_unnamed(self) -> None:
         """No directory says which cluster it is of. LogDirMismatch where one holds its metadata."""
-        from twisted_broker.cluster.metadata_check import DIRECTORY_NAME, holds_records
+        from twisted_broker.cluster.metadata_check import holds_records
 
         for path in {*self.config.log_directories, self.metadata_directory}:
-            directory = posixpath.join(path, DIRECTORY_NAME)
+            directory = posixpath.join(path, METADATA_DIRECTORY)
             if holds_records(self.runtime.files, directory):
                 raise LogDirMismatch(
                     f"{directory} holds a cluster's metadata, but {path}/meta.properties, which "

@@ -210,7 +210,7 @@ def test_two_segments_with_the_same_offsets_in_the_only_replica() -> None:
 def test_an_empty_file_in_the_middle_is_a_gap(clean: bool) -> None:
     """A loss of power kept the names of two segments and the records of the second only."""
     disk = disk_with_segments()
-    disk.cut(f"{DIRECTORY}/{file_name(6, '.log')}", 0)
+    disk.shorten(f"{DIRECTORY}/{file_name(6, '.log')}", 0)
     log = loaded(disk, clean=clean)
     assert log.gap == Gap(6, 8, not clean)
 

@@ -58,7 +58,7 @@ class World:
         manager = LogManager(
             runtime,
             BrokerConfig(self.settings),
-            directory_failed=lambda path, error: self.failed.append(path),
+            on_directory_failure=lambda path, error: self.failed.append(path),
         )
         if start:
             results: list[object] = []
@@ -347,7 +347,7 @@ def test_checkpoints_are_written_while_running() -> None:
     assert 0 < log.durability.recovery_point < 10
 
 
-def test_a_cut_is_checkpointed_at_once() -> None:
+def test_a_truncation_is_checkpointed() -> None:
     """RL 3.5, 6.6: after a truncation the recovery-point checkpoint follows without waiting for
     its turn.
     """
@@ -372,7 +372,7 @@ def test_corrupt_checkpoints_count_as_empty() -> None:
     for name in (checkpoints.RECOVERY_POINT, checkpoints.LOG_START_OFFSET):
         for size in range(world.files.size(f"/d1/{name}")):
             disk = world.files.after_kill()
-            disk.cut(f"/d1/{name}", size)
+            disk.shorten(f"/d1/{name}", size)
             log = World(disk).manager().get(A)
             assert log is not None and log.log_end_offset == 5
 
@@ -450,7 +450,7 @@ def test_directory_names(name: str, found: TopicPartition | None) -> None:
     assert partition_of(name) == found
 
 
-def test_a_sync_that_was_waited_for_is_told() -> None:
+def test_a_sync_that_was_waited_for_is_reported() -> None:
     """Kafka's flush.messages: the replica manager hears when a log's sync is done, once each,
     and not of logs that were deleted.
     """

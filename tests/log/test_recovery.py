@@ -239,7 +239,7 @@ def test_epochs_lost_with_their_file_are_found_in_the_batches() -> None:
     assert values(again) == [bytes(200)] * 5
 
 
-def test_batches_of_an_older_epoch_behind_a_newer_one_are_what_a_lost_cut_left() -> None:
+def test_batches_of_an_older_epoch_behind_a_newer_one_are_what_a_lost_truncation_left() -> None:
     """RL 3.6: the write after a truncation survived a crash, the truncation did not: the log
     ends where leader epochs go back.
     """

@@ -115,7 +115,7 @@ def test_crash_at_an_operation_stops_the_world() -> None:
     assert disk.after_kill().content("/d/f") == b"y"
 
 
-def test_faults_strike_where_they_are_told() -> None:
+def test_faults_strike_where_they_are_set() -> None:
     """A fault names operation, path, how many to let through and how often it strikes."""
     disk = disk_with(b"x")
     disk.faults.append(Fault(errno.EIO, "write", "f", skip=1, times=1))

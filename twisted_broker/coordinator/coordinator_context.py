@@ -31,7 +31,6 @@ from twisted_broker.interfaces import IClock, IRandom
 from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
-OFFSETS_TOPIC = "__consumer_offsets"
 MINUTE_MS = 60_000
 _logger = Logger()
 

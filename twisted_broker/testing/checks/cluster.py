@@ -70,7 +70,7 @@ class ClusterChecker:
         seen = self.members.seen[node.name].get(name)
         if seen is None or seen.partition is not partition or seen.log is not log:
             seen = self.members.seen[node.name][name] = Seen(partition, log, Mirror(log, node.disk))
-        if seen.end != log.log_end_offset or seen.cuts != log.truncations:
+        if seen.end != log.log_end_offset or seen.truncations != log.truncations:
             self.replicas.log_changed(node, seen)
         leads = partition.leader_log is not None
         if (

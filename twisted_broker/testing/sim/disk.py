@@ -9,7 +9,7 @@ Owns `SimDisk`, the twin of the disk.
 3. `after_kill` and `after_power_loss` give a new `SimDisk`; the old one must not be used after.
 
 Source: ALICE (OSDI '14); RELIABILITY 6.2. Not here: damage to synced data, but for `flip_bit`,
-`lose`, `cut` and `damage`; time (`testing/sim/stalling_worker.py`).
+`lose`, `shorten` and `damage`; time (`testing/sim/stalling_worker.py`).
 """
 
 from __future__ import annotations
@@ -195,7 +195,8 @@ class SimDisk(DiskFaults, MemoryFileSystem):
             path for path in self.directories if path != directory and not path.startswith(inside)
         }
 
-    def cut(self, path: str, size: int) -> None:
+    def shorten(self, path: str, size: int) -> None:
+        """Drops the end of a file, behind everybody's back."""
         node = self._node(path)
         del node.data[size:]
         node.length = size

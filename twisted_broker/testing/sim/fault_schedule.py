@@ -33,7 +33,7 @@ FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
     "pause": machine.pause,
     "partition": network.partition,
     "one way": network.one_way,
-    "cut": network.cut,
+    "cut": network.break_connections,
     "stall": disk.stall,
     "slow disk": disk.slow_disk,
     "disk error": disk.disk_error,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from twisted_broker.cluster.bootstrap import write_bootstrap
-from twisted_broker.cluster.metadata_check import DIRECTORY_NAME, holds_records
+from twisted_broker.cluster.metadata_check import holds_records
 from twisted_broker.cluster.partition_change import ELR_FEATURE
 from twisted_broker.image.metadata_image import METADATA_VERSION
 from twisted_broker.interfaces import IFileSystem, IRandom
@@ -28,6 +28,7 @@ from twisted_broker.log.meta_properties import (
     read_meta_properties,
     write_meta_properties,
 )
+from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.wire.primitives import new_uuid, uuid_text
 
 RELEASES: Mapping[str, int] = {
@@ -104,7 +105,7 @@ def _properties(files: IFileSystem, path: str) -> MetaProperties | None:
         found = read_meta_properties(files, path)
     except FileNotFoundError:
         return None
-    if found is None and holds_records(files, posixpath.join(path, DIRECTORY_NAME)):
+    if found is None and holds_records(files, posixpath.join(path, METADATA_DIRECTORY)):
         raise LogDirMismatch(
             f"{path} holds a cluster's metadata, but no meta.properties, which says which: put "
             "that back, or choose an empty directory"

@@ -132,8 +132,8 @@ BEHAVIOUR = """
 - **After a truncation** far from the last producer snapshot, idempotent appends get LEADER_NOT_AVAILABLE (clients retry) until the producer state is
   rebuilt. Kafka blocks the partition for that time.
 - **A missing segment file** between two others takes the partition offline (KAFKA_STORAGE_ERROR; one log line names the file and the remedy). Kafka
-  serves the segments that are left. After an unclean stop, a replicated partition is truncated before a gap above its recovery point; the segments
-  behind the gap are kept as `.log.aside`.
+  serves the segments that are left. After an unclean stop the log is truncated before a gap above its recovery point, and one
+  line says which offsets are gone; the segments behind the gap are kept as `.log.aside`.
 - **A replica that a metadata snapshot does not list** is kept as `TOPIC-N.<hex>-stray`, not deleted. A replica is deleted only when a record of the
   metadata log removes it.
 - **Transactions** are not supported yet. FindCoordinator for a transactional id and InitProducerId with a transactional id get INVALID_REQUEST; a

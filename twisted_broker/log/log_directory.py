@@ -9,6 +9,9 @@ of the directory, and the topic ids of new ones.
 3. Only what is named like a partition is opened. `-delete` is finished, `-stray` and `-future` are
    left alone.
 4. A directory fails as a whole and alone.
+5. Rows of the offset checkpoints have no topic id. A new log has its topic id on the disk only when
+   no row of an older log of its name is left there; after an unclean stop the rows of a log without
+   one do not count.
 
 Source: Kafka's `LogManager.loadLogs`, `MetaPropertiesEnsemble`; RL 1.12, 3.6, 3.8. Not here: which
 partition lives where (`log_manager.py`).
@@ -180,6 +183,7 @@ class LogDirectory:
         self.recovery_points = self._offsets(checkpoints.RECOVERY_POINT)
         self.log_starts = self._offsets(checkpoints.LOG_START_OFFSET)
         logs = []
+        without_id = []
         for name in self.files.listdir(self.path):
             path = posixpath.join(self.path, name)
             if not self.files.is_directory(path):
@@ -189,8 +193,18 @@ class LogDirectory:
                 self.to_delete.append(path)
             partition = partition_of(name) if renamed is None else None
             if partition is not None and partition.topic != METADATA_TOPIC:
+                if not self.was_clean and not self._has_id(path):
+                    without_id.append(partition)
+                    self.recovery_points.pop(partition, None)
+                    self.log_starts.pop(partition, None)
                 logs.append(self.open(partition, None, config, wall_ms))
+        if without_id:
+            # For the high watermarks, which are read later.
+            checkpoints.drop_rows(self.files, self.path, without_id)
         return logs
+
+    def _has_id(self, path: str) -> bool:
+        return self.files.exists(posixpath.join(path, checkpoints.PARTITION_METADATA))
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
         try:
@@ -244,12 +258,18 @@ class LogDirectory:
         checkpoints.write_clean_shutdown(self.files, self.path, broker_epoch)
 
     def write_topic_ids(self) -> None:
-        """Writes `partition.metadata` of new logs: on the disk worker, for all that came since.
-        `sync_names` makes them durable. Raises OSError.
+        """Writes `partition.metadata` of new logs: on the disk worker, for all that came since,
+        after what older logs of their names left in the checkpoints is gone. `sync_names` makes
+        them durable. Raises OSError.
         """
         waiting = self.without_id
+        ready: set[TopicPartition] = set()
         while waiting:
             log = waiting[0]
+            if log.topic_partition not in ready:
+                # Some may have come since the last time.
+                ready = {waiting[row].topic_partition for row in range(len(waiting))}
+                checkpoints.drop_rows(self.files, self.path, ready)
             with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                 if log.topic_id is not None:
                     checkpoints.write_partition_metadata(

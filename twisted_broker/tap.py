@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
+import select
 import signal
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -31,17 +32,22 @@ from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
 from twisted_broker import garbage_collection
+from twisted_broker.operating_system import check_system
 from twisted_broker.reactor_watch import ReactorWatch, WatchedClock
 from twisted_broker.settings import ConfigError, parse_properties
 
 if TYPE_CHECKING:
     from twisted_broker.config import BrokerConfig
 
+check_system()
+import resource  # noqa: E402  not on Windows
+
 MEMORY = "memory"
 _MOST_BROKERS = 100
 _MEMORY_DIRECTORY = "/memory"
 _RESERVE = 16
 _UNLIMITED, _USUAL_LIMITS = 1 << 20, (65536, 10240, 4096)
+_SELECT_LIMIT = 1024  # FD_SETSIZE: what `select` serves, whatever the process may open
 
 
 class Options(UsageOptions):
@@ -179,6 +185,7 @@ class Options(UsageOptions):
 def makeService(options: Options) -> Any:
     """The broker of these options, as a service that `twistd` starts."""
     garbage_collection.spare_start()
+    _choose_reactor()
     from twisted.internet import reactor
 
     from twisted_broker.broker_service import BrokerService
@@ -187,6 +194,8 @@ def makeService(options: Options) -> Any:
     clock.seconds = time.monotonic
     clock.callWhenRunning(_stop_on_hangup, clock)
     descriptors = raise_file_limit()
+    if _uses_select(clock):
+        descriptors = min(descriptors, _SELECT_LIMIT)
     watch = ReactorWatch(options.broker_config.integer("replog.reactor.slow.ms"))
     watch.install(clock)
     in_memory = options["data"] == MEMORY
@@ -210,6 +219,23 @@ def makeService(options: Options) -> Any:
         lambda config: production_runtime(clock, config, watch, in_memory=in_memory),
         **more,
     )
+
+
+def _choose_reactor() -> None:
+    """poll where there is no epoll, unless `twistd --reactor` chose: on macOS Twisted would take
+    select, which loses connections beyond 1,024 descriptors.
+    """
+    if "twisted.internet.reactor" in sys.modules or hasattr(select, "epoll"):
+        return
+    if hasattr(select, "poll"):
+        from twisted.internet import pollreactor
+
+        pollreactor.install()
+
+
+def _uses_select(reactor: Any) -> bool:
+    made_in = sys.modules.get("twisted.internet.selectreactor")
+    return made_in is not None and isinstance(reactor, made_in.SelectReactor)
 
 
 def _take_signals(reactor: Any, skip_controlled_shutdown: Callable[[], None]) -> None:

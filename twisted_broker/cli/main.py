@@ -18,6 +18,7 @@ from twisted_broker.cli.dump import file_rows, files_below
 from twisted_broker.cli.group import CommandGroup
 from twisted_broker.cli.metadata import metadata
 from twisted_broker.cli.rows import lines
+from twisted_broker.operating_system import check_system
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -28,6 +29,7 @@ def main() -> None:
     Files are only read, so the broker may be running. Only `metadata recover` writes, into the
     directory of a controller that is stopped.
     """
+    check_system()
 
 
 main.add_command(metadata)

@@ -53,7 +53,7 @@ def take_away(*more: str) -> None:
             except (BrokenPipeError, ConnectionError):
                 raise OSError(errno.ENOTCONN, "Socket is not connected") from None
 
-        os.sendfile = sendfile
+        os.sendfile = sendfile  # type: ignore[assignment]
 
 
 if __name__ == "__main__":

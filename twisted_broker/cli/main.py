@@ -19,6 +19,7 @@ from twisted_broker.cli.group import CommandGroup
 from twisted_broker.cli.metadata import metadata
 from twisted_broker.cli.rows import lines
 from twisted_broker.cli.storage import format_storage
+from twisted_broker.operating_system import check_system
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -29,6 +30,7 @@ def main() -> None:
     Files are only read, so the broker may be running. Only `format` and `metadata recover` write:
     into new directories, and into that of a controller that is stopped.
     """
+    check_system()
 
 
 main.add_command(metadata)

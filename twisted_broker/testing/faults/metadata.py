@@ -20,7 +20,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable
 
-from twisted_broker.cluster.metadata_check import DIRECTORY_NAME, MetadataDamage
+from twisted_broker.cluster.metadata_check import MetadataDamage
 from twisted_broker.cluster.metadata_copy import MetadataCopy
 from twisted_broker.cluster.metadata_recovery import (
     CannotRecover,
@@ -38,9 +38,10 @@ from twisted_broker.log.meta_properties import NAME as META_PROPERTIES
 from twisted_broker.testing.faults.base import FaultInjector
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.node import CLUSTER_ID, SimNode
+from twisted_broker.topic_names import METADATA_DIRECTORY
 
 _LOG_DIRECTORY = "/data"
-_METADATA = f"{_LOG_DIRECTORY}/{DIRECTORY_NAME}"
+_METADATA = f"{_LOG_DIRECTORY}/{METADATA_DIRECTORY}"
 _RESCUED = "/rescued"
 _CONTROLLER = "n1"
 _REMEDY = "`replog metadata recover"

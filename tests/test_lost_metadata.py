@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from errno import EIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ from twisted_broker.wire.messages.produce import (
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 from twisted_broker.wire.records import BatchBuilder
 
+KAFKAS_BOOTSTRAP = Path(__file__).parent / "wire/golden/records/snapshot.bin"
 METADATA = "/data/__cluster_metadata-0"
 LOG = f"{METADATA}/{0:020d}.log"
 LONG = 200.0
@@ -459,7 +461,9 @@ def test_a_controllers_first_start_on_what_kafka_formatted() -> None:
     files.make_directories("/data")
     cluster_id = "b3RoZXItY2x1c3Rlci1oZQ"
     write_meta_properties(files, "/data", MetaProperties(cluster_id, 100, b"d" * 16))
-    files.open("/data/bootstrap.checkpoint", create=True).write_at(0, (b"records",))
+    files.open("/data/bootstrap.checkpoint", create=True).write_at(
+        0, (KAFKAS_BOOTSTRAP.read_bytes(),)
+    )
     first = memory_controller(files=files).start()
     assert first.broker.cluster_id == cluster_id and first.broker.parts.controller.image.features
     first.stop()

@@ -202,20 +202,20 @@ class ReactorWatch(Marks):
 
 
 class _WatchedPoller:
-    """Stands in for the reactor's epoll object: a turn lies between two of its polls."""
+    """Stands in for the reactor's epoll or poll object: a turn lies between two of its polls."""
 
     def __init__(self, poller: Any, watch: ReactorWatch) -> None:
         self._poller = poller
         wait, seconds = poller.poll, watch.seconds
 
-        def poll(timeout: float = -1, maxevents: int = -1) -> Any:
+        def poll(*arguments: Any) -> Any:  # epoll takes two, poll one
             took = seconds() - watch.began
             watch.turns += 1
             watch.busy = busy = watch.busy + took
             if busy >= watch.sample_at:
                 watch.turn_ended(took)
             try:
-                return wait(timeout, maxevents)
+                return wait(*arguments)
             finally:
                 watch.what = None
                 watch.began = seconds()

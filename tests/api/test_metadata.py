@@ -100,6 +100,8 @@ def test_topics_by_id(house: MemoryBroker, version: int) -> None:
     ]
     found, unknown = ask(house, asked, version).topics
     assert (found.name, found.error_code, found.topic_id) == ("b", 0, known)
+    both = metadata_messages.MetadataRequestTopic(name="a", topic_id=known)
+    assert [topic.name for topic in ask(house, [both], version).topics] == ["b"]
     assert (unknown.name, unknown.error_code, unknown.topic_id) == (
         None,
         ErrorCode.UNKNOWN_TOPIC_ID,

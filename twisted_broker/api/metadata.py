@@ -142,7 +142,8 @@ async def _requested_topics(
         context.elements_left -= 1
         if context.elements_left < 0:
             await context.next_turn()
-        key = bytes(each.topic_id) if each.name is None else each.name
+        # Of both, the id counts.
+        key = bytes(each.topic_id) if each.name is None or each.topic_id != NULL_UUID else each.name
         if key in seen:
             continue
         seen.add(key)

@@ -25,6 +25,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Iterable, Sequence
 
+from twisted_broker.cluster.bootstrap import NAME as BOOTSTRAP
 from twisted_broker.cluster.metadata_check import (
     NOT_APPLIED,
     Applied,
@@ -60,7 +61,6 @@ from twisted_broker.wire.records import build_control_batch
 from twisted_broker.wire.schema import Record, encode
 
 RECORDS_PER_BATCH = 40_000
-_BOOTSTRAP = "bootstrap.checkpoint"  # of `kafka-storage format`
 
 
 def format_metadata(
@@ -75,24 +75,24 @@ def format_metadata(
     cluster. Raises OSError.
 
     MetadataDamage where the cluster exists and its metadata is gone: the directory bears its id,
-    and a process `was_started` on it (`kafka-storage format` writes the id and starts none).
+    and a process `was_started` on it (a storage tool writes the id and starts none).
     `others`: the node's other log directories. The metadata directory comes before
     `meta.properties` has the cluster's id, so that a crash in between does not look like that.
     """
     directory = posixpath.join(log_directory, METADATA_DIRECTORY)
     if not is_empty(files, directory):
         return
-    if not is_new and (was_started or not _is_kafkas_format(files, log_directory)):
+    if not is_new and (was_started or not _is_tools_format(files, log_directory)):
         raise MetadataDamage(directory, _gone(files, log_directory, cluster_id, others))
     files.make_directories(directory)
     write_durable_end(files, directory, 0)
     files.sync_directory(log_directory)
 
 
-def _is_kafkas_format(files: IFileSystem, log_directory: str) -> bool:
-    """What `kafka-storage format` makes, and no node has written to since."""
+def _is_tools_format(files: IFileSystem, log_directory: str) -> bool:
+    """What `replog format` and `kafka-storage format` make, and no node has written to since."""
     names = set(files.listdir(log_directory)) - {LOCK, "lost+found"}
-    return names == {META_PROPERTIES, _BOOTSTRAP}
+    return names == {META_PROPERTIES, BOOTSTRAP}
 
 
 def _gone(files: IFileSystem, log_directory: str, cluster_id: str, others: Iterable[str]) -> str:
@@ -107,7 +107,7 @@ def _gone(files: IFileSystem, log_directory: str, cluster_id: str, others: Itera
         "anew would make its brokers lose their data. "
         f"Rebuild it: {recover_hint(target=log_directory)}"
     )
-    if _is_kafkas_format(files, log_directory):
+    if _is_tools_format(files, log_directory):
         reason += f"; or remove {LOCK} there, if it was formatted and no node ever ran on it"
     return reason
 

@@ -49,10 +49,12 @@ class ClusterChecker:
     def _look_at(self, node: SimNode) -> None:
         assert node.broker is not None
         parts, touched = node.broker.parts, self.truth.touched
-        if parts.controller is not None:
+        if parts.controller is not None and not node.suspect:
             controller = parts.controller
             self.truth.decided(controller, controller.uncommitted)
             self.truth.look(controller.committed)
+        if parts.metadata is not None:
+            self.truth.applied(node.name, parts.metadata.image)
         if parts.replica_manager is not None:
             for name, partition in parts.replica_manager.partitions.items():
                 self._look(node, name, partition)

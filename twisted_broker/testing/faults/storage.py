@@ -8,8 +8,7 @@ Owns those faults (`faults/base.py` says what a fault is).
 2. Bits flip only where a checksum, or the format, shows it: `CHECKED`. Kafka's checkpoints of
    offsets and epochs are plain numbers, and a segment below the recovery point is trusted until it
    is read; a flip there is found by `replog verify`, by no running broker.
-3. What the controller needs is spared: it refuses its own damaged metadata, and an operator makes
-   it anew (`tests/test_lost_metadata.py`).
+3. What the controller needs is spared: its damage has a fault of its own (`faults/metadata.py`).
 
 Source: RELIABILITY 6.2. Not here: errors of single operations (`faults/disk.py`).
 """

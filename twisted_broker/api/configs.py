@@ -107,7 +107,7 @@ def _entries(
         if not context.may(Operation.DESCRIBE_CONFIGS, ResourceType.GROUP, name):
             raise BrokerError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         if not name:
-            raise BrokerError(ErrorCode.INVALID_REQUEST, "a group has a name")
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "a group needs a name")
         return group_entries(_config_now(context, image), image.config(kind, name))
     if not context.may_on_cluster(Operation.DESCRIBE_CONFIGS):
         raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -127,7 +127,7 @@ def _entries(
         ]
     if kind == CLIENT_METRICS_RESOURCE:
         if not name:
-            raise BrokerError(ErrorCode.INVALID_REQUEST, "a subscription has a name")
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "a subscription needs a name")
         return client_metrics_entries(_config_now(context, image), image.config(kind, name))
     raise BrokerError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} cannot be described")
 

@@ -13,6 +13,7 @@ import grimp
 import pytest
 
 from tests.memory_broker import MemoryBroker
+from tests.simulation.mutations import MUTATIONS
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
@@ -128,3 +129,17 @@ def test_imports_between_the_packages_of_replication(graph: grimp.ImportGraph) -
         "fetcher": {"partition", "fetch_session", "collaborators", "live_brokers"},
         "partition": set(),
     }
+
+
+def test_who_tolerates_that_this_process_was_stopped(graph: grimp.ImportGraph) -> None:
+    """Section 5: the modules that take their tolerance from `stall_tolerance.py`."""
+    _, _, rest = TEXT.partition("Time in which this process was stopped counts against no peer.")
+    named = paths(rest.partition("see to it")[0])
+    module = f"{PACKAGE}.stall_tolerance"
+    assert {f"{PACKAGE}.{name}" for name in named} == graph.find_modules_that_directly_import(
+        module
+    )
+
+
+def test_the_readme_counts_the_planted_mistakes() -> None:
+    assert f"{len(MUTATIONS)} planted mistakes are" in (ROOT / "README.md").read_text()

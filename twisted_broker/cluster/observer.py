@@ -11,9 +11,10 @@ Owns the fetch loop, which node leads, and the publishing of images.
    be guessing. An answer that is not Kafka's protocol comes from no controller (another program has
    its port now), and is tried again like silence.
 5. A leader whose metadata contradicts what was applied ends it as well, and nothing of it is
-   published: at once where its log shows it; where it leads an older epoch, or has not come as far
-   as is known, when it was heard to do so for `_CONTRADICTED_MS`. An older epoch counts only from
-   a quorum of one: a voter that is cut off from the others may lead, or name, an old leader.
+   published. Where its log shows that, at once. Where it leads an older epoch, or its log ends
+   before what is known, only after it has said so for `_CONTRADICTED_MS`. An older epoch counts
+   only from a quorum of one: a voter that is cut off from the others may lead, or name, an old
+   leader.
 6. What is committed goes to the own copy (`copy`) before it is published; at a start following goes
    on from there.
 

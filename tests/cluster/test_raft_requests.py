@@ -133,7 +133,7 @@ def test_a_fetch_at_the_end_gives_up_after_its_wait(fixture: Fixture) -> None:
     quiet.advance(0.5)
     answer = waiting.result.responses[0].partitions[0]
     assert answer.records is None and answer.error_code == 0
-    assert quiet.controller.raft_requests._parked == []
+    assert quiet.controller.raft_requests._waiting == []
 
 
 def test_a_fetch_that_is_given_up_leaves_nothing(fixture: Fixture) -> None:

@@ -115,5 +115,5 @@ def _check_marker(entry: ProducerEntry, batch: BatchView) -> None:
         if end_marker_coordinator_epoch(record.value) < entry.coordinator_epoch:
             raise BrokerError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"coordinator epoch {entry.coordinator_epoch} has written already",
+                f"a coordinator of epoch {entry.coordinator_epoch} wrote before",
             )

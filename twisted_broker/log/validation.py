@@ -114,7 +114,7 @@ def check_header(
                 f"producer {producer_id} sent the invalid sequence {base_sequence}"
             )
     if attributes & CODEC_MASK > _ZSTD:
-        raise UnsupportedCodecError(f"codec {attributes & CODEC_MASK}")
+        raise UnsupportedCodecError(f"there is no codec {attributes & CODEC_MASK}")
     # What an honest batch passes is checked here, without a call: every append comes through here.
     if count * SMALLEST_RECORD > len(records) - HEADER_BYTES:
         check_records_count(records, attributes & CODEC_MASK, count)

@@ -200,9 +200,11 @@ def test_the_end_of_a_segment_that_a_lost_truncation_brought_back() -> None:
     assert log.segments.bases() == [0, 4]
     log.close()
     disk.damage(path, 0, old)
+    disk.sync_all()
     again = loaded(disk, recovery_point=4)
     assert again.gap is None and again.leader_epochs.entries() == [(3, 0), (5, 4)]
     assert values(again) == [b"old0", b"old1", b"old2", b"old3", b"new"]
+    assert disk.after_power_loss(keep=0).content(path) == old[: again.segments.first.size]
 
 
 def test_two_segments_with_the_same_offsets_in_the_only_replica() -> None:

@@ -349,16 +349,20 @@ def test_checkpoints_are_written_while_running() -> None:
 
 def test_a_cut_is_checkpointed_at_once() -> None:
     """RL 3.5, 6.6: after a truncation the recovery-point checkpoint follows without waiting for
-    its turn.
+    its turn: the segment that was truncated is to be synced again.
     """
     world = World()
     manager = world.manager()
     log = create(manager)
-    fill(log, 10)
+    fill(log, 3)
+    log.roll(NOW_MS)
+    fill(log, 7)
     log.durability.flush()
     manager.checkpoint_recovery_points()
     log.truncate_to(4, NOW_MS)
-    assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {A: 4}
+    assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {A: 3}
+    log.durability.flush()
+    assert log.durability.recovery_point == 4
 
 
 def test_corrupt_checkpoints_count_as_empty() -> None:

@@ -92,6 +92,11 @@ def load_log(
     log = Log(pool, directory, topic_partition, topic_id, config, random)
     epochs_lost = not _load_epochs(log)
     recovered = _load_segments(log, recovery_point, clean, log_start_offset, wall_ms)
+    active = log.segments.active.base_offset
+    if not clean or active in recovered:
+        # Its end may be the work of a truncation, of this start or of a process that was killed
+        # before it synced it: the next sync makes it durable.
+        recovery_point = min(recovery_point, active)
     _set_offsets(log, log_start_offset, recovery_point, wall_ms)
     _finish_epochs(log, epochs_lost or (not clean and _contradict_epochs(log)))
     _load_producers(log, recovered, wall_ms)
@@ -193,6 +198,8 @@ def _drop_older_end(log: Log, base: int, wall_ms: int) -> bool:
         if older is None or newer is None or older >= newer:
             return False
         last.truncate_to(base, wall_ms)
+        # At once: the recovery point may be right behind it, and no later sync covers it then.
+        last.log.sync()
     except CorruptRecordError:
         # Nobody can tell which is the newer one.
         return False

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from itertools import pairwise
 from random import Random
 from typing import Any
 
 import pytest
 from twisted.internet.task import Clock
 
+from tests.coordinator.broker_run import TurnClock
 from tests.log.batches import NOW_MS, TOPIC_ID, batch, config, values
 from tests.log.manual_worker import ManualWorker
 from tests.log.test_golden import unpack
@@ -365,6 +367,66 @@ def test_a_truncation_is_checkpointed() -> None:
     assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {A: 3}
     log.durability.flush()
     assert log.durability.recovery_point == 4
+
+
+def test_many_truncations_want_one_checkpoint() -> None:
+    """What waits for the worker writes what is the case when it runs; one that comes after its
+    beginning is written behind it. A log that was deleted meanwhile leaves no row.
+    """
+    world = World()
+    manager = world.manager()
+    worker = ManualWorker()
+    logs = []
+    for number in range(20):
+        log = create(manager, TopicPartition("t", number))
+        fill(log, 10)
+        log.durability.flush()
+        logs.append(log)
+    directories = manager.directories.online()
+    for directory in directories:
+        directory.disk = worker
+    for log in logs:
+        log.truncate_to(4, NOW_MS)
+    assert len(worker.jobs) == len(directories)
+    logs[0].truncate_to(2, NOW_MS)
+    assert len(worker.jobs) == len(directories)
+    manager.delete(logs[1].topic_partition)
+    worker.run_all()
+    rows = {}
+    for directory in directories:
+        rows |= checkpoints.read_offsets(world.files, directory.path, checkpoints.RECOVERY_POINT)
+    expected = {log.topic_partition: 4 for log in logs[2:]}
+    assert rows == expected | {logs[0].topic_partition: 2}
+    logs[2].truncate_to(1, NOW_MS)
+    assert len(worker.jobs) == 1
+
+
+def test_retention_looks_at_a_few_logs_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A walk over ten thousand is a tenth of a second; one that is deleted meanwhile is left
+    alone, and the next walk waits for the end of this one.
+    """
+    monkeypatch.setattr("twisted_broker.log.log_manager.RETENTION_PER_STEP", 3)
+    monkeypatch.setattr("twisted_broker.turns.PIECES_PER_TURN", 1)
+    world = World()
+    world.clock = clock = TurnClock()
+    manager = world.manager()
+    logs = []
+    for number in range(10):
+        log = create(manager, TopicPartition("t", number), segment_bytes=300, retention_ms=1000)
+        fill(log, 10)
+        log.set_high_watermark(log.log_end_offset)
+        logs.append(log)
+    world.clock.rightNow += 3600
+    manager.delete_old_segments()
+    done = [sum(log.log_start_offset > 0 for log in logs)]
+    manager.delete(logs[9].topic_partition)
+    while done[-1] < 9:
+        manager.delete_old_segments()
+        clock.turn()
+        done.append(sum(log.log_start_offset > 0 for log in logs))
+    assert done[0] == 3 and max(b - a for a, b in pairwise(done)) <= 3
+    clock.turn()
+    assert logs[9].log_start_offset == 0 and not manager._is_deleting
 
 
 def test_corrupt_checkpoints_count_as_empty() -> None:

@@ -55,9 +55,10 @@ from twisted_broker.net.listeners import (
 from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.settings import INT_MAX, ConfigError
+from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.primitives import uuid_text
+from twisted_broker.wire.primitives import new_uuid, uuid_text
 
 if TYPE_CHECKING:
     from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
@@ -132,7 +133,7 @@ class Broker:
         self.log_manager = LogManager(
             runtime,
             config,
-            directory_failed=self._directory_failed,
+            on_directory_failure=self._directory_failed,
             most_files=self._shares.files,
         )
         self.listeners: list[Listener] = []
@@ -202,14 +203,14 @@ class Broker:
             self._check_unnamed()
         if wanted is None and "controller" not in self.roles:
             return ""
-        return wanted or _new_cluster_id(self.runtime)
+        return wanted or uuid_text(new_uuid(self.runtime.random.randbytes))
 
     def _check_unnamed(self) -> None:
         """No directory says which cluster it is of. LogDirMismatch where one holds its metadata."""
-        from twisted_broker.cluster.metadata_check import DIRECTORY_NAME, holds_records
+        from twisted_broker.cluster.metadata_check import holds_records
 
         for path in {*self.config.log_directories, self.metadata_directory}:
-            directory = posixpath.join(path, DIRECTORY_NAME)
+            directory = posixpath.join(path, METADATA_DIRECTORY)
             if holds_records(self.runtime.files, directory):
                 raise LogDirMismatch(
                     f"{directory} holds a cluster's metadata, but {path}/meta.properties, which "
@@ -292,6 +293,7 @@ class Broker:
         )
 
     async def _start_controller(self) -> None:
+        from twisted_broker.cluster.bootstrap import read_bootstrap
         from twisted_broker.cluster.controller import Controller
         from twisted_broker.cluster.features import SUPPORTED_FEATURES
         from twisted_broker.cluster.metadata_log import open_metadata_log
@@ -314,6 +316,7 @@ class Broker:
             open_log,
             lambda error: self._on_fatal(f"the metadata log failed: {error}"),
             self._check_image,
+            partial(read_bootstrap, self.runtime.files, directory),
         )
         self.parts = self._make_parts(SUPPORTED_FEATURES)
         self._undo.append(self._stop_controller)
@@ -339,9 +342,7 @@ class Broker:
 
     @property
     def metadata_directory(self) -> str:
-        return posixpath.normpath(
-            self.config.text("metadata.log.dir") or self.config.log_directories[0]
-        )
+        return self.config.metadata_directory
 
     async def _listen(self, endpoint: ConfiguredListener, is_controller: bool) -> Listener:
         """Opens a port; for a broker's port, clients wait until they are let in."""
@@ -583,14 +584,13 @@ class Broker:
         lifted the fence.
         """
         from twisted_broker.cluster.features import BROKER_FEATURES
-        from twisted_broker.cluster.topic_changes import new_uuid
         from twisted_broker.image.entries import Endpoint
         from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
 
         lifecycle, directories = role.lifecycle, self.log_manager.directories.online()
         lifecycle.start(
             self.cluster_id,
-            new_uuid(self.runtime.random),
+            new_uuid(self.runtime.random.randbytes),
             [
                 Endpoint(each.name, each.host, each.port)
                 for each in self.listeners
@@ -737,9 +737,3 @@ def _host_and_port(text: str) -> tuple[str, int]:
     if not port.isdecimal() or not host:
         raise ConfigError("controller.quorum.bootstrap.servers", text, "HOST:PORT")
     return host.strip("[]"), int(port)
-
-
-def _new_cluster_id(runtime: Runtime) -> str:
-    from twisted_broker.cluster.topic_changes import new_uuid
-
-    return uuid_text(new_uuid(runtime.random))

@@ -92,6 +92,14 @@ class Options(UsageOptions):
         ["run-file", None, None, "JSON file, written when ready: pid, cluster id, addresses."],
     ]
 
+    optFlags = [
+        [
+            "require-formatted",
+            None,
+            "Refuse log directories that were not formatted before (replog format).",
+        ],
+    ]
+
     def __init__(self) -> None:
         UsageOptions.__init__(self)
         self.settings: dict[str, str] = {}
@@ -118,13 +126,32 @@ class Options(UsageOptions):
         brokers = self["brokers"]
         if not (brokers.isdecimal() and 1 <= int(brokers) <= _MOST_BROKERS):
             raise UsageError(f"--brokers takes a number from 1 to {_MOST_BROKERS}, not {brokers!r}")
+        from twisted_broker.log.errors import CheckpointError
+
         try:
             self.broker_configs = self._configs(self._chosen(), int(brokers))
             self.broker_config = self.broker_configs[0]
+            if self["require-formatted"]:
+                self._check_formatted()
             if self["run-file"] is not None:
                 check_run_file(self["run-file"])
-        except (ConfigError, OSError, StartError) as error:
+        except (CheckpointError, ConfigError, OSError, StartError) as error:
             raise UsageError(str(error)) from None
+
+    def _check_formatted(self) -> None:
+        """Every log directory says whose it is. Raises UsageError, CheckpointError, OSError."""
+        from twisted_broker.log.filesystem import OsFileSystem
+        from twisted_broker.log.meta_properties import read_meta_properties
+
+        if self["data"] == MEMORY:
+            raise UsageError("--require-formatted and --data memory contradict: drop one")
+        for config in self.broker_configs:
+            for path in dict.fromkeys((*config.log_directories, config.metadata_directory)):
+                if not os.path.isdir(path) or read_meta_properties(OsFileSystem(), path) is None:
+                    raise UsageError(
+                        f"{path} is not formatted: mount it, format it (replog format), or start "
+                        "without --require-formatted"
+                    )
 
     def _configs(self, chosen: dict[str, str], brokers: int) -> list[BrokerConfig]:
         """One configuration per broker. Raises ConfigError."""

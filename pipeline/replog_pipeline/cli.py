@@ -90,8 +90,11 @@ class Jobs(click.Group):
             )  # it logs the stack of what it raises
         try:
             return super().invoke(ctx)
-        except (click.exceptions.Exit, click.UsageError):
+        except click.exceptions.Exit:
             raise
+        except click.UsageError as error:
+            where = error.ctx.command_path if error.ctx else ctx.command_path
+            stop(f"{error.format_message()} ({where} --help lists what there is)")
         except click.ClickException as error:
             stop(error.format_message())
         except (Exception, KeyboardInterrupt) as error:

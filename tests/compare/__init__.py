@@ -13,6 +13,7 @@ one again), with `node.id=1`, replication factors of 1 for its internal topics a
 | `allowed.py` | THE table of what may differ, each row with its reason |
 
 Every function is called at its API's lowest, a middle and its highest version. Something that
-differs and is not listed makes status 1. A new API is a function in one of the files of cases: a
-test fails when an API that we serve to clients has none.
+differs and is not listed makes status 1, and so does a row of the table that nothing used. A new
+API is a function in one of the files of cases: a test fails when an API that we serve to clients
+has none.
 """

@@ -46,7 +46,10 @@ def joined(side: Side, group: str, **more: Any) -> tuple[str, int]:
 
 
 def ready(side: Side) -> None:
-    """The topic of offsets is there, and its coordinator serves."""
+    """The topic of offsets is there (whoever looks for a coordinator has it created), and its
+    coordinator serves.
+    """
+    side.latest("FindCoordinator", key_type=0, coordinator_keys=["warm-up"])
     side.settled(
         "OffsetFetch",
         lambda answer: not answer.groups[0].error_code,

@@ -217,10 +217,13 @@ class Side:
             assert code == ErrorCode.NONE, f"{self.kind}: {answer}"
 
     def settled(self, api: str, done: Any, **fields: Any) -> Any:
-        """The newest version's answer once `done(answer)` holds."""
+        """The newest version's answer once `done(answer)` holds; AssertionError if never."""
         deadline = time.monotonic() + WAIT_SECONDS
         while True:
             answer = self.latest(api, **fields)
-            if done(answer) or time.monotonic() > deadline:
+            if done(answer):
                 return answer
+            assert time.monotonic() < deadline, (
+                f"{self.kind}: not within {WAIT_SECONDS} s: {answer}"
+            )
             time.sleep(0.02)

@@ -148,7 +148,7 @@ class BrokerRun:
     ) -> Deferred[SyncAnswer]:
         return self.coordinator.sync(
             group,
-            SyncRequest(member, None, generation, assignments=tuple((assignments or {}).items())),
+            SyncRequest(member, None, generation, assignments=assignments or {}),
         )
 
     def stable(self, group: str = "g", **how: object) -> str:

@@ -134,7 +134,7 @@ def test_a_replica_counts_what_it_fetches() -> None:
 
 
 @pytest.mark.parametrize("end", [0, 1, 2, 4])
-def test_a_cut_while_a_sync_is_on_its_way(end: int) -> None:
+def test_a_truncation_while_a_sync_runs(end: int) -> None:
     """RL 3.5: that sync says nothing about the log any more; what is left and due is synced
     anew, what was cut waits for nothing.
     """
@@ -164,7 +164,7 @@ def test_a_failed_sync_settles_nothing_and_is_not_tried_again() -> None:
     log, worker = standing(files, flush_messages=1)
     synced: list[object] = []
     told: list[str] = []
-    log.synced = synced.append
+    log.on_synced = synced.append
     append(log, 2)
     log.durability.when_synced(2, lambda: told.append("told"))
     files.faults.append(Fault(errno.EIO, "sync", ".log"))

@@ -238,7 +238,7 @@ def test_what_was_sent_before_a_hang_up_is_still_done() -> None:
 
 
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-def test_a_port_that_can_accept_nobody_rests_and_goes_on(
+def test_a_port_that_can_accept_nobody_pauses_and_goes_on(
     loopback: Loopback, error: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who comes waits in the backlog; nothing is tried until a second has passed, so that the
@@ -271,7 +271,7 @@ def test_a_port_that_can_accept_nobody_rests_and_goes_on(
         assert loopback.receive(each, 5) == framed(b"x")
 
 
-def test_a_port_that_rests_can_be_closed(loopback: Loopback) -> None:
+def test_a_port_that_pauses_can_be_closed(loopback: Loopback) -> None:
     """No timer of it stays behind."""
     port = loopback.result(loopback.network.listen("127.0.0.1", 0, loopback.factory))
     port._pause_accepting()
@@ -378,7 +378,7 @@ def test_a_connection_lost_in_sendfile_is_no_error_of_the_file(
     assert segment.references == 0 and not broken
 
 
-def test_a_file_cut_while_it_is_sent_closes_the_connection(
+def test_a_file_truncated_while_it_is_sent_closes_the_connection(
     sliced: tuple[Loopback, SegmentFile, bytes],
 ) -> None:
     """The rest of a slice whose file was truncated is never made up."""

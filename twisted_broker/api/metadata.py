@@ -27,7 +27,7 @@ from twisted_broker.image.entries import (
 )
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.security.acl import Operation, ResourceType
-from twisted_broker.topic_names import INTERNAL_TOPICS, name_problem
+from twisted_broker.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, name_problem
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import cluster as described
 from twisted_broker.wire.messages import metadata as metadata_messages
@@ -142,7 +142,8 @@ async def _asked_for(
         context.elements_left -= 1
         if context.elements_left < 0:
             await context.next_turn()
-        key = bytes(each.topic_id) if each.name is None else each.name
+        # Of both, the id counts.
+        key = bytes(each.topic_id) if each.name is None or each.topic_id != NULL_UUID else each.name
         if key in seen:
             continue
         seen.add(key)
@@ -268,7 +269,7 @@ async def _create(
             or context.may(Operation.CREATE, ResourceType.TOPIC, name)
         ):
             answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        elif name == "__consumer_offsets":
+        elif name == OFFSETS_TOPIC:
             context.offsets_topic.create()
         elif name not in INTERNAL_TOPICS and len(wanted) < _MOST_CREATED:
             wanted.append(_new_topic(context.config, name))

@@ -35,7 +35,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from twisted_broker.cluster.cluster_view import ClusterView
-from twisted_broker.cluster.records import MINIMUM_METADATA_VERSION
+from twisted_broker.cluster.records import (
+    CORDON_LEVEL,
+    DIRECTORIES_LEVEL,
+    MINIMUM_METADATA_VERSION,
+)
 from twisted_broker.image.entries import (
     BrokerRegistration,
     FeatureRange,
@@ -51,8 +55,6 @@ from twisted_broker.wire.messages.broker_lifecycle import (
 )
 from twisted_broker.wire.schema import Record
 
-# metadata.version 3.7-IV2: registrations name their log directories from here on.
-_LOG_DIRS_LEVEL = 17
 _KRAFT_VERSION = "kraft.version"
 
 
@@ -192,7 +194,7 @@ def register(
         in_controlled_shutdown=existing.in_controlled_shutdown
         if existing is not None and same
         else False,
-        log_dirs=sorted(request.log_dirs) if image.metadata_version >= _LOG_DIRS_LEVEL else [],
+        log_dirs=sorted(request.log_dirs) if image.metadata_version >= DIRECTORIES_LEVEL else [],
     )
     found: list[Record] = [record]
     if existing is not None and not same:
@@ -214,7 +216,7 @@ def _check_registration(
             ErrorCode.BROKER_ID_NOT_REGISTERED, "a broker of a ZooKeeper cluster cannot register"
         )
     _check_features(view.image, request)
-    if view.image.metadata_version >= _LOG_DIRS_LEVEL:
+    if view.image.metadata_version >= DIRECTORIES_LEVEL:
         _check_directories(view.image, request, version)
 
 
@@ -307,7 +309,7 @@ def heartbeat(
     failed = _failed_directories(view, broker, request)
     if failed:
         return HeartbeatDecision(failed, caught_up, broker.fenced, False, False)
-    found = _cordon(broker, request)
+    found = _cordon(view, broker, request)
     if broker.fenced:
         if request.want_shut_down or request.want_fence or not caught_up:
             return HeartbeatDecision(found, caught_up, True, request.want_shut_down, False)
@@ -386,9 +388,13 @@ def _failed_directories(
     return [change, *view.changes_without_broker(broker.id, directories=failed)]
 
 
-def _cordon(broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> list[Record]:
-    """Directories that take nothing new any more, or again."""
-    if request.cordoned_log_dirs is None:
+def _cordon(
+    view: ClusterView, broker: BrokerRegistration, request: BrokerHeartbeatRequest
+) -> list[Record]:
+    """Directories that take nothing new any more, or again; below metadata.version 4.3 no record
+    can say it.
+    """
+    if request.cordoned_log_dirs is None or view.image.metadata_version < CORDON_LEVEL:
         return []
     cordoned = tuple(sorted(bytes(directory) for directory in request.cordoned_log_dirs))
     if cordoned == broker.cordoned or not (cordoned or broker.cordoned):

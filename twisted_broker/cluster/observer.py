@@ -32,7 +32,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from twisted_broker.cluster.controller_channel import Address, check_answer
-from twisted_broker.cluster.metadata_check import Reach
+from twisted_broker.cluster.metadata_check import EMPTY_LOG, LogEnd
 from twisted_broker.cluster.metadata_copy import MetadataCopy
 from twisted_broker.cluster.metadata_loader import MetadataLoader, MetadataRegression
 from twisted_broker.cluster.snapshots import SnapshotId
@@ -97,7 +97,7 @@ class MetadataObserver:
     ) -> None:
         self.cluster_id = cluster_id
         self.leader_id = -1
-        self.leader_epoch = base.epoch if copy is None else max(base.epoch, copy.floor.epoch)
+        self.leader_epoch = base.epoch if copy is None else max(base.epoch, copy.known_end.epoch)
         self.leader_address: Address | None = None
         self.leader_waiters: list[Deferred[None]] = []
         self._on_fatal = on_fatal
@@ -233,13 +233,15 @@ class MetadataObserver:
         """Of the controller that is, or was last, asked."""
         return self._address()
 
-    def _contradicts(self, found: Reach, reason: str, end_offset: int = -1) -> None:
+    def _contradicts(self, found: LogEnd, reason: str, end_offset: int = -1) -> None:
         """It may pass. MetadataRegression when it did not."""
         if self._contradiction.is_final(self._runtime.now_ms(), end_offset):
-            floor = Reach(0, -1) if self._copy is None else self._copy.floor
+            known_end = EMPTY_LOG if self._copy is None else self._copy.known_end
             applied = self._loader.applied
             raise MetadataRegression(
-                Reach(max(applied.end_offset, floor.end_offset), self.leader_epoch), found, reason
+                LogEnd(max(applied.end_offset, known_end.end_offset), self.leader_epoch),
+                found,
+                reason,
             )
 
     async def _check_older_epoch(
@@ -257,7 +259,7 @@ class MetadataObserver:
         epoch = quorum_now.leader_epoch
         voters = [each.replica_id for each in quorum_now.current_voters]
         if voters == [quorum_now.leader_id] == [leader.leader_id] and epoch < self.leader_epoch:
-            found = Reach(max(0, quorum_now.high_watermark), epoch)
+            found = LogEnd(max(0, quorum_now.high_watermark), epoch)
             self._contradicts(found, "is led under an older epoch")
 
     def _address(self) -> Address:
@@ -320,11 +322,11 @@ class MetadataObserver:
             if is_older and len(self._bootstrap) > 1:
                 self._lost_leader()  # it does not know the leader yet: another one may
             return new_leader
-        floor = 0 if self._copy is None else self._copy.floor.end_offset
+        known_end = 0 if self._copy is None else self._copy.known_end.end_offset
         end_offset = answer.high_watermark  # -1: Kafka's leader has not committed in its epoch yet
-        if 0 <= end_offset < floor and self._loader.applied.end_offset < floor:
+        if 0 <= end_offset < known_end and self._loader.applied.end_offset < known_end:
             self._contradicts(
-                Reach(end_offset, self.leader_epoch),
+                LogEnd(end_offset, self.leader_epoch),
                 "ends below what this broker's directories show",
                 end_offset,
             )

@@ -66,8 +66,10 @@ class CoordinatorRuntime:
     def unload_all(self) -> None:
         """At once: this broker ends."""
         for index in list(self.shards):
-            for _ in self.shards.pop(index).unload_steps():
+            shard = self.shards.pop(index)
+            for _ in shard.unload_steps():
                 pass
+            shard.run_all_effects()
 
     def _load_steps(self, shard: CoordinatorShard) -> Iterator[None]:
         """Reads the partition, serves it, starts its members' sessions; ends as soon as it is

@@ -69,7 +69,7 @@ class LogListener(Protocol):
 class LogManager:
     """All logs by partition; `start` first, `shutdown` last.
 
-    `directory_failed(path, error)` is called once for each directory that goes offline.
+    `on_directory_failure(path, error)` is called once for each directory that goes offline.
     `most_files`: what the process's limit leaves for segments.
     """
 
@@ -77,7 +77,7 @@ class LogManager:
         self,
         runtime: Runtime,
         config: BrokerConfig,
-        directory_failed: Callable[[str, OSError], None] | None = None,
+        on_directory_failure: Callable[[str, OSError], None] | None = None,
         most_files: int = INT_MAX,
     ) -> None:
         self.runtime, self.config = runtime, config
@@ -92,7 +92,7 @@ class LogManager:
         self.logs: dict[TopicPartition, Log] = {}
         self._listeners: list[LogListener] = []
         self._rivals: list[Log] = []
-        self._directory_failed = directory_failed
+        self._on_directory_failure = on_directory_failure
         self._tasks = PeriodicTasks(runtime.clock)
         self._stopped = self._checkpoint_due = False
 
@@ -116,8 +116,8 @@ class LogManager:
     def _fail_logs(self, directory: LogDirectory, error: OSError) -> None:
         for log in self._logs_in(directory):
             log.fail(error)
-        if self._directory_failed is not None:
-            self._directory_failed(directory.path, error)
+        if self._on_directory_failure is not None:
+            self._on_directory_failure(directory.path, error)
 
     def _log_failed(self, log: Log) -> None:
         assert log.failed is not None
@@ -188,9 +188,9 @@ class LogManager:
         log.attach(
             directory.disk,
             self.directories.remover(directory, delay),
-            truncated=self._was_truncated,
-            failing=self._log_failed,
-            synced=self._was_synced,
+            on_truncated=self._was_truncated,
+            on_fatal=self._log_failed,
+            on_synced=self._was_synced,
         )
         if other is None:
             self.logs[log.topic_partition] = log

@@ -6,7 +6,8 @@ Owns `new_log`, `load_log`.
    bad byte, or leader epoch that goes back, the log ends: the segment is truncated, later segments
    are deleted. Below the recovery point the files are trusted.
 2. Indexes, leader epochs, producer state and aborted transactions of what was checked are made
-   anew; a missing or impossible index is too.
+   anew; a missing or impossible index is too. So are epochs that begin above the log start where
+   batches below have one: they were trimmed to a log start that was lost.
 3. Offsets that are missing between segments, or are in two of them, are noted, and nothing is
    deleted for them: `gaps.py`. Except that, of two, the end of a segment goes where the next one
    has newer leader epochs: a truncation had dropped it before the loss of power.
@@ -285,16 +286,56 @@ def _finish_epochs(log: Log, lost: bool) -> None:
     cache = log.leader_epochs
     if lost:
         cache.clear()
-        for segment in log.segments:
-            for header in segment.headers():
-                cache.assign(header[PARTITION_LEADER_EPOCH], header[BASE_OFFSET])
     cache.truncate_from_end(log.log_end_offset)
+    if lost or _lacks_first_epochs(log):
+        _find_first_epochs(log)
     cache.truncate_from_start(log.log_start_offset)
     content = checkpoints.epochs_text(cache.epochs, cache.start_offsets)
     path = posixpath.join(log.directory, checkpoints.LEADER_EPOCH)
     if checkpoints.read_whole(log.pool.files, path) != content:
         checkpoints.write_aside(log.pool.files, path, content, sync=len(cache) > 0)
     cache.pass_changes()
+
+
+def _lacks_first_epochs(log: Log) -> bool:
+    """Whether batches below the first leader epoch known have one: the epochs were trimmed to a log
+    start that was lost.
+
+    Two batches are looked at, the first and the last of those below: old brokers left batches
+    without epochs, many perhaps, and they are not walked at every start.
+    """
+    first = _first_known(log)
+    if first <= log.log_start_offset:
+        return False
+    for offset in (log.log_start_offset, first - 1):
+        segment = log.segments.at(log.segments.row_of(offset))
+        try:
+            epoch = None if segment is None else segment.epoch_at(offset)
+        except CorruptRecordError:
+            continue
+        if epoch is not None and epoch >= 0:
+            return True
+    return False
+
+
+def _find_first_epochs(log: Log) -> None:
+    """Adds the epochs of the batches below those that are known."""
+    cache, first = log.leader_epochs, _first_known(log)
+    known = cache.entries()
+    cache.clear()
+    for segment in log.segments:
+        for header in segment.headers() if segment.base_offset < first else ():
+            if header[BASE_OFFSET] >= first:
+                break
+            cache.assign(header[PARTITION_LEADER_EPOCH], header[BASE_OFFSET])
+    for epoch, start_offset in known:
+        cache.assign(epoch, start_offset)
+
+
+def _first_known(log: Log) -> int:
+    """Where the first leader epoch known begins; the log end without one."""
+    starts = log.leader_epochs.start_offsets
+    return starts[0] if starts else log.log_end_offset
 
 
 def _load_producers(log: Log, recovered: frozenset[int], wall_ms: int) -> None:

@@ -98,7 +98,7 @@ class BrokerCollector:
             yield from _turns(numbers)
 
     def _fetchers(self, manager: Any) -> Iterator[Metric]:
-        now_ms = self._view.now().monotonic_ms
+        now_ms = self._view.now().now_ms
         name, labels = "kafka_server_replicafetchermanager_", ["clientId"]
         yield _gauge(
             name + "maxlag",

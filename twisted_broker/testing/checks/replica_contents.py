@@ -33,7 +33,7 @@ class Mirror:
     them up to row i.
     """
 
-    __slots__ = ("_at", "bases", "cuts", "disk", "end", "epochs", "lasts", "log", "sums")
+    __slots__ = ("_at", "bases", "disk", "end", "epochs", "lasts", "log", "sums", "truncations")
 
     def __init__(self, log: Log, disk: SimDisk) -> None:
         self.log, self.disk = log, disk
@@ -44,7 +44,7 @@ class Mirror:
         self.lasts: list[int] = []
         self.epochs: list[int] = []
         self.sums: list[int] = []
-        self.end, self.cuts = 0, self.log.truncations
+        self.end, self.truncations = 0, self.log.truncations
         self._at = (-1, 0)
 
     @property
@@ -57,7 +57,7 @@ class Mirror:
         them after a truncation).
         """
         log = self.log
-        if log.truncations != self.cuts:
+        if log.truncations != self.truncations:
             self._clear()
         first = len(self.lasts)
         segments = log.segments

@@ -58,7 +58,7 @@ class ReplicaChecker:
         for row in range(first, len(seen.mirror.lasts)):
             self._check_batch(key, seen, row, where)
         _check_epochs(seen.log, where)
-        seen.end, seen.cuts = seen.log.log_end_offset, seen.log.truncations
+        seen.end, seen.truncations = seen.log.log_end_offset, seen.log.truncations
         self.truth.touched.add(key)
 
     def _check_batch(self, key: Key, seen: Seen, row: int, where: str) -> None:

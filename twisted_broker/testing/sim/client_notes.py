@@ -71,7 +71,7 @@ class Notes:
         ] = lambda *facts: None
         """(consumer, partition, base offset, last offset, leader epoch, batch CRC, values)"""
         self.mark_seen: Callable[[str, TopicPartition, int, int], None] = lambda *facts: None
-        """(consumer, partition, leader epoch asked, high watermark) of a fetch answer"""
+        """(consumer, partition, leader epoch requested, high watermark) of a fetch answer"""
         self.out_of_range: Callable[[str, TopicPartition, int, int], None] = lambda *facts: None
         """(consumer, partition, leader epoch, offset) of a fetch that was answered
         OFFSET_OUT_OF_RANGE
@@ -79,7 +79,7 @@ class Notes:
         self.deleting: Callable[[TopicPartition, int], None] = lambda *facts: None
         """(partition, offset) of a DeleteRecords that is about to be sent"""
         self.generation_floor: Callable[[], int] = lambda: 0
-        """the newest generation of a group of which a member was told"""
+        """the newest generation of a group of which a member knows"""
         self.commit_floor: Callable[[TopicPartition], int] = lambda place: 0
         """the highest commit that was acknowledged"""
         self.assigned: Callable[[str, int, int, Sequence[TopicPartition]], None] = lambda *facts: (

@@ -1,4 +1,4 @@
-"""A member of a consumer group: it joins, is given partitions, commits, and notes what it was told.
+"""A member of a consumer group: it joins, is given partitions, commits, and notes the answers.
 
 Owns `Member`, by the classic group protocol. What it commits is a count that each owner of a
 partition takes from the last commit and raises; records are not read.
@@ -71,15 +71,15 @@ class Member(Client):
 
     async def _find_coordinator(self) -> None:
         request = offsets.FindCoordinatorRequest(key=GROUP, key_type=0)
-        answer = await self.ask_any(request, 3)
+        answer = await self.send_to_any(request, 3)
         if answer is not None and not answer.error_code:
             self._coordinator = (answer.host, answer.port)
 
-    async def _ask(self, request: Any, version: int) -> Any:
+    async def _send_to_coordinator(self, request: Any, version: int) -> Any:
         """The coordinator's answer; None when none came."""
         if self._coordinator is None:
             return None
-        answer = await self.ask(self._coordinator, request, version)
+        answer = await self.send(self._coordinator, request, version)
         if answer is None:
             self._coordinator = None
         return answer
@@ -105,7 +105,7 @@ class Member(Client):
             protocol_type="sim",
             protocols=[groups.JoinGroupRequestProtocol(name=_PROTOCOL, metadata=b"")],
         )
-        answer = await self._ask(request, 7)
+        answer = await self._send_to_coordinator(request, 7)
         if answer is None:
             return
         code = error_of(answer.error_code)
@@ -126,7 +126,7 @@ class Member(Client):
             protocol_name=_PROTOCOL,
             assignments=self._assignments(joined) if joined.leader == self._member_id else [],
         )
-        answer = await self._ask(request, 5)
+        answer = await self._send_to_coordinator(request, 5)
         if answer is None:
             return
         if answer.error_code:
@@ -154,7 +154,9 @@ class Member(Client):
 
     async def _leave(self) -> None:
         member = groups.MemberIdentity(member_id=self._member_id)
-        await self._ask(groups.LeaveGroupRequest(group_id=GROUP, members=[member]), 4)
+        await self._send_to_coordinator(
+            groups.LeaveGroupRequest(group_id=GROUP, members=[member]), 4
+        )
         self.owned, self._generation, self._member_id = {}, -1, ""
 
     # work
@@ -163,7 +165,7 @@ class Member(Client):
         request = groups.HeartbeatRequest(
             group_id=GROUP, generation_id=self._generation, member_id=self._member_id
         )
-        answer = await self._ask(request, 4)
+        answer = await self._send_to_coordinator(request, 4)
         if answer is None:
             return
         if answer.error_code:
@@ -185,7 +187,7 @@ class Member(Client):
             member_id=self._member_id,
             topics=[offsets.OffsetCommitRequestTopic(name=place.topic, partitions=[partition])],
         )
-        answer = await self._ask(request, 8)
+        answer = await self._send_to_coordinator(request, 8)
         if answer is None:
             return
         code = error_of(answer.topics[0].partitions[0].error_code)
@@ -205,7 +207,9 @@ class Member(Client):
             offsets.OffsetFetchRequestTopic(name=place.topic, partition_indexes=[place.partition])
             for place in places
         ]
-        answer = await self._ask(offsets.OffsetFetchRequest(group_id=GROUP, topics=topics), 7)
+        answer = await self._send_to_coordinator(
+            offsets.OffsetFetchRequest(group_id=GROUP, topics=topics), 7
+        )
         if answer is None:
             return None
         if answer.error_code:

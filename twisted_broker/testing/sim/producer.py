@@ -162,11 +162,11 @@ class Producer(Client):
                 "base_sequence": sequence,
             }
         builder = BatchBuilder(codec=self.random.choice(self.codecs), **producer)
-        now_ms = self.runtime.wall_ms()
+        timestamp_ms = self.runtime.wall_ms()
         if self.old_timestamps:
-            now_ms -= self.random.randrange(_OLDEST_MS)
+            timestamp_ms -= self.random.randrange(_OLDEST_MS)
         for value in values:
-            builder.append(now_ms, None, value)
+            builder.append(timestamp_ms, None, value)
         return bytes(builder.build())
 
     async def _send_all(self, sent: list[_Sent]) -> None:
@@ -186,20 +186,20 @@ class Producer(Client):
                 self.forget_leader(each.request[0])
             else:
                 found = answer.responses[0].partition_responses[0]
-                self._told(each, found, epoch, is_first)
+                self._answered(each, found, epoch, is_first)
             is_first = is_first and each.attempt.was_answered
 
     async def _send(self, each: _Sent) -> Any:
         partition, request = each.request
         version = _BY_ID if partition.topic in self.by_id else _BY_NAME
         if each.attempt.acks == 0:
-            return await self.tell_leader(partition, request, version)
-        return await self.ask_leader(partition, request, version)
+            return await self.send_unanswered(partition, request, version)
+        return await self.send_to_leader(partition, request, version)
 
-    def _told(
+    def _answered(
         self, each: _Sent, found: PartitionProduceResponse, epoch: int, is_first: bool
     ) -> None:
-        """`epoch`: of the leader that was asked; `is_first`: all sent before it were answered."""
+        """`epoch`: of the leader that answered; `is_first`: all sent before it were answered."""
         attempt, code = each.attempt, error_of(found.error_code)
         if code is ErrorCode.NONE:
             attempt.base_offset, attempt.epoch = found.base_offset, epoch
@@ -220,7 +220,7 @@ class Producer(Client):
             self.notes.refused("produce", code.name)
 
     async def _begin_session(self) -> bool:
-        answer = await self.ask_any(
+        answer = await self.send_to_any(
             producer_ids.InitProducerIdRequest(
                 transactional_id=None, transaction_timeout_ms=60_000
             ),

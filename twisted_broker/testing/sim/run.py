@@ -79,7 +79,7 @@ class Run:
         with self.cluster as cluster, Probes(self.reach), turned(self.options.knobs):
             cluster.start()
             self._start_clients()
-            faults = Faults(cluster, self.options, self.reach, self.schedule.actor("faults"))
+            faults = Faults(cluster, self.options, self.reach, self.schedule.actor)
             self._go_until(float(self.options.seconds), self.options.liveness)
             faults.heal()
             self._converge()

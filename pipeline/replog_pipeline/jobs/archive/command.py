@@ -11,7 +11,7 @@ from replog_pipeline import sources
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.jobs.archive.job import ArchiveConfig, run
 from replog_pipeline.jobs.archive.signals import on_signals
-from replog_pipeline.lake import table
+from replog_pipeline.lake import guards, table
 from replog_pipeline.progress import Progress
 from replog_pipeline.sources import extents
 
@@ -96,8 +96,11 @@ def command(
         source, to, format, interval if continuous else None, max_records, isolation, allow_gaps
     )
     progress = Progress(quiet)
-    extents.check(sources.parse(source))
-    table.check_to(to, format)
+    url = sources.parse(source)
+    ledger = table.check_to(to, format)
+    found = extents.check(url)
+    if ledger and ledger.batch and found:
+        guards.check_topics(ledger, found, to)
     spark = session.build("replog archive", formats=("kafka", "delta"), tell=progress.say)
     warning = session.lost_on_workers(spark, to)
     if warning:

@@ -16,6 +16,7 @@ from tests.memory_broker import MemoryBroker
 from tests.test_broker_joining import CONTROLLER, memory_broker, memory_controller
 from twisted_broker import broker
 from twisted_broker.cluster.metadata_check import MetadataDamage
+from twisted_broker.log.checkpoints import HIGH_WATERMARK, read_offsets, write_offsets
 from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.meta_properties import (
@@ -25,6 +26,7 @@ from twisted_broker.log.meta_properties import (
 )
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Crash, Fault
+from twisted_broker.topic_names import METADATA_TOPIC
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from twisted_broker.wire.messages.log_dirs import DescribeLogDirsRequest
 from twisted_broker.wire.messages.produce import (
@@ -539,3 +541,26 @@ def test_a_lost_copy_forgets_nothing(pair: Pair) -> None:
     stopped_by(pair.broker, "ends below what", "Nothing was deleted")
     pair.broker.stop()
     pair.keeps_everything()
+
+
+def test_a_broker_gives_up_what_its_controller_lost(pair: Pair) -> None:
+    """KRAFT 3.9: its copy and the checkpoint's rows of the metadata are removed by hand. It follows
+    the older controller then; partitions that this one does not know are kept as strays.
+    """
+    pair.broker.stop()
+    files = pair.broker.files
+    files.remove_tree(METADATA)
+    rows = read_offsets(files, "/data", HIGH_WATERMARK)
+    kept = {each: offset for each, offset in rows.items() if each.topic != METADATA_TOPIC}
+    assert kept != rows
+    write_offsets(files, "/data", HIGH_WATERMARK, kept)
+    pair.controller.stop()
+    pair.new_controller(pair.older_disk())
+    pair.broker = memory_broker(pair.controller, files=files)
+    pair.broker.start()
+    pair.broker.pass_time(LONG)
+    assert not pair.broker.fatal
+    assert set(pair.broker.broker.parts.metadata.image.topics_by_name) == {"other"}
+    (stray,) = (name for name in files.listdir("/data") if name.startswith("precious-0"))
+    assert stray.endswith("-stray")
+    assert b"my only copy" in bytes(files.nodes[f"/data/{stray}/{0:020d}.log"].data)

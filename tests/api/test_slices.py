@@ -435,8 +435,8 @@ def test_no_turn_of_a_request_on_groups_is_long(name: str, monkeypatch: Any) -> 
     finally:
         sys.setprofile(None)
     assert not isinstance(answers[0], Failure), answers
-    # What one batch stores enters memory in one step: a tombstone may follow at once.
-    longest = 8 * MANY if name == "OffsetCommit" else CALLS_PER_SLICE
+    # What one batch holds is in flight from one step on.
+    longest = 3 * MANY if name == "OffsetCommit" else CALLS_PER_SLICE
     assert max(calls) < longest, (max(calls), calls.index(max(calls)), len(calls))
     assert name != "OffsetCommit" or sorted(calls)[-2] < CALLS_PER_SLICE
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import Deferred
 
 from twisted_broker.cluster.snapshots import SnapshotId
+from twisted_broker.log.errors import is_out_of_descriptors
 from twisted_broker.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import cluster as cluster_messages
@@ -368,7 +369,14 @@ class RaftRequests:
     def _read_piece(
         self, answer: _Piece, wanted: SnapshotId, position: int, max_bytes: int
     ) -> None:
-        file = self._log.files.open(self._log.snapshot_path(wanted), read_only=True)
+        try:
+            file = self._log.files.open(self._log.snapshot_path(wanted), read_only=True)
+        except OSError as error:
+            if not is_out_of_descriptors(error):
+                raise
+            # The reader comes again.
+            answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            return
         try:
             size = file.size()
             if not 0 <= position < size:

@@ -16,11 +16,14 @@ Owns `Gap`, `end_of`, and `resolve_gap`, which decides what becomes of a log tha
    before: the loss of power took a truncation back. Where it holds newer leader epochs, recovery
    drops that end. Else the log had grown past it: it is not loaded, it and what follows are kept as
    `.log.aside`.
-6. An empty segment leaves no gap, and neither does one whose end cannot be read: damage is an
+6. A base offset is in no checksum: where a bit was flipped in one, offsets are left out before the
+   batch, and the batches behind it were dropped by recovery. After an unclean stop the log ends
+   before a last batch that leaves offsets out, but in compacted topics.
+7. An empty segment leaves no gap, and neither does one whose end cannot be read: damage is an
    error to its reader.
 
-Source: our own; Kafka's `LogLoader` serves what is left, with the hole. Not here: gaps within a
-segment.
+Source: our own; Kafka's `LogLoader` serves what is left, with the hole. Not here: other gaps
+within a segment.
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ _POSITION = struct.Struct(">4xi")
 
 class Gap(NamedTuple):
     """The segments end at `offset`, the next one begins at `following`: the offsets in between are
-    in no file; where `offset` is above, they are in both.
+    in no file; where `offset` is above, they are in both. Or the log's last batch begins at
+    `following`, within a segment.
 
     `torn`: an unclean stop may have done it.
     """
@@ -125,9 +129,15 @@ def resolve_gap(log: Log, replicated: bool, wall_ms: int) -> str | None:
             "made anew from its leader, and restart"
             " (a topic that was compacted before: start it with cleanup.policy=compact)",
         )
-    end = log.log_end_offset
+    end, holder = log.log_end_offset, log.segments.at(log.segments.row_of(gap.following))
     kept = log.end_before_gap(gap, wall_ms, ASIDE)
     log.gap = None
+    if holder is not None and holder.base_offset != gap.following:
+        return (
+            f"{holder.log.path}: the last batch says offset {gap.following}, {gap.offset} was "
+            f"expected (a flipped bit, no checksum covers it): the log ends at {gap.offset}, "
+            + ("its leader has the rest" if replicated else "no other replica has the batch")
+        )
     lost = (
         "its leader has the rest"
         if replicated

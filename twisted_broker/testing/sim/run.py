@@ -79,7 +79,7 @@ class Run:
         with self.cluster as cluster, Probes(self.reach), turned(self.options.knobs):
             cluster.start()
             self._start_clients()
-            faults = Faults(cluster, self.options, self.reach, self.schedule.actor)
+            faults = Faults(cluster, self.options, self.reach, self.schedule.actor, self.members)
             self._go_until(float(self.options.seconds), self.options.liveness)
             faults.heal()
             self._converge()
@@ -134,6 +134,7 @@ class Run:
         for client in (self.admin, *self.producers, *self.consumers, *self.members):
             client.actor = self.schedule.actor(client.name)
         for member in self.members:
+            member.late_commit_refused = lambda: self.reach.count("late commit refused")
             self._go(member.main())
         self._go(self.admin.work(self.options))
         for producer in self.producers:

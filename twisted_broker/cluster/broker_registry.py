@@ -271,9 +271,9 @@ class HeartbeatDecision(NamedTuple):
 
     records: list[Record]
     caught_up: bool
-    fenced: bool
-    should_shut_down: bool
-    enters_shutdown: bool
+    fenced: bool = False
+    should_shut_down: bool = False
+    enters_shutdown: bool = False
 
 
 def check_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerRegistration:
@@ -302,40 +302,61 @@ def heartbeat(
         return HeartbeatDecision(
             [] if broker.fenced else fence(view, broker),
             caught_up,
-            True,
-            request.want_shut_down,
-            False,
+            fenced=True,
+            should_shut_down=request.want_shut_down,
         )
     failed = _failed_directories(view, broker, request)
     if failed:
-        return HeartbeatDecision(failed, caught_up, broker.fenced, False, False)
+        return HeartbeatDecision(failed, caught_up, fenced=broker.fenced)
     found = _cordon(view, broker, request)
     if broker.fenced:
         if request.want_shut_down or request.want_fence or not caught_up:
-            return HeartbeatDecision(found, caught_up, True, request.want_shut_down, False)
-        return HeartbeatDecision(found + _unfence(view, broker), caught_up, False, False, False)
+            return HeartbeatDecision(
+                found, caught_up, fenced=True, should_shut_down=request.want_shut_down
+            )
+        return HeartbeatDecision(found + _unfence(view, broker), caught_up)
     if broker.in_controlled_shutdown:
-        if (
-            session.shutdown_offset is None
-        ):  # granted by a controller before this one: all that is known here is to be seen
-            session.shutdown_offset = view.image.offset
-        lowest = sessions.lowest_offset(view.image)
-        seen = lowest is None or session.shutdown_offset <= lowest
-        if view.leads_any(broker.id) or not seen:
-            return HeartbeatDecision(found, caught_up, False, False, False)
-        return HeartbeatDecision(found + fence(view, broker), caught_up, True, True, False)
+        if not _may_shut_down(view, broker, sessions, session):
+            return HeartbeatDecision(found, caught_up)
+        return HeartbeatDecision(
+            found + fence(view, broker), caught_up, fenced=True, should_shut_down=True
+        )
     if request.want_fence or (request.want_shut_down and not view.leads_any(broker.id)):
         return HeartbeatDecision(
-            found + fence(view, broker), caught_up, True, request.want_shut_down, False
+            found + fence(view, broker),
+            caught_up,
+            fenced=True,
+            should_shut_down=request.want_shut_down,
         )
     if request.want_shut_down:
-        record = records.BrokerRegistrationChangeRecord(
-            broker_id=broker.id, broker_epoch=broker.epoch, in_controlled_shutdown=1
-        )
         return HeartbeatDecision(
-            [*found, record, *view.changes_without_broker(broker.id)], caught_up, False, False, True
+            found + _begin_controlled_shutdown(view, broker), caught_up, enters_shutdown=True
         )
-    return HeartbeatDecision(found, caught_up, False, False, False)
+    return HeartbeatDecision(found, caught_up)
+
+
+def _begin_controlled_shutdown(view: ClusterView, broker: BrokerRegistration) -> list[Record]:
+    """Takes the broker out of all ISRs where another one is left, and gives what it leads to
+    others.
+    """
+    change = records.BrokerRegistrationChangeRecord(
+        broker_id=broker.id, broker_epoch=broker.epoch, in_controlled_shutdown=1
+    )
+    return [change, *view.changes_without_broker(broker.id)]
+
+
+def _may_shut_down(
+    view: ClusterView, broker: BrokerRegistration, sessions: BrokerSessions, session: _Session
+) -> bool:
+    """Whether a controlled shutdown is over: the broker leads nothing, and all that live have seen
+    who leads now.
+    """
+    if session.shutdown_offset is None:
+        # Granted by a controller before this one: all that is known here is to be seen.
+        session.shutdown_offset = view.image.offset
+    lowest = sessions.lowest_offset(view.image)
+    seen = lowest is None or session.shutdown_offset <= lowest
+    return seen and not view.leads_any(broker.id)
 
 
 def note_shutdown_offset(

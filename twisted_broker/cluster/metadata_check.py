@@ -202,7 +202,9 @@ def check_logs(image: MetadataImage, logs: Iterable[Log]) -> None:
                     log.directory,
                     f"it has records of leader epoch {written}, the metadata on this node knows "
                     f"epoch {state.leader_epoch} only: {DIRECTORY_NAME} is an older copy; nothing "
-                    f"was deleted. Put the newer one back, or rebuild it: {recover_hint()}",
+                    f"was deleted. Put the newer one back, or rebuild it: {recover_hint()}; or, if "
+                    f"`replog verify` finds {log.directory} damaged, remove that: the leader has "
+                    "its records",
                 )
 
 

@@ -20,7 +20,7 @@ KAFKA ?=
 # What `make docs` describes: all but the parts that no program outside needs to import.
 INSIDE = api cli cluster coordinator image log net replication security status testing
 
-.PHONY: help run simulate faults soak compare test unit clients pipeline lint test-long demo-pipeline bench docs dist clean
+.PHONY: help run simulate reach faults soak compare test unit clients pipeline lint test-long demo-pipeline bench docs dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ demo-pipeline: $(VENV)/.test ## a year of flights: cluster, table, topic, table 
 
 simulate: $(VENV)/.test ## whole clusters in memory under SEEDS seeds FROM one on, every step checked; goes on from STATE when it was stopped; TRACE=1: all that happens; REPLAY=file
 	$(BIN)/python -m twisted_broker.testing.sim $(if $(REPLAY),--replay $(REPLAY),--seeds $(SEEDS) --from $(FROM) --brokers $(NODES) --state $(STATE)) $(if $(TRACE),--trace)
+
+reach: $(VENV)/.test ## which branches of the deciding core SEEDS seeds FROM one on take, and which none of them does
+	$(BIN)/python -m tests.simulation.branches --seeds $(SEEDS) --from $(FROM)
 
 faults: $(VENV)/.test ## ROUNDS rounds of faults under SEED: real brokers killed, stopped and cut off, stock clients, nothing lost
 	$(BIN)/python -m tests.faults.run --seed $(SEED) --rounds $(ROUNDS) $(ARGS)

@@ -63,12 +63,12 @@ def test_a_slow_turn_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster and what ran.
     """
     one = Apart()
-    line = "the reactor was busy for {took} ms with Fetch v17 (processor {took} ms, waited for it 0 ms)"
+    line = "the reactor was busy for {0} ms with Fetch v17 (processor {0} ms, waited for it 0 ms)"
 
     def start() -> float:
         one.prepare()
         took = 450 if not one.slow_turns() else 90
-        (one.directory / "log-2").write_text(line.format(took=took) + "\n")
+        (one.directory / "log-2").write_text(line.format(took) + "\n")
         return 0.1
 
     monkeypatch.setattr(one, "start", start)

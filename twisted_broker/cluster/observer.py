@@ -478,4 +478,4 @@ async def _answered(answer: Deferred[Any]) -> Any:
     try:
         return await answer
     except WireError as error:
-        raise ConnectionLost(f"this is no controller: {error}") from error
+        raise ConnectionLost(f"this is not a controller: {error}") from error

@@ -145,7 +145,7 @@ def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
         same_topic = topic is not None and log.topic_id in (None, topic.id)
         if not same_topic or state is None or replicas.node_id not in state.replicas:
             _logger.warn(
-                "{partition}: this broker is none of its replicas; its log is renamed to "
+                "{partition}: this broker is not one of its replicas; its log is renamed to "
                 "*-stray and kept",
                 partition=log.topic_partition,
             )

@@ -769,7 +769,7 @@ class Partition:
             epoch_sent = request.current_leader_epoch >= 0
             raise BrokerError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH if epoch_sent else ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"broker {broker_id} is no replica of {self.topic_partition}",
+                f"broker {broker_id} is not a replica of {self.topic_partition}",
             )
         if not is_registered(broker_id, params.replica_epoch, self.brokers):
             raise BrokerError(

@@ -401,6 +401,21 @@ def test_many_truncations_want_one_checkpoint() -> None:
     assert len(worker.jobs) == 1
 
 
+def test_a_step_of_the_calendar_delays_no_sync_by_age() -> None:
+    """`flush.ms` is an interval: the clock on the wall may be set back by a day."""
+    world = World(log_flush_scheduler_interval_ms="1000")
+    steps = [0]
+    world.wall_ms = lambda: NOW_MS - steps[0]  # type: ignore[method-assign]
+    manager = world.manager()
+    log = create(manager, flush_ms=5000)
+    world.clock.advance(10)
+    steps[0] = 24 * 3600 * 1000
+    fill(log, 3)
+    for _ in range(6):
+        world.clock.advance(1)
+    assert log.durability.recovery_point == 3
+
+
 def test_retention_looks_at_a_few_logs_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A walk over ten thousand is a tenth of a second; one that is deleted meanwhile is left
     alone, and the next walk waits for the end of this one.

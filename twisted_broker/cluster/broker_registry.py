@@ -158,7 +158,11 @@ def register(
     """
     image = view.image
     existing = image.brokers.get(request.broker_id)
-    _check_registration(view, request, version, cluster_id)
+    if request.cluster_id != cluster_id:
+        raise BrokerError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"this cluster is {cluster_id}, not {request.cluster_id}",
+        )
     same = existing is not None and existing.incarnation_id == bytes(request.incarnation_id)
     if (
         existing is not None
@@ -170,6 +174,7 @@ def register(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             f"broker {request.broker_id} is registered already, and alive",
         )
+    _check_registration(view, request, version)
     epoch = existing.epoch if existing is not None and same else next_offset
     record = records.RegisterBrokerRecord(
         broker_id=request.broker_id,
@@ -204,20 +209,15 @@ def register(
 
 
 def _check_registration(
-    view: ClusterView, request: BrokerRegistrationRequest, version: int, cluster_id: str
+    view: ClusterView, request: BrokerRegistrationRequest, version: int
 ) -> None:
-    if request.cluster_id != cluster_id:
-        raise BrokerError(
-            ErrorCode.INCONSISTENT_CLUSTER_ID,
-            f"this cluster is {cluster_id}, not {request.cluster_id}",
-        )
     if request.is_migrating_zk_broker:
         raise BrokerError(
             ErrorCode.BROKER_ID_NOT_REGISTERED, "a broker of a ZooKeeper cluster cannot register"
         )
-    _check_features(view.image, request)
     if view.image.metadata_version >= DIRECTORIES_LEVEL:
         _check_directories(view.image, request, version)
+    _check_features(view.image, request)
 
 
 def _check_features(image: MetadataImage, request: BrokerRegistrationRequest) -> None:

@@ -207,7 +207,9 @@ def check_logs(image: MetadataImage, logs: Iterable[Log]) -> None:
                     log.directory,
                     f"it has records of leader epoch {written}, the metadata on this node knows "
                     f"epoch {state.leader_epoch} only: {METADATA_DIRECTORY} is an older copy; "
-                    f"nothing was deleted. Put the newer one back, or rebuild it: {recover_hint()}",
+                    "nothing was deleted. Put the newer one back, or rebuild it: "
+                    f"{recover_hint()}; or, if `replog verify` finds {log.directory} damaged, "
+                    "remove that: the leader has its records",
                 )
 
 

@@ -493,16 +493,16 @@ class LogManager:
             log.producers.expire(self.runtime.wall_ms())
 
     def flush_dirty_logs(self) -> None:
-        """Syncs logs that are older than `flush.ms`."""
-        wall_ms = self.runtime.wall_ms()
+        """Syncs logs whose last sync is `flush.ms` ago, whatever became of the calendar."""
+        now_ms = self.runtime.now_ms()
         for log in self:
             durability = log.durability
             if (
                 log.failed is None
                 and log.gap is None
-                and wall_ms - durability.last_flush_ms >= log.config.flush_ms
+                and now_ms - durability.last_flush_ms >= log.config.flush_ms
             ):
-                durability.last_flush_ms = wall_ms
+                durability.last_flush_ms = now_ms
                 durability.flush()
 
     # -- stop

@@ -25,6 +25,7 @@ from twisted_broker.testing.faults import (
     network,
     storage,
     triggered,
+    unchecked,
 )
 from twisted_broker.testing.faults.base import FaultInjector
 from twisted_broker.testing.sim.cluster import SimCluster
@@ -60,6 +61,7 @@ FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
     "handover": triggered.handover,
     "starve": triggered.starve,
     "damage metadata": metadata.damage_metadata,
+    "flip unchecked": unchecked.flip_unchecked,
     "slow reads": disk.slow_reads,
     "slow writes": disk.slow_writes,
     "member joins": group.member_joins,
@@ -69,9 +71,13 @@ FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
     "coordinator dies": group.coordinator_dies,
 }
 
-STRUCK = [*(f"metadata: {name}" for name in metadata.DAMAGES), "coordinator died"]
+STRUCK = [
+    *(f"metadata: {name}" for name in metadata.DAMAGES),
+    *(f"unchecked: {name}" for name in unchecked.PLACES),
+    "coordinator died",
+]
 """What a fault says that it did, where it draws that."""
-OPERATED = ["metadata rebuilt", "meta.properties removed"]
+OPERATED = ["metadata rebuilt", "meta.properties removed", "replica made anew after verify"]
 """What an operator had to do about it."""
 
 WANTED: dict[str, str] = (

@@ -67,7 +67,7 @@ class Opened(NamedTuple):
 
 
 class LastBatch(NamedTuple):
-    """What tells one batch from every other at its offset. `previous_epoch`: of the batch before
+    """What no other batch at its offset has in common with it. `previous_epoch`: of the batch before
     it, -1 unknown.
     """
 

@@ -765,7 +765,7 @@ class Partition:
         replica = self.remote_replicas.get(broker_id)
         if replica is None:
             # With an epoch the follower may know of an assignment that has not reached us; without
-            # one it cannot tell (RL 1.10).
+            # one it does not (RL 1.10).
             epoch_sent = request.current_leader_epoch >= 0
             raise BrokerError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH if epoch_sent else ErrorCode.NOT_LEADER_OR_FOLLOWER,

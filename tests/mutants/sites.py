@@ -5,8 +5,8 @@ Owns `Mutant`, `sample` and `mutated`.
 1. The same modules, seed and number give the same mutants; a larger number adds to them.
 2. A place in the code is drawn first, and then one of its mutations: an operator with eleven
    replacements is not drawn eleven times as often.
-3. What cannot be noticed is not drawn: annotations, which nothing evaluates, and what compiles to
-   the same code. Neither is what does not compile.
+3. What cannot be noticed is not drawn: annotations, which nothing evaluates, what compiles to the
+   same code, identity for equality. Neither is what does not compile.
 4. A mutant's key has no line number: it outlives changes of the code around it.
 
 Not here: which modules (`tests/mutants/ring_0.py`), what notices a mutant
@@ -33,6 +33,8 @@ _OPERATORS = {
     # Those with arguments need the names of variables, and draw numbers of their own.
     if not _PROVIDER[name].arguments()
 }
+_NOT_DRAWN = ("_Eq_Is", "_NotEq_IsNot")
+"""Identity for equality: whether that differs is a matter of which objects CPython shares"""
 _UNCHANGED = frozenset(("name", "string", "newline", "endmarker", "fstring_string"))
 """Leaves that no operator changes: most of the tree."""
 _SIGNS = frozenset((*(each.value for each in BinaryOperators), "~", "not"))
@@ -143,12 +145,16 @@ def sample(root: Path, modules: Collection[str], number: int, seed: int) -> list
         mutants = found[place]
         drawn.shuffle(mutants)
         source = sources[place.module]
-        mutant = next(
-            (each for each in mutants if is_other_code(source, mutated(source, each))), None
-        )
+        mutant = next((each for each in mutants if _can_be_noticed(source, each)), None)
         if mutant is not None:
             chosen.append(mutant)
     return chosen
+
+
+def _can_be_noticed(source: str, mutant: Mutant) -> bool:
+    return not mutant.operator.endswith(_NOT_DRAWN) and is_other_code(
+        source, mutated(source, mutant)
+    )
 
 
 def is_other_code(source: str, other: str) -> bool:

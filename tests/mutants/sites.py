@@ -2,7 +2,8 @@
 
 Owns `Mutant`, `sample` and `mutated`.
 
-1. The same modules, seed and number give the same mutants; a larger number adds to them.
+1. The same modules, seed and number give the same mutants; a larger number adds to them, and a
+   change of the code redraws what it changed.
 2. A place in the code is drawn first, and then one of its mutations: an operator with eleven
    replacements is not drawn eleven times as often.
 3. What cannot be noticed is not drawn: annotations, which nothing evaluates, what compiles to the
@@ -15,9 +16,9 @@ Not here: which modules (`tests/mutants/ring_0.py`), what notices a mutant
 
 from __future__ import annotations
 
-import random
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from difflib import unified_diff
+from hashlib import sha256
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
@@ -135,20 +136,34 @@ def sample(root: Path, modules: Collection[str], number: int, seed: int) -> list
     found: dict[Place, list[Mutant]] = {}
     for module, source in sorted(sources.items()):
         found.update(mutants_of(module, source))
-    drawn = random.Random(seed)
-    places = sorted(found)
-    drawn.shuffle(places)
     chosen: list[Mutant] = []
-    for place in places:
+    for place in _shuffled(found, sources, seed):
         if len(chosen) == number:
             break
-        mutants = found[place]
-        drawn.shuffle(mutants)
         source = sources[place.module]
+        mutants = sorted(found[place], key=lambda each: _drawn(seed, each.operator, place.start[1]))
         mutant = next((each for each in mutants if _can_be_noticed(source, each)), None)
         if mutant is not None:
             chosen.append(mutant)
     return chosen
+
+
+def _shuffled(places: Collection[Place], sources: Mapping[str, str], seed: int) -> list[Place]:
+    """By what is there, not by how many there are: a change of the code leaves the others in their
+    order.
+    """
+    lines = {module: source.splitlines() for module, source in sources.items()}
+
+    def drawn(place: Place) -> tuple[bytes, Place]:
+        line, column = place.start
+        text = lines[place.module][line - 1]
+        return _drawn(seed, place.module, place.scope, text, column), place
+
+    return sorted(places, key=drawn)
+
+
+def _drawn(*what: object) -> bytes:
+    return sha256(repr(what).encode()).digest()
 
 
 def _can_be_noticed(source: str, mutant: Mutant) -> bool:

@@ -60,3 +60,30 @@ def test_every_walk_finds_every_batch(chunk: int, monkeypatch: pytest.MonkeyPatc
             list(walk(file, 0, end))
     with pytest.raises(CorruptRecordError):
         find_batch(file, 0, end, places[-1].base_offset)
+
+
+@pytest.mark.parametrize("magic", [-1, 3, 127])
+def test_an_unknown_magic_is_damage(magic: int) -> None:
+    """A walk ends before it."""
+    file, places = written()
+    end, damaged = file.size(), places[5]
+    file.write_at(damaged.position + 16, (struct.pack(">b", magic),))
+    assert [place for place, _ in valid_batches(file, end)] == places[:5]
+    for walk in (scan, scan_headers):
+        with pytest.raises(CorruptRecordError):
+            list(walk(file, 0, end))
+    with pytest.raises(CorruptRecordError):
+        find_batch(file, 0, end, places[-1].base_offset)
+
+
+@pytest.mark.parametrize("delta", [-1, -(2**31)])
+def test_a_batch_that_ends_before_it_begins_is_damage(delta: int) -> None:
+    file, places = written()
+    end, damaged = file.size(), places[5]
+    file.write_at(damaged.position + 23, (struct.pack(">i", delta),))
+    assert [place for place, _ in valid_batches(file, end)] == places[:5]
+    for walk in (scan, scan_headers):
+        with pytest.raises(CorruptRecordError):
+            list(walk(file, 0, end))
+    with pytest.raises(CorruptRecordError):
+        find_batch(file, 0, end, places[-1].base_offset)

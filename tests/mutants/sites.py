@@ -213,6 +213,8 @@ def _evaluated(node: Any) -> bool:
             return False
         if node.type == "funcdef" and child is node.annotation:
             return False
+        if node.type == "parameters" and child.type == "operator":
+            return False  # the star before parameters that are keywords
         if node.type == "if_stmt" and node.children[1].get_code().strip() == "TYPE_CHECKING":
             return False
         child, node = node, node.parent

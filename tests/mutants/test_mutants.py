@@ -49,7 +49,7 @@ class Counter:
         self.seen = to if to else 2
 
 
-def total(values: list[int] | None = None) -> int | None:
+def total(values: list[int] | None = None, *, more: bytes = b"") -> int | None:
     def one(value: int | str) -> int:
         return value + 5
 

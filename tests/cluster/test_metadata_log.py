@@ -12,7 +12,11 @@ import pytest
 
 from tests.cluster.fixtures import Fixture, StalledWorker
 from twisted_broker.cluster import metadata_log, metadata_store
-from twisted_broker.cluster.metadata_check import MetadataDamage, write_durable_end
+from twisted_broker.cluster.metadata_check import (
+    MetadataDamage,
+    read_durable_end,
+    write_durable_end,
+)
 from twisted_broker.cluster.quorum_state import (
     QuorumState,
     read_quorum_state,
@@ -276,6 +280,29 @@ def test_where_descriptors_are_short_the_controller_goes_on() -> None:
     fixture.clock.advance(1.0)
     worker.run()
     assert len(list_snapshots(fixture.files, DIRECTORY)) == 1
+
+
+def test_where_no_descriptor_is_left_for_the_mark_it_stays_older(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sync itself was made: an older mark is true as well. The next sync moves it."""
+
+    def short(*arguments: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    fixture = Fixture().start()
+    fixture.join(1)
+    before = read_durable_end(fixture.files, DIRECTORY)
+    assert before is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(metadata_store, "move_mark", short)
+        create(fixture, "t")
+    assert fixture.controller.log.failed is None
+    assert "t" in fixture.controller.image.topics_by_name
+    assert read_durable_end(fixture.files, DIRECTORY) == before
+    create(fixture, "u")
+    after = read_durable_end(fixture.files, DIRECTORY)
+    assert after is not None and after > before
 
 
 def test_a_snapshot_by_time() -> None:

@@ -456,7 +456,7 @@ def test_a_clean_end_on_a_disk_that_fails_is_a_failure_of_the_disk(
     fixture: ControllerFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member = Follower(fixture)
-    mark = read_mark(member.files, COPY)
+    before = read_durable_end(member.files, COPY)
     error = OSError(5, "the disk is gone")
 
     def refuse(*_: object) -> None:
@@ -464,4 +464,4 @@ def test_a_clean_end_on_a_disk_that_fails_is_a_failure_of_the_disk(
 
     monkeypatch.setattr(type(member.copy.log), "finish", refuse)
     member.copy.finish()
-    assert member.broken == [error] and read_mark(member.files, COPY) == mark
+    assert member.broken == [error] and read_durable_end(member.files, COPY) == before

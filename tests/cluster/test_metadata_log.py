@@ -22,12 +22,14 @@ from twisted_broker.cluster.quorum_state import (
     read_quorum_state,
     write_quorum_state,
 )
+from twisted_broker.cluster.records import build_batch
 from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots
 from twisted_broker.log.checkpoints import read_whole
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.records import iterate_batches
+from twisted_broker.wire.schema import run_whole
 
 DIRECTORY = "/data/__cluster_metadata-0"
 
@@ -56,6 +58,29 @@ def test_nothing_is_applied_answered_or_served_before_it_is_durable() -> None:
     epoch = registered.result
     assert fixture.controller.image.brokers[1].epoch == epoch
     assert fixture.controller.log.high_watermark == fixture.controller.log.end_offset
+
+
+def test_what_was_encoded_before_is_appended_where_the_log_ends() -> None:
+    """In steps, in one batch, the same as without; more than a batch holds is not prepared."""
+    fixture = Fixture().start()
+    controller = fixture.controller
+    found = [
+        records.TopicRecord(name=f"t{n}", topic_id=n.to_bytes(16, "big")) for n in range(1, 1201)
+    ]
+    steps = controller.prepare(found)
+    assert next(steps) is None and next(steps) is None
+    prepared = run_whole(steps)
+    end = controller.log.end_offset
+    controller.write([records.NoOpRecord()])
+    controller.write(found, prepared)
+    assert len(controller.image.topics_by_name) == 1200
+    written = batches(fixture)[-1]
+    assert (written.base_offset, written.last_offset) == (end + 1, end + 1200)
+    whole = build_batch(
+        found, end + 1, controller.epoch, fixture.now(), controller.decided.metadata_version or 0
+    )
+    assert whole == written.buffer[written.offset : written.offset + written.size_in_bytes]
+    assert run_whole(controller.prepare([records.NoOpRecord()] * 40_001)) is None
 
 
 def test_what_comes_during_a_sync_shares_the_next_one() -> None:

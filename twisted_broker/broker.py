@@ -697,6 +697,8 @@ class Broker:
                 await step()
             except Exception:
                 _logger.failure("a step of the shutdown failed; the shutdown continues")
+        for dispatcher in self._dispatchers:
+            dispatcher.slow.stop()
 
     async def _stop_serving(self) -> None:
         await self.controlled_shutdown()

@@ -94,3 +94,14 @@ def test_minutes_pass_without_a_timer(book: Book) -> None:
 def test_names() -> None:
     """The first ones and how many more."""
     assert some(["a", "b"]) == "a,b" and some(range(10)) == "0,1,2,+7"
+
+
+def test_a_storm_of_errors_is_counted_at_its_level(book: Book) -> None:
+    """A directory with a thousand partitions fails: its lines stay errors, the summary too."""
+    for number in range(1000):
+        book.lines.error("partition is offline", partition=number)
+    book.lines.warn("partition is offline", partition=0)
+    book.clock.advance(60)
+    levels = [event["log_level"].name for event in book.events]
+    assert levels == ["error"] * MOST_LINES + ["warn", "error"]
+    assert book.texts[-1].startswith("partition is offline, more in that minute: broker=1 count=")

@@ -18,7 +18,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from twisted.logger import Logger
+from constantly import NamedConstant
+from twisted.logger import Logger, LogLevel
 
 from twisted_broker.interfaces import IClock, IDelayedCall, TopicPartition
 
@@ -37,36 +38,48 @@ class EventLines:
 
     def __init__(self, logger: Logger, clock: IClock, **said: object) -> None:
         self._logger, self._clock, self._said = logger, clock, said
-        self._counts: dict[str, int] = {}
+        self._counts: dict[tuple[NamedConstant, str], int] = {}
         self._began = clock.seconds()
         self._timer: IDelayedCall | None = None
 
     def add(self, kind: str, **parts: object) -> None:
         """One line at info, or its place in the count."""
+        self._add(LogLevel.info, kind, parts)
+
+    def warn(self, kind: str, **parts: object) -> None:
+        """As `add`, for what an operator should look at."""
+        self._add(LogLevel.warn, kind, parts)
+
+    def error(self, kind: str, **parts: object) -> None:
+        """As `add`, for what an operator must act on."""
+        self._add(LogLevel.error, kind, parts)
+
+    def _add(self, level: NamedConstant, kind: str, parts: dict[str, object]) -> None:
         now = self._clock.seconds()
         if self._timer is None and now - self._began >= _MINUTE:
             self._counts.clear()
             self._began = now
-        count = self._counts[kind] = self._counts.get(kind, 0) + 1
+        count = self._counts[level, kind] = self._counts.get((level, kind), 0) + 1
         if count <= MOST_LINES:
-            self._write(kind, parts)
+            self._write(level, kind, parts)
         elif self._timer is None:
             left = max(0.0, self._began + _MINUTE - now)
             self._timer = self._clock.callLater(left, self._minute_is_over)
 
-    def _write(self, kind: str, parts: dict[str, object]) -> None:
+    def _write(self, level: NamedConstant, kind: str, parts: dict[str, object]) -> None:
         values: dict[str, Any] = {
             name: value_text(value) for name, value in {**self._said, **parts}.items()
         }
         form = " ".join(f"{name.replace('_', '.')}={{{name}}}" for name in values)
-        self._logger.info(f"{kind} {form}", **values)
+        self._logger.emit(level, f"{kind} {form}", **values)
 
     def _minute_is_over(self) -> None:
         self._timer, self._began = None, self._clock.seconds()
         counts, self._counts = self._counts, {}
-        for kind, count in counts.items():
+        for (level, kind), count in counts.items():
             if count > MOST_LINES:
-                self._write(f"{kind}, more in that minute:", {"count": count - MOST_LINES})
+                more = {"count": count - MOST_LINES}
+                self._write(level, f"{kind}, more in that minute:", dict(more))
 
     def stop(self) -> None:
         """What was counted is written; nothing waits any more."""

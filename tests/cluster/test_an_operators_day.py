@@ -266,6 +266,21 @@ def test_ordinary_changes_of_leaders_log_no_errors(three: Three, log: Log) -> No
     assert log.errors == []
 
 
+def test_a_topic_deleted_while_a_broker_was_away_is_few_lines(three: Three, log: Log) -> None:
+    """A broker comes back to a hundred logs that are nobody's any more."""
+    three.create(partitions=100)
+    three.node(3).kill()
+    three.until(lambda: 3 not in three.partitions()[0].isr, "3 is out")
+    three.ask(1, DeleteTopicsRequest(topic_names=["t"], timeout_ms=30_000), 4)
+    log.take()
+    three.node(3).start()
+    three.until(lambda: three.node(3).ready, "3 is back")
+    aside = [line for line in log.take() if "-stray" in line]
+    assert len(aside) == 20 and all("broker=3 partition=t-" in line for line in aside)
+    three.cluster.run_until(three.cluster.sim.now + 61)
+    assert [line for line in log.take() if "-stray" in line and line.endswith("count=80")]
+
+
 def test_a_storm_of_topics(three: Three, log: Log) -> None:
     """A hundred topics in a minute are no hundred lines."""
     for number in range(100):

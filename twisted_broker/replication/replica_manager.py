@@ -319,8 +319,8 @@ class ReplicaManager:
             self.isr_shrinks += 1
 
     def _log_failure(self, event: PartitionFailed) -> None:
-        _logger.error(
-            "{partition} is offline: {reason}",
+        self.lines.error(
+            "partition is offline",
             partition=event.partition.topic_partition,
             reason=event.reason,
         )

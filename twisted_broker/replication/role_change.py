@@ -174,9 +174,8 @@ def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
         state = None if topic is None else topic.partitions.get(log.topic_partition.partition)
         same_topic = topic is not None and log.topic_id in (None, topic.id)
         if not same_topic or state is None or replicas.node_id not in state.replicas:
-            _logger.warn(
-                "{partition}: this broker is not one of its replicas; its log is renamed to "
-                "*-stray and kept",
+            replicas.lines.warn(
+                "log renamed to *-stray and kept: this broker is not one of its replicas",
                 partition=log.topic_partition,
             )
             replicas.log_manager.set_stray_aside(log.topic_partition)
@@ -216,9 +215,8 @@ def _stop_replica(
         if keeps_files:
             # A snapshot lacks it, no record removed it: a controller that was restored from an old
             # copy and went on looks the same. What may be somebody's only copy is not deleted.
-            _logger.warn(
-                "{partition} is missing in the metadata snapshot: its log is renamed to *-stray "
-                "and kept",
+            replicas.lines.warn(
+                "log renamed to *-stray and kept: the metadata snapshot lacks its partition",
                 partition=topic_partition,
             )
             replicas.log_manager.set_stray_aside(topic_partition)

@@ -676,6 +676,19 @@ def test_topic_ids_of_new_logs_are_synced_a_second_later() -> None:
     assert not synced(world)
 
 
+def test_a_log_in_a_directory_that_was_left_there_is_made_durable() -> None:
+    """Its name may be as new as its topic id: both are synced, as those of any new log."""
+    world = World(log_dirs="/d1")
+    manager = world.manager()
+    world.files.make_directories(f"/d1/{A}")
+    synced(world)
+    log = create(manager)
+    assert not log.durability.name_is_durable
+    world.clock.advance(1)
+    assert log.durability.name_is_durable
+    assert {f"{log.directory}/partition.metadata", "/d1"} <= set(synced(world))
+
+
 def test_topic_ids_that_could_not_be_synced_are_synced_later() -> None:
     """No descriptor for the sync: nothing fails, and it comes again."""
     world = World(log_dirs="/d1")

@@ -117,10 +117,15 @@ class LinesOfTests:
 
     def of(self, module: str, first: int, last: int) -> tuple[list[str], bool]:
         """The tests that run one of these lines of a module, and whether its import does; a line
-        that the import runs counts as run by all tests that run any line of the module.
+        that the import runs (a table, say) counts as run by all tests that run any line of the
+        module, and by all of its package.
         """
         found, imported = self._contexts(module, first, last)
-        return [test for test in found if test in self.seconds], imported
+        tests = [test for test in found if test in self.seconds]
+        if imported:
+            of_package = f"tests/{Path(module).parts[1]}/"
+            tests += [test for test in self.seconds if test.startswith(of_package)]
+        return list(dict.fromkeys(tests)), imported
 
     def seeds_of(self, module: str, first: int, last: int) -> list[int]:
         """The seeds that run one of these lines; the same."""

@@ -2,11 +2,12 @@
 
 Owns `Mutant`, `sample` and `mutated`.
 
-1. The same modules, seed and number give the same mutants; a larger number adds to them.
+1. The same modules, seed and number give the same mutants; a larger number adds to them, and a
+   change of the code redraws what it changed.
 2. A place in the code is drawn first, and then one of its mutations: an operator with eleven
    replacements is not drawn eleven times as often.
-3. What cannot be noticed is not drawn: annotations, which nothing evaluates, and what compiles to
-   the same code. Neither is what does not compile.
+3. What cannot be noticed is not drawn: annotations, which nothing evaluates, what compiles to the
+   same code, identity for equality. Neither is what does not compile.
 4. A mutant's key has no line number: it outlives changes of the code around it.
 
 Not here: which modules (`tests/mutants/ring_0.py`), what notices a mutant
@@ -15,9 +16,9 @@ Not here: which modules (`tests/mutants/ring_0.py`), what notices a mutant
 
 from __future__ import annotations
 
-import random
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from difflib import unified_diff
+from hashlib import sha256
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
@@ -33,6 +34,8 @@ _OPERATORS = {
     # Those with arguments need the names of variables, and draw numbers of their own.
     if not _PROVIDER[name].arguments()
 }
+_NOT_DRAWN = ("_Eq_Is", "_NotEq_IsNot")
+"""Identity for equality: whether that differs is a matter of which objects CPython shares"""
 _UNCHANGED = frozenset(("name", "string", "newline", "endmarker", "fstring_string"))
 """Leaves that no operator changes: most of the tree."""
 _SIGNS = frozenset((*(each.value for each in BinaryOperators), "~", "not"))
@@ -133,22 +136,40 @@ def sample(root: Path, modules: Collection[str], number: int, seed: int) -> list
     found: dict[Place, list[Mutant]] = {}
     for module, source in sorted(sources.items()):
         found.update(mutants_of(module, source))
-    drawn = random.Random(seed)
-    places = sorted(found)
-    drawn.shuffle(places)
     chosen: list[Mutant] = []
-    for place in places:
+    for place in _shuffled(found, sources, seed):
         if len(chosen) == number:
             break
-        mutants = found[place]
-        drawn.shuffle(mutants)
         source = sources[place.module]
-        mutant = next(
-            (each for each in mutants if is_other_code(source, mutated(source, each))), None
-        )
+        mutants = sorted(found[place], key=lambda each: _drawn(seed, each.operator, place.start[1]))
+        mutant = next((each for each in mutants if _can_be_noticed(source, each)), None)
         if mutant is not None:
             chosen.append(mutant)
     return chosen
+
+
+def _shuffled(places: Collection[Place], sources: Mapping[str, str], seed: int) -> list[Place]:
+    """By what is there, not by how many there are: a change of the code leaves the others in their
+    order.
+    """
+    lines = {module: source.splitlines() for module, source in sources.items()}
+
+    def drawn(place: Place) -> tuple[bytes, Place]:
+        line, column = place.start
+        text = lines[place.module][line - 1]
+        return _drawn(seed, place.module, place.scope, text, column), place
+
+    return sorted(places, key=drawn)
+
+
+def _drawn(*what: object) -> bytes:
+    return sha256(repr(what).encode()).digest()
+
+
+def _can_be_noticed(source: str, mutant: Mutant) -> bool:
+    return not mutant.operator.endswith(_NOT_DRAWN) and is_other_code(
+        source, mutated(source, mutant)
+    )
 
 
 def is_other_code(source: str, other: str) -> bool:
@@ -192,6 +213,8 @@ def _evaluated(node: Any) -> bool:
             return False
         if node.type == "funcdef" and child is node.annotation:
             return False
+        if node.type == "parameters" and child.type == "operator":
+            return False  # the star before parameters that are keywords
         if node.type == "if_stmt" and node.children[1].get_code().strip() == "TYPE_CHECKING":
             return False
         child, node = node, node.parent

@@ -49,7 +49,7 @@ class Counter:
         self.seen = to if to else 2
 
 
-def total(values: list[int] | None = None) -> int | None:
+def total(values: list[int] | None = None, *, more: bytes = b"") -> int | None:
     def one(value: int | str) -> int:
         return value + 5
 
@@ -97,6 +97,13 @@ def test_a_seed_is_a_sample(tmp_path: Path) -> None:
     assert first == sample(tmp_path, modules, 20, 1)[:12]
     assert first != sample(tmp_path, modules, 12, 2)
     assert len({mutant.place for mutant in first}) == 12
+    (tmp_path / "m2.py").write_text(SOURCE.replace("LIMIT", "# A comment.\nMORE = 4\nLIMIT"))
+    keys = [key_of(SOURCE, mutant) for mutant in first if mutant.place.module != "m2.py"]
+    again = sample(tmp_path, modules, 12, 1)
+    assert (
+        keys[:4]
+        == [key_of(SOURCE, mutant) for mutant in again if mutant.place.module != "m2.py"][:4]
+    ), "a change of one module redraws that one only"
     assert not any(mutant.place.start[0] == 6 for mutant in sample(tmp_path, modules, 99, 1))
 
 

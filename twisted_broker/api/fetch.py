@@ -334,7 +334,7 @@ def _refusal(
         if not topic:
             return ErrorCode.UNKNOWN_TOPIC_ID
         request.topic_partition = TopicPartition(topic, request.topic_partition.partition)
-    # Permission before existence: an answer must not tell who may not read whether a topic exists.
+    # Permission before existence: who may not read a topic must not learn whether it exists.
     if not is_follower and not context.may(_READ, _TOPIC, topic):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if (

@@ -1,9 +1,9 @@
 """Metadata (3) and DescribeTopicPartitions (75): where everything is, from this broker's image.
 
-1. Permission before existence; topics that may not be described are left out when all are requested
-   for.
+1. Permission before existence; topics that may not be described are left out when all are
+   requested.
 2. A topic that is not there is created in the background when that is allowed, with the numbers of
-   partitions and replicas that this broker's file gives; the client is told
+   partitions and replicas that this broker's file gives; the client gets
    UNKNOWN_TOPIC_OR_PARTITION and retries.
 3. Addresses are those of the listener on which the client came; a leader that is not reachable
    there is LEADER_NOT_AVAILABLE (LISTENER_NOT_FOUND from version 6 on when the broker lives).

@@ -291,7 +291,7 @@ async def _all_topics(
     context: RequestContext, group_id: str, require_stable: bool
 ) -> list[OffsetFetchResponseTopics]:
     """All that is committed, by topic; without those that may not be seen and, where ids are
-    requested for, those that have none any more.
+    requested, those that have none any more.
     """
     topics: list[OffsetFetchResponseTopics] = []
     committed = await context.in_slices(

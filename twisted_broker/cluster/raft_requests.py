@@ -398,7 +398,7 @@ def _state(
     caught_up_ms: int,
     directory_id: bytes = NULL_UUID,
 ) -> cluster_messages.ReplicaState:
-    """A voter or an observer, as far as the version tells of it."""
+    """A voter or an observer, with the fields that the version has."""
     state = cluster_messages.ReplicaState(replica_id=node, log_end_offset=end)
     if version >= 1:
         state.last_fetch_timestamp, state.last_caught_up_timestamp = fetch_ms, caught_up_ms

@@ -297,7 +297,7 @@ def _contradict_epochs(log: Log) -> bool:
     try:
         found = None if segment is None else segment.epoch_at(start)
     except CorruptRecordError:
-        # Below the recovery point the files are trusted: a reader is told of the damage.
+        # Below the recovery point the files are trusted: a reader gets the error.
         return False
     return found is not None and found != epoch
 

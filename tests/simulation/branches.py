@@ -4,7 +4,7 @@
    `cluster` and `coordinator`. The seeds run in processes of their own, each traced from before
    the first import.
 2. A table, a line for each module; then what is dark, by function: the line where a branch begins
-   and what it would have gone on with. Which groups of these stay dark, and why: RELIABILITY 2.6.
+   and what it would have gone on with. Which groups of these stay dark, and why: RELIABILITY 2.8.
 
 Not here: what happened in the runs (`testing/sim/reach.py`).
 """

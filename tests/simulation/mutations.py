@@ -368,8 +368,8 @@ def metadata_applied_before_it_is_durable(plant: Planting) -> None:
     """The controller answers and shows a change before its sync is done."""
     real = Controller.write
 
-    def write(self: Controller, found: Any) -> Deferred[int]:
-        done = real(self, found)
+    def write(self: Controller, found: Any, prepared: Any = None) -> Deferred[int]:
+        done = real(self, found, prepared)
         if self.log.failed is None:
             self._committed(self.log.end_offset)
         return done

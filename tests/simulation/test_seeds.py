@@ -15,9 +15,12 @@ from twisted_broker.testing.sim.__main__ import main, run_seed
 from twisted_broker.testing.sim.network import NetworkConditions
 from twisted_broker.testing.sim.options import options_of
 
-OPEN: dict[int, set[int]] = {3: set(), 1: set()}
+OPEN: dict[int, set[int]] = {3: {29}, 1: set()}
 """Seeds that fail, by the number of brokers: what they found is not mended yet. One that passes
 again fails its test, until it is taken out here. Name the cause of each.
+
+3 brokers, 29: a coordinator that loaded records above the high watermark answers a SyncGroup from
+them at once; they are lost, and the generation is given out again.
 """
 
 

@@ -320,12 +320,12 @@ def test_where_no_descriptor_is_left_for_the_mark_it_stays_older(
     before = read_durable_end(fixture.files, DIRECTORY)
     assert before is not None
     with monkeypatch.context() as patched:
-        patched.setattr(metadata_store, "move_mark", short)
-        create(fixture, "t")
+        patched.setattr(metadata_store, "update_durable_end", short)
+        fixture.create_topic("t")
     assert fixture.controller.log.failed is None
     assert "t" in fixture.controller.image.topics_by_name
     assert read_durable_end(fixture.files, DIRECTORY) == before
-    create(fixture, "u")
+    fixture.create_topic("u")
     after = read_durable_end(fixture.files, DIRECTORY)
     assert after is not None and after > before
 

@@ -307,6 +307,21 @@ def test_where_descriptors_are_short_the_controller_goes_on() -> None:
     assert len(list_snapshots(fixture.files, DIRECTORY)) == 1
 
 
+def test_a_sync_holds_its_files_no_longer_than_it_runs() -> None:
+    """A reference that stays would keep the descriptor of a deleted segment for ever."""
+    worker = StalledWorker()
+    fixture = Fixture(worker, {"metadata.max.idle.interval.ms": "0"}).start()
+    worker.run()
+    segments = [segment.log for segment in fixture.controller.log.log.segments]
+    fixture.send("broker_registration", fixture.registration(), 4)
+    assert [file.references for file in segments] == [1]
+    worker.run()
+    assert [file.references for file in segments] == [0]
+    fixture.send("broker_registration", fixture.registration(), 4)
+    worker.run(OSError(errno.EMFILE, "too many open files"))
+    assert [file.references for file in segments] == [0]
+
+
 def test_where_no_descriptor_is_left_for_the_mark_it_stays_older(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from random import Random
@@ -121,6 +122,26 @@ def test_a_directory_of_somebody_else_is_refused(other: MetaProperties) -> None:
     world.files.make_directories("/d1")
     write_meta_properties(world.files, "/d1", other)
     assert isinstance(failure(world.manager(start=False)), LogDirMismatch)
+
+
+def test_an_id_of_a_directory_begins_with_no_dash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka's tools would take it for an option; such a draw is drawn again."""
+    drawn = [
+        bytes([0xF8]) + bytes(15),
+        bytes([0xFB]) + bytes(15),
+        bytes([0xF4]) + bytes([255]) * 15,
+    ]
+
+    class Drawing(Random):
+        def randbytes(self, n: int) -> bytes:
+            return drawn.pop(0)
+
+    monkeypatch.setattr(sys.modules[__name__], "Random", Drawing)
+    (directory,) = World(log_dirs="/d1").manager().directories.online()
+    assert not drawn
+    assert directory.directory_id is not None
+    assert directory.directory_id[:7] == b"\xf4" + b"\xff" * 5 + b"\x4f"
+    assert directory.directory_id[8] == 0xBF, "version 4, as RFC 9562 has it"
 
 
 def test_a_directory_in_use_is_refused() -> None:

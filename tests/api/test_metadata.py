@@ -232,7 +232,7 @@ def register_another(house: MemoryBroker) -> None:
     house.pass_time(0)
 
 
-def test_cluster_operations_are_told_when_asked(house: MemoryBroker) -> None:
+def test_cluster_operations_are_listed_when_requested(house: MemoryBroker) -> None:
     """KIP-430: only in versions 8 to 10 for the cluster; for topics from 8 on."""
     answer = ask(
         house,

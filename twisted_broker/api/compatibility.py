@@ -132,8 +132,8 @@ BEHAVIOUR = """
 - **After a truncation** far from the last producer snapshot, idempotent appends get LEADER_NOT_AVAILABLE (clients retry) until the producer state is
   rebuilt. Kafka blocks the partition for that time.
 - **A missing segment file** between two others takes the partition offline (KAFKA_STORAGE_ERROR; one log line names the file and the remedy). Kafka
-  serves the segments that are left. After an unclean stop, a replicated partition is truncated before a gap above its recovery point; the segments
-  behind the gap are kept as `.log.aside`.
+  serves the segments that are left. After an unclean stop the log is truncated before a gap above its recovery point, and one
+  line says which offsets are gone; the segments behind the gap are kept as `.log.aside`.
 - **A replica that a metadata snapshot does not list** is kept as `TOPIC-N.<hex>-stray`, not deleted. A replica is deleted only when a record of the
   metadata log removes it.
 - **Transactions** are not supported yet. FindCoordinator for a transactional id and InitProducerId with a transactional id get INVALID_REQUEST; a
@@ -160,6 +160,11 @@ BEHAVIOUR = """
 | bytes of long requests in memory (`queued.max.request.bytes`) | 256 MiB; Kafka: no limit | connections with long requests wait |
 | topics that one Metadata request may create | 1,000 | the others are not created |
 | consumer groups that one broker serves | 1,000,000 | an idle group is dropped from memory, else COORDINATOR_NOT_AVAILABLE |
+| members of one group, whatever `group.max.size` is; ids given to members that did not come back yet | 3,000 each | GROUP_MAX_SIZE_REACHED |
+| metadata of all members of one group together | 32 MiB | GROUP_MAX_SIZE_REACHED |
+| protocols that one member names in JoinGroup | 100 | INVALID_REQUEST |
+| subscriptions and assignments in one group's record (a topic takes 1 MiB unless it is set otherwise) | 8 MiB | UNKNOWN_SERVER_ERROR, as for a record that the topic refuses |
+| topics in all subscriptions of one group | 50,000 | the group counts as subscribed to every topic: its offsets do not expire while it is stable |
 
 Open files are shared out within the process's limit (`ulimit -n`, LimitNOFILE), which is raised to the hard limit at the start. Of that limit:
 

@@ -30,16 +30,16 @@ async def envelope(context: RequestContext, request: EnvelopeRequest) -> Envelop
     """Waits as long as the request inside does."""
     served, inner, offset = _inside(context, request)
     try:
-        asked = await context.in_slices(
+        requested = await context.in_slices(
             decode_in_slices(served.request_class, inner.raw_request, inner.version, offset)
         )
     except WireError as error:
         raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from None
     try:
-        answer = await served.call(inner, asked)
+        answer = await served.call(inner, requested)
     except BrokerError as error:
         answer = await inner.in_slices(
-            served.refuse_in_steps(asked, error.code, error.message), REFUSAL_ELEMENTS
+            served.refuse_in_steps(requested, error.code, error.message), REFUSAL_ELEMENTS
         )
     header = encode_response_header(inner.correlation_id, inner.api_key, inner.version)
     parts = [header]

@@ -73,6 +73,11 @@ class DeltaTable(SparkTable):
         found = self.newest()
         return found[0] if found else self.recovered()
 
+    def known(self) -> Ledger | None:
+        """The ledger, without Spark; None where only the rows know it."""
+        found = self.newest()
+        return found[0] if found else None if self.commit_names() else Ledger()
+
     def recover(self) -> None:
         """A Delta commit leaves nothing to finish."""
 

@@ -76,6 +76,11 @@ class ParquetTable(SparkTable):
             )
         return found
 
+    def known(self) -> Ledger:
+        """The ledger. PipelineError when a ledger file was lost."""
+        self.entries()
+        return self.ledger()
+
     def recover(self) -> None:
         """Finish what a dead writer committed, and drop what it did not; only under the lock.
 
@@ -91,6 +96,7 @@ class ParquetTable(SparkTable):
 
         PipelineError when one was lost. It reads them all, and lists all data files.
         """
+        self.ledger()  # of another version it says so, whatever else that version has
         placed = self.placed()  # before the ledgers: another writer's files come after its ledger
         names = self.batches()
         for number, name in enumerate(names, 1):

@@ -190,7 +190,9 @@ class Side:
 
     def latest(self, api: str, **fields: Any) -> Any:
         """The newest version of another API, to prepare or to look."""
+        before = len(self.frames)
         answer = self.call(api, ROUTE_OF[api].broker.max, fields)
+        del self.frames[before:]  # how often a case looks is no case
         assert isinstance(answer, Struct), f"{self.kind}: {api}: {answer}"
         return answer
 

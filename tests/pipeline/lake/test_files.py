@@ -54,6 +54,19 @@ def test_of_many_that_create_a_name_one_does(tmp_path: Path) -> None:
     assert files.names("ledger") == ["1.json"]
 
 
+def test_a_file_goes_as_a_folder_does_and_what_is_not_there_is_no_obstacle(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path)
+    files.create("a/one", b"1")
+    files.create("a/two", b"")
+    files.sync("a")
+    assert files.size("a/one") == 1 and files.modified("a/one") > 0
+    files.remove("a/one")
+    files.remove("a/one")
+    assert files.names("a") == ["two"]
+    files.remove("a")
+    assert files.names() == []
+
+
 def test_a_table_has_one_writer_at_a_time(tmp_path: Path) -> None:
     one, other = LocalFiles(tmp_path), LocalFiles(tmp_path)
     with one.lock(), pytest.raises(PipelineError, match="another archive writes"), other.lock():

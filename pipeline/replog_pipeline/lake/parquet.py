@@ -246,10 +246,19 @@ class ParquetTable(SparkTable):
                 )
 
     def clean(self, committed: int) -> None:
-        """Remove the staging of batches up to this one: moved, or of attempts that lost."""
+        """Remove the staging of batches up to this one: moved, or of attempts that lost. A batch
+        whose writer died elsewhere after its commit is moved first.
+        """
         for name in self.files.names(STAGING):
-            if int(name.split("-")[0]) <= committed:
-                self.files.remove(f"{STAGING}/{name}")
+            number, place = int(name.split("-")[0]), f"{STAGING}/{name}"
+            if number > committed:
+                continue
+            entry = self.entry(f"{number:020d}.json")
+            if entry["staging"] == place and any(
+                self.files.exists(f"{place}/{each}") for each in staged(entry)
+            ):
+                self.publish(entry)
+            self.files.remove(place)
 
     def read(self) -> DataFrame:
         """The committed rows, those of a batch that is still in staging included."""

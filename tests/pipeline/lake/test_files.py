@@ -114,6 +114,28 @@ def test_a_writer_that_died_after_its_commit_is_finished(table: ParquetTable, mo
     assert visible(table) == FILES and table.files.names(STAGING) == []
 
 
+@pytest.mark.parametrize("moved", [0, 1])
+def test_a_batch_whose_writer_died_elsewhere_is_finished_by_a_later_one(
+    table: ParquetTable, moved: int
+) -> None:
+    """On another machine, that is: here the lock makes the later one recover first."""
+    first = Ledger().after({"t": None}, {("t", 0): 2})
+    entry = stage(table, first)
+    table.commit(first, entry)
+    for name in FILES[:moved]:
+        table.files.move(f"{entry['staging']}/{name}", name)
+    lost = stage(
+        table, Ledger().after({"t": None}, {("t", 0): 2}), ["date=2013-01-01/lost.parquet"]
+    )
+    second = first.after({"t": None}, {("t", 0): 4})
+    later = stage(table, second, ["date=2013-01-03/part-2.parquet"])
+    table.commit(second, later)
+    table.publish(later)
+    table.clean(second.batch)
+    assert visible(table) == [*FILES, "date=2013-01-03/part-2.parquet"]
+    assert table.files.names(STAGING) == [] and lost["staging"] != entry["staging"]
+
+
 def test_the_second_of_two_writers_of_a_batch_loses(table: ParquetTable) -> None:
     one, other = (
         Ledger().after({"t": None}, {("t", 0): 2}),

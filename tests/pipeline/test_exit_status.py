@@ -165,7 +165,7 @@ def test_an_error_of_ours_is_its_own_line(monkeypatch: pytest.MonkeyPatch) -> No
         ("com.fasterxml.jackson.core.JsonParseException", "Unexpected end-of-input"),
     ],
 )
-def test_what_delta_raises_in_java_is_told_without_the_class(
+def test_what_delta_raises_in_java_is_printed_without_the_class(
     raised: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     py4j: Any = pytest.importorskip("py4j.protocol")

@@ -262,7 +262,7 @@ def test_a_ledger_of_others_is_named(table: ParquetTable) -> None:
         table.ledger()
 
 
-def test_what_is_no_table_is_told(tmp_path: Path) -> None:
+def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("")

@@ -103,6 +103,7 @@ def test_layers():
         ("compression.gzip.level", "10", "from 1 to 9, or -1"),
         ("auto.create.topics.enable", "yes", "true or false"),
         ("log.segment.bytes", "99999999999", "to 2147483647 (bytes)"),
+        ("offsets.topic.segment.bytes", "1048575", "from 1048576 "),
         ("log.cleaner.min.cleanable.ratio", "nan", "from 0 to 1"),
         ("authorizer.class.name", "X", "open to all"),
     ],

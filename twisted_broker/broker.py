@@ -131,11 +131,13 @@ class Broker:
         # before this process takes the lock: whether any did on what `kafka-storage format` made
         self._was_started = runtime.files.exists(posixpath.join(self.metadata_directory, LOCK))
         self.cluster_id = self._cluster_id(cluster_id)
+        self._turns = Turns(runtime.clock, runtime.marks)
         self.log_manager = LogManager(
             runtime,
             config,
             on_directory_failure=self._directory_failed,
             most_files=self._shares.files,
+            turns=self._turns,
         )
         self.listeners: list[Listener] = []
         self._open = OpenListeners(runtime)
@@ -148,7 +150,6 @@ class Broker:
         )
         self._request_bytes = RequestBytes(config.integer("queued.max.request.bytes"))
         self._undo: list[Callable[[], Awaitable[None]]] = []
-        self._turns = Turns(runtime.clock, runtime.marks)
         self._controller: Controller | None = None
         self.role: BrokerComponents | None = None
         self.parts = self._make_parts({})

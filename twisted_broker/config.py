@@ -563,7 +563,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "offsets.topic.segment.bytes",
         104857600,
         "Size at which a segment of __consumer_offsets rolls.",
-        1,
+        1048576,  # what a topic's segment.bytes must be at least
     ),
     _int(
         "offsets.commit.timeout.ms",

@@ -115,7 +115,7 @@ class Options(UsageOptions):
         self.levels: dict[str, str] = {}
 
     def opt_set(self, assignment: str) -> None:
-        """A setting, as name=value; may be given again and again."""
+        """A setting, as name=value; may be repeated."""
         name, equals, value = assignment.partition("=")
         if not equals:
             raise UsageError(f"--set takes name=value, not {assignment!r}")

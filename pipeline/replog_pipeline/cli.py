@@ -42,7 +42,7 @@ COMMANDS = {
         ".jobs.compare.command",
         "Compare the replicas in several log directories up to the high watermark.",
     ),
-    "report": (".jobs.report.command", "Tell what is in a topic, as tables and as an HTML page."),
+    "report": (".jobs.report.command", "Show what is in a topic, as tables and as an HTML page."),
     "demo": (
         ".demo.command",
         "A year of flights through a cluster, into a table, back into a topic, into a table again.",

@@ -116,6 +116,27 @@ def test_a_lost_segment_is_refused() -> None:
     refused(fixture)
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_the_first_of_several_breaks_is_named(damaged: bool) -> None:
+    """The second of four segments is gone or damaged: what lies behind it follows nothing, and is
+    not what is to be repaired.
+    """
+    fixture = served()
+    for number in range(3):
+        fixture.controller.log.log.roll(fixture.now())
+        create(fixture, f"in-segment-{number}", 3)
+    segments = sorted(path for path in content(fixture) if path.endswith(".log"))
+    assert len(segments) == 4
+    if damaged:
+        flip(fixture.files, segments[1], 40)
+        expected = (segments[1], 0)
+    else:
+        fixture.files.remove(segments[1])
+        expected = (segments[2], -1)
+    damage = refused(fixture)
+    assert (damage.path, damage.position) == expected
+
+
 def test_a_hole_between_snapshot_and_log_is_refused() -> None:
     fixture = with_snapshot()
     fixture.controller.log.log.roll(fixture.now())

@@ -450,3 +450,18 @@ def test_a_clean_end_syncs_all_of_it(fixture: ControllerFixture) -> None:
         == member.copy.end_offset
         == fixture.controller.log.end_offset
     )
+
+
+def test_a_clean_end_on_a_disk_that_fails_is_a_failure_of_the_disk(
+    fixture: ControllerFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = Follower(fixture)
+    before = read_durable_end(member.files, COPY)
+    error = OSError(5, "the disk is gone")
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(type(member.copy.log), "finish", refuse)
+    member.copy.finish()
+    assert member.broken == [error] and read_durable_end(member.files, COPY) == before

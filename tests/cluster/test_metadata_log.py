@@ -12,18 +12,24 @@ import pytest
 
 from tests.cluster.fixtures import Fixture, StalledWorker
 from twisted_broker.cluster import metadata_log, metadata_store
-from twisted_broker.cluster.metadata_check import MetadataDamage, write_durable_end
+from twisted_broker.cluster.metadata_check import (
+    MetadataDamage,
+    read_durable_end,
+    write_durable_end,
+)
 from twisted_broker.cluster.quorum_state import (
     QuorumState,
     read_quorum_state,
     write_quorum_state,
 )
+from twisted_broker.cluster.records import build_batch
 from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots
 from twisted_broker.log.checkpoints import read_whole
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.records import iterate_batches
+from twisted_broker.wire.schema import run_whole
 
 DIRECTORY = "/data/__cluster_metadata-0"
 
@@ -52,6 +58,29 @@ def test_nothing_is_applied_answered_or_served_before_it_is_durable() -> None:
     epoch = registered.result
     assert fixture.controller.image.brokers[1].epoch == epoch
     assert fixture.controller.log.high_watermark == fixture.controller.log.end_offset
+
+
+def test_what_was_encoded_before_is_appended_where_the_log_ends() -> None:
+    """In steps, in one batch, the same as without; more than a batch holds is not prepared."""
+    fixture = Fixture().start()
+    controller = fixture.controller
+    found = [
+        records.TopicRecord(name=f"t{n}", topic_id=n.to_bytes(16, "big")) for n in range(1, 1201)
+    ]
+    steps = controller.prepare(found)
+    assert next(steps) is None and next(steps) is None
+    prepared = run_whole(steps)
+    end = controller.log.end_offset
+    controller.write([records.NoOpRecord()])
+    controller.write(found, prepared)
+    assert len(controller.image.topics_by_name) == 1200
+    written = batches(fixture)[-1]
+    assert (written.base_offset, written.last_offset) == (end + 1, end + 1200)
+    whole = build_batch(
+        found, end + 1, controller.epoch, fixture.now(), controller.decided.metadata_version or 0
+    )
+    assert whole == written.buffer[written.offset : written.offset + written.size_in_bytes]
+    assert run_whole(controller.prepare([records.NoOpRecord()] * 40_001)) is None
 
 
 def test_what_comes_during_a_sync_shares_the_next_one() -> None:
@@ -276,6 +305,29 @@ def test_where_descriptors_are_short_the_controller_goes_on() -> None:
     fixture.clock.advance(1.0)
     worker.run()
     assert len(list_snapshots(fixture.files, DIRECTORY)) == 1
+
+
+def test_where_no_descriptor_is_left_for_the_mark_it_stays_older(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sync itself was made: an older mark is true as well. The next sync moves it."""
+
+    def short(*arguments: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    fixture = Fixture().start()
+    fixture.join(1)
+    before = read_durable_end(fixture.files, DIRECTORY)
+    assert before is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(metadata_store, "move_mark", short)
+        create(fixture, "t")
+    assert fixture.controller.log.failed is None
+    assert "t" in fixture.controller.image.topics_by_name
+    assert read_durable_end(fixture.files, DIRECTORY) == before
+    create(fixture, "u")
+    after = read_durable_end(fixture.files, DIRECTORY)
+    assert after is not None and after > before
 
 
 def test_a_snapshot_by_time() -> None:

@@ -1,7 +1,6 @@
 """Cases: groups and their offsets.
 
-A group's answers depend on time only where somebody waits: every group here has one member, or
-none.
+Every group here has one member, or none; those of several are in `members.py`.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.compare.members import lives
 from tests.compare.side import Side
 
 LONG_ID = "g" * 300
@@ -82,6 +82,7 @@ def find_coordinator(side: Side, version: int) -> None:
 
 def join_group(side: Side, version: int) -> None:
     ready(side)
+    lives(side)
     group = side.name("g")
 
     def asked(label: str, name: str = group, **more: Any) -> Any:
@@ -134,6 +135,7 @@ def _as_somebody_else(asked: Callable[..., None], version: int) -> None:
 
 def sync_group(side: Side, version: int) -> None:
     ready(side)
+    lives(side)
     group = side.name("g")
     member, generation = joined(side, group)
 
@@ -160,6 +162,7 @@ def sync_group(side: Side, version: int) -> None:
 
 def heartbeat(side: Side, version: int) -> None:
     ready(side)
+    lives(side)
     group = side.name("g")
     member, generation = joined(side, group)
 
@@ -173,6 +176,7 @@ def heartbeat(side: Side, version: int) -> None:
 
 def leave_group(side: Side, version: int) -> None:
     ready(side)
+    lives(side)
     group = side.name("g")
     member, _ = joined(side, group)
 
@@ -203,6 +207,7 @@ def leave_group(side: Side, version: int) -> None:
 
 def describe_groups(side: Side, version: int) -> None:
     ready(side)
+    lives(side)
     stable, empty, gone = side.name("stable"), side.name("empty"), side.name("dead")
     joined(side, stable)
     member, _ = joined(side, empty)
@@ -228,6 +233,7 @@ def committed(side: Side, group: str, topic: str, offset: int = 5) -> None:
 
 def list_groups(side: Side, version: int) -> None:
     ready(side)
+    lives(side)
     joined(side, side.name("stable"))
     committed(side, side.name("empty"), side.topic())
 
@@ -248,6 +254,7 @@ def list_groups(side: Side, version: int) -> None:
 
 def delete_groups(side: Side, version: int) -> None:
     ready(side)
+    lives(side)
     busy, empty = side.name("busy"), side.name("empty")
     joined(side, busy)
     committed(side, empty, side.topic())
@@ -264,6 +271,7 @@ def delete_groups(side: Side, version: int) -> None:
 
 def offset_commit(side: Side, version: int) -> None:
     ready(side)
+    lives(side)
     topic = side.topic(partitions=2)
     group, live = side.name("g"), side.name("live")
     member, generation = joined(side, live)

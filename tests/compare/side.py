@@ -1,4 +1,4 @@
-"""One of the two brokers: a connection, and what of its answers must differ.
+"""One of the two brokers: its connections, and what of its answers must differ.
 
 1. Requests are plain dictionaries; what the version does not carry is left out, so one case serves
    all versions.
@@ -47,6 +47,75 @@ def built(cls: Any, version: int, fields: dict[str, Any]) -> Any:
     return made
 
 
+class Line:
+    """A connection that is made when it is first used. Requests may wait for answers of others:
+    `send` and `receive` are apart.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host, self.port = host, port
+        self._socket: socket.socket | None = None
+        self._correlation = 0
+        self._due: list[tuple[str, int, int]] = []
+
+    def send(self, api: str, version: int, fields: dict[str, Any], answers: bool = True) -> None:
+        """`answers=False`: none is due. OSError where nobody takes it."""
+        route = ROUTE_OF[api]
+        body = encode(built(route.request_class(), version, fields), version)
+        self._correlation += 1
+        head = encode_request_header(
+            RequestHeader(route.api_key, version, self._correlation, "compare")
+        )
+        self._connection().sendall(struct.pack(">i", len(head) + len(body)) + head + body)
+        if answers:
+            self._due.append((api, version, self._correlation))
+
+    def receive(self) -> Any:
+        """The decoded answer to the oldest request that has none yet, CLOSED or SILENT."""
+        api, version, number = self._due.pop(0)
+        try:
+            frame = self._exactly(struct.unpack(">i", self._exactly(4))[0])
+        except TimeoutError:
+            self.hang_up()
+            return SILENT
+        except OSError:
+            self.hang_up()
+            return CLOSED
+        route = ROUTE_OF[api]
+        correlation, offset = decode_response_header(frame, route.api_key, version)
+        assert correlation == number
+        return decode(route.response_class(), frame, version, offset)
+
+    def call(self, api: str, version: int, fields: dict[str, Any]) -> Any:
+        try:
+            self.send(api, version, fields)
+        except OSError:
+            self.hang_up()
+            return CLOSED
+        return self.receive()
+
+    def hang_up(self) -> None:
+        self._due.clear()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _connection(self) -> socket.socket:
+        if self._socket is None:
+            self._socket = socket.create_connection((self.host, self.port), WAIT_SECONDS)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._socket
+
+    def _exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            more = self._connection().recv(size - len(data))
+            if not more:
+                raise ConnectionError("closed")
+            data += more
+        return bytes(data)
+
+
 class Side:
     """`kind` is `kafka` or `ours`; `now_ms` the time of the run, the same for both."""
 
@@ -55,8 +124,7 @@ class Side:
         self.answers: list[tuple[str, Any]] = []
         self.topic_ids: dict[str, bytes] = {}
         self._hidden: dict[tuple[type, Any], str] = {}
-        self._socket: socket.socket | None = None
-        self._correlation = 0
+        self.line = Line(host, port)
         self.api, self.version, self.prefix = "", 0, ""
         self.hide(host, "(host)")
         self.hide(port, "(port)")
@@ -104,58 +172,15 @@ class Side:
         """Compares a value that is no answer."""
         self.answers.append((label, value))
 
-    def call(self, api: str, version: int, fields: dict[str, Any], answers: bool = True) -> Any:
-        """The decoded answer, CLOSED or SILENT. `answers=False`: none is due."""
-        request = built(ROUTE_OF[api].request_class(), version, fields)
-        return self._exchange(api, version, encode(request, version), answers)
+    def call(self, api: str, version: int, fields: dict[str, Any]) -> Any:
+        """The decoded answer, CLOSED or SILENT."""
+        return self.line.call(api, version, fields)
 
     def latest(self, api: str, **fields: Any) -> Any:
         """The newest version of another API, to prepare or to look."""
         answer = self.call(api, ROUTE_OF[api].broker.max, fields)
         assert isinstance(answer, Struct), f"{self.kind}: {api}: {answer}"
         return answer
-
-    def _exchange(self, api: str, version: int, body: bytes, answers: bool = True) -> Any:
-        route = ROUTE_OF[api]
-        self._correlation += 1
-        head = encode_request_header(
-            RequestHeader(route.api_key, version, self._correlation, "compare")
-        )
-        try:
-            connection = self._connection()
-            connection.sendall(struct.pack(">i", len(head) + len(body)) + head + body)
-            if not answers:
-                return None
-            frame = self._exactly(struct.unpack(">i", self._exactly(4))[0])
-        except TimeoutError:
-            self.hang_up()
-            return SILENT
-        except OSError:
-            self.hang_up()
-            return CLOSED
-        correlation, offset = decode_response_header(frame, route.api_key, version)
-        assert correlation == self._correlation
-        return decode(route.response_class(), frame, version, offset)
-
-    def _connection(self) -> socket.socket:
-        if self._socket is None:
-            self._socket = socket.create_connection((self.host, self.port), WAIT_SECONDS)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return self._socket
-
-    def _exactly(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            more = self._connection().recv(size - len(data))
-            if not more:
-                raise ConnectionError("closed")
-            data += more
-        return bytes(data)
-
-    def hang_up(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
 
     # -- what cases prepare
 

@@ -52,7 +52,7 @@ def test_only_the_leader_of_the_groups_partition_serves_it():
     with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
         run.coordinator.fetch_offsets("g", [])
     with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
-        run.coordinator.committed_partitions("g")
+        run.partitions("g")
 
 
 @pytest.mark.parametrize("group", ["", "x" * 32768])

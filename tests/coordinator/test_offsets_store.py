@@ -20,6 +20,7 @@ from twisted_broker.topic_names import OFFSETS_TOPIC
 from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.errors import ErrorCode as E
+from twisted_broker.wire.schema import run_whole
 
 OFFSETS_ID, COUNT = b"O" * 16, 4
 INDEX = partition_for("g", COUNT)
@@ -61,7 +62,7 @@ class Broker(Fixture):
         return self.groups.commit(CommitRequest("g", offsets=(OffsetToCommit("t", 0, offset),)))
 
     def fetched(self) -> list[int]:
-        wanted = [(*each, bytes(16)) for each in self.groups.committed_partitions("g")]
+        wanted = [(*each, bytes(16)) for each in run_whole(self.groups.committed_partitions("g"))]
         return [f.committed.offset for f in self.groups.fetch_offsets("g", wanted) if f.committed]
 
 

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from itertools import pairwise
 from random import Random
 from typing import Any
 
 import pytest
 from twisted.internet.task import Clock
 
+from tests.coordinator.broker_run import TurnClock
 from tests.log.batches import NOW_MS, TOPIC_ID, batch, config, values
 from tests.log.manual_worker import ManualWorker
 from tests.log.test_golden import unpack
@@ -19,6 +21,7 @@ from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import IFileSystem, Runtime, TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.gaps import Gap
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import LogDirMismatch, partition_of
 from twisted_broker.log.log_manager import LogManager
@@ -28,6 +31,7 @@ from twisted_broker.log.meta_properties import (
     read_meta_properties,
     write_meta_properties,
 )
+from twisted_broker.log.segment import file_name
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Fault
 from twisted_broker.testing.sim.stalling_worker import StallingWorker
@@ -349,16 +353,95 @@ def test_checkpoints_are_written_while_running() -> None:
 
 def test_a_truncation_is_checkpointed() -> None:
     """RL 3.5, 6.6: after a truncation the recovery-point checkpoint follows without waiting for
-    its turn.
+    its turn: the segment that was truncated is to be synced again.
     """
     world = World()
     manager = world.manager()
     log = create(manager)
-    fill(log, 10)
+    fill(log, 3)
+    log.roll(NOW_MS)
+    fill(log, 7)
     log.durability.flush()
     manager.checkpoint_recovery_points()
     log.truncate_to(4, NOW_MS)
-    assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {A: 4}
+    assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {A: 3}
+    log.durability.flush()
+    assert log.durability.recovery_point == 4
+
+
+def test_many_truncations_want_one_checkpoint() -> None:
+    """What waits for the worker writes what is the case when it runs; one that comes after its
+    beginning is written behind it. A log that was deleted meanwhile leaves no row.
+    """
+    world = World()
+    manager = world.manager()
+    worker = ManualWorker()
+    logs = []
+    for number in range(20):
+        log = create(manager, TopicPartition("t", number))
+        fill(log, 10)
+        log.durability.flush()
+        logs.append(log)
+    directories = manager.directories.online()
+    for directory in directories:
+        directory.disk = worker
+    for log in logs:
+        log.truncate_to(4, NOW_MS)
+    assert len(worker.jobs) == len(directories)
+    logs[0].truncate_to(2, NOW_MS)
+    assert len(worker.jobs) == len(directories)
+    manager.delete(logs[1].topic_partition)
+    worker.run_all()
+    rows = {}
+    for directory in directories:
+        rows |= checkpoints.read_offsets(world.files, directory.path, checkpoints.RECOVERY_POINT)
+    expected = {log.topic_partition: 4 for log in logs[2:]}
+    assert rows == expected | {logs[0].topic_partition: 2}
+    logs[2].truncate_to(1, NOW_MS)
+    assert len(worker.jobs) == 1
+
+
+def test_a_step_of_the_calendar_delays_no_sync_by_age() -> None:
+    """`flush.ms` is an interval: the clock on the wall may be set back by a day."""
+    world = World(log_flush_scheduler_interval_ms="1000")
+    steps = [0]
+    world.wall_ms = lambda: NOW_MS - steps[0]  # type: ignore[method-assign]
+    manager = world.manager()
+    log = create(manager, flush_ms=5000)
+    world.clock.advance(10)
+    steps[0] = 24 * 3600 * 1000
+    fill(log, 3)
+    for _ in range(6):
+        world.clock.advance(1)
+    assert log.durability.recovery_point == 3
+
+
+def test_retention_looks_at_a_few_logs_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A walk over ten thousand is a tenth of a second; one that is deleted meanwhile is left
+    alone, and the next walk waits for the end of this one.
+    """
+    monkeypatch.setattr("twisted_broker.log.log_manager.RETENTION_PER_STEP", 3)
+    monkeypatch.setattr("twisted_broker.turns.PIECES_PER_TURN", 1)
+    world = World()
+    world.clock = clock = TurnClock()
+    manager = world.manager()
+    logs = []
+    for number in range(10):
+        log = create(manager, TopicPartition("t", number), segment_bytes=300, retention_ms=1000)
+        fill(log, 10)
+        log.set_high_watermark(log.log_end_offset)
+        logs.append(log)
+    world.clock.rightNow += 3600
+    manager.delete_old_segments()
+    done = [sum(log.log_start_offset > 0 for log in logs)]
+    manager.delete(logs[9].topic_partition)
+    while done[-1] < 9:
+        manager.delete_old_segments()
+        clock.turn()
+        done.append(sum(log.log_start_offset > 0 for log in logs))
+    assert done[0] == 3 and max(b - a for a, b in pairwise(done)) <= 3
+    clock.turn()
+    assert logs[9].log_start_offset == 0 and not manager._is_deleting
 
 
 def test_corrupt_checkpoints_count_as_empty() -> None:
@@ -560,6 +643,19 @@ def test_topic_ids_of_new_logs_are_synced_a_second_later() -> None:
     assert not synced(world)
 
 
+def test_a_log_in_a_directory_that_was_left_there_is_made_durable() -> None:
+    """Its name may be as new as its topic id: both are synced, as those of any new log."""
+    world = World(log_dirs="/d1")
+    manager = world.manager()
+    world.files.make_directories(f"/d1/{A}")
+    synced(world)
+    log = create(manager)
+    assert not log.durability.name_is_durable
+    world.clock.advance(1)
+    assert log.durability.name_is_durable
+    assert {f"{log.directory}/partition.metadata", "/d1"} <= set(synced(world))
+
+
 def test_topic_ids_that_could_not_be_synced_are_synced_later() -> None:
     """No descriptor for the sync: nothing fails, and it comes again."""
     world = World(log_dirs="/d1")
@@ -636,3 +732,35 @@ def test_rows_of_a_log_are_not_those_of_the_next_of_its_name(crash: str, jobs: i
             assert rows(left)[checkpoints.HIGH_WATERMARK].get(A, 0) == 0
             assert values(found) == [b"0", b"1"][: found.log_end_offset]
             assert rows(left)[checkpoints.HIGH_WATERMARK][B] == 0
+
+
+@pytest.mark.parametrize("was_clean", [False, True])
+def test_a_stop_before_a_gap_was_decided_about_is_not_clean(was_clean: bool) -> None:
+    """RL 3.6: an unclean stop left a hole, and the broker stops before it has a role for the log:
+    the next start still knows that the hole may be torn (simulation, one broker, seed 100009).
+    """
+    world = World(log_dirs="/d1")
+    manager = world.manager()
+    log = create(manager)
+    for number in range(4):
+        fill(log, 1)
+        log.roll(NOW_MS + number)
+    world.stop(manager)
+    if not was_clean:
+        world.files.remove("/d1/.kafka_cleanshutdown")
+        checkpoints.write_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT, {A: 1})
+    for suffix in (".log", ".index", ".timeindex"):
+        world.files.remove("/d1/a-0/" + file_name(1, suffix))
+    expected = Gap(1, 2, not was_clean)
+    for _ in range(2):
+        manager = world.manager()
+        log = manager.logs[A]
+        assert log.gap == expected
+        point, segments = log.durability.recovery_point, log.segments.bases()
+        log.set_high_watermark(4)
+        log.update_config(config(flush_ms=0, retention_ms=1))
+        manager.flush_dirty_logs()
+        manager.delete_old_segments()
+        assert (log.durability.recovery_point, log.segments.bases()) == (point, segments)
+        world.stop(manager)
+        assert world.files.exists("/d1/.kafka_cleanshutdown") == was_clean

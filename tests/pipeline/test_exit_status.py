@@ -190,6 +190,29 @@ def test_what_spark_raises_is_its_last_cause(monkeypatch: pytest.MonkeyPatch) ->
     assert line(kind(message=said), monkeypatch).startswith("Spark failed: nobody there; ")
 
 
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            'java.io.IOException: Cannot run program "/opt/python3": error=2, No such file\n\tat '
+            "x\nCaused by: java.io.IOException: error=2, No such file or directory\n\tat y",
+            'Python (Cannot run program "/opt/python3"): install',
+        ),
+        (
+            "PythonException: Traceback (most recent call last):\n  File x\n"
+            "ModuleNotFoundError: No module named 'replog_pipeline'\n",
+            "(ModuleNotFoundError: No module named 'replog_pipeline'): install the package",
+        ),
+    ],
+)
+def test_a_worker_without_this_python_is_told_with_the_remedy(
+    said: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = pytest.importorskip("pyspark.errors").AnalysisException
+    told = line(kind(message=said), monkeypatch)
+    assert words in told and "--archives" in told
+
+
 def test_what_the_file_system_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert line(PermissionError(13, "Permission denied", "/lake/x"), monkeypatch).startswith(
         "/lake/x: Permission denied; "

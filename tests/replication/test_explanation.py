@@ -190,7 +190,9 @@ def test_replicas_out_before_this_leader_and_new_ones_have_different_reasons() -
     """RL 2.2, 8.5: who was out when this broker began to lead; who was assigned since."""
     fixture = PartitionFixture(replicas=(1, 2, 3), isr=(1, 2))
     assert [out.rule for out in told(fixture).out_of_sync] == ["before this leader"]
-    assert told(fixture).out_of_sync[0].holds_back == ["it has not fetched from this leader yet"]
+    (out,) = told(fixture).out_of_sync
+    assert out.holds_back == ["it has not fetched from this leader yet"]
+    assert (out.then_log_end, out.then_leader_log_end, out.log_end) == (-1, 0, -1)
     fixture = PartitionFixture(replicas=(1, 2))
     grown = registration(LOCAL, (1, 2, 3), (1, 2), 5, 11)._replace(adding=(3,))
     fixture.partition.make_leader(grown, fixture.log, fixture.now_ms)

@@ -10,6 +10,7 @@ from mypy import api as mypy
 
 import twisted_broker
 from tests.wire.sampling import Blob
+from twisted_broker.wire import fields
 from twisted_broker.wire.messages.cluster import DescribeTopicPartitionsResponse
 from twisted_broker.wire.messages.configs import DescribeConfigsResponse
 from twisted_broker.wire.messages.fetch import (
@@ -36,6 +37,7 @@ from twisted_broker.wire.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from twisted_broker.wire.primitives import NULL_UUID
 from twisted_broker.wire.schema import (
     Message,
     Request,
@@ -115,6 +117,25 @@ def test_a_field_that_the_version_lacks() -> None:
         encode(FetchRequest(replica_state=ReplicaState(replica_id=1)), 12)
     with pytest.raises(ValueError, match="cannot carry group_instance_id"):
         encode(JoinGroupRequest(group_instance_id="i"), 4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        ("boolean", False),
+        *((kind, 0) for kind in ("int8", "int16", "uint16", "int32", "int64")),
+        ("float64", 0.0),
+        ("uuid", NULL_UUID),
+        ("string", ""),
+        ("binary", b""),
+        ("record_bytes", None),
+    ],
+)
+def test_what_a_description_does_not_say_of_a_field(kind: str, default: object) -> None:
+    """Kafka's defaults: zero or empty, not nullable, no tag, an error where a version lacks it."""
+    field = getattr(fields, kind)("0+")
+    assert field.default == default and type(field.default) is type(default)
+    assert (field.nullable, field.tag, field.ignorable) == (None, None, False)
 
 
 def test_records_are_views_of_the_frame() -> None:

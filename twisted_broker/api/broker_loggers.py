@@ -87,7 +87,9 @@ def change(edits: Sequence[IncrementalAlterConfigsRequestAlterableConfig], apply
     wanted = dict(_own)
     for edit in edits:
         if edit.config_operation not in (_SET, _DELETE):
-            raise BrokerError(ErrorCode.INVALID_REQUEST, "a level is set or deleted, nothing else")
+            raise BrokerError(
+                ErrorCode.INVALID_REQUEST, "set or delete a logger's level, it is not a list"
+            )
         if edit.config_operation == _SET and edit.value is None:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"logger {edit.name} has no level")
         if edit.config_operation == _DELETE and edit.name == ROOT:
@@ -99,7 +101,7 @@ def change(edits: Sequence[IncrementalAlterConfigsRequestAlterableConfig], apply
         elif edit.value not in _LEVELS:
             raise BrokerError(
                 ErrorCode.INVALID_CONFIG,
-                f"{edit.value!r} is no level: {edit.name} takes one of {', '.join(_LEVELS)}",
+                f"{edit.value!r} is not a level: {edit.name} takes one of {', '.join(_LEVELS)}",
             )
         else:
             wanted[edit.name] = edit.value

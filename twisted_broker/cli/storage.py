@@ -74,7 +74,7 @@ def format_storage(
     cluster id or the feature levels are to be chosen, or when the start must refuse an empty
     directory (`twistd replog --require-formatted`), as after a disk that was not mounted.
 
-    The levels count for a new cluster: for its controller, at its first start.
+    The levels are for a new cluster: its controller reads them at its first start.
     """
     from twisted_broker.cluster.storage_formatter import Node, format_node
     from twisted_broker.log.errors import CheckpointError

@@ -137,7 +137,7 @@ def top_level(entry: Path, report: Report) -> bool:
         if aside is None and PARTITION.fullmatch(entry.name):
             return True
         if aside is None:
-            report.add(entry, -1, "is no partition")
+            report.add(entry, -1, "is not a partition")
         elif aside[1] == "delete":
             report.awaiting_deletion += 1
         elif not report.in_use:
@@ -186,7 +186,7 @@ def check_checkpoints(
                     f"{partition}: {AT_MOST_LOG_END[name]} {offset}, the log ends at {log.log_end}",
                 )
             elif offset < 0:
-                report.add(directory / name, -1, f"{partition}: {offset} is no offset")
+                report.add(directory / name, -1, f"{partition}: {offset} is not an offset")
     starts = checkpoints["log-start-offset-checkpoint"]
     for partition, high_watermark in checkpoints["replication-offset-checkpoint"].items():
         if 0 < high_watermark < starts.get(partition, 0) and clean:

@@ -18,7 +18,7 @@ others (`raft_requests.py`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import Logger
@@ -49,6 +49,7 @@ from twisted_broker.periodic import PeriodicTask
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.primitives import new_uuid
+from twisted_broker.wire.records import BatchBuilder
 from twisted_broker.wire.schema import Record
 
 _logger = Logger()
@@ -137,7 +138,9 @@ class Controller:
         first = None if self.decided.features else self._bootstrap()
         self.log.begin_epoch()
         if first is not None:
-            self._append(self._first_records(first), first.levels[METADATA_VERSION])
+            self._append(
+                self._first_records(first), metadata_version=first.levels[METADATA_VERSION]
+            )
         registration = ControllerRegistration(
             self.node_id,
             new_uuid(self.runtime.random.randbytes),
@@ -190,14 +193,18 @@ class Controller:
 
     # writing
 
-    def write(self, found: Sequence[Record]) -> Deferred[int]:
+    def prepare(self, found: Sequence[Record]) -> Generator[None, None, BatchBuilder | None]:
+        """Encodes in steps what is to be written; good for as long as `decided` is the same."""
+        return self.log.prepare(found, self.decided.metadata_version)
+
+    def write(self, found: Sequence[Record], prepared: BatchBuilder | None = None) -> Deferred[int]:
         """Appends what was decided; fires with the last offset when that, and all before it, is
-        durable. Nothing to write: waits for the rest.
+        durable. Nothing to write: waits for the rest. `prepared`: what `prepare` made of it.
         """
         try:
             self._check_active()
             if found:
-                self._elect_where_allowed(self._append(found))
+                self._elect_where_allowed(self._append(found, prepared))
         except BrokerError:
             return fail()
         if not found and not self._waiting:
@@ -218,10 +225,15 @@ class Controller:
         if found:
             self._append(found)
 
-    def _append(self, found: Sequence[Record], metadata_version: int = 0) -> MetadataDelta:
+    def _append(
+        self,
+        found: Sequence[Record],
+        prepared: BatchBuilder | None = None,
+        metadata_version: int = 0,
+    ) -> MetadataDelta:
         """`metadata_version`: while none is finalised."""
         wall_ms = self.runtime.wall_ms()
-        last = self.log.append(found, self.decided.metadata_version or metadata_version)
+        last = self.log.append(found, self.decided.metadata_version or metadata_version, prepared)
         before = self.decided
         self.decided, delta = before.apply(
             TransactionBuffer().pass_through(found), last, self.epoch, wall_ms

@@ -43,10 +43,13 @@ from twisted_broker.log.crash_cleanup import base_offset_of
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.wire.batch_fields import PARTITION_LEADER_EPOCH
+from twisted_broker.wire.batch_header import LENGTH_AT
 from twisted_broker.wire.control_batch import LEADER_CHANGE
 from twisted_broker.wire.errors import BrokerError, WireError
 from twisted_broker.wire.records import (
     HEADER_BYTES,
+    LOG_OVERHEAD,
+    MAGIC_AT,
     BatchView,
     CorruptRecordError,
     control_record_type,
@@ -57,7 +60,6 @@ if TYPE_CHECKING:
 
 _LOG = ".log"
 _CONTROL_RECORD_LIMIT = 1 << 16
-_MAGIC_AT = 16
 _SEARCH_BYTES = 1 << 22
 
 
@@ -205,7 +207,9 @@ def check_logs(image: MetadataImage, logs: Iterable[Log]) -> None:
                     log.directory,
                     f"it has records of leader epoch {written}, the metadata on this node knows "
                     f"epoch {state.leader_epoch} only: {METADATA_DIRECTORY} is an older copy; "
-                    f"nothing was deleted. Put the newer one back, or rebuild it: {recover_hint()}",
+                    "nothing was deleted. Put the newer one back, or rebuild it: "
+                    f"{recover_hint()}; or, if `replog verify` finds {log.directory} damaged, "
+                    "remove that: the leader has its records",
                 )
 
 
@@ -442,15 +446,15 @@ def _goes_on(file: IFile, position: int, size: int, offset: int) -> bool:
     """Whether a good batch of a later offset begins anywhere from byte `position` on."""
     while size - position >= HEADER_BYTES:
         chunk = file.read_at(position, min(_SEARCH_BYTES, size - position))
-        found = chunk.find(b"\x02", _MAGIC_AT)
+        found = chunk.find(b"\x02", MAGIC_AT)
         while found >= 0:
-            at = found - _MAGIC_AT
+            at = found - MAGIC_AT
             base, length = (
-                int.from_bytes(chunk[at : at + 8], "big"),
-                int.from_bytes(chunk[at + 8 : at + 12], "big"),
+                int.from_bytes(chunk[at : at + LENGTH_AT], "big"),
+                int.from_bytes(chunk[at + LENGTH_AT : at + LOG_OVERHEAD], "big"),
             )
             plausible = offset <= base < offset + (1 << 31) and length < size - position - at
-            if plausible and _is_batch(file.read_at(position + at, 12 + length)):
+            if plausible and _is_batch(file.read_at(position + at, LOG_OVERHEAD + length)):
                 return True
             found = chunk.find(b"\x02", found + 1)
         position += max(1, len(chunk) - HEADER_BYTES)

@@ -21,17 +21,17 @@ KRAFT 3.2; `RL 8.2`. Not here: asking
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import NamedTuple
 
 from twisted_broker.cluster.metadata_check import LogEnd
 from twisted_broker.cluster.metadata_store import LastBatch
-from twisted_broker.cluster.records import TransactionBuffer, records_from
+from twisted_broker.cluster.records import RECORDS_PER_STEP, TransactionBuffer, records_in_steps
 from twisted_broker.cluster.snapshots import SnapshotId, image_of
 from twisted_broker.image.metadata_image import EMPTY, MetadataDelta, MetadataImage
 from twisted_broker.wire.primitives import Buffer
 from twisted_broker.wire.records import BatchView, CorruptRecordError, iterate_batches
-from twisted_broker.wire.schema import Record
+from twisted_broker.wire.schema import Record, run_whole
 
 
 class MetadataRegression(Exception):
@@ -104,11 +104,18 @@ class MetadataLoader:
             self._compared = False
 
     def batches(self, data: Buffer, high_watermark: int) -> MetadataDelta | None:
-        """Takes an answer's batches; gives what may be published now.
+        """As `batches_in_steps`, without a pause."""
+        return run_whole(self.batches_in_steps(data, high_watermark))
+
+    def batches_in_steps(
+        self, data: Buffer, high_watermark: int
+    ) -> Generator[None, None, MetadataDelta | None]:
+        """Takes an answer's batches; gives what may be published now. Pauses while it decodes many
+        records; nothing else may be called meanwhile.
 
         WireError for what is not understood, CorruptRecordError for damage, MetadataRegression.
         """
-        whole = False
+        whole, count = False, 0
         for batch in iterate_batches(data, partial_tail=True, check_crc=True):
             whole = True
             if not self._compared:
@@ -119,7 +126,8 @@ class MetadataLoader:
                 raise CorruptRecordError(
                     f"a batch of offset {batch.base_offset} where {self.fetch_offset} comes next"
                 )
-            records = records_from(batch, self.fetch_offset)
+            records = yield from records_in_steps(batch, self.fetch_offset)
+            count += len(records)
             # what begins within the image is not read again to be compared: it is not behind it
             before = self.last_epoch if batch.base_offset == self.fetch_offset else -1
             copy = bytes(
@@ -134,6 +142,8 @@ class MetadataLoader:
                 f"an answer of {len(data)} bytes for offset {self.fetch_offset} holds "
                 "no whole batch"
             )
+        if count > RECORDS_PER_STEP:
+            yield  # to apply them is a turn of its own
         return self.advance(high_watermark)
 
     def _compare_with(self, batch: BatchView) -> None:

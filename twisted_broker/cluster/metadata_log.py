@@ -23,7 +23,7 @@ what the records mean; replay and snapshots
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 
 from twisted_broker.cluster.bootstrap import NAME as BOOTSTRAP
 from twisted_broker.cluster.metadata_check import (
@@ -41,6 +41,7 @@ from twisted_broker.cluster.quorum_state import QuorumState, read_quorum_state, 
 from twisted_broker.cluster.records import (
     TRANSACTION_LEVEL,
     build_batch,
+    filled_in_steps,
 )
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
 from twisted_broker.log.errors import CheckpointError, LogDirFailure, is_out_of_descriptors
@@ -57,7 +58,7 @@ from twisted_broker.wire.messages.metadata_records import (
     BeginTransactionRecord,
     EndTransactionRecord,
 )
-from twisted_broker.wire.records import build_control_batch
+from twisted_broker.wire.records import BatchBuilder, build_control_batch
 from twisted_broker.wire.schema import Record, encode
 
 RECORDS_PER_BATCH = 40_000
@@ -231,10 +232,29 @@ class MetadataLog(MetadataStore):
             )
             self.transactions.abort()
 
-    def append(self, records: Sequence[Record], metadata_version: int) -> int:
-        """Writes records, at most 40,000 in a batch; all of them become durable, or none (with
-        metadata transactions). Returns the last offset.
+    def prepare(
+        self, records: Sequence[Record], metadata_version: int
+    ) -> Generator[None, None, BatchBuilder | None]:
+        """The batch of records that are appended soon, made in steps; None where one is not
+        enough.
         """
+        if len(records) > RECORDS_PER_BATCH:
+            return None
+        return (yield from filled_in_steps(records, self.epoch, self.wall_ms(), metadata_version))
+
+    def append(
+        self,
+        records: Sequence[Record],
+        metadata_version: int,
+        prepared: BatchBuilder | None = None,
+    ) -> int:
+        """Writes records, at most 40,000 in a batch; all of them become durable, or none (with
+        metadata transactions). Returns the last offset. `prepared`: what `prepare` made of them.
+        """
+        if prepared is not None:
+            prepared.base_offset = self.end_offset
+            self._write(prepared.build())
+            return self.end_offset - 1
         in_transaction = bool(records) and isinstance(records[0], BeginTransactionRecord)
         if (
             len(records) > RECORDS_PER_BATCH

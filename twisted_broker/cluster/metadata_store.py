@@ -67,8 +67,8 @@ class Opened(NamedTuple):
 
 
 class LastBatch(NamedTuple):
-    """What tells one batch from every other at its offset. `previous_epoch`: of the batch before
-    it, -1 unknown.
+    """What no other batch at its offset has in common with it. `previous_epoch`: of the batch
+    before it, -1 unknown.
     """
 
     base_offset: int

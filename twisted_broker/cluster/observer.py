@@ -11,9 +11,10 @@ Owns the fetch loop, which node leads, and the publishing of images.
    be guessing. An answer that is not Kafka's protocol comes from no controller (another program has
    its port now), and is tried again like silence.
 5. A leader whose metadata contradicts what was applied ends it as well, and nothing of it is
-   published: at once where its log shows it; where it leads an older epoch, or has not come as far
-   as is known, when it was heard to do so for `_CONTRADICTED_MS`. An older epoch counts only from
-   a quorum of one: a voter that is cut off from the others may lead, or name, an old leader.
+   published. Where its log shows that, at once. Where it leads an older epoch, or its log ends
+   before what is known, only after it has said so for `_CONTRADICTED_MS`. An older epoch counts
+   only from a quorum of one: a voter that is cut off from the others may lead, or name, an old
+   leader.
 6. What is committed goes to the own copy (`copy`) before it is published; at a start following goes
    on from there.
 
@@ -23,8 +24,8 @@ is done with an image, the copy itself (`metadata_copy.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, ensureDeferred, succeed
 from twisted.internet.error import ConnectionLost, ConnectionRefusedError
@@ -47,6 +48,7 @@ from twisted_broker.wire.messages import fetch as fetch_messages
 from twisted_broker.wire.messages import quorum
 from twisted_broker.wire.primitives import NULL_UUID
 
+T = TypeVar("T")
 _logger = Logger()
 _FETCH_BYTES = 8 << 20
 _MAX_WAIT_MS = 500
@@ -342,10 +344,20 @@ class MetadataObserver:
         elif answer.diverging_epoch.epoch >= 0 or answer.diverging_epoch.end_offset >= 0:
             self._loader.diverged(answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset)
         elif answer.records is not None and len(answer.records):
-            self._publish(self._loader.batches(bytes(answer.records), answer.high_watermark))
+            work = self._loader.batches_in_steps(bytes(answer.records), answer.high_watermark)
+            self._publish(await self._in_turns(work))
         else:
             self._publish(self._loader.advance(answer.high_watermark))
         return True
+
+    async def _in_turns(self, work: Generator[None, None, T]) -> T:
+        """What `work` returns; others are served where it pauses."""
+        while True:
+            try:
+                next(work)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            await deferLater(self._runtime.clock, 0, lambda: None)  # type: ignore[arg-type]
 
     def _request(self, version: int) -> fetch_messages.FetchRequest:
         partition = fetch_messages.FetchPartition(
@@ -477,4 +489,4 @@ async def _answered(answer: Deferred[Any]) -> Any:
     try:
         return await answer
     except WireError as error:
-        raise ConnectionLost(f"this is no controller: {error}") from error
+        raise ConnectionLost(f"this is not a controller: {error}") from error

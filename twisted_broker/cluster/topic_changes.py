@@ -164,11 +164,7 @@ def _new_partitions(
     )
     if count > budget:
         raise _too_many()
-    placer.check(factor)
-    return [
-        _fresh(view, placer.place(factor), ErrorCode.INVALID_REPLICATION_FACTOR)
-        for _ in range(count)
-    ]
+    return _placed(view, placer, factor, count)
 
 
 def _too_many() -> BrokerError:
@@ -305,19 +301,26 @@ def _grown(
     fresh = (
         _grown_by_hand(view, request, topic, missing)
         if request.assignments is not None
-        else _placed(view, topic, placer, missing)
+        else _placed(view, placer, replication_factor(topic.partitions[0]), missing)
     )
     return [partition.record(topic.id, has + number) for number, partition in enumerate(fresh)]
 
 
 def _placed(
-    view: ClusterView, topic: TopicImage, placer: StripedReplicaPlacer, missing: int
+    view: ClusterView, placer: StripedReplicaPlacer, factor: int, count: int
 ) -> list[PartitionRegistration]:
-    factor = replication_factor(topic.partitions[0])
-    return [
-        _fresh(view, placer.place(factor), ErrorCode.INVALID_REPLICATION_FACTOR)
-        for _ in range(missing)
-    ]
+    """New partitions; those with the same replicas in the same order are one object."""
+    placer.check(factor)
+    known: dict[tuple[int, ...], PartitionRegistration] = {}
+    found: list[PartitionRegistration] = []
+    for _ in range(count):
+        replicas = tuple(placer.place(factor))
+        fresh = known.get(replicas)
+        if fresh is None:
+            fresh = _fresh(view, replicas, ErrorCode.INVALID_REPLICATION_FACTOR)
+            known[replicas] = fresh
+        found.append(fresh)
+    return found
 
 
 def _grown_by_hand(

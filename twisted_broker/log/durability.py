@@ -4,7 +4,9 @@ Owns `Durability`: the recovery point, syncs, what waits for one (`flush.message
 leader-epoch checkpoint file.
 
 1. The recovery point moves only when everything below it was synced, file names and leader epochs
-   included. A truncation while the sync ran, or a failure, stops it.
+   included. A truncation while the sync ran, or a failure, stops it. A truncation is a write as
+   well: the recovery point falls back to the segment that was truncated, so that the next sync
+   makes its new end durable; until then recovery checks it.
 2. One sync runs at a time: what is wanted meanwhile is one more after it.
 3. An append that made a sync due is acknowledged when that sync is done, not before: acknowledged
    means synced.
@@ -163,8 +165,8 @@ class Durability:
         self.recovery_point = min(self.recovery_point, offset)
 
     def truncated_to(self, offset: int) -> None:
-        """The log ends at `offset` now."""
-        self.rewritten_from(offset)
+        """The log ends at `offset` now, in the active segment."""
+        self.rewritten_from(min(offset, self._segments.active.base_offset))
         self.unflushed_since = min(self.unflushed_since, offset)
 
     def sync_job(self, upto: int, without_indexes: bool = False) -> Callable[[], None]:

@@ -8,20 +8,22 @@ Owns `Gap`, `end_of`, and `resolve_gap`, which decides what becomes of a log tha
 2. Compacted topics have gaps and keep them.
 3. After an unclean stop a gap above the recovery point ends the log there, as a torn tail does.
    What lay behind is kept as `.log.aside`. A replica fetches what follows from its leader; an only
-   replica has lost it, and one line says which offsets: a loss of power may take what was never
-   synced, but records behind a hole would be served as if nothing were missing, and to refuse would
-   keep the partition offline for records that are in no file.
+   replica has lost it, and one line says which offsets. To serve what lies behind the hole would
+   hide the loss; to refuse would keep the partition offline for records that are in no file.
 4. Every other gap means that a file is lost which was whole: the partition is refused, nothing is
    served, changed or deleted.
 5. After an unclean stop a segment may begin, from the recovery point on, below the end of the one
    before: the loss of power took a truncation back. Where it holds newer leader epochs, recovery
    drops that end. Else the log had grown past it: it is not loaded, it and what follows are kept as
    `.log.aside`.
-6. An empty segment leaves no gap, and neither does one whose end cannot be read: damage is an
+6. A base offset is in no checksum: where a bit was flipped in one, offsets are left out before the
+   batch, and the batches behind it were dropped by recovery. After an unclean stop the log ends
+   before a last batch that leaves offsets out, but in compacted topics.
+7. An empty segment leaves no gap, and neither does one whose end cannot be read: damage is an
    error to its reader.
 
-Source: our own; Kafka's `LogLoader` serves what is left, with the hole. Not here: gaps within a
-segment.
+Source: our own; Kafka's `LogLoader` serves what is left, with the hole. Not here: other gaps
+within a segment.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ _POSITION = struct.Struct(">4xi")
 
 class Gap(NamedTuple):
     """The segments end at `offset`, the next one begins at `following`: the offsets in between are
-    in no file; where `offset` is above, they are in both.
+    in no file; where `offset` is above, they are in both. Or the log's last batch begins at
+    `following`, within a segment.
 
     `torn`: an unclean stop may have done it.
     """
@@ -126,9 +129,15 @@ def resolve_gap(log: Log, replicated: bool, wall_ms: int) -> str | None:
             "made anew from its leader, and restart"
             " (a topic that was compacted before: start it with cleanup.policy=compact)",
         )
-    end = log.log_end_offset
+    end, holder = log.log_end_offset, log.segments.at(log.segments.row_of(gap.following))
     kept = log.end_before_gap(gap, wall_ms, ASIDE)
     log.gap = None
+    if holder is not None and holder.base_offset != gap.following:
+        return (
+            f"{holder.log.path}: the last batch says offset {gap.following}, {gap.offset} was "
+            f"expected (a flipped bit, no checksum covers it): the log ends at {gap.offset}, "
+            + ("its leader has the rest" if replicated else "no other replica has the batch")
+        )
     lost = (
         "its leader has the rest"
         if replicated

@@ -81,7 +81,8 @@ class LogDirectory:
 
     `failed` is the error that took it offline; `without_id` are new logs without
     `partition.metadata`, `unsynced_names` those whose file of that name is not synced yet;
-    `is_name_sync_due`: a timer for their sync runs.
+    `is_name_sync_due`: a timer for their sync runs. `is_checkpoint_waiting`: a job that writes the
+    recovery points has not begun.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class LogDirectory:
         self.to_delete: list[str] = []
         self.without_id: deque[Log] = deque()
         self.unsynced_names: list[Log] = []
-        self.is_name_sync_due = False
+        self.is_name_sync_due = self.is_checkpoint_waiting = False
         self._release: Callable[[], None] | None = None
 
     def stop_workers(self) -> None:

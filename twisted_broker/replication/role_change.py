@@ -175,7 +175,7 @@ def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
         same_topic = topic is not None and log.topic_id in (None, topic.id)
         if not same_topic or state is None or replicas.node_id not in state.replicas:
             replicas.lines.warn(
-                "log renamed to *-stray and kept: this broker is none of its replicas",
+                "log renamed to *-stray and kept: this broker is not one of its replicas",
                 partition=log.topic_partition,
             )
             replicas.log_manager.set_stray_aside(log.topic_partition)

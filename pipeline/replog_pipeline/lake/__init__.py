@@ -13,5 +13,6 @@ There is no checkpoint beside the table, so none can be lost.
 | `files` | the few calls on files, local or through Hadoop |
 | `delta`, `parquet` | where each format keeps the ledger, and what makes an append atomic |
 | `timestamps` | microseconds in UTC, in both |
+| `file_sizing` | how many files a batch becomes |
 | `table` | which of the two lies at a path |
 """

@@ -42,7 +42,9 @@ class CommittedState:
         self.keys: dict[TopicPartition, Key] = {}
         self.lines: dict[Key, Line] = {}
         self.touched: set[Key] = set()
-        self.unclean_elections = 0
+        self.unclean_elections = self.unclean_in_core = 0
+        self.core: frozenset[int] = frozenset()
+        """brokers that stay healthy: a partition with a replica there needs no unclean election"""
         self.deletions: dict[TopicPartition, int] = {}
         """the highest offset that DeleteRecords was called with, before it was"""
         self._retained: set[str] = set()
@@ -182,12 +184,16 @@ class CommittedState:
             new.leader != old.leader or new.leader_epoch != old.leader_epoch
         )
         if elected and new.leader not in (*old.isr, *old.elr) and not _joined(old, new):
-            self._elected_uncleanly(key, new.leader_epoch, f"{name}: {old} -> {new}")
+            what = f"{name}: {old} -> {new}"
+            self._elected_uncleanly(key, new.leader_epoch, old.replicas, what)
 
-    def _elected_uncleanly(self, key: Key, leader_epoch: int, what: str) -> None:
+    def _elected_uncleanly(
+        self, key: Key, leader_epoch: int, replicas: Iterable[int], what: str
+    ) -> None:
         line = self.line(key)
         line.unclean_epoch, line.waits_for_leader = leader_epoch, True
         self.unclean_elections += 1
+        self.unclean_in_core += bool(self.core.intersection(replicas))
         self._note(f"unclean election of {what}")
 
 

@@ -54,7 +54,7 @@ class Mirror:
 
     def follow(self) -> int:
         """Reads what is new; returns the row of the first batch that was not here before (all of
-        them after a truncation).
+        them after a truncation). ValueError where its file holds no batch.
         """
         log = self.log
         if log.truncations != self.truncations:
@@ -73,7 +73,11 @@ class Mirror:
         return first
 
     def _take(self, data: bytearray, position: int) -> int:
+        if position + _HEAD.size > len(data):
+            raise ValueError(f"no whole batch at byte {position} of {len(data)}")
         base, length, epoch, _, crc, _, delta = _HEAD.unpack_from(data, position)
+        if length + _LOG_OVERHEAD < _HEAD.size or delta < 0:
+            raise ValueError(f"no batch at byte {position}, its length is {length}")
         self.bases.append(base)
         self.lasts.append(base + delta)
         self.epochs.append(epoch)

@@ -49,8 +49,11 @@ class ReplicaChecker:
 
     def log_changed(self, node: SimNode, seen: Seen) -> None:
         """Log matching, and an epoch cache that agrees with the batches."""
-        first = seen.mirror.follow()
         key, where = self.truth.key_of(seen.partition), f"{node.name} {seen.partition!r}"
+        try:
+            first = seen.mirror.follow()
+        except ValueError as error:
+            raise Violation(f"{where}: its file is no log: {error}") from error
         if seen.mirror.end != seen.log.log_end_offset:
             raise Violation(
                 f"{where}: the log ends at {seen.log.log_end_offset}, its file at {seen.mirror.end}"

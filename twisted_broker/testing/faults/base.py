@@ -7,16 +7,19 @@ the repair, which runs even when all faults have ended meanwhile. Not here: whic
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.testing.sim.clock import NodeClock
 from twisted_broker.testing.sim.cluster import SimCluster
 from twisted_broker.testing.sim.node import SimNode
 from twisted_broker.testing.sim.options import Options
+
+if TYPE_CHECKING:
+    from twisted_broker.testing.sim.member import Member
 
 
 class FaultInjector:
@@ -40,6 +43,7 @@ class FaultInjector:
         self.struck: Callable[[str], None] = lambda what: None
         self.counted: Callable[[str], None] = lambda kind: None
         self.by_hand: Callable[[str], None] = lambda what: None
+        self.members: Sequence[Member] = ()
         names = list(cluster.nodes)
         self.victims = names[2 + options.controller_only :] if options.liveness else names
         self.producers = [f"p{number}" for number in range(len(options.idempotent))]

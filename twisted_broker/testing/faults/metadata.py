@@ -261,7 +261,7 @@ class _Rescue:
 
 def _is_alone(controller: SimNode) -> bool:
     """Whether no broker runs in its process: no log beside its metadata could contradict that."""
-    return controller.settings["process.roles"] == "controller"
+    return controller.settings.get("process.roles") == "controller"
 
 
 def _copy_of(node: SimNode) -> MetadataCopy | None:

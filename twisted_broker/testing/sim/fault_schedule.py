@@ -14,12 +14,22 @@ Source: RELIABILITY 4. Not here: which faults a seed has (`testing/sim/options.p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
-from twisted_broker.testing.faults import disk, machine, metadata, network, storage, triggered
+from twisted_broker.testing.faults import (
+    disk,
+    group,
+    machine,
+    metadata,
+    network,
+    storage,
+    triggered,
+    unchecked,
+)
 from twisted_broker.testing.faults.base import FaultInjector
 from twisted_broker.testing.sim.cluster import SimCluster
+from twisted_broker.testing.sim.member import Member
 from twisted_broker.testing.sim.node import SimNode
 from twisted_broker.testing.sim.options import Options
 from twisted_broker.testing.sim.reach import KINDS, Reach
@@ -51,13 +61,23 @@ FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
     "handover": triggered.handover,
     "starve": triggered.starve,
     "damage metadata": metadata.damage_metadata,
+    "flip unchecked": unchecked.flip_unchecked,
     "slow reads": disk.slow_reads,
     "slow writes": disk.slow_writes,
+    "member joins": group.member_joins,
+    "member leaves": group.member_leaves,
+    "member crashes": group.member_crashes,
+    "member stalls": group.member_stalls,
+    "coordinator dies": group.coordinator_dies,
 }
 
-STRUCK = [f"metadata: {name}" for name in metadata.DAMAGES]
+STRUCK = [
+    *(f"metadata: {name}" for name in metadata.DAMAGES),
+    *(f"unchecked: {name}" for name in unchecked.PLACES),
+    "coordinator died",
+]
 """What a fault says that it did, where it draws that."""
-OPERATED = ["metadata rebuilt", "meta.properties removed"]
+OPERATED = ["metadata rebuilt", "meta.properties removed", "replica made anew after verify"]
 """What an operator had to do about it."""
 
 WANTED: dict[str, str] = (
@@ -72,12 +92,17 @@ class Faults:
     """Draws what goes wrong next, from its making until `heal`."""
 
     def __init__(
-        self, cluster: SimCluster, options: Options, reach: Reach, actor: Callable[[str], Actor]
+        self,
+        cluster: SimCluster,
+        options: Options,
+        reach: Reach,
+        actor: Callable[[str], Actor],
+        members: Sequence[Member],
     ) -> None:
         self.cluster, self.options, self._reach = cluster, options, reach
         self.injector = FaultInjector(cluster, options)
         self.injector.struck, self.injector.counted = reach.fault, reach.count
-        self.injector.by_hand = reach.by_hand
+        self.injector.by_hand, self.injector.members = reach.by_hand, members
         self.clock = self.injector.clock
         self._await_next(actor("faults"), lambda random: 3 + random.random() * 3)
         if options.damages:

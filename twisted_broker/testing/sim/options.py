@@ -27,6 +27,13 @@ from twisted_broker.testing.sim.workload import add_workload
 
 _DAMAGES = ("damage metadata",)
 _ANYWHERE_DAMAGES = ("slow reads", "slow writes")
+_GROUP_FAULTS = (
+    "member joins",
+    "member leaves",
+    "member crashes",
+    "member stalls",
+    "coordinator dies",
+)
 
 __all__ = ["Options", "Topic", "options_of"]
 
@@ -106,6 +113,12 @@ def _add_damages(options: Options) -> None:
     if random.random() < 0.8:
         options.damages = [kind for kind in kinds if random.random() < 0.5]
         options.damage_seconds = random.choice((4.0, 8.0, 16.0))
+    if random.random() < 0.4:
+        options.damages += ["flip unchecked"] * 2
+    if random.random() < 0.4:
+        options.members = max(options.members, random.randint(2, 4))
+        options.damages += [kind for kind in _GROUP_FAULTS if random.random() < 0.7]
+        options.damage_seconds /= 2
 
 
 def _topic(random: Random, number: int, replicas: int, liveness: bool, unclean: bool) -> Topic:

@@ -86,6 +86,7 @@ KINDS = {
     "coordinator moved": "groups were unloaded",
     "member expired": "a session of a member ran out",
     "offset commit": "was acknowledged to a member",
+    "late commit refused": "of a member that stalled until its generation was over",
 }
 """Kind -> what it is."""
 

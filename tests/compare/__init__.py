@@ -7,9 +7,11 @@ one again), with `node.id=1`, replication factors of 1 for its internal topics a
 | file | what |
 |---|---|
 | `run.py` | starts our broker, goes through the cases on both, prints what differs |
-| `side.py` | one broker: connections, requests from plain dictionaries, what must differ, the answers |
+| `side.py` | one broker: connections, requests from dictionaries, what must differ |
 | `members.py` | groups of two and three members, also static, with rebalances under way |
 | `data_cases.py`, `group_cases.py`, `admin_cases.py` | the cases, a function per API |
+| `controller_cases.py` | those on the controller's listener, found by DescribeQuorum |
+| `hostile.py` | `--hostile COUNT`: damaged requests to both, kinds of results side by side |
 | `differences.py` | two answers field by field |
 | `allowed.py` | THE table of what may differ, each row with its reason |
 

@@ -176,6 +176,39 @@ def test_logs_survive_a_kill_and_a_power_loss_after_a_stop() -> None:
     assert log.producers.last_snapshot_offset == 21 and 1 in log.producers.producers
 
 
+@pytest.mark.parametrize("why", ["truncated", "recovered"])
+def test_entries_that_a_clean_stop_dropped_do_not_come_back(why: str) -> None:
+    """What an index lost before the stop was truncated, not rewritten: a loss of power afterwards
+    must not bring it back, for a clean start believes the file.
+    """
+    world = World()
+    manager = world.manager()
+    log = create(manager, index_interval_bytes=0)
+    fill(log, 20)
+    log.durability.flush()
+    manager.checkpoint_recovery_points()
+    world.files.sync_all()
+    if why == "recovered":  # the records behind the first were lost, their index entries were not
+        path = log.segments.active.log.path
+        world = World(world.files.after_kill())
+        world.files.open(path).truncate(2 * log.segments.active.size // 20)
+        world.files.sync_all()
+        manager = world.manager()
+        log = manager.logs[A]
+    else:
+        log.truncate_to(2)
+    assert log.log_end_offset == 2
+    world.stop(manager)
+    again = World(world.files.after_power_loss(keep=0)).manager()
+    assert again.directories.online()[0].was_clean
+    log = again.logs[A]
+    assert log.log_end_offset == 2
+    assert log.segments.active.offset_index.last_offset < 2
+    assert log.segments.active.time_index.last_entry[1] < 2
+    fill(log, 3)
+    assert values(log)[2:] == [b"0", b"1", b"2"]
+
+
 def test_holes_of_compaction_survive_a_start_that_knows_no_topic_settings() -> None:
     """RL 3.6: at start the topics' settings are not known yet: a compacted log (of a Java
     broker, say) keeps all its segments.

@@ -41,7 +41,8 @@ class CommittedState:
         self.keys: dict[TopicPartition, Key] = {}
         self.lines: dict[Key, Line] = {}
         self.touched: set[Key] = set()
-        self.unclean_elections = 0
+        self.unclean_elections = self.unclean_among_several = 0
+        """all, and those of partitions with more than one replica"""
         self.deletions: dict[TopicPartition, int] = {}
         """the highest offset that DeleteRecords was called with, before it was"""
         self._retained: set[str] = set()
@@ -173,6 +174,7 @@ class CommittedState:
             new.leader != old.leader or new.leader_epoch != old.leader_epoch
         )
         if elected and new.leader not in (*old.isr, *old.elr):
+            self.unclean_among_several += len(new.replicas) > 1
             self._elected_uncleanly(key, new.leader_epoch, f"{name}: {old} -> {new}")
 
     def _elected_uncleanly(self, key: Key, leader_epoch: int, what: str) -> None:

@@ -37,7 +37,9 @@ QUICK_DISK_MS = (0, 2)
 
 
 class SimNode:
-    """One machine. `broker` is None while no process runs; `incarnation` counts processes."""
+    """One machine. `broker` is None while no process runs; `incarnation` counts processes;
+    `ended_because` is what the last process said that ended itself.
+    """
 
     def __init__(self, world: SimWorld, node_id: int, settings: Mapping[str, str]) -> None:
         self.world, self.node_id, self.name = world, node_id, f"n{node_id}"
@@ -49,6 +51,7 @@ class SimNode:
         self.workers: list[StallingWorker] = []
         self.incarnation = 0
         self.ready = self.stopping = self.lost_power = False
+        self.ended_because = ""
         self.disk_delay_ms = QUICK_DISK_MS
         self.stalled = False
 
@@ -130,6 +133,7 @@ class SimNode:
     def _ended(self, incarnation: int, why: str) -> None:
         if incarnation == self.incarnation and self.broker is not None:
             self.world.note(self.name, why)
+            self.ended_because = why
             self.kill()
 
     def kill(self) -> None:

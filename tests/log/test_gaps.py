@@ -285,6 +285,17 @@ def test_compacted_topics_have_gaps_and_keep_them() -> None:
     assert [one.base_offset for one in all_batches(log)] == [0, 2, 4, 8, 10, 12, 14]
 
 
+def test_a_gap_that_begins_below_the_log_start_leaves_an_empty_log() -> None:
+    """RL 3.6: the log start does not go back to where the gap begins."""
+    disk = without(disk_with_segments(), 6)
+    log = loaded(disk, log_start_offset=7)
+    assert log.gap == Gap(6, 8, True)
+    resolve_gap(log, True, NOW_MS)
+    assert (log.log_start_offset, log.log_end_offset) == (7, 7)
+    again = loaded(disk, log_start_offset=7)
+    assert (again.gap, again.log_start_offset, again.log_end_offset) == (None, 7, 7)
+
+
 def test_what_lies_below_the_log_start_is_not_missed() -> None:
     """RL 3.7: retention was on its way when the machine stopped."""
     disk = without(disk_with_segments(), 2)

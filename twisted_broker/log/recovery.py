@@ -98,7 +98,7 @@ def load_log(
         # before it synced it: the next sync makes it durable.
         recovery_point = min(recovery_point, active)
     _set_offsets(log, log_start_offset, recovery_point, wall_ms)
-    _finish_epochs(log, epochs_lost or (not clean and _contradict_epochs(log)))
+    _finish_epochs(log, epochs_lost, clean)
     _load_producers(log, recovered, wall_ms)
     log.set_high_watermark(log.log_start_offset)
     return log
@@ -301,19 +301,26 @@ def _contradict_epochs(log: Log) -> bool:
     return found is not None and found != epoch
 
 
-def _finish_epochs(log: Log, lost: bool) -> None:
+def _finish_epochs(log: Log, lost: bool, clean: bool) -> None:
     cache = log.leader_epochs
-    if lost:
+    _trim_epochs(log)
+    if lost or (not clean and _contradict_epochs(log)):
         cache.clear()
-    cache.truncate_from_end(log.log_end_offset)
-    if lost or _lacks_first_epochs(log):
         _find_first_epochs(log)
-    cache.truncate_from_start(log.log_start_offset)
+    elif _lacks_first_epochs(log):
+        _find_first_epochs(log)
+    _trim_epochs(log)
     content = checkpoints.epochs_text(cache.epochs, cache.start_offsets)
     path = posixpath.join(log.directory, checkpoints.LEADER_EPOCH)
     if checkpoints.read_whole(log.pool.files, path) != content:
         checkpoints.write_aside(log.pool.files, path, content, sync=len(cache) > 0)
     cache.pass_changes()
+
+
+def _trim_epochs(log: Log) -> None:
+    log.leader_epochs.truncate_from_start(log.log_start_offset)
+    # Last: of an empty log no epoch is left.
+    log.leader_epochs.truncate_from_end(log.log_end_offset)
 
 
 def _lacks_first_epochs(log: Log) -> bool:

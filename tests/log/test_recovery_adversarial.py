@@ -2,9 +2,9 @@
 overlaps, truncations that were lost, foreign files, epochs that go back, flipped header fields.
 
 The oracle: loading never raises; after an unclean stop with nothing trusted, what is served has no
-hole, no bad checksum, no leader epoch that goes back, and the epochs known are those of the batches;
-what lies before the first damage is there; a second load finds the same and changes no file; the log
-can be used.
+hole, no bad checksum, no leader epoch that goes back, and the epochs known are the batches'; what
+lies before the first damage is there; a second load finds the same and changes no file; the log can
+be used.
 """
 
 from __future__ import annotations

@@ -175,6 +175,19 @@ def test_a_segment_that_begins_below_the_end_of_the_one_before(compact: bool) ->
     assert again.gap is None and values(again)[4:] == [*new, b"later"]
 
 
+def test_an_index_that_leads_astray_before_an_overlap() -> None:
+    """The segment that is the last one then is trusted, and its end has to be found."""
+    disk, _ = lost_truncation(9)
+    log = open_log(disk, settings=config(segment_bytes=2000), clean=True)
+    index = log.segments.at(log.segments.row_of(4)).offset_index.file.path
+    size = log.segments.at(log.segments.row_of(4)).size
+    log.segments.close()
+    disk.cut(index, 0)
+    disk.damage(index, 0, (1).to_bytes(4, "big") + (size - 7).to_bytes(4, "big"))
+    found = loaded(disk, recovery_point=6)
+    assert found.gap == Gap(9, 6, True) and found.log_end_offset == 9
+
+
 def test_a_segment_that_was_dropped_and_fits() -> None:
     """As above, where the log had grown exactly up to it: leader epochs go back."""
     disk, _ = lost_truncation(6)

@@ -169,6 +169,8 @@ def _load_segments(
                 # A truncation removed this segment, and the log grew past it again; the loss of
                 # power took the removal back. Read in order, old records would follow new ones.
                 log.gap = Gap(end, base, torn)
+                if not _opens(log, log.segments.active):
+                    recovered.add(log.segments.active.base_offset)
                 break
         segment = log.segments.make(base, wall_ms)
         segment.open()

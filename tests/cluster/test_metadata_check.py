@@ -124,7 +124,7 @@ def test_the_first_of_several_breaks_is_named(damaged: bool) -> None:
     fixture = served()
     for number in range(3):
         fixture.controller.log.log.roll(fixture.now())
-        create(fixture, f"in-segment-{number}", 3)
+        fixture.create_topic(f"in-segment-{number}", 3)
     segments = sorted(path for path in content(fixture) if path.endswith(".log"))
     assert len(segments) == 4
     if damaged:

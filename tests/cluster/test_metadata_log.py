@@ -310,7 +310,7 @@ def test_where_descriptors_are_short_the_controller_goes_on() -> None:
 def test_where_no_descriptor_is_left_for_the_mark_it_stays_older(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The sync itself was made: an older mark is true as well. The next sync moves it."""
+    """The sync itself was made: an older durable end is true as well. The next sync moves it."""
 
     def short(*arguments: object) -> None:
         raise OSError(errno.EMFILE, "too many open files")
@@ -320,12 +320,12 @@ def test_where_no_descriptor_is_left_for_the_mark_it_stays_older(
     before = read_durable_end(fixture.files, DIRECTORY)
     assert before is not None
     with monkeypatch.context() as patched:
-        patched.setattr(metadata_store, "move_mark", short)
-        create(fixture, "t")
+        patched.setattr(metadata_store, "update_durable_end", short)
+        fixture.send_creation("t")
     assert fixture.controller.log.failed is None
     assert "t" in fixture.controller.image.topics_by_name
     assert read_durable_end(fixture.files, DIRECTORY) == before
-    create(fixture, "u")
+    fixture.send_creation("u")
     after = read_durable_end(fixture.files, DIRECTORY)
     assert after is not None and after > before
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.logger import formatEvent, globalLogPublisher
 
 from tests.memory_broker import MemoryBroker
 from twisted_broker.api.routes import ROUTES
+from twisted_broker.event_lines import MOST_LINES
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages.producer_ids import InitProducerIdRequest
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
@@ -93,3 +95,46 @@ def test_a_request_that_names_its_time(asked_ms: int, most: float, silent: Memor
     request = CreateTopicsRequest(topics=[topic], timeout_ms=asked_ms)
     took, answer = seconds_until(silent, request, 7)
     assert took < most and answer.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+
+
+@pytest.fixture
+def lines() -> Iterator[list[str]]:
+    found: list[str] = []
+
+    def take(event: Any) -> None:
+        found.append(formatEvent(event))
+
+    globalLogPublisher.addObserver(take)
+    yield found
+    globalLogPublisher.removeObserver(take)
+
+
+def test_what_waited_long_is_logged_with_what_it_waited_for(
+    silent: MemoryBroker, lines: list[str]
+) -> None:
+    """Above `replog.request.slow.ms`, 10 s; a shorter wait is not."""
+    request = CreateTopicsRequest(topics=[], timeout_ms=9_000)
+    seconds_until(silent, request, 7)
+    assert not [line for line in lines if line.startswith("slow request")]
+    seconds_until(silent, CreateTopicsRequest(topics=[], timeout_ms=30_000), 7)
+    assert [line for line in lines if line.startswith("slow request")] == [
+        "slow request broker=1 api=CreateTopics version=7 client=127.0.0.1 client.id=test "
+        'ms=20000 waited.for="the controller"'
+    ]
+
+
+def test_many_slow_requests_are_a_few_lines(lines: list[str]) -> None:
+    """Bounded, whatever their clients do."""
+    house = MemoryBroker(replog_request_slow_ms="1").start()
+    role = house.broker.role
+    assert role is not None
+    channel: Any = role.forwarding.channel
+    once = channel.send_once
+    channel.send_once = lambda request, version, timeout_ms=None: Deferred()
+    for _ in range(MOST_LINES + 5):
+        house.ask(CreateTopicsRequest(topics=[], timeout_ms=1_000), 7)
+    channel.send_once = once
+    slow = [line for line in lines if line.startswith("slow request broker=1 api=CreateTopics")]
+    assert len(slow) == MOST_LINES
+    house.stop()
+    assert [line for line in lines if line.startswith("slow request, more in that minute")]

@@ -29,6 +29,7 @@ from twisted.internet.defer import ensureDeferred
 from twisted.internet.error import CannotListenError
 from twisted.logger import Logger
 
+from twisted_broker.api import broker_loggers
 from twisted_broker.api.context import BrokerParts
 from twisted_broker.api.dispatch import BoundRoute, Dispatcher
 from twisted_broker.cluster.metadata_check import MetadataDamage, recover_hint
@@ -300,6 +301,7 @@ class Broker:
         from twisted_broker.cluster.metadata_log import open_metadata_log
         from twisted_broker.image.entries import Endpoint
 
+        broker_loggers.apply()  # to what was loaded just now
         directory = self.metadata_directory
         open_log = partial(
             open_metadata_log,
@@ -381,6 +383,7 @@ class Broker:
         from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
         from twisted_broker.replication.replica_manager import ReplicaManager
 
+        broker_loggers.apply()
         runtime, config = self.runtime, self.config
         copy, base = self._open_copy()
         if not self.log_manager.directories.online():
@@ -695,6 +698,8 @@ class Broker:
                 await step()
             except Exception:
                 _logger.failure("a step of the shutdown failed; the shutdown continues")
+        for dispatcher in self._dispatchers:
+            dispatcher.slow.stop()
 
     async def _stop_serving(self) -> None:
         await self.controlled_shutdown()

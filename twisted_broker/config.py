@@ -536,6 +536,14 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         0,
         unit="ms",
     ),
+    _int(
+        "replog.request.slow.ms",
+        10000,
+        "Requests that wait longer than that for their answer are logged with what they waited "
+        "for; 0: none.",
+        0,
+        unit="ms",
+    ),
     _int("replog.max.open.segments", 512, "Segment files held open at a time.", 8),
     _flag(
         "replog.validate.records",

@@ -32,6 +32,7 @@ from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
 from twisted_broker import garbage_collection
+from twisted_broker.log_output import LogOptionError, parse_levels, use_json
 from twisted_broker.operating_system import check_system
 from twisted_broker.reactor_watch import ReactorWatch, WatchedClock
 from twisted_broker.settings import ConfigError, parse_properties
@@ -90,9 +91,16 @@ class Options(UsageOptions):
             "Cluster id; must be that of the directory once it is formatted.",
         ],
         ["run-file", None, None, "JSON file, written when ready: pid, cluster id, addresses."],
+        [
+            "log-level",
+            None,
+            None,
+            "Lines from this level on (debug, info, warn, error); replog.replication=debug for one "
+            "part, several with commas.",
+        ],
     ]
-
     optFlags = [
+        ["log-json", None, "Log one JSON object per line."],
         [
             "require-formatted",
             None,
@@ -104,6 +112,7 @@ class Options(UsageOptions):
         UsageOptions.__init__(self)
         self.settings: dict[str, str] = {}
         self.directories: tuple[str, ...] = ()
+        self.levels: dict[str, str] = {}
 
     def opt_set(self, assignment: str) -> None:
         """A setting, as name=value; may be repeated."""
@@ -120,6 +129,7 @@ class Options(UsageOptions):
             raise SystemExit(f"replog: {error}") from None
 
     def postOptions(self) -> None:
+        self._check_log()
         port = self["port"]
         if port is not None and not (port.isdecimal() and int(port) < 65536):
             raise UsageError(f"--port takes a number from 0 to 65535, not {port!r}")
@@ -152,6 +162,16 @@ class Options(UsageOptions):
                         f"{path} is not formatted: mount it, format it (replog format), or start "
                         "without --require-formatted"
                     )
+
+    def _check_log(self) -> None:
+        try:
+            self.levels = parse_levels(self["log-level"]) if self["log-level"] else {}
+            # None where no `twistd` is around it: tests, other programs.
+            twistd: Any = getattr(self, "parent", None)
+            if self["log-json"] and twistd is not None:
+                use_json(twistd)
+        except LogOptionError as error:
+            raise UsageError(str(error)) from None
 
     def _configs(self, chosen: dict[str, str], brokers: int) -> list[BrokerConfig]:
         """One configuration per broker. Raises ConfigError."""
@@ -251,9 +271,11 @@ def makeService(options: Options) -> Any:
     _choose_reactor()
     from twisted.internet import reactor
 
+    from twisted_broker.api import broker_loggers
     from twisted_broker.broker_service import BrokerService
 
     clock: Any = reactor
+    broker_loggers.start_with(options.levels)
     clock.seconds = time.monotonic
     clock.callWhenRunning(_stop_on_hangup, clock)
     descriptors = raise_file_limit()
@@ -311,7 +333,10 @@ def _take_signals(reactor: Any, skip_controlled_shutdown: Callable[[], None]) ->
 
 
 def _ready(watch: ReactorWatch) -> None:
+    from twisted_broker.api import broker_loggers
+
     garbage_collection.settle()
+    broker_loggers.apply()
     watch.started()
 
 

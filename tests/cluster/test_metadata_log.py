@@ -307,7 +307,22 @@ def test_where_descriptors_are_short_the_controller_goes_on() -> None:
     assert len(list_snapshots(fixture.files, DIRECTORY)) == 1
 
 
-def test_where_no_descriptor_is_left_for_the_mark_it_stays_older(
+def test_a_sync_holds_its_files_no_longer_than_it_runs() -> None:
+    """A reference that stays would keep the descriptor of a deleted segment for ever."""
+    worker = StalledWorker()
+    fixture = Fixture(worker, {"metadata.max.idle.interval.ms": "0"}).start()
+    worker.run()
+    segments = [segment.log for segment in fixture.controller.log.log.segments]
+    fixture.send("broker_registration", fixture.registration(), 4)
+    assert [file.references for file in segments] == [1]
+    worker.run()
+    assert [file.references for file in segments] == [0]
+    fixture.send("broker_registration", fixture.registration(), 4)
+    worker.run(OSError(errno.EMFILE, "too many open files"))
+    assert [file.references for file in segments] == [0]
+
+
+def test_where_no_descriptor_is_left_the_durable_end_stays_older(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The sync itself was made: an older durable end is true as well. The next sync moves it."""
@@ -321,11 +336,11 @@ def test_where_no_descriptor_is_left_for_the_mark_it_stays_older(
     assert before is not None
     with monkeypatch.context() as patched:
         patched.setattr(metadata_store, "update_durable_end", short)
-        fixture.send_creation("t")
+        fixture.create_topic("t")
     assert fixture.controller.log.failed is None
     assert "t" in fixture.controller.image.topics_by_name
     assert read_durable_end(fixture.files, DIRECTORY) == before
-    fixture.send_creation("u")
+    fixture.create_topic("u")
     after = read_durable_end(fixture.files, DIRECTORY)
     assert after is not None and after > before
 

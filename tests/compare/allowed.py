@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from tests.compare.differences import ABSENT, ANSWER, SENTENCE, Difference
+from tests.compare.side import ROUTE_OF
 from twisted_broker.wire.schema import version_range
 
 LIST, NO_ANSWER, NOTHING = "(a list)", "(no answer)", "None"
@@ -92,39 +93,53 @@ _NOT_SERVED = {
     91: "0, max_version: 0",
     92: "0, max_version: 0",
 }
+_NOT_BY_CONTROLLER = {
+    17: "0, max_version: 1",
+    29: "1, max_version: 3",
+    30: "1, max_version: 3",
+    31: "1, max_version: 3",
+    32: "1, max_version: 4",
+    36: "0, max_version: 2",
+    38: "1, max_version: 3",
+    39: "1, max_version: 2",
+    40: "1, max_version: 2",
+    41: "1, max_version: 3",
+    49: "0, max_version: 1",
+    50: "0, max_version: 0",
+    51: "0, max_version: 0",
+    52: "0, max_version: 2",
+    53: "0, max_version: 1",
+    54: "0, max_version: 1",
+    57: "0, max_version: 2",
+    70: "0, max_version: 0",
+    80: "0, max_version: 1",
+    81: "0, max_version: 0",
+    82: "0, max_version: 0",
+}
 _FEATURES = {"group": 1, "share": 1, "streams": 1, "transaction": 2}
-_FROM_0 = {1: 4, 2: 1, 8: 2, 9: 1, 19: 2, 20: 1, 23: 2, 32: 1, 35: 1}
+_KAFKAS_LOWEST = {1: 4, 2: 1, 8: 2, 9: 1, 19: 2, 20: 1, 23: 2, 32: 1, 35: 1}
+_FROM_0 = {key: (low, 0) for key, low in _KAFKAS_LOWEST.items()}
 
 
-def _api_versions() -> Iterator[Allowed]:
-    for key, versions in _NOT_SERVED.items():
+def _api_versions(
+    api: str, lacking: dict[int, str], lowest: dict[int, tuple[int, int]]
+) -> Iterator[Allowed]:
+    """`lacking`: the versions of Kafka's; `lowest`: Kafka's and ours."""
+    for key, versions in lacking.items():
         shown = f"{{api_key: {key}, min_version: {versions}}}"
-        yield Allowed("not served yet", "ApiVersions", "0+", "*", f"api_keys.{key}", shown, ABSENT)
+        yield Allowed("not served yet", api, "0+", "*", f"api_keys.{key}", shown, ABSENT)
     for name, level in _FEATURES.items():
         feature = f"{{name: '{name}.version', "
         for path, levels in (
             ("finalized", f"max_version_level: {level}, min_version_level: {level}}}"),
             ("supported", f"min_version: 0, max_version: {level}}}"),
         ):
-            yield Allowed(
-                "not served yet",
-                "ApiVersions",
-                "3+",
-                "*",
-                f"{path}_features.'{name}.version'",
-                feature + levels,
-                ABSENT,
-            )
-    for key, lowest in _FROM_0.items():
-        yield Allowed(
-            "served from 0 on, as Kafka 3.9 did",
-            "ApiVersions",
-            "0+",
-            "*",
-            f"api_keys.{key}.min_version",
-            str(lowest),
-            "0",
-        )
+            field = f"{path}_features.'{name}.version'"
+            yield Allowed("not served yet", api, "3+", "*", field, feature + levels, ABSENT)
+    for key, (kafka, ours) in lowest.items():
+        reason = "only brokers fetch there" if ours else "served from 0 on, as Kafka 3.9 did"
+        field = f"api_keys.{key}.min_version"
+        yield Allowed(reason, api, "0+", "*", field, str(kafka), str(ours))
 
 
 _TRANSACTIONS = "transactions are not served yet"
@@ -368,6 +383,50 @@ def _kafka_fails() -> Iterator[Allowed]:
     )
 
 
+# -- what docs/COMPATIBILITY.md says of times
+
+_AT_ONCE = "ours needs one turn for it; Kafka's controller looks at the time first"
+_HEADER = "times of records are read where the header's are out of bounds"
+
+
+def _times() -> Iterator[Allowed]:
+    late = "REQUEST_TIMED_OUT"
+    for api, versions, path in (
+        ("CreateTopics", "2+", "topics.*.error_code"),
+        ("CreatePartitions", "0+", "results.*.error_code"),
+        ("DeleteTopics", "1+", "responses.*.error_code"),
+    ):
+        yield Allowed(_AT_ONCE, api, versions, "timeout 0", path, late, NONE)
+    yield from _case(
+        _AT_ONCE,
+        "CreateTopics",
+        "5+",
+        "timeout 0",
+        ("topics.*.num_partitions", "-1", "1"),
+        ("topics.*.replication_factor", "-1", "1"),
+        ("topics.*.configs.*", ABSENT, "{name: *}"),
+    )
+    for api, versions, path in (
+        ("CreateTopics", "7", "topics.*.topic_id"),
+        ("DeleteTopics", "6", "responses.*.topic_id"),
+    ):
+        yield Allowed(_AT_ONCE, api, versions, "timeout 0", path, "0" * 32, "'(id of *)'")
+    part = "responses.*.partition_responses.0"
+    for versions, fields in (
+        ("3+", ((".base_offset", "-1", "0"), (".error_code", "INVALID_TIMESTAMP", NONE))),
+        (
+            "8+",
+            (
+                (".error_message", SENTENCE, NOTHING),
+                (".record_errors.-", "{batch_index: 1, *}", ABSENT),
+            ),
+        ),
+    ):
+        label = "largest time understated"
+        for path, kafka, ours in fields:
+            yield Allowed(_HEADER, "Produce", versions, label, part + path, kafka, ours)
+
+
 # -- requests that no client sends
 
 _NOBODYS = "replica ids below -2 are nobody's: ours refuses them"
@@ -603,14 +662,78 @@ def _altered() -> Iterator[Allowed]:
     )
 
 
+# -- the controller's listener
+
+_BROKER_ONLY = ("no such operation", "resource twice", "broker, *")
+
+
+def _at_the_controller() -> Iterator[Allowed]:
+    """Rows of what an administrator's client may ask there, too, and those of its own."""
+    served = {name for name, route in ROUTE_OF.items() if route.controller.max >= 0}
+    for row in (*_throttles(), *_sentences(), *_twice(), *_times(), *_strange()):
+        forwarded = row.api in served and row.api not in ("Fetch", "ApiVersions")
+        if forwarded and row.label not in _BROKER_ONLY:
+            yield row._replace(api=f"{row.api}@controller")
+    lowest = {1: (4, 12), 19: (2, 0), 20: (1, 0)}
+    yield from _api_versions("ApiVersions@controller", _NOT_BY_CONTROLLER, lowest)
+    yield Allowed(
+        "the controllers' voters are static",
+        "ApiVersions@controller",
+        "3+",
+        "*",
+        "supported_features.'kraft.version'.max_version",
+        "1",
+        "0",
+    )
+    for api in ("AlterConfigs@controller", "IncrementalAlterConfigs@controller"):
+        for kind in ("-1", "0", "99"):
+            yield Allowed(
+                "the same code by both ways; Kafka's controller has another than its broker",
+                api,
+                "0+",
+                f"type {kind}",
+                f"responses.{kind}/'x'.error_code",
+                "UNSUPPORTED_VERSION",
+                REFUSED,
+            )
+    yield from _case(
+        "Kafka advertises 4 to 12, and refuses them",
+        "Fetch@controller",
+        "12",
+        "*",
+        ("error_code", REFUSED, NONE),
+        ("responses.'__cluster_metadata'", ABSENT, "{topic: '__cluster_metadata'}"),
+    )
+    reason = "Kafka fails while it writes a refusal (no unaligned records)"
+    yield from _case(
+        reason,
+        "FetchSnapshot@controller",
+        "0+",
+        "*",
+        ("error_code", FAILS, NONE),
+        ("topics.*", ABSENT, "{name: '*'}"),
+    )
+    yield Allowed(
+        reason,
+        "FetchSnapshot@controller",
+        "1",
+        "*",
+        "node_endpoints.1",
+        ABSENT,
+        "{node_id: 1, host: '(host)', port: 1}",
+    )
+
+
 ALLOWED: tuple[Allowed, ...] = (
-    *_api_versions(),
+    *_api_versions("ApiVersions", _NOT_SERVED, _FROM_0),
     *_TRANSACTIONAL,
     *_throttles(),
     *_sentences(),
     *_twice(),
     *_kafka_fails(),
+    *_times(),
     *_strange(),
     *_described(),
     *_altered(),
+    *_at_the_controller(),
 )

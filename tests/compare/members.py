@@ -12,10 +12,9 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from tests.compare.side import Line, Side
+from tests.compare.side import CLOSED, SILENT, Line, Side
 from twisted_broker.api.routes import ROUTES
 from twisted_broker.wire.errors import ErrorCode
-from twisted_broker.wire.schema import Struct
 
 NEWEST = {route.name: route.broker.max for route in ROUTES}
 FIRST_STATIC = {"JoinGroup": 5, "SyncGroup": 3, "Heartbeat": 3, "LeaveGroup": 3, "OffsetCommit": 7}
@@ -79,7 +78,7 @@ class Member:
         self.id, self.generation = "", -1
         self.refusal: Any = None  # what the first question for an id was answered, if not an id
         self.subscription = subscription(name)
-        self.protocols = ("range", "roundrobin")
+        self.protocols: tuple[str, ...] = ("range", "roundrobin")
 
     def _fields(self, **more: Any) -> dict[str, Any]:
         return {
@@ -109,8 +108,8 @@ class Member:
 
     def joined(self, label: str) -> Any:
         """The answer to `join`."""
-        answer = self.refusal or self.line.receive()
-        if isinstance(answer, Struct) and not answer.error_code:
+        answer: Any = self.refusal or self.line.receive()
+        if answer not in (CLOSED, SILENT) and not answer.error_code:
             self._known(answer.member_id)
             self.generation = answer.generation_id
         self.life.note("JoinGroup", f"{label}: {self.name}", answer)

@@ -28,6 +28,9 @@ from twisted_broker.wire.schema import Struct, decode, encode
 WAIT_SECONDS = 8.0
 CLOSED, SILENT = "(the connection was closed)", "(no answer)"
 ROUTE_OF = {route.name: route for route in ROUTES}
+METADATA_PARTITION = {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}
+# What no string of ours can be, in place of what one can: bytes that are not UTF-8.
+STANDS_FOR_LATIN_1, LATIN_1 = b"(latin-1)", b"caf\xe9-\xe8\xff.."
 _HIDDEN_TYPES = (str, bytes, int)
 
 
@@ -56,19 +59,21 @@ class Line:
         self.host, self.port = host, port
         self._socket: socket.socket | None = None
         self._correlation = 0
+        self.frame = b""  # of the last request
         self._due: list[tuple[str, int, int]] = []
 
-    def send(self, api: str, version: int, fields: dict[str, Any], answers: bool = True) -> None:
-        """`answers=False`: none is due. OSError where nobody takes it."""
+    def send(self, api: str, version: int, fields: dict[str, Any]) -> None:
+        """OSError where nobody takes it."""
         route = ROUTE_OF[api]
         body = encode(built(route.request_class(), version, fields), version)
+        body = body.replace(STANDS_FOR_LATIN_1, LATIN_1)
         self._correlation += 1
         head = encode_request_header(
             RequestHeader(route.api_key, version, self._correlation, "compare")
         )
-        self._connection().sendall(struct.pack(">i", len(head) + len(body)) + head + body)
-        if answers:
-            self._due.append((api, version, self._correlation))
+        self.frame = head + body
+        self._connection().sendall(struct.pack(">i", len(self.frame)) + self.frame)
+        self._due.append((api, version, self._correlation))
 
     def receive(self) -> Any:
         """The decoded answer to the oldest request that has none yet, CLOSED or SILENT."""
@@ -126,15 +131,19 @@ class Side:
         self._hidden: dict[tuple[type, Any], str] = {}
         self.line = Line(host, port)
         self.api, self.version, self.prefix = "", 0, ""
+        self.frames: list[bytes] = []  # of requests of the API under test
         self.hide(host, "(host)")
         self.hide(port, "(port)")
         found: Any = self.call("ApiVersions", 0, {})
         assert found not in (CLOSED, SILENT), f"nobody answers at {host}:{port}: {found}"
-        cluster = self.latest("DescribeCluster").cluster_id
-        self.hide(cluster, "(cluster)")
+        self.hide(self.cluster_id(), "(cluster)")
         self.versions = {
             each.api_key: (each.min_version, each.max_version) for each in found.api_keys
         }
+
+    def cluster_id(self) -> str:
+        found: str = self.latest("DescribeCluster").cluster_id
+        return found
 
     # -- what differs by nature
 
@@ -156,7 +165,7 @@ class Side:
         """The next answers are of this API at this version."""
         self.api, self.version = api, version
         self.prefix = f"{api.lower()}-{version}"
-        self.answers = []
+        self.answers, self.frames = [], []
 
     def ask(self, label: str, tidy: Callable[[Any], None] | None = None, **fields: Any) -> Any:
         """Sends the API's request, keeps its answer for the comparison, and gives it back. `tidy`
@@ -174,11 +183,16 @@ class Side:
 
     def call(self, api: str, version: int, fields: dict[str, Any]) -> Any:
         """The decoded answer, CLOSED or SILENT."""
-        return self.line.call(api, version, fields)
+        answer = self.line.call(api, version, fields)
+        if api == self.api and version == self.version:
+            self.frames.append(self.line.frame)
+        return answer
 
     def latest(self, api: str, **fields: Any) -> Any:
         """The newest version of another API, to prepare or to look."""
+        before = len(self.frames)
         answer = self.call(api, ROUTE_OF[api].broker.max, fields)
+        del self.frames[before:]  # how often a case looks is no case
         assert isinstance(answer, Struct), f"{self.kind}: {api}: {answer}"
         return answer
 
@@ -252,3 +266,29 @@ class Side:
                 f"{self.kind}: not within {WAIT_SECONDS} s: {answer}"
             )
             time.sleep(0.02)
+
+
+class ControllerSide(Side):
+    """The controller's listener of the same node: the API under test goes there, all else to the
+    broker's.
+    """
+
+    def __init__(self, broker: Side) -> None:
+        (node,) = broker.latest("DescribeQuorum", topics=[METADATA_PARTITION]).nodes
+        self.broker = broker
+        listener = node.listeners[0]
+        super().__init__(broker.kind, listener.host, listener.port, broker.now_ms)
+        self._hidden.update(broker._hidden)
+        self.hide(listener.port, "(controller's port)")
+
+    def call(self, api: str, version: int, fields: dict[str, Any]) -> Any:
+        if api == self.api or ROUTE_OF[api].broker.max < 0 or not self.api:
+            return self.line.call(api, version, fields)
+        return self.broker.call(api, version, fields)
+
+    def cluster_id(self) -> str:
+        return self.broker.cluster_id()
+
+    def begin(self, api: str, version: int) -> None:
+        super().begin(api, version)
+        self.prefix = f"c-{self.prefix}"

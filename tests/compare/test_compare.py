@@ -11,7 +11,9 @@ import pytest
 
 from tests.compare.allowed import ALLOWED, Allowed
 from tests.compare.differences import ABSENT, SENTENCE, Difference, compared, flat, text
+from tests.compare.hostile import collected, damaged, hostile
 from tests.compare.run import (
+    ON_CONTROLLER,
     SETTINGS,
     Outcome,
     cases,
@@ -38,9 +40,11 @@ def same(value: object) -> object:
     return value
 
 
-def test_every_api_that_clients_are_served_has_its_cases() -> None:
+@pytest.mark.parametrize("on_controller", [False, True])
+def test_every_api_that_is_served_has_its_cases(on_controller: bool) -> None:
     """A new row of the API table comes with its comparison."""
-    assert set(cases()) == {route.name for route in ROUTES if route.broker.max >= 0}
+    served = {route.name for route in ROUTES if route.versions(on_controller).max >= 0}
+    assert set(cases(on_controller)) == served
 
 
 def test_order_does_not_count_but_values_and_presence_do() -> None:
@@ -101,8 +105,10 @@ def test_a_row_lists_only_what_it_names() -> None:
 @pytest.mark.parametrize("row", ALLOWED, ids=lambda row: f"{row.api}-{row.path}")
 def test_no_row_allows_a_whole_api_or_any_value(row: Allowed) -> None:
     """Each names an API, versions that it has, a field and two values, with a reason."""
-    assert row.reason and row.api in ROUTE_OF and row.label
-    served, named = ROUTE_OF[row.api].broker, version_range(row.versions)
+    name = row.api.removesuffix(ON_CONTROLLER)
+    assert row.reason and row.label
+    served = ROUTE_OF[name].versions(on_controller=name != row.api)
+    named = version_range(row.versions)
     assert served.min <= named.min <= served.max
     assert row.path.strip("*.") or (row.path == "" and row.label != "*")
     assert row.kafka.strip("*") or row.kafka == "", "any value of Kafka's"
@@ -118,6 +124,11 @@ def test_a_row_that_nothing_used_fails_a_whole_run(capsys: pytest.CaptureFixture
     assert concluded(outcome, whole=False) == 0
     outcome.add(Difference("Produce", 3, "acks 1", "throttle_time_ms", "0", "1"))
     assert concluded(outcome, whole=False) == 1
+
+
+def test_a_damaged_request_has_the_bits_of_its_list_flipped() -> None:
+    """The same bits on both sides, whatever else is in the two frames."""
+    assert damaged(bytes(4), [0, 15, 16, 16]) == b"\x01\x80\0\0"
 
 
 def test_a_case_that_stops_on_both_sides_is_a_difference() -> None:
@@ -169,6 +180,11 @@ def test_two_of_our_own_brokers_do_not_differ(
         first, second = (Side("ours", *broker.start().address, now_ms) for broker in brokers)
         outcome = compare(first, second, only, False)
         assert not outcome.others and not outcome.listed, capsys.readouterr().out
+        few = {name: cases()[name] for name in ("Metadata", "InitProducerId", "OffsetFetch")}
+        pairs = collected(first, second, few)
+        assert len(pairs) > 20
+        assert hostile(first, second, pairs, 60, seed=3) == 0
+        assert "60 with the same result" in capsys.readouterr().out
         assert versions_of("Metadata", first, second) == [0, 6, 13]
     finally:
         for broker in brokers:

@@ -87,3 +87,17 @@ def test_a_batch_that_ends_before_it_begins_is_damage(delta: int) -> None:
             list(walk(file, 0, end))
     with pytest.raises(CorruptRecordError):
         find_batch(file, 0, end, places[-1].base_offset)
+
+
+@pytest.mark.parametrize("length", [-1, 0, 13, 14, 48])
+def test_a_length_that_holds_no_header_is_damage(length: int) -> None:
+    """Lengths that an entry of magic 0 or 1 may have are too short for a batch."""
+    file, places = written()
+    end, damaged = file.size(), places[5]
+    file.write_at(damaged.position + 8, (struct.pack(">i", length),))
+    assert [place for place, _ in valid_batches(file, end)] == places[:5]
+    for walk in (scan, scan_headers):
+        with pytest.raises(CorruptRecordError):
+            list(walk(file, 0, end))
+    with pytest.raises(CorruptRecordError):
+        find_batch(file, 0, end, places[-1].base_offset)

@@ -29,10 +29,12 @@ from twisted_broker.cluster.broker_registry import BrokerSessions, fence
 from twisted_broker.cluster.cluster_view import ClusterView, with_dynamic_defaults
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.cluster.image_records import controller_record
+from twisted_broker.cluster.metadata_events import events
 from twisted_broker.cluster.metadata_log import MetadataLog
 from twisted_broker.cluster.raft_requests import RaftRequests
 from twisted_broker.cluster.records import TransactionBuffer
 from twisted_broker.config import BrokerConfig, text_of
+from twisted_broker.event_lines import EventLines
 from twisted_broker.image.entries import ControllerRegistration, Endpoint
 from twisted_broker.image.metadata_image import (
     BROKER_RESOURCE,
@@ -89,6 +91,8 @@ class Controller:
         self._idle_ms = config.integer("metadata.max.idle.interval.ms")
         self._last_write_ms = self._last_snapshot_ms = self._last_balance_ms = 0
         self._ticks = PeriodicTask(runtime.clock, self.tick, "the controller's periodic work")
+        self._lines = EventLines(_logger, runtime.clock, controller=self.node_id)
+        self._unsaid: deque[tuple[int, MetadataDelta]] = deque()  # as long as `_waiting`
 
     @property
     def image(self) -> MetadataImage:
@@ -177,6 +181,7 @@ class Controller:
         self._ticks.stop()
         self.raft_requests.close()
         self._refuse_waiting()
+        self._lines.stop()
         try:
             self.log.close()
         except OSError as error:  # what was committed is durable already
@@ -233,6 +238,8 @@ class Controller:
         self.decided, delta = before.apply(
             TransactionBuffer().pass_through(found), last, self.epoch, wall_ms
         )
+        if delta:
+            self._unsaid.append((last, delta))
         self._view = None
         self._last_write_ms = self.runtime.now_ms()
         if (BROKER_RESOURCE, "") in delta.configs or (
@@ -256,6 +263,17 @@ class Controller:
         self.raft_requests.wake()
         for done in ready:
             done.callback(upto - 1)
+        self._say(upto)
+
+    def _say(self, upto: int) -> None:
+        """What became of the metadata, once it is durable."""
+        while self._unsaid and self._unsaid[0][0] < upto:
+            _, delta = self._unsaid.popleft()
+            try:
+                for kind, parts in events(delta):
+                    self._lines.add(kind, **parts)
+            except Exception:  # a line that cannot be written must not stop the controller
+                _logger.failure("describing a change of the metadata failed; this is a bug")
 
     def _log_failed(self, error: BaseException) -> None:
         _logger.critical(
@@ -274,6 +292,7 @@ class Controller:
 
     def _refuse_waiting(self) -> None:
         waiting, self._waiting = self._waiting, deque()
+        self._unsaid.clear()
         for _, _, done in waiting:
             if done is not None:
                 done.errback(

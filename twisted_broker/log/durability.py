@@ -58,6 +58,7 @@ class Durability:
         "awaiting_sync",
         "disk",
         "flush_messages",
+        "indexes_shrank",
         "last_flush_ms",
         "name_is_durable",
         "recovery_point",
@@ -82,6 +83,10 @@ class Durability:
         self.stopped = False
         """the log is offline: nothing is synced any more, and nothing waits for it"""
         self.recovery_point = self.unflushed_since = self.last_flush_ms = 0
+        self.indexes_shrank = False
+        """entries were dropped and no sync covers that: a loss of power may bring them back, where
+        entries that are merely lost would be made anew
+        """
         self.name_is_durable = True
         """False: the directory's own name and `partition.metadata` are not synced yet"""
         self.awaiting_sync: LogOffsetMetadata | None = None
@@ -149,7 +154,7 @@ class Durability:
     def _move_recovery_point(self, upto: int, generation: int, error: BaseException | None) -> None:
         if error is None:
             if generation == self._generation and upto > self.recovery_point and not self.stopped:
-                self.recovery_point = upto
+                self.recovery_point, self.indexes_shrank = upto, False
         else:
             self._on_fatal(
                 error if isinstance(error, OSError) else OSError(f"a sync failed: {error!r}")
@@ -163,6 +168,7 @@ class Durability:
         """
         self._generation += 1
         self.recovery_point = min(self.recovery_point, offset)
+        self.indexes_shrank = True
 
     def truncated_to(self, offset: int) -> None:
         """The log ends at `offset` now, in the active segment."""

@@ -701,8 +701,9 @@ class Log:
         worker. Raises OSError.
 
         When that has run, records, epochs, transactions and producers are durable; `release_files`
-        comes last. Indexes are not synced: lost ones are rebuilt. With the recovery point at the
-        end nothing needs to be done: an epoch that began since has no records.
+        comes last. Indexes are not synced, but where entries were dropped: lost ones are rebuilt.
+        With the recovery point at the end nothing needs to be done: an epoch that began since has
+        no records.
         """
         if self.failed is not None:
             return _nothing
@@ -712,7 +713,9 @@ class Log:
         self.producers.take_snapshot()
         if self.durability.recovery_point >= self.log_end_offset:
             return _nothing
-        return self.durability.sync_job(self.log_end_offset + 1, without_indexes=True)
+        return self.durability.sync_job(
+            self.log_end_offset + 1, without_indexes=not self.durability.indexes_shrank
+        )
 
     def release_files(self) -> None:
         self.segments.close()

@@ -32,6 +32,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from twisted_broker.config import BrokerConfig, LogConfig, topic_config
+from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors, is_out_of_descriptors
@@ -99,6 +100,7 @@ class LogManager:
         self._rivals: list[Log] = []
         self._on_directory_failure = on_directory_failure
         self._tasks = PeriodicTasks(runtime.clock)
+        self._lines = EventLines(_logger, runtime.clock, broker=config.node_id)
         self._stopped = self._checkpoint_due = self._is_deleting = False
 
     def subscribe(self, listener: LogListener) -> None:
@@ -154,6 +156,7 @@ class LogManager:
 
     def _load(self, directory: LogDirectory) -> Deferred[None]:
         loaded: Deferred[None] = Deferred()
+        began_ms = self.runtime.now_ms()
         wall_ms, default = self.runtime.wall_ms(), topic_config(self.config, {})
 
         def finish(logs: list[Log] | None, error: BaseException | None) -> None:
@@ -174,6 +177,13 @@ class LogManager:
                 return
             for path in directory.to_delete:
                 self.directories.remove_tree(directory, path)
+            if logs:
+                self._lines.add(
+                    "logs loaded" if directory.was_clean else "logs recovered, no clean shutdown",
+                    directory=directory.path,
+                    logs=len(logs),
+                    ms=self.runtime.now_ms() - began_ms,
+                )
             loaded.callback(None)
 
         directory.disk.submit(lambda: directory.load(default, wall_ms), finish)
@@ -476,7 +486,14 @@ class LogManager:
             before = log.log_start_offset
             if log.failed is None and log.gap is None:
                 try:
-                    log.delete_old_segments(self.runtime.wall_ms())
+                    deleted = log.delete_old_segments(self.runtime.wall_ms())
+                    if deleted:
+                        self._lines.add(
+                            "retention deleted segments",
+                            partition=log.topic_partition,
+                            segments=deleted,
+                            log_start_offset=log.log_start_offset,
+                        )
                 except OutOfDescriptors:
                     pass  # it comes again
                 except LogDirFailure:
@@ -518,6 +535,7 @@ class LogManager:
             return succeed(None)
         self._stopped = True
         self._tasks.stop()
+        self._lines.stop()
         # What was to be removed later stays: the next start finds it by its name.
         self.directories.cancel_delayed()
         waiting = [self._close(directory, broker_epoch) for directory in self.directories.claimed()]

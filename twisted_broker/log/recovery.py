@@ -97,6 +97,7 @@ def load_log(
         # Its end may be the work of a truncation, of this start or of a process that was killed
         # before it synced it: the next sync makes it durable.
         recovery_point = min(recovery_point, active)
+        log.durability.indexes_shrank = True
     _set_offsets(log, log_start_offset, recovery_point, wall_ms)
     _finish_epochs(log, epochs_lost or (not clean and _contradict_epochs(log)))
     _load_producers(log, recovered, wall_ms)

@@ -36,6 +36,7 @@ class ClientChecker:
         self._resets: dict[TopicPartition, int] = {}
         self._history = ClientHistory()
         notes.acked, notes.consumed = self.acked, self.consumed
+        notes.out_of_order = self.out_of_order
         notes.mark_seen, notes.out_of_range = self.mark_seen, self.out_of_range
         notes.deleting = self.deleting
         notes.note = checker.cluster.note
@@ -53,6 +54,13 @@ class ClientChecker:
         if attempt.base_offset < 0 or attempt.base_offset + len(attempt.values) > line.top:
             self._broken(f"{attempt!r} was acknowledged, but only {line.top} was ever committed")
         self._note_values(attempt.partition, attempt.base_offset, attempt.values, "the producer")
+
+    def out_of_order(self, attempt: Attempt) -> None:
+        """RELIABILITY 2.4: what follows the last acknowledged batch of a producer is in order, and
+        one of the last five that comes again is known.
+        """
+        if self.checker.truth.line_of(attempt.partition).is_whole:
+            self._broken(f"{attempt!r} follows what was acknowledged, and is out of order")
 
     def consumed(
         self,

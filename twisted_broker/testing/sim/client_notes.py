@@ -66,6 +66,8 @@ class Notes:
         self.attempts: list[Attempt] = []
         self.acked_records = self.consumed_records = 0
         self.acked: Callable[[Attempt], None] = lambda attempt: None
+        self.out_of_order: Callable[[Attempt], None] = lambda attempt: None
+        """its sequence does not follow, though all of its producer before it was acknowledged"""
         self.consumed: Callable[
             [str, TopicPartition, int, int, int, int, Sequence[bytes]], None
         ] = lambda *facts: None

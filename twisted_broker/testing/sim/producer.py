@@ -74,6 +74,8 @@ class Producer(Client):
         self.session = (-1, -1)
         self.sessions = 0
         self._sequences: dict[TopicPartition, int] = {}
+        self._is_gapless = True
+        """none of those that are sent together was given up"""
         self._count = 0
 
     async def main(self) -> None:
@@ -100,6 +102,7 @@ class Producer(Client):
             sequence += len(sent[-1].attempt.values)
         tries = 40 if self.idempotent else self.random.choice((1, 3))
         while not self.stopped and (open_ones := [each for each in sent if each.is_open]):
+            self._is_gapless = all(each.is_open or each.attempt.was_answered for each in sent)
             await self._send_all(open_ones)
             made_anew = partition.topic in self.by_id and fact != self.name_with_id(
                 partition, self.topic_ids[partition.topic]
@@ -214,6 +217,9 @@ class Producer(Client):
                 Fate.UNKNOWN if attempt.sent > 1 or code in _MAYBE_THERE else Fate.REFUSED
             )
             self.note(f"{attempt!r}: {code.name}")
+            out_of_order = code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            if out_of_order and self._is_gapless and self.acks == [-1]:
+                self.notes.out_of_order(attempt)
             self.notes.refused("produce", code.name)
         elif code not in _MAYBE_THERE:
             self.forget_leader(each.request[0])

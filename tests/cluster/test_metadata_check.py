@@ -363,8 +363,16 @@ def test_logs_of_a_newer_leader_epoch_contradict_the_metadata() -> None:
     log.leader_epochs.assign(known + 3, log.log_end_offset)
     check_logs(image, [log])
     log.append_as_leader(batch(1), known + 3, fixture.wall_ms)
-    with pytest.raises(MetadataDamage, match=f"/logs/t1-2: .*epoch {known + 3},.*epoch {known} "):
+    size = log.segments.active.size // 2
+    with pytest.raises(
+        MetadataDamage, match=f"/logs/t1-2: .*epoch {known + 3},.*epoch {known} "
+    ) as alone:
         check_logs(image, [log])
+    assert f"`truncate -s {size} {log.segments.active.log.path}`" in str(alone.value)
+    assert "no checksum covers it" in str(alone.value) and "\n" not in str(alone.value)
+    with pytest.raises(MetadataDamage, match="older copy") as several:
+        check_logs(image, [log, log])
+    assert "checksum" not in str(several.value)
     log.topic_id = b"another topic id"
     check_logs(image, [log])
 

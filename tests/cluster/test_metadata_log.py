@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.fixtures import Fixture, StalledWorker
+from tests.cluster.fixtures import CLUSTER_ID, Fixture, StalledWorker
 from twisted_broker.cluster import metadata_log, metadata_store
 from twisted_broker.cluster.metadata_check import (
     MetadataDamage,
@@ -26,6 +26,7 @@ from twisted_broker.cluster.records import build_batch
 from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots
 from twisted_broker.log.checkpoints import read_whole
 from twisted_broker.log.filesystem import OsFileSystem
+from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.records import iterate_batches
@@ -519,3 +520,27 @@ def test_a_quorum_state_that_cannot_be_read_is_one_line_with_the_remedy(content:
     assert line.startswith(f"{path}: ") and "\n" not in line
     assert "`replog metadata recover --from A_BROKERS_LOG_DIR --to /data`" in line
     assert read_whole(fixture.files, path) == content
+
+
+def test_what_a_killed_process_wrote_counts_when_it_is_synced() -> None:
+    """RL 8.1: a process wrote a batch and was killed before its sync; the next one takes it for
+    committed, so it is durable first (simulation, one broker, seed 100162).
+    """
+    disk, worker = SimDisk(1), StalledWorker()
+    disk.make_directories("/data")
+    metadata_log.format_metadata(disk, "/data", CLUSTER_ID, True)
+    disk.sync_all()
+
+    def opened(files: SimDisk) -> metadata_log.MetadataLog:
+        return metadata_log.open_metadata_log(
+            files, worker, "/data", 1, lambda: 0, lambda offset: None, lambda error: None
+        )
+
+    log = opened(disk)
+    log.begin_epoch()
+    log.sync()
+    worker.run()
+    log.append([records.NoOpRecord()], 1)
+    again = opened(disk)
+    assert again.end_offset == log.end_offset == again.replay().offset + 1
+    assert opened(disk.after_power_loss(keep=0)).end_offset == log.end_offset

@@ -323,10 +323,10 @@ def test_a_sync_holds_its_files_no_longer_than_it_runs() -> None:
     assert [file.references for file in segments] == [0]
 
 
-def test_where_no_descriptor_is_left_for_the_mark_it_stays_older(
+def test_where_no_descriptor_is_left_the_durable_end_stays_older(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The sync itself was made: an older mark is true as well. The next sync moves it."""
+    """The sync itself was made: an older durable end is true as well. The next sync moves it."""
 
     def short(*arguments: object) -> None:
         raise OSError(errno.EMFILE, "too many open files")

@@ -21,7 +21,7 @@ KAFKA ?=
 # What `make docs` describes: all but the parts that no program outside needs to import.
 INSIDE = api cli cluster coordinator image log net replication security status testing
 
-.PHONY: help run simulate mutants faults soak compare test unit clients pipeline lint test-long demo-pipeline bench docs dist clean
+.PHONY: help run simulate mutants reach faults soak compare test unit clients pipeline lint test-long demo-pipeline bench docs dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ simulate: $(VENV)/.test ## whole clusters in memory under SEEDS seeds FROM one o
 
 mutants: $(VENV)/.test ## N random mutants of ring 0 under SEED: at least 95 % must die by unit tests, scenarios or 50 seeds; goes on when it was stopped; ARGS=--again: survivors once more
 	$(BIN)/python -m tests.mutants.run --mutants $(N) --seed $(SEED) $(ARGS)
+
+reach: $(VENV)/.test ## which branches of the deciding core SEEDS seeds FROM one on take, and which none of them does
+	$(BIN)/python -m tests.simulation.branches --seeds $(SEEDS) --from $(FROM)
 
 faults: $(VENV)/.test ## ROUNDS rounds of faults under SEED: real brokers killed, stopped and cut off, stock clients, nothing lost
 	$(BIN)/python -m tests.faults.run --seed $(SEED) --rounds $(ROUNDS) $(ARGS)

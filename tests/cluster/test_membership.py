@@ -115,6 +115,21 @@ def test_another_incarnation_waits_until_the_session_of_the_first_is_over(fixtur
     assert fixture.register(1, b"j" * 16) > epoch
 
 
+@pytest.mark.parametrize("changes", [{"features": []}, {"log_dirs": []}])
+def test_a_taken_id_is_said_before_all_else(fixture: Fixture, changes: dict[str, Any]) -> None:
+    """As in Kafka: whoever starts a second node of an id reads that, not what else is wrong; of
+    directories and features, the directories come first.
+    """
+    fixture.join(1)
+    with pytest.raises(BrokerError) as caught:
+        fixture.register(1, b"j" * 16, **changes)
+    assert caught.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    old = [feature("metadata.version", 1, 2)]
+    with pytest.raises(BrokerError) as caught:
+        fixture.register(2, b"j" * 16, log_dirs=[], features=old)
+    assert caught.value.code is ErrorCode.INVALID_REGISTRATION
+
+
 def test_the_same_incarnation_may_say_it_again(fixture: Fixture) -> None:
     """KRAFT 3.4: a repeated registration (the answer was lost) keeps its epoch and does not
     fence.

@@ -14,9 +14,9 @@ from twisted_broker.cluster.metadata_check import (
     MetadataDamage,
     check_logs,
     check_metadata,
-    reach_of,
+    known_end,
     read_applied,
-    read_mark,
+    read_durable_end,
 )
 from twisted_broker.cluster.metadata_log import format_metadata
 from twisted_broker.cluster.snapshots import list_snapshots
@@ -28,20 +28,11 @@ from twisted_broker.log.checkpoints import (
     write_offsets,
 )
 from twisted_broker.log.memory import MemoryFileSystem
-from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 from twisted_broker.wire.records import iterate_batches
 
 DIRECTORY = "/data/__cluster_metadata-0"
 LOG = f"{DIRECTORY}/{0:020d}.log"
 MARK = f"{DIRECTORY}/replication-offset-checkpoint"
-
-
-def create(fixture: Fixture, name: str, partitions: int = 1) -> None:
-    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
-    assert (
-        fixture.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7).topics[0].error_code
-        == 0
-    )
 
 
 def served(**settings: str) -> Fixture:
@@ -50,7 +41,7 @@ def served(**settings: str) -> Fixture:
     ).start()
     fixture.join(1)
     for number in range(5):
-        create(fixture, f"t{number}", 3)
+        fixture.create_topic(f"t{number}", 3)
     return fixture
 
 
@@ -60,7 +51,7 @@ def with_snapshot() -> Fixture:
     )
     fixture.advance(0.5)
     assert list_snapshots(fixture.files, DIRECTORY)
-    create(fixture, "behind", 3)
+    fixture.create_topic("behind", 3)
     return fixture
 
 
@@ -133,7 +124,7 @@ def test_the_first_of_several_breaks_is_named(damaged: bool) -> None:
     fixture = served()
     for number in range(3):
         fixture.controller.log.log.roll(fixture.now())
-        create(fixture, f"in-segment-{number}", 3)
+        fixture.create_topic(f"in-segment-{number}", 3)
     segments = sorted(path for path in content(fixture) if path.endswith(".log"))
     assert len(segments) == 4
     if damaged:
@@ -149,7 +140,7 @@ def test_the_first_of_several_breaks_is_named(damaged: bool) -> None:
 def test_a_hole_between_snapshot_and_log_is_refused() -> None:
     fixture = with_snapshot()
     fixture.controller.log.log.roll(fixture.now())
-    create(fixture, "in the next segment".replace(" ", "-"), 3)
+    fixture.create_topic("in the next segment".replace(" ", "-"), 3)
     first, second = sorted(
         path for path in fixture.files.nodes if path.startswith(DIRECTORY) and path.endswith(".log")
     )
@@ -193,27 +184,27 @@ def test_a_flipped_bit_outside_the_crc_is_refused(row: int, field: str, at: int,
 @pytest.mark.parametrize("at", [0, 4, 6, 12, 13])
 @pytest.mark.parametrize("row", [0, 1, 5, -2, -1])
 def test_a_flipped_bit_outside_the_crc_poisons_nothing_that_is_known(row: int, at: int) -> None:
-    """What is known of damaged metadata is what the mark and the batches before the damage say:
-    no offset or epoch that nobody will ever reach.
+    """What is known of damaged metadata is what the durable end and the batches before the damage
+    say: no offset or epoch that nobody will ever reach.
     """
     fixture = served()
     end, position = fixture.controller.log.end_offset, places(fixture.files, LOG)[row][0]
     flip(fixture.files, LOG, position + at)
-    assert reach_of(fixture.files, DIRECTORY) <= (end, 1)
+    assert known_end(fixture.files, DIRECTORY) <= (end, 1)
     fixture.files.remove(MARK)
-    assert reach_of(fixture.files, DIRECTORY) <= (end, 1)
+    assert known_end(fixture.files, DIRECTORY) <= (end, 1)
 
 
 @pytest.mark.parametrize("bit", range(8))
-def test_a_flipped_bit_in_the_mark_never_raises_it(bit: int) -> None:
+def test_a_flipped_bit_in_the_durable_end_never_raises_it(bit: int) -> None:
     """It would be an offset that the log never had."""
     fixture = served()
     end, content = fixture.controller.log.end_offset, fixture.files.nodes[MARK].data
     for position in range(len(content)):
         content[position] ^= 1 << bit
-        assert (read_mark(fixture.files, DIRECTORY) or 0) <= end
+        assert (read_durable_end(fixture.files, DIRECTORY) or 0) <= end
         content[position] ^= 1 << bit
-    assert read_mark(fixture.files, DIRECTORY) == end
+    assert read_durable_end(fixture.files, DIRECTORY) == end
 
 
 def test_a_segment_that_a_snapshot_replaced_may_be_damaged() -> None:
@@ -233,7 +224,7 @@ def test_a_segment_that_a_snapshot_replaced_may_be_damaged() -> None:
 def test_what_was_never_synced_may_be_torn_anywhere(
     at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A loss of power keeps any part of what was not synced: a bad batch above the mark is
+    """A loss of power keeps any part of what was not synced: a bad batch above the durable end is
     truncated, with good ones behind it, for nobody was told of them. It is said what went.
     """
     worker = StalledWorker()
@@ -246,7 +237,7 @@ def test_what_was_never_synced_may_be_torn_anywhere(
     torn = next(position for position, offset in places(fixture.files, LOG) if offset >= durable)
     size = fixture.files.size(LOG)
     flip(fixture.files, LOG, torn + at)
-    assert read_mark(fixture.files, DIRECTORY) == durable
+    assert read_durable_end(fixture.files, DIRECTORY) == durable
     with pytest.raises(MetadataDamage, match="with good ones behind it"):
         check_metadata(fixture.files, DIRECTORY, is_copy=True)  # all of a copy was committed
     again = fixture.open().log
@@ -266,8 +257,10 @@ def test_what_was_never_synced_may_be_torn_anywhere(
 
 
 @pytest.mark.parametrize(("row", "accepted"), [(-1, True), (-2, False), (3, False)])
-def test_without_a_mark_good_batches_behind_a_bad_one_are_damage(row: int, accepted: bool) -> None:
-    """Directories of Apache Kafka, and of older versions, have no mark: there only the last
+def test_without_a_durable_end_good_batches_behind_a_bad_one_are_damage(
+    row: int, accepted: bool
+) -> None:
+    """Directories of Apache Kafka, and of older versions, have no durable end: there only the last
     batch can be a torn tail.
     """
     fixture = served()
@@ -280,15 +273,15 @@ def test_without_a_mark_good_batches_behind_a_bad_one_are_damage(row: int, accep
         refused(fixture)
 
 
-def test_a_clean_stop_marks_all_of_it() -> None:
+def test_a_clean_stop_syncs_all_of_it() -> None:
     """Also what no sync has reported yet."""
     fixture = served()
     fixture.controller.stop()
-    assert read_mark(fixture.files, DIRECTORY) == fixture.controller.log.end_offset
-    assert reach_of(fixture.files, DIRECTORY) == (fixture.controller.log.end_offset, 1)
+    assert read_durable_end(fixture.files, DIRECTORY) == fixture.controller.log.end_offset
+    assert known_end(fixture.files, DIRECTORY) == (fixture.controller.log.end_offset, 1)
 
 
-def test_after_a_restart_the_high_watermark_is_at_the_mark() -> None:
+def test_after_a_restart_the_high_watermark_is_at_the_durable_end() -> None:
     """Readers are never told of less than they were told before, however long the first sync
     takes.
     """
@@ -309,7 +302,7 @@ def test_a_new_controllers_metadata_comes_before_its_id() -> None:
         format_metadata(files, "/data", "X", is_new=False)
     assert files.listdir("/data") == []
     format_metadata(files, "/data", "X", is_new=True)
-    assert read_mark(files, DIRECTORY) == 0
+    assert read_durable_end(files, DIRECTORY) == 0
     format_metadata(files, "/data", "X", is_new=False)
 
 
@@ -322,7 +315,7 @@ def test_what_kafka_storage_format_made_is_no_lost_directory() -> None:
     with pytest.raises(MetadataDamage, match=r"cluster X is gone.*or remove .lock there"):
         format_metadata(files, "/data", "X", is_new=False, was_started=True)
     format_metadata(files, "/data", "X", is_new=False, was_started=False)
-    assert read_mark(files, DIRECTORY) == 0
+    assert read_durable_end(files, DIRECTORY) == 0
     files.make_directories("/kafkas/t-0")
     with pytest.raises(MetadataDamage, match="cluster X is gone"):
         format_metadata(files, "/kafkas", "X", is_new=False, was_started=False)
@@ -370,8 +363,16 @@ def test_logs_of_a_newer_leader_epoch_contradict_the_metadata() -> None:
     log.leader_epochs.assign(known + 3, log.log_end_offset)
     check_logs(image, [log])
     log.append_as_leader(batch(1), known + 3, fixture.wall_ms)
-    with pytest.raises(MetadataDamage, match=f"/logs/t1-2: .*epoch {known + 3},.*epoch {known} "):
+    size = log.segments.active.size // 2
+    with pytest.raises(
+        MetadataDamage, match=f"/logs/t1-2: .*epoch {known + 3},.*epoch {known} "
+    ) as alone:
         check_logs(image, [log])
+    assert f"`truncate -s {size} {log.segments.active.log.path}`" in str(alone.value)
+    assert "no checksum covers it" in str(alone.value) and "\n" not in str(alone.value)
+    with pytest.raises(MetadataDamage, match="older copy") as several:
+        check_logs(image, [log, log])
+    assert "checksum" not in str(several.value)
     log.topic_id = b"another topic id"
     check_logs(image, [log])
 

@@ -164,7 +164,7 @@ def test_a_new_follower_fetches_from_its_leader() -> None:
     )
 
 
-def test_records_and_marks_arrive_and_waiting_requests_hear_of_them() -> None:
+def test_records_and_watermarks_arrive_and_complete_waiting_requests() -> None:
     """RL 6.4, 1.9: a consumer that waits at a follower is answered when the follower's high
     watermark moves.
     """
@@ -302,6 +302,8 @@ def test_a_log_of_a_newer_epoch_is_not_led() -> None:
     told = fetching_now(held, "", "", None, Moment(1, 1))
     assert (
         "until this broker restarts" in told.why
+        and "no checksum covers it" in told.why
+        and "`truncate -s 0 " in told.why
         and "epoch 8, but the metadata makes it leader at epoch 7" in told.why
     )
 

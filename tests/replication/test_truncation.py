@@ -55,7 +55,7 @@ class Own:
         "epoch undefined",
     ],
 )
-def test_where_to_cut(
+def test_where_to_truncate(
     leader: EpochEnd, fetch_offset: int, own: Own, expected: OffsetTruncationState
 ) -> None:
     """RL 6.3: min(leader's end of the epoch, own end of it); an epoch known to one side only is

@@ -9,7 +9,14 @@ import pytest
 from tests.log.batches import batch
 from twisted_broker.interfaces import IFile
 from twisted_broker.log import batch_scan
-from twisted_broker.log.batch_scan import BatchPlace, find_batch, scan, scan_headers, valid_batches
+from twisted_broker.log.batch_scan import (
+    BatchPlace,
+    find_batch,
+    place_at,
+    scan,
+    scan_headers,
+    valid_batches,
+)
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.wire.batch_fields import BASE_OFFSET
 from twisted_broker.wire.records import CorruptRecordError
@@ -93,6 +100,10 @@ def test_a_batch_that_ends_before_it_begins_is_damage(delta: int) -> None:
 def test_a_length_that_holds_no_header_is_damage(length: int) -> None:
     """Lengths that an entry of magic 0 or 1 may have are too short for a batch."""
     file, places = written()
+    head = bytearray(file.read_at(0, 61))
+    struct.pack_into(">i", head, 8, length)
+    with pytest.raises(CorruptRecordError):
+        place_at(head, 0, 0, file.size())
     end, damaged = file.size(), places[5]
     file.write_at(damaged.position + 8, (struct.pack(">i", length),))
     assert [place for place, _ in valid_batches(file, end)] == places[:5]

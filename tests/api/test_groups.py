@@ -373,7 +373,7 @@ def test_deleting(version):
         (OffsetDeleteRequest(group_id="g"), 0, Operation.DELETE),
     ],
 )
-def test_without_permission_nothing_is_told(request_, version, operation):
+def test_without_permission_nothing_is_shown(request_, version, operation):
     """GROUP_AUTHORIZATION_FAILED before anything else, whether the group exists or not."""
     run = ApiRun()
     run.acl.denied.add((operation, ResourceType.GROUP, "g"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from twisted.internet.defer import Deferred
 
 from tests.coordinator.broker_run import BrokerRun, TurnClock, subscription
 from tests.coordinator.group_run import GroupRun
@@ -13,7 +12,6 @@ from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator import classic_group, coordinator_shard, group_records, membership
 from twisted_broker.coordinator.classic_group import ClassicGroup, ClassicGroupMember
 from twisted_broker.coordinator.coordinator_context import coordinator_settings
-from twisted_broker.coordinator.group_requests import JoinAnswer
 from twisted_broker.coordinator.rebalance import MOST_MEMBERS, GroupSettings
 from twisted_broker.wire.errors import ErrorCode as E
 
@@ -21,7 +19,7 @@ MEMBERS = 100
 EACH_SECONDS = 0.001
 
 
-def joined(run: BrokerRun, answered: list[float]) -> list[Deferred[JoinAnswer]]:
+def joined(run: BrokerRun, answered: list[float]) -> list[Any]:
     """Members that wait for their generation; answering one takes a millisecond."""
 
     def answer(result: Any) -> Any:
@@ -56,7 +54,7 @@ def test_the_answers_of_a_rebalance_are_sent_in_turns() -> None:
     answers = [each.result for each in waiting]
     leader = next(each for each in answers if each.leader == each.member_id)
     assert len(leader.members) == MEMBERS and {each.generation for each in answers} == {1}
-    synced: list[float] = []
+    synced: list[Any] = []
 
     def note(result: Any) -> Any:
         run.clock.rightNow += EACH_SECONDS
@@ -139,10 +137,10 @@ def test_a_record_of_too_many_bytes_is_refused_before_it_is_written(
     """With the error of a record that the topic refuses."""
     monkeypatch.setattr(group_records, "MOST_MEMBER_BYTES", 100)
     run = BrokerRun()
-    waiting = run.join(instance="i")
+    waiting: Any = run.join(instance="i")
     run.pass_ms(10)
     member, before = waiting.result.member_id, len(run.records("g"))
-    synced = run.sync(member, 1, {member: bytes(100)})
+    synced: Any = run.sync(member, 1, {member: bytes(100)})
     run.pass_ms(10)
     assert synced.result.error is E.UNKNOWN_SERVER_ERROR
     assert len(run.records("g")) == before

@@ -22,6 +22,7 @@ from tests.log.batches import (
     marker,
     open_log,
     slice_bytes,
+    values,
 )
 from twisted_broker.config import LogConfig
 from twisted_broker.log.append_info import AppendOrigin
@@ -116,7 +117,7 @@ def test_the_active_segment_cut_at_every_byte() -> None:
     ends = [sum(map(len, written[:count])) for count in range(4)]
     for size in range(len(whole) + 1):
         disk = original.after_kill()
-        disk.cut(ACTIVE, size)
+        disk.shorten(ACTIVE, size)
         log = reopened(disk)
         expected = sum(1 for end in ends[1:] if end <= size)
         assert bytes_of(log) == written[:expected], size
@@ -231,7 +232,7 @@ def test_every_small_file_cut_at_every_byte(name: str, clean: bool) -> None:
     path = f"{DIRECTORY}/{name}"
     for size in range(original.size(path) + 1):
         disk = original.after_kill()
-        disk.cut(path, size)
+        disk.shorten(path, size)
         if size == 0 and name == "partition.metadata":
             disk.remove(path)
         log = open_log(
@@ -387,7 +388,7 @@ def test_nothing_below_the_recovery_point_is_ever_lost(seed: int) -> None:
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS])
 @pytest.mark.parametrize("operation", ["write", "sync", "truncate", "rename", "create"])
-def test_a_disk_error_takes_the_log_offline_and_tells(operation: str, error: int) -> None:
+def test_a_disk_error_takes_the_log_offline_and_calls_on_fatal(operation: str, error: int) -> None:
     """RELIABILITY 6.2: whatever operation fails, the call raises KAFKA_STORAGE_ERROR, so does
     every later one, and nothing failed is acknowledged.
     """
@@ -395,7 +396,7 @@ def test_a_disk_error_takes_the_log_offline_and_tells(operation: str, error: int
     disk.make_directories("/data")
     log = open_log(disk, settings=SMALL)
     told: list[Log] = []
-    log.failing = told.append
+    log.on_fatal = told.append
     acknowledged = 0
     for _ in range(5):
         acknowledged = log.append_as_leader(batch(100), 0, NOW_MS).last_offset + 1
@@ -426,7 +427,7 @@ def test_a_disk_error_takes_the_log_offline_and_tells(operation: str, error: int
     assert reopened(disk.after_kill()).log_end_offset >= acknowledged - 1
 
 
-def test_a_full_disk_leaves_a_torn_batch_that_recovery_cuts() -> None:
+def test_a_full_disk_leaves_a_torn_batch_that_recovery_truncates() -> None:
     """RELIABILITY 6.2: ENOSPC in the middle of a write: the acknowledged batches are all there
     afterwards, the torn one is not.
     """
@@ -505,3 +506,65 @@ def test_damage_below_the_recovery_point_is_trusted_until_read() -> None:
         log.read(0, 1000)
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
     assert slice_bytes(log.read(end - 1, 1000))
+
+
+def torn_tail_at_the_recovery_point() -> SimDisk:
+    """All is synced up to the log end; behind it a disk that was full left a part of a batch."""
+    disk = SimDisk(1)
+    log = open_log(disk, settings=SMALL)
+    for number in range(3):
+        log.append_as_leader(batch(b"%d" % number), 0, NOW_MS)
+    log.durability.flush()
+    disk.damage(ACTIVE, log.segments.active.size, bytes(23))
+    disk.sync_all()
+    return disk.after_kill()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_recovery_truncates_is_synced_before_the_recovery_point_passes_it(
+    killed: bool,
+) -> None:
+    """RL 3.6: a torn tail at the recovery point is truncated, and the next record goes into a new
+    segment: no loss of power brings the tail back, also not where the process that truncated it was
+    killed (simulation, one broker, seed 100038).
+    """
+    disk = torn_tail_at_the_recovery_point()
+    log = open_log(disk, settings=SMALL, recovery_point=3)
+    if killed:
+        log.segments.close()
+        log = open_log(disk, settings=SMALL, recovery_point=3)
+    size = log.segments.active.size
+    log.roll(NOW_MS)
+    log.append_as_leader(batch(b"3"), 0, NOW_MS)
+    log.durability.flush()
+    assert log.durability.recovery_point == 4 and log.segments.bases() == [0, 3]
+    left = disk.after_power_loss(keep=0)
+    assert len(left.content(ACTIVE)) == size
+    assert len(bytes_of(reopened(left, recovery_point=4))) == 4
+
+
+@pytest.mark.parametrize("flushed_later", [False, True])
+def test_a_truncation_is_synced_before_the_recovery_point_passes_it(flushed_later: bool) -> None:
+    """RL 3.5: the end of a synced segment is truncated, and what follows goes into a new segment:
+    with the recovery point behind it, or at it, no loss of power brings the end back.
+    """
+    for seed in range(10):
+        disk = SimDisk(seed)
+        log = open_log(disk, settings=SMALL)
+        for number in range(5):
+            log.append_as_leader(batch(b"old%d" % number), 0, NOW_MS)
+        log.durability.flush()
+        disk.sync_all()
+        log.truncate_to(3, NOW_MS)
+        log.leader_epochs.assign(0, 3)  # the same epoch: nothing else shows what is the newer one
+        log.roll(NOW_MS)
+        for number in range(4):
+            log.append_as_leader(batch(b"new%d" % number), 0, NOW_MS)
+        if flushed_later:
+            log.durability.flush()
+        left = disk.after_power_loss(keep=0.0 if flushed_later else 0.5)
+        found = reopened(left, recovery_point=log.durability.recovery_point)
+        new = [b"new%d" % number for number in range(4)]
+        kept = values(found)
+        assert kept[:3] == [b"old%d" % number for number in range(3)]
+        assert kept[3:] == new or (not flushed_later and len(kept) < 9)

@@ -109,13 +109,22 @@ def test_an_unclean_stop_may_have_taken_it() -> None:
     assert disk.after_kill().content(f"{DIRECTORY}/{file_name(8, '.log')}.aside") == behind[8]
 
 
-def test_the_only_replica_is_refused() -> None:
-    """RL 3.6: nobody has the rest: an operator decides."""
-    log = loaded(without(disk_with_segments(), 6))
+def test_the_only_replica_ends_there_too() -> None:
+    """RL 3.6: a loss of power may take what an only replica had not synced, but leaves no hole in
+    its offsets; the line says what is lost and what is kept (simulation, one broker, seed 15).
+    """
+    disk = without(disk_with_segments(), 6)
+    behind = disk.content(f"{DIRECTORY}/{file_name(8, '.log')}")
+    log = loaded(disk)
     assert log.gap == Gap(6, 8, True)
-    with pytest.raises(BrokerError):
-        resolve_gap(log, False, NOW_MS)
-    assert log.log_end_offset == 16
+    line = resolve_gap(log, False, NOW_MS)
+    assert line is not None and "\n" not in line
+    for part in ("offsets 6 to 7", "no other replica", "ends at 6", "offsets 8 to 15", "4 files"):
+        assert part in line
+    assert log.log_end_offset == 6 and log.gap is None and len(values(log)) == 6
+    assert disk.content(f"{DIRECTORY}/{file_name(8, '.log')}.aside") == behind
+    again = open_log(disk.after_kill(), settings=SMALL)
+    assert again.gap is None and again.log_end_offset == 6
 
 
 def test_the_first_gap_counts() -> None:
@@ -191,26 +200,79 @@ def test_the_end_of_a_segment_that_a_lost_truncation_brought_back() -> None:
     assert log.segments.bases() == [0, 4]
     log.close()
     disk.damage(path, 0, old)
+    disk.sync_all()
     again = loaded(disk, recovery_point=4)
     assert again.gap is None and again.leader_epochs.entries() == [(3, 0), (5, 4)]
     assert values(again) == [b"old0", b"old1", b"old2", b"old3", b"new"]
+    assert disk.after_power_loss(keep=0).content(path) == old[: again.segments.first.size]
 
 
 def test_two_segments_with_the_same_offsets_in_the_only_replica() -> None:
-    """Nobody can tell which of them counts: refused, nothing is touched."""
-    disk, _ = lost_truncation(9)
+    """Where the leader epochs do not show that the second one is the newer, the log had grown past
+    it: it is set aside here, too.
+    """
+    disk, old = lost_truncation(9)
     log = loaded(disk, recovery_point=4)
-    before = contents(disk)
-    with pytest.raises(BrokerError, match=r"begins below offset 9.*restart$"):
-        resolve_gap(log, False, NOW_MS)
-    assert contents(disk) == before
+    line = resolve_gap(log, False, NOW_MS)
+    assert line is not None and "begins below offset 9" in line and "5 files are kept" in line
+    assert "leader" not in line and values(log)[4:] == [b"new%d" % n for n in range(4, 9)]
+    for base, content in old.items():
+        assert disk.content(f"{DIRECTORY}/{file_name(base, '.log')}.aside") == content
+
+
+def with_a_moved_batch(row: int, count: int, base: int, segment_bytes: int = 10_000) -> SimDisk:
+    """A log of `count` batches of two records; a flipped bit has moved one to `base`."""
+    disk = SimDisk(1)
+    log = open_log(disk, settings=config(segment_bytes=segment_bytes))
+    for number in range(count):
+        log.append_as_leader(batch(b"a%d" % number, b"b"), 0, NOW_MS)
+    segment = log.segments.at(log.segments.row_of(2 * row))
+    path, position = segment.log.path, segment.locate(2 * row).position
+    log.close()
+    disk.damage(path, position, base.to_bytes(8, "big"))
+    return disk
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+@pytest.mark.parametrize(
+    ("row", "count", "segment_bytes"), [(2, 3, 10_000), (0, 1, 10_000), (1, 3, 10_000), (2, 3, 100)]
+)
+def test_a_base_offset_that_a_flipped_bit_raised(
+    row: int, count: int, segment_bytes: int, replicated: bool
+) -> None:
+    """No checksum covers base offsets: after an unclean stop the log ends before a batch that
+    leaves offsets out and has none behind it (simulation, one broker, seeds 100009, 100117).
+    """
+    disk = with_a_moved_batch(row, count, 2**23 + 4, segment_bytes)
+    log = loaded(disk)
+    assert log.gap == Gap(2 * row, 2**23 + 4, True)
+    line = resolve_gap(log, replicated, NOW_MS)
+    assert line is not None and "\n" not in line and f"offset {2**23 + 4}" in line
+    assert f"ends at {2 * row}" in line and "flipped bit" in line
+    assert log.log_end_offset == 2 * row and len(values(log)) == 2 * row
+    again = open_log(disk.after_kill(), settings=SMALL)
+    assert again.gap is None and again.log_end_offset == 2 * row
+
+
+def test_a_raised_base_offset_in_a_compacted_topic_or_below_what_is_checked() -> None:
+    """The cleaner leaves offsets out, and files below the recovery point are trusted."""
+    log = loaded(with_a_moved_batch(2, 3, 9))
+    log.update_config(config(cleanup_policy=frozenset({"compact"})))
+    assert resolve_gap(log, False, NOW_MS) is None and log.log_end_offset == 11
+    assert loaded(with_a_moved_batch(2, 3, 9), clean=True).gap is None
+
+
+def test_a_raised_base_offset_at_the_end_of_a_segment_that_is_not_the_last() -> None:
+    """The next segment contradicts it: the log ends before it, as at any damage."""
+    log = loaded(with_a_moved_batch(2, 5, 2**23 + 4, 170))
+    assert log.log_end_offset == 4 and len(values(log)) == 4 and len(log.segments) <= 2
 
 
 @pytest.mark.parametrize("clean", [False, True])
 def test_an_empty_file_in_the_middle_is_a_gap(clean: bool) -> None:
     """A loss of power kept the names of two segments and the records of the second only."""
     disk = disk_with_segments()
-    disk.cut(f"{DIRECTORY}/{file_name(6, '.log')}", 0)
+    disk.shorten(f"{DIRECTORY}/{file_name(6, '.log')}", 0)
     log = loaded(disk, clean=clean)
     assert log.gap == Gap(6, 8, not clean)
 
@@ -272,11 +334,8 @@ def produced(house: MemoryBroker, topic: str) -> int:
     return code
 
 
-@pytest.mark.parametrize("stopped", [True, False])
-def test_a_broker_refuses_the_partition_and_serves_the_others(stopped: bool) -> None:
-    """RL 1.12, 3.6: on the way that production takes: KAFKA_STORAGE_ERROR with the reason in
-    `explain`; put back, the file serves again.
-    """
+def house_with_a_lost_segment(clean: bool) -> MemoryFileSystem:
+    """A broker with two topics of one replica stopped; segment 2 of t-0 is in another place."""
     house = MemoryBroker().start()
     settings = [CreatableTopicConfig(name="internal.segment.bytes", value="200")]
     names = ("t", "other")
@@ -287,26 +346,49 @@ def test_a_broker_refuses_the_partition_and_serves_the_others(stopped: bool) -> 
     house.ask(CreateTopicsRequest(topics=topics, timeout_ms=1000), 7)
     house.pass_time(1)
     assert [produced(house, name) for _ in range(6) for name in names] == [0] * 12
-    if stopped:
+    if clean:
         house.stop()
     files = house.files
     files._locks.clear()
-    path = posixpath.join("/data/t-0", file_name(2, ".log"))
-    files.rename(path, "/data/elsewhere")
+    files.rename(posixpath.join("/data/t-0", file_name(2, ".log")), "/data/elsewhere")
+    return files
+
+
+def test_a_broker_refuses_the_partition_and_serves_the_others() -> None:
+    """RL 1.12, 3.6: on the way that production takes: KAFKA_STORAGE_ERROR with the reason in
+    `explain`; put back, the file serves again.
+    """
+    files = house_with_a_lost_segment(clean=True)
     house = again(files)
     assert produced(house, "other") == 0 and produced(house, "t") == ErrorCode.KAFKA_STORAGE_ERROR
     partition = house.broker.parts.replica_manager.partitions[TopicPartition("t", 0)]
     told = explain(partition, Moment(0, 0))
     assert told.role == "offline" and "offsets 2 to 2 are missing" in told.offline_because
     house.stop()
-    files.rename("/data/elsewhere", path)
+    files.rename("/data/elsewhere", posixpath.join("/data/t-0", file_name(2, ".log")))
     house = again(files)
-    assert produced(house, "t") == 0
-    assert (
-        house.broker.parts.replica_manager.partitions[TopicPartition("t", 0)].log.log_end_offset
-        == 7
-    )
+    assert produced(house, "t") == 0 and end_of_partition(house) == 7
     house.stop()
+
+
+def test_a_broker_serves_what_an_unclean_stop_left_of_an_only_replica() -> None:
+    """RL 3.6: nobody waits for an operator; what lay behind the gap is kept."""
+    files = house_with_a_lost_segment(clean=False)
+    house = again(files)
+    assert produced(house, "other") == 0 and produced(house, "t") == 0
+    assert end_of_partition(house) == 3
+    kept = [name for name in files.listdir("/data/t-0") if name.endswith(".log.aside")]
+    assert kept == [file_name(base, ".log.aside") for base in (3, 4, 5)]
+    house.stop()
+    house = again(files)
+    assert produced(house, "t") == 0 and end_of_partition(house) == 4
+    house.stop()
+
+
+def end_of_partition(house: MemoryBroker) -> int:
+    partition = house.broker.parts.replica_manager.partitions[TopicPartition("t", 0)]
+    end: int = partition.log.log_end_offset
+    return end
 
 
 def again(files: MemoryFileSystem) -> MemoryBroker:

@@ -18,6 +18,7 @@ from tests.log.batches import (
     slice_bytes,
     values,
 )
+from twisted_broker.config import LogConfig
 from twisted_broker.log.crash_cleanup import base_offset_of, clean_up_after_crash
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import file_name
@@ -239,7 +240,34 @@ def test_epochs_lost_with_their_file_are_found_in_the_batches() -> None:
     assert values(again) == [bytes(200)] * 5
 
 
-def test_batches_of_an_older_epoch_behind_a_newer_one_are_what_a_lost_cut_left() -> None:
+@pytest.mark.parametrize("settings", [SMALL, config()])
+@pytest.mark.parametrize("start", [1, 3, 5])
+@pytest.mark.parametrize("clean", [False, True])
+def test_epochs_below_a_log_start_that_was_lost(
+    settings: LogConfig, start: int, clean: bool
+) -> None:
+    """RL 3.6: the leader epochs were trimmed to a log start that was not checkpointed when the disk
+    failed: those of the batches that are still there are found again (simulation, one broker, seed
+    19).
+    """
+    disk = SimDisk(1)
+    log = open_log(disk, settings=settings)
+    for epoch in (-1, 0, 3, 3, 4):
+        log.append_as_leader(batch(200), epoch, NOW_MS)
+    expected = log.leader_epochs.entries()
+    log.set_high_watermark(5)
+    log.increment_log_start_offset(start)
+    assert log.leader_epochs.entries() != expected or start == 1
+    disk.sync_all()
+    left = disk.after_kill()
+    again = open_log(left, settings=settings, clean=clean, recovery_point=5)
+    assert again.log_start_offset == 0 and again.leader_epochs.entries() == expected
+    assert len(values(again)) == 5
+    kept = open_log(left, settings=settings, clean=clean, recovery_point=5, log_start_offset=2)
+    assert kept.leader_epochs.entries() == [(3, 2), (4, 4)]
+
+
+def test_batches_of_an_older_epoch_behind_a_newer_one_are_what_a_lost_truncation_left() -> None:
     """RL 3.6: the write after a truncation survived a crash, the truncation did not: the log
     ends where leader epochs go back.
     """
@@ -287,8 +315,8 @@ def test_a_truncation_ends_where_its_first_batch_began(segment_bytes: int) -> No
 
 
 def test_a_truncation_before_a_batch_that_claims_to_lie_far_above() -> None:
-    """A flipped bit in a base offset, which no checksum covers: the end is that of the batch
-    before (simulation, seed 107).
+    """A flipped bit in a base offset, which no checksum covers, where offsets may be left out: the
+    end is that of the batch before (simulation, seed 107).
     """
     disk = SimDisk(1)
     log = open_log(disk)
@@ -298,7 +326,8 @@ def test_a_truncation_before_a_batch_that_claims_to_lie_far_above() -> None:
     last = size - size // 3
     log.close()
     disk.damage(path, last, (2048).to_bytes(8, "big"))
-    found = open_log(disk.after_kill(), clean=False)
+    compacted = config(cleanup_policy=frozenset({"compact"}))
+    found = open_log(disk.after_kill(), clean=False, settings=compacted)
     assert found.log_end_offset == 2049 and found.end_below(7) == 2
 
 

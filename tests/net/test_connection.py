@@ -380,7 +380,7 @@ def test_slices_are_loaded_as_the_client_reads_and_released_once() -> None:
     assert script.segment.references == 0
 
 
-def test_a_slice_that_was_cut_closes_its_connection() -> None:
+def test_a_slice_of_a_truncated_file_closes_its_connection() -> None:
     """Truncation between the answer and its sending never sends other bytes; the reference is
     given back.
     """

@@ -132,8 +132,8 @@ BEHAVIOUR = """
 - **After a truncation** far from the last producer snapshot, idempotent appends get LEADER_NOT_AVAILABLE (clients retry) until the producer state is
   rebuilt. Kafka blocks the partition for that time.
 - **A missing segment file** between two others takes the partition offline (KAFKA_STORAGE_ERROR; one log line names the file and the remedy). Kafka
-  serves the segments that are left. After an unclean stop, a replicated partition is truncated before a gap above its recovery point; the segments
-  behind the gap are kept as `.log.aside`.
+  serves the segments that are left. After an unclean stop the log is truncated before a gap above its recovery point, and one
+  line says which offsets are gone; the segments behind the gap are kept as `.log.aside`.
 - **A replica that a metadata snapshot does not list** is kept as `TOPIC-N.<hex>-stray`, not deleted. A replica is deleted only when a record of the
   metadata log removes it.
 - **Transactions** are not supported yet. FindCoordinator for a transactional id and InitProducerId with a transactional id get INVALID_REQUEST; a
@@ -142,9 +142,10 @@ BEHAVIOUR = """
 - **Unclean elections** happen at once when `unclean.leader.election.enable` is set for a topic (or for all) that has no leader; Kafka checks every
   five minutes. When a cancelled reassignment leaves no former replica in sync, the new leader is recorded as recovering.
 - **Settings without effect** are parsed, refused when wrong, stored and described as in Kafka: 258 of brokers, those of groups, of client metrics
-  and of tiered storage (`remote.storage.enable=true` is refused, as by a Kafka broker without tiered storage). TLS and SASL settings cannot change
-  while a broker runs. A cluster's compaction lags that contradict each other get INVALID_CONFIG; Kafka accepts them, and then refuses every change of
-  a topic.
+  and of tiered storage (`remote.storage.enable=true` is refused, as by a Kafka broker without tiered storage). Listeners, TLS and SASL settings
+  cannot change while a broker runs. A cluster's compaction lags that contradict each other get INVALID_CONFIG; Kafka accepts them, and then refuses
+  every change of a topic.
+- **A name that a request has twice** (a topic, a partition) has an answer for each mention. Kafka answers once.
 - **Replication throttles** are not supported yet. Settings such as `leader.replication.throttled.replicas` are refused: run
   `kafka-reassign-partitions` without `--throttle`.
 - **Files** are Kafka's own, in both directions. Index entries may differ from those that Kafka would write; a lookup finds the same offset.

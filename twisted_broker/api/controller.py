@@ -449,12 +449,12 @@ async def _counted(context: RequestContext, keys: Iterable[T]) -> Counter[T]:
 
 
 async def _partitions(
-    context: RequestContext, asked: Iterable[tuple[str, Sequence[T]]]
+    context: RequestContext, requested: Iterable[tuple[str, Sequence[T]]]
 ) -> AsyncIterator[tuple[str, list[T], bool]]:
     """Of each topic its partitions, some at a time; whether they are more of the topic before.
     Others are served in between.
     """
-    for name, numbers in asked:
+    for name, numbers in requested:
         for start in range(0, len(numbers) or 1, _PARTITIONS_AT_A_TIME):
             if context.elements_left < 0:
                 await context.next_turn()

@@ -29,7 +29,7 @@ from twisted_broker.coordinator.offset_metadata_manager import (
 )
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.turns import SLICE_ELEMENTS
-from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
 from twisted_broker.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -205,7 +205,7 @@ async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> 
         request.require_stable,
     )
     if fetched.error_code:
-        raise BrokerError(ErrorCode(fetched.error_code))  # type: ignore[call-arg]
+        raise BrokerError(error_of(fetched.error_code))
 
     def answer(_: int, p: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
         return OffsetFetchResponsePartition(
@@ -291,7 +291,7 @@ async def _all_topics(
     context: RequestContext, group_id: str, require_stable: bool
 ) -> list[OffsetFetchResponseTopics]:
     """All that is committed, by topic; without those that may not be seen and, where ids are
-    requested for, those that have none any more.
+    requested, those that have none any more.
     """
     topics: list[OffsetFetchResponseTopics] = []
     committed = await context.in_slices(

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import NamedTuple
 
-from twisted_broker.cluster.metadata_check import Reach
+from twisted_broker.cluster.metadata_check import LogEnd
 from twisted_broker.cluster.metadata_store import LastBatch
 from twisted_broker.cluster.records import RECORDS_PER_STEP, TransactionBuffer, records_in_steps
 from twisted_broker.cluster.snapshots import SnapshotId, image_of
@@ -37,7 +37,7 @@ from twisted_broker.wire.schema import Record, run_whole
 class MetadataRegression(Exception):
     """The leader's metadata contradicts what was committed: `applied` here, `found` there."""
 
-    def __init__(self, applied: Reach, found: Reach, reason: str) -> None:
+    def __init__(self, applied: LogEnd, found: LogEnd, reason: str) -> None:
         super().__init__(
             f"this broker has the metadata up to offset {applied.end_offset} of "
             f"epoch {applied.epoch}, "
@@ -87,8 +87,8 @@ class MetadataLoader:
         self._compared = True
 
     @property
-    def applied(self) -> Reach:
-        return Reach(self._built.offset + 1, self._built.epoch)
+    def applied(self) -> LogEnd:
+        return LogEnd(self._built.offset + 1, self._built.epoch)
 
     @property
     def in_transaction(self) -> bool:
@@ -149,7 +149,7 @@ class MetadataLoader:
     def _compare_with(self, batch: BatchView) -> None:
         """The first batch that is read again."""
         if self._last is not None and not self._last.is_same(batch):
-            found = Reach(batch.last_offset + 1, batch.partition_leader_epoch)
+            found = LogEnd(batch.last_offset + 1, batch.partition_leader_epoch)
             raise MetadataRegression(
                 self.applied, found, f"has another batch at offset {batch.base_offset}"
             )
@@ -191,7 +191,7 @@ class MetadataLoader:
         """Whether a snapshot that the leader offers instead of its log must be loaded.
         MetadataRegression for one of the past.
         """
-        found, applied = Reach(snapshot.end_offset, snapshot.epoch), self.applied
+        found, applied = LogEnd(snapshot.end_offset, snapshot.epoch), self.applied
         if found.end_offset < applied.end_offset or found.epoch < applied.epoch:
             raise MetadataRegression(
                 applied, found, "offers a snapshot of the past in place of its log"
@@ -220,7 +220,7 @@ class MetadataLoader:
         """
         if end_offset <= self._built.offset:
             raise MetadataRegression(
-                self.applied, Reach(end_offset, epoch), "ends below that, or differs"
+                self.applied, LogEnd(end_offset, epoch), "ends below that, or differs"
             )
         while self._pending and self._pending[-1].batch.last_offset >= end_offset:
             self._pending.pop()

@@ -25,15 +25,15 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Generator, Iterable, Sequence
 
+from twisted_broker.cluster.bootstrap import NAME as BOOTSTRAP
 from twisted_broker.cluster.metadata_check import (
-    DIRECTORY_NAME,
     NOT_APPLIED,
     Applied,
     MetadataDamage,
     holds_records,
     is_empty,
-    make_mark,
     recover_hint,
+    write_durable_end,
 )
 from twisted_broker.cluster.metadata_store import MetadataStore, Opened, open_directory
 from twisted_broker.cluster.quorum_state import NAME as QUORUM_STATE
@@ -47,6 +47,7 @@ from twisted_broker.interfaces import IDiskWorker, IFileSystem
 from twisted_broker.log.errors import CheckpointError, LogDirFailure, is_out_of_descriptors
 from twisted_broker.log.log_directory import LOCK
 from twisted_broker.log.meta_properties import NAME as META_PROPERTIES
+from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.wire.control_batch import LEADER_CHANGE
 from twisted_broker.wire.messages.control_records import (
     LeaderChangeMessage,
@@ -61,7 +62,6 @@ from twisted_broker.wire.records import BatchBuilder, build_control_batch
 from twisted_broker.wire.schema import Record, encode
 
 RECORDS_PER_BATCH = 40_000
-_BOOTSTRAP = "bootstrap.checkpoint"  # of `kafka-storage format`
 
 
 def format_metadata(
@@ -76,29 +76,29 @@ def format_metadata(
     cluster. Raises OSError.
 
     MetadataDamage where the cluster exists and its metadata is gone: the directory bears its id,
-    and a process `was_started` on it (`kafka-storage format` writes the id and starts none).
+    and a process `was_started` on it (a storage tool writes the id and starts none).
     `others`: the node's other log directories. The metadata directory comes before
     `meta.properties` has the cluster's id, so that a crash in between does not look like that.
     """
-    directory = posixpath.join(log_directory, DIRECTORY_NAME)
+    directory = posixpath.join(log_directory, METADATA_DIRECTORY)
     if not is_empty(files, directory):
         return
-    if not is_new and (was_started or not _is_kafkas_format(files, log_directory)):
+    if not is_new and (was_started or not _is_tools_format(files, log_directory)):
         raise MetadataDamage(directory, _gone(files, log_directory, cluster_id, others))
     files.make_directories(directory)
-    make_mark(files, directory, 0)
+    write_durable_end(files, directory, 0)
     files.sync_directory(log_directory)
 
 
-def _is_kafkas_format(files: IFileSystem, log_directory: str) -> bool:
-    """What `kafka-storage format` makes, and no node has written to since."""
+def _is_tools_format(files: IFileSystem, log_directory: str) -> bool:
+    """What `replog format` and `kafka-storage format` make, and no node has written to since."""
     names = set(files.listdir(log_directory)) - {LOCK, "lost+found"}
-    return names == {META_PROPERTIES, _BOOTSTRAP}
+    return names == {META_PROPERTIES, BOOTSTRAP}
 
 
 def _gone(files: IFileSystem, log_directory: str, cluster_id: str, others: Iterable[str]) -> str:
     for other in others:
-        if files.exists(posixpath.join(other, DIRECTORY_NAME, QUORUM_STATE)):
+        if files.exists(posixpath.join(other, METADATA_DIRECTORY, QUORUM_STATE)):
             return (
                 f"is not here, the metadata of cluster {cluster_id} is in {other}: put that first "
                 "in log.dirs, or name it as metadata.log.dir"
@@ -108,7 +108,7 @@ def _gone(files: IFileSystem, log_directory: str, cluster_id: str, others: Itera
         "anew would make its brokers lose their data. "
         f"Rebuild it: {recover_hint(target=log_directory)}"
     )
-    if _is_kafkas_format(files, log_directory):
+    if _is_tools_format(files, log_directory):
         reason += f"; or remove {LOCK} there, if it was formatted and no node ever ran on it"
     return reason
 
@@ -154,7 +154,7 @@ def _check_leadership(files: IFileSystem, log_directory: str, node_id: int) -> N
     """Records that a broker copied, or that a voter of a larger quorum got, are led by nobody but
     who led them. Raises MetadataDamage, OSError.
     """
-    directory = posixpath.join(log_directory, DIRECTORY_NAME)
+    directory = posixpath.join(log_directory, METADATA_DIRECTORY)
     if not holds_records(files, directory):
         return
     try:
@@ -303,7 +303,7 @@ class MetadataLog(MetadataStore):
                 file.sync()
             if new_name:
                 self.files.sync_directory(self.directory)
-            self._mark_durable(upto)
+            self._raise_durable_end(upto)
 
         def done(_: None, error: BaseException | None) -> None:
             for file in files:

@@ -27,7 +27,9 @@ from twisted_broker.wire.schema import Record, decode, encode, run_whole
 FRAME_VERSION = 1
 LATEST_METADATA_VERSION = 30
 MINIMUM_METADATA_VERSION = 7
-_DIRECTORIES_LEVEL, _ELR_LEVEL, _CORDON_LEVEL = 17, 23, 30
+DIRECTORIES_LEVEL = 17  # 3.7-IV2: registrations and partitions name log directories
+ELR_LEVEL = 23  # 4.0-IV1
+CORDON_LEVEL = 30  # 4.3-IV0
 MAX_BATCH_BYTES = 1 << 24
 RECORDS_PER_STEP = 500  # some two milliseconds of one turn
 TRANSACTION_LEVEL = 13  # 3.6-IV1
@@ -79,13 +81,13 @@ def record_version(record: Record, metadata_version: int) -> int:
     if isinstance(
         record, metadata_records.PartitionRecord | metadata_records.PartitionChangeRecord
     ):
-        return 2 if metadata_version >= _ELR_LEVEL else int(metadata_version >= _DIRECTORIES_LEVEL)
+        return 2 if metadata_version >= ELR_LEVEL else int(metadata_version >= DIRECTORIES_LEVEL)
     if isinstance(record, metadata_records.RegisterBrokerRecord):
         return (
             4
-            if metadata_version >= _CORDON_LEVEL
+            if metadata_version >= CORDON_LEVEL
             else 3
-            if metadata_version >= _DIRECTORIES_LEVEL
+            if metadata_version >= DIRECTORIES_LEVEL
             else 1
         )
     if isinstance(record, metadata_records.BrokerRegistrationChangeRecord):

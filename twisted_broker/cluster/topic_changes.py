@@ -32,24 +32,12 @@ from twisted_broker.topic_names import METADATA_TOPIC, collision_key, name_probl
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.messages import topics as topics_messages
-from twisted_broker.wire.primitives import NULL_UUID
+from twisted_broker.wire.primitives import NULL_UUID, new_uuid
 from twisted_broker.wire.schema import Record
 
 # Kafka's bound for one request.
 MAX_PARTITIONS_PER_REQUEST = 10_000
 Found = list[Record]
-
-
-def new_uuid(random: IRandom) -> bytes:
-    """A random id (version 4) that is none of the reserved ones and does not start with a dash
-    in its text.
-    """
-    while True:
-        raw = bytearray(random.randbytes(16))
-        raw[6], raw[8] = raw[6] & 0x0F | 0x40, raw[8] & 0x3F | 0x80
-        # In text such an id begins with a dash, which Kafka's tools take for an option.
-        if raw[0] >> 2 != 62:
-            return bytes(raw)
 
 
 # CreateTopics
@@ -90,7 +78,7 @@ def create_topics(
                 )
             )
             continue
-        topic_id = new_uuid(random)
+        topic_id = new_uuid(random.randbytes)
         budget -= len(partitions)
         taken[collision_key(topic.name)] = topic.name
         found.append(records.TopicRecord(name=topic.name, topic_id=topic_id))

@@ -27,11 +27,11 @@ from twisted.python.failure import Failure
 
 from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator.rebalance import MOST_MEMBERS, GroupSettings
+from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import IClock, IRandom
 from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
-OFFSETS_TOPIC = "__consumer_offsets"
 MINUTE_MS = 60_000
 _logger = Logger()
 
@@ -144,3 +144,7 @@ class CoordinatorContext:
     store: IOffsetsStore
     settings: CoordinatorSettings
     turns: Turns
+    lines: EventLines = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lines = EventLines(_logger, self.clock)

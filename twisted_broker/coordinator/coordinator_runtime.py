@@ -154,7 +154,7 @@ class CoordinatorRuntime:
         if not self._is_limit_logged:
             self._is_limit_logged = True
             _logger.error(
-                "{count} consumer groups, the most that one broker serves: new groups are refused",
+                "new groups are refused: this broker has {count} consumer groups, its limit",
                 count=self._context.settings.max_groups,
             )
         raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

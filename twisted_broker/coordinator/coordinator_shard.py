@@ -28,8 +28,10 @@ from twisted_broker.coordinator.classic_group import ClassicGroup
 from twisted_broker.coordinator.coordinator_context import CoordinatorContext, append_error
 from twisted_broker.coordinator.coordinator_timer import CoordinatorTimer
 from twisted_broker.coordinator.effects import (
+    AssignmentStored,
     CancelTimer,
     CompleteRequest,
+    GroupEmptied,
     Purpose,
     ScheduleTimer,
     TimerKind,
@@ -193,8 +195,26 @@ class CoordinatorShard:
     def _group_written(self, error: ErrorCode, group: ClassicGroup, purpose: Purpose) -> None:
         # A write that ends after the unload decides nothing here: the new coordinator has read it.
         if self.state is not CoordinatorState.CLOSED:
+            if error is ErrorCode.NONE:
+                self._say(group, purpose)
             self.manager.write_ended(group, purpose, error, self.context.wall_ms())
             self.run_effects()
+
+    def _say(self, group: ClassicGroup, purpose: Purpose) -> None:
+        """A rebalance is over when its assignment is stored."""
+        if isinstance(purpose, AssignmentStored):
+            self.context.lines.add(
+                "rebalance completed",
+                group=group.group_id,
+                generation=purpose.generation,
+                members=len(group.members),
+                protocol=group.protocol_name,
+                leader=group.leader,
+            )
+        elif isinstance(purpose, GroupEmptied):
+            self.context.lines.add(
+                "group is empty", group=group.group_id, generation=group.generation
+            )
 
     def append(self, batch: bytes) -> Deferred[int]:
         """Fires with the batch's base offset, fails with BrokerError."""

@@ -102,6 +102,7 @@ class GroupCoordinator:
         """Ends all that runs; waiting requests are answered NOT_COORDINATOR."""
         self.cleanup.stop()
         self.context.turns.stop_background()
+        self.context.lines.stop()
         self.runtime.unload_all()
 
     def update_settings(self, settings: CoordinatorSettings) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import json
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from twisted_broker.interfaces import IFileSystem, TopicPartition
 from twisted_broker.log.errors import CheckpointError
@@ -116,7 +116,7 @@ def read_offsets(files: IFileSystem, directory: str, name: str) -> dict[TopicPar
             for topic, partition, offset in _rows(path, content, 3)
         }
     except ValueError as error:
-        raise CheckpointError(path, "holds a word that is no number") from error
+        raise CheckpointError(path, "holds a word that is not a number") from error
 
 
 def write_offsets(
@@ -125,6 +125,20 @@ def write_offsets(
     """Writes an offset checkpoint durably. Raises OSError."""
     rows = [f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items())]
     write_aside(files, posixpath.join(directory, name), _text(rows))
+
+
+def drop_rows(files: IFileSystem, directory: str, partitions: Iterable[TopicPartition]) -> None:
+    """Takes what the offset checkpoints of a log directory say of these partitions out of them,
+    durably. A file that does not name them is only read. Raises OSError.
+    """
+    dropped = {f"{each.topic} {each.partition}".encode() for each in partitions}
+    for name in (RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK):
+        path = posixpath.join(directory, name)
+        lines = (read_whole(files, path) or b"").splitlines()
+        # Words are as we write them; a damaged file counts as empty for whoever reads its rows.
+        kept = [line for line in lines[2:] if line.rpartition(b" ")[0] not in dropped]
+        if len(kept) < len(lines) - 2:
+            write_aside(files, path, _text([line.decode("utf-8", "replace") for line in kept]))
 
 
 def metadata_rows(offset: int) -> dict[TopicPartition, int]:
@@ -155,7 +169,7 @@ def read_epochs(files: IFileSystem, path: str) -> list[tuple[int, int]]:
     try:
         return [(int(epoch), int(start)) for epoch, start in _rows(path, content, 2)]
     except ValueError as error:
-        raise CheckpointError(path, "holds a word that is no number") from error
+        raise CheckpointError(path, "holds a word that is not a number") from error
 
 
 def write_partition_metadata(

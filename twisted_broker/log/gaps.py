@@ -6,19 +6,24 @@ Owns `Gap`, `end_of`, and `resolve_gap`, which decides what becomes of a log tha
 1. Loading only notes the first gap above the log start: a topic's policy is not known yet. Whoever
    opens the log for a role decides about it first (`resolve_gap`).
 2. Compacted topics have gaps and keep them.
-3. After an unclean stop a gap above the recovery point of a replicated partition ends the log
-   there, as a torn tail does: the replica fetches what follows from its leader. What lay behind
-   the gap is kept as `.log.aside`.
+3. After an unclean stop a gap above the recovery point ends the log there, as a torn tail does.
+   What lay behind is kept as `.log.aside`. A replica fetches what follows from its leader; an only
+   replica has lost it, and one line says which offsets. To serve what lies behind the hole would
+   hide the loss; to refuse would keep the partition offline for records that are in no file.
 4. Every other gap means that a file is lost which was whole: the partition is refused, nothing is
    served, changed or deleted.
 5. After an unclean stop a segment may begin, from the recovery point on, below the end of the one
    before: the loss of power took a truncation back. Where it holds newer leader epochs, recovery
-   drops that end. Else it is not loaded: a replicated partition keeps it and what follows as
-   `.log.aside`, another one is refused.
-6. An empty segment leaves no gap, and neither does one whose end cannot be read: damage is an
+   drops that end. Else the log had grown past it: it is not loaded, it and what follows are kept as
+   `.log.aside`.
+6. A base offset is in no checksum: where a bit was flipped in one, offsets are left out before the
+   batch, and the batches behind it were dropped by recovery. After an unclean stop the log ends
+   before a last batch that leaves offsets out, but in compacted topics.
+7. An empty segment leaves no gap, and neither does one whose end cannot be read: damage is an
    error to its reader.
 
-Source: our own; Kafka's `LogLoader` serves what is left. Not here: gaps within a segment.
+Source: our own; Kafka's `LogLoader` serves what is left, with the hole. Not here: other gaps
+within a segment.
 """
 
 from __future__ import annotations
@@ -41,7 +46,8 @@ _POSITION = struct.Struct(">4xi")
 
 class Gap(NamedTuple):
     """The segments end at `offset`, the next one begins at `following`: the offsets in between are
-    in no file; where `offset` is above, they are in both.
+    in no file; where `offset` is above, they are in both. Or the log's last batch begins at
+    `following`, within a segment.
 
     `torn`: an unclean stop may have done it.
     """
@@ -116,18 +122,30 @@ def resolve_gap(log: Log, replicated: bool, wall_ms: int) -> str | None:
         f"offsets {gap.offset} to {gap.following - 1} are missing before "
         f"{posixpath.join(log.directory, following)}"
     )
-    if not gap.torn or not replicated:
+    if not gap.torn:
         raise BrokerError(
             ErrorCode.KAFKA_STORAGE_ERROR,
             f"{where}: put {missing} back, or move the directory away so that the replica is "
             "made anew from its leader, and restart"
             " (a topic that was compacted before: start it with cleanup.policy=compact)",
         )
+    end, holder = log.log_end_offset, log.segments.at(log.segments.row_of(gap.following))
     kept = log.end_before_gap(gap, wall_ms, ASIDE)
     log.gap = None
+    if holder is not None and holder.base_offset != gap.following:
+        return (
+            f"{holder.log.path}: the last batch says offset {gap.following}, {gap.offset} was "
+            f"expected (a flipped bit, no checksum covers it): the log ends at {gap.offset}, "
+            + ("its leader has the rest" if replicated else "no other replica has the batch")
+        )
+    lost = (
+        "its leader has the rest"
+        if replicated
+        else f"no other replica has them, nor offsets {gap.following} to {end - 1} behind them"
+    )
     return (
-        f"{where}, lost in an unclean stop: the log ends at {gap.offset}, its leader has "
-        f"the rest; {kept} files are kept as *{LOG}{ASIDE}"
+        f"{where}, lost in an unclean stop: the log ends at {gap.offset}, {lost}; {kept} files are "
+        f"kept as *{LOG}{ASIDE}"
     )
 
 
@@ -136,15 +154,10 @@ def _end_before_overlap(log: Log, gap: Gap, replicated: bool, wall_ms: int) -> s
         f"{posixpath.join(log.directory, file_name(gap.following, LOG))} begins below offset "
         f"{gap.offset}, where the segment before it ends"
     )
-    if not replicated:
-        raise BrokerError(
-            ErrorCode.KAFKA_STORAGE_ERROR,
-            f"{where}, and no other replica can tell which of the two counts: move the one that "
-            "does not away, and restart",
-        )
     kept = log.end_before_gap(gap, wall_ms, ASIDE)
     log.gap = None
+    rest = "its leader has the rest" if replicated else "what was truncated does not come back"
     return (
-        f"{where}: a truncation was lost in an unclean stop; the log ends at {gap.offset}, its "
-        f"leader has the rest; {kept} files are kept as *{LOG}{ASIDE}"
+        f"{where}: a truncation was lost in an unclean stop; the log ends at {gap.offset}, {rest}; "
+        f"{kept} files are kept as *{LOG}{ASIDE}"
     )

@@ -9,6 +9,9 @@ of the directory, and the topic ids of new ones.
 3. Only what is named like a partition is opened. `-delete` is finished, `-stray` and `-future` are
    left alone.
 4. A directory fails as a whole and alone.
+5. Rows of the offset checkpoints have no topic id. A new log has its topic id on the disk only when
+   no row of an older log of its name is left there; after an unclean stop the rows of a log without
+   one do not count.
 
 Source: Kafka's `LogManager.loadLogs`, `MetaPropertiesEnsemble`; RL 1.12, 3.6, 3.8. Not here: which
 partition lives where (`log_manager.py`).
@@ -36,6 +39,7 @@ from twisted_broker.log.meta_properties import (
 from twisted_broker.log.recovery import load_log, new_log
 from twisted_broker.log.segment import OpenFiles
 from twisted_broker.topic_names import METADATA_TOPIC
+from twisted_broker.wire.primitives import new_uuid
 
 LOCK = ".lock"
 _NAMES_AT_ONCE = 16
@@ -60,6 +64,16 @@ def partition_of(name: str) -> TopicPartition | None:
     if found is None or found[1] in (".", "..") or str(int(found[2])) != found[2]:
         return None
     return TopicPartition(found[1], int(found[2]))
+
+
+def make_directory(files: IFileSystem, path: str) -> None:
+    """Makes a directory and those above it that are missing, each durably. Raises OSError."""
+    if files.is_directory(path):
+        return
+    parent = posixpath.dirname(path)
+    make_directory(files, parent)
+    files.make_directories(path)
+    files.sync_directory(parent)
 
 
 class LogDirectory:
@@ -111,7 +125,7 @@ class LogDirectory:
         Raises LogDirMismatch, CheckpointError, OSError.
         """
         if not self.files.is_directory(self.path):
-            self._make(self.path)
+            make_directory(self.files, self.path)
         try:
             self._release = self.files.lock(posixpath.join(self.path, LOCK))
         except BlockingIOError as error:
@@ -134,30 +148,11 @@ class LogDirectory:
         self.directory_id = (
             found.directory_id
             if found is not None and found.directory_id is not None
-            else self._new_id()
+            else new_uuid(self.random.randbytes)
         )
         properties = MetaProperties(cluster_id, node_id, self.directory_id)
         if found != properties:
             write_meta_properties(self.files, self.path, properties)
-
-    def _make(self, path: str) -> None:
-        """Makes the directory and those above it that are missing, each durably. Raises OSError."""
-        parent = posixpath.dirname(path)
-        if not self.files.is_directory(parent):
-            self._make(parent)
-        self.files.make_directories(path)
-        self.files.sync_directory(parent)
-
-    def _new_id(self) -> bytes:
-        """A random UUID (version 4) that does not begin with a dash in text and is none of the
-        reserved ones.
-        """
-        while True:
-            raw = bytearray(self.random.randbytes(16))
-            raw[6], raw[8] = raw[6] & 0x0F | 0x40, raw[8] & 0x3F | 0x80
-            # In text such an id begins with a dash, which Kafka's tools take for an option.
-            if raw[0] >> 2 != 0x3E:
-                return bytes(raw)
 
     def load(self, config: LogConfig, wall_ms: int) -> list[Log]:
         """Opens every log of the directory, all with `config`.
@@ -189,6 +184,7 @@ class LogDirectory:
         self.recovery_points = self._offsets(checkpoints.RECOVERY_POINT)
         self.log_starts = self._offsets(checkpoints.LOG_START_OFFSET)
         logs = []
+        without_id = []
         for name in self.files.listdir(self.path):
             path = posixpath.join(self.path, name)
             if not self.files.is_directory(path):
@@ -198,8 +194,18 @@ class LogDirectory:
                 self.to_delete.append(path)
             partition = partition_of(name) if renamed is None else None
             if partition is not None and partition.topic != METADATA_TOPIC:
+                if not self.was_clean and not self._has_id(path):
+                    without_id.append(partition)
+                    self.recovery_points.pop(partition, None)
+                    self.log_starts.pop(partition, None)
                 logs.append(self.open(partition, None, config, wall_ms))
+        if without_id:
+            # For the high watermarks, which are read later.
+            checkpoints.drop_rows(self.files, self.path, without_id)
         return logs
+
+    def _has_id(self, path: str) -> bool:
+        return self.files.exists(posixpath.join(path, checkpoints.PARTITION_METADATA))
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
         try:
@@ -253,12 +259,18 @@ class LogDirectory:
         checkpoints.write_clean_shutdown(self.files, self.path, broker_epoch)
 
     def write_topic_ids(self) -> None:
-        """Writes `partition.metadata` of new logs: on the disk worker, for all that came since.
-        `sync_names` makes them durable. Raises OSError.
+        """Writes `partition.metadata` of new logs: on the disk worker, for all that came since,
+        after what older logs of their names left in the checkpoints is gone. `sync_names` makes
+        them durable. Raises OSError.
         """
         waiting = self.without_id
+        ready: set[TopicPartition] = set()
         while waiting:
             log = waiting[0]
+            if log.topic_partition not in ready:
+                # Some may have come since the last time.
+                ready = {waiting[row].topic_partition for row in range(len(waiting))}
+                checkpoints.drop_rows(self.files, self.path, ready)
             with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                 if log.topic_id is not None:
                     checkpoints.write_partition_metadata(

@@ -6,10 +6,11 @@ Owns `new_log`, `load_log`.
    bad byte, or leader epoch that goes back, the log ends: the segment is truncated, later segments
    are deleted. Below the recovery point the files are trusted.
 2. Indexes, leader epochs, producer state and aborted transactions of what was checked are made
-   anew; a missing or impossible index is too.
-3. Offsets that are missing between segments, or are in two of them, are noted, and nothing is
-   deleted for them: `gaps.py`. Except that, of two, the end of a segment goes where the next one
-   has newer leader epochs: a truncation had dropped it before the loss of power.
+   anew; a missing or impossible index is too. So are epochs that begin above the log start where
+   batches below have one: they were trimmed to a log start that was lost.
+3. Offsets that are missing between segments or before the last batch, or are in two segments, are
+   noted, and nothing is deleted for them: `gaps.py`. Except that, of two, the end of a segment goes
+   where the next one has newer leader epochs: a truncation had dropped it before the loss of power.
 4. Loading twice gives the same log and the same files. No damage makes it raise; only the disk
    itself does (OSError).
 
@@ -91,6 +92,12 @@ def load_log(
     log = Log(pool, directory, topic_partition, topic_id, config, random)
     epochs_lost = not _load_epochs(log)
     recovered = _load_segments(log, recovery_point, clean, log_start_offset, wall_ms)
+    active = log.segments.active.base_offset
+    if not clean or active in recovered:
+        # Its end may be the work of a truncation, of this start or of a process that was killed
+        # before it synced it: the next sync makes it durable.
+        recovery_point = min(recovery_point, active)
+        log.durability.indexes_shrank = True
     _set_offsets(log, log_start_offset, recovery_point, wall_ms)
     _finish_epochs(log, epochs_lost or (not clean and _contradict_epochs(log)))
     _load_producers(log, recovered, wall_ms)
@@ -168,8 +175,14 @@ def _load_segments(
                 # From the first unchecked segment on the batches say which epochs there are, the
                 # checkpoint may be ahead of them.
                 log.leader_epochs.truncate_from_end(base)
-            truncated = recover_segment(log, segment, newest_epoch)
+            truncated, jump = recover_segment(log, segment, newest_epoch)
             recovered.add(base)
+            if jump is not None and unchecked:
+                if row + 1 == len(bases):
+                    log.gap = log.gap or jump
+                elif segment.next_offset() > bases[row + 1]:
+                    # Both cannot be true, and a base offset is in no checksum.
+                    truncated += segment.truncate_to(jump.offset, wall_ms)
         elif row + 1 == len(bases) and not _opens(log, segment):
             recovered.add(base)
         # What is above a truncation would be behind a hole.
@@ -192,6 +205,8 @@ def _drop_older_end(log: Log, base: int, wall_ms: int) -> bool:
         if older is None or newer is None or older >= newer:
             return False
         last.truncate_to(base, wall_ms)
+        # At once: the recovery point may be right behind it, and no later sync covers it then.
+        last.log.sync()
     except CorruptRecordError:
         # Nobody can tell which is the newer one.
         return False
@@ -218,14 +233,17 @@ def _delete_from(log: Log, bases: list[int], wall_ms: int) -> None:
             log.pool.files.remove(path)
 
 
-def recover_segment(log: Log, segment: LogSegment, newest_epoch: int = -1) -> int:
+def recover_segment(
+    log: Log, segment: LogSegment, newest_epoch: int = -1
+) -> tuple[int, Gap | None]:
     """Checks every batch, rebuilds indexes and epochs, truncates at the first bad byte;
-    returns the bytes dropped. `newest_epoch`: of the segments before. Raises OSError.
+    returns the bytes dropped, and the offsets left out before the last batch, if any.
+    `newest_epoch`: of the segments before. Raises OSError.
     """
     file = segment.log.open()
     end = file.size()
     segment.reset_indexes()
-    expected = segment.base_offset
+    expected, jump = segment.base_offset, None
     for place, batch in valid_batches(file, end):
         if place.base_offset < expected or place.last_offset - segment.base_offset > _INT_MAX:
             break
@@ -242,12 +260,15 @@ def recover_segment(log: Log, segment: LogSegment, newest_epoch: int = -1) -> in
         )
         if batch is not None and batch.partition_leader_epoch > log.leader_epochs.latest_epoch:
             log.leader_epochs.assign(batch.partition_leader_epoch, batch.base_offset)
+        # The offset of an entry of magic 0 and 1 may be that of the last record in it.
+        left_out = batch is not None and place.base_offset > expected
+        jump = Gap(expected, place.base_offset, True) if left_out else None
         expected = place.last_offset + 1
     dropped = end - segment.size
     if dropped:
         segment.truncate_at(segment.size)
     segment.become_inactive()
-    return dropped
+    return dropped, jump
 
 
 def _set_offsets(log: Log, log_start_offset: int, recovery_point: int, wall_ms: int) -> None:
@@ -276,7 +297,7 @@ def _contradict_epochs(log: Log) -> bool:
     try:
         found = None if segment is None else segment.epoch_at(start)
     except CorruptRecordError:
-        # Below the recovery point the files are trusted: a reader is told of the damage.
+        # Below the recovery point the files are trusted: a reader gets the error.
         return False
     return found is not None and found != epoch
 
@@ -285,16 +306,56 @@ def _finish_epochs(log: Log, lost: bool) -> None:
     cache = log.leader_epochs
     if lost:
         cache.clear()
-        for segment in log.segments:
-            for header in segment.headers():
-                cache.assign(header[PARTITION_LEADER_EPOCH], header[BASE_OFFSET])
     cache.truncate_from_end(log.log_end_offset)
+    if lost or _lacks_first_epochs(log):
+        _find_first_epochs(log)
     cache.truncate_from_start(log.log_start_offset)
     content = checkpoints.epochs_text(cache.epochs, cache.start_offsets)
     path = posixpath.join(log.directory, checkpoints.LEADER_EPOCH)
     if checkpoints.read_whole(log.pool.files, path) != content:
         checkpoints.write_aside(log.pool.files, path, content, sync=len(cache) > 0)
     cache.pass_changes()
+
+
+def _lacks_first_epochs(log: Log) -> bool:
+    """Whether batches below the first leader epoch known have one: the epochs were trimmed to a log
+    start that was lost.
+
+    Two batches are looked at, the first and the last of those below: old brokers left batches
+    without epochs, many perhaps, and they are not walked at every start.
+    """
+    first = _first_known(log)
+    if first <= log.log_start_offset:
+        return False
+    for offset in (log.log_start_offset, first - 1):
+        segment = log.segments.at(log.segments.row_of(offset))
+        try:
+            epoch = None if segment is None else segment.epoch_at(offset)
+        except CorruptRecordError:
+            continue
+        if epoch is not None and epoch >= 0:
+            return True
+    return False
+
+
+def _find_first_epochs(log: Log) -> None:
+    """Adds the epochs of the batches below those that are known."""
+    cache, first = log.leader_epochs, _first_known(log)
+    known = cache.entries()
+    cache.clear()
+    for segment in log.segments:
+        for header in segment.headers() if segment.base_offset < first else ():
+            if header[BASE_OFFSET] >= first:
+                break
+            cache.assign(header[PARTITION_LEADER_EPOCH], header[BASE_OFFSET])
+    for epoch, start_offset in known:
+        cache.assign(epoch, start_offset)
+
+
+def _first_known(log: Log) -> int:
+    """Where the first leader epoch known begins; the log end without one."""
+    starts = log.leader_epochs.start_offsets
+    return starts[0] if starts else log.log_end_offset
 
 
 def _load_producers(log: Log, recovered: frozenset[int], wall_ms: int) -> None:

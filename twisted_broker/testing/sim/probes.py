@@ -35,8 +35,9 @@ from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCh
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.partition_history import PartitionHistory, Truncation
 from twisted_broker.testing.sim.reach import Reach
+from twisted_broker.topic_names import METADATA_TOPIC
 
-_METADATA = "/__cluster_metadata-"
+_METADATA = f"/{METADATA_TOPIC}-"
 _RETENTION = {
     "_by_size": "retention by size",
     "_by_time": "retention by time",
@@ -191,8 +192,8 @@ class Probes:
         if len(recovered) > 1:
             self._count("recovery of several segments")
 
-    def _recovered(self, dropped: int, *_: object) -> None:
-        if dropped:
+    def _recovered(self, found: tuple[int, object], *_: object) -> None:
+        if found[0]:
             self._count("recovery dropped a tail")
 
     def _high_watermarks_read(self, found: dict[Any, int], *_: object) -> None:

@@ -65,6 +65,8 @@ class Run:
             directories=options.directories,
         )
         self.checker = ClusterChecker(self.cluster)
+        if options.liveness:
+            self.checker.truth.core = frozenset(options.broker_ids[:2])
         self.reach = Reach()
         self.checker.truth.committed = ImageCounts(self.reach).committed
         self.notes = Notes()
@@ -79,7 +81,7 @@ class Run:
         with self.cluster as cluster, Probes(self.reach), turned(self.options.knobs):
             cluster.start()
             self._start_clients()
-            faults = Faults(cluster, self.options, self.reach, self.schedule.actor("faults"))
+            faults = Faults(cluster, self.options, self.reach, self.schedule.actor, self.members)
             self._go_until(float(self.options.seconds), self.options.liveness)
             faults.heal()
             self._converge()
@@ -134,6 +136,7 @@ class Run:
         for client in (self.admin, *self.producers, *self.consumers, *self.members):
             client.actor = self.schedule.actor(client.name)
         for member in self.members:
+            member.late_commit_refused = lambda: self.reach.count("late commit refused")
             self._go(member.main())
         self._go(self.admin.work(self.options))
         for producer in self.producers:
@@ -171,7 +174,7 @@ class Run:
         missing = self._await_steady_state()
         if missing:
             raise Violation(f"not healed {_HEAL_SECONDS} s after the last fault: {missing}")
-        if self.options.liveness and self.checker.truth.unclean_elections:
+        if self.checker.truth.unclean_in_core:
             raise Violation("an unclean election, though a core was healthy")
         self.clients.at_the_end()
         if self.checker.broken:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from tests.compare.differences import ABSENT, ANSWER, SENTENCE, Difference
 from tests.compare.side import ROUTE_OF
+from twisted_broker.config import BROKER_SETTINGS
 from twisted_broker.wire.schema import version_range
 
 LIST, NO_ANSWER, NOTHING = "(a list)", "(no answer)", "None"
@@ -584,17 +585,9 @@ def _described() -> Iterator[Allowed]:
             (f".synonyms.'{name}'/5", ABSENT, shown),
             label="the broker, synonyms True",
         )
-    for name in (
-        "controlled.shutdown.timeout.ms",
-        "max.open.segments",
-        "reactor.slow.ms",
-        "refuse.unclean.truncation",
-        "status.port",
-        "validate.records",
-    ):
-        yield from row(
-            "our own settings", f"replog.{name}", ("", ABSENT, f"{{name: 'replog.{name}', *}}")
-        )
+    for name in BROKER_SETTINGS:
+        if name.startswith("replog."):
+            yield from row("our own settings", name, ("", ABSENT, f"{{name: '{name}', *}}"))
     for name, value, reason in (
         ("leader.imbalance.per.broker.percentage", "10", "Kafka 3.9 had it, 4 has it no more"),
         ("producer.id.expiration.check.interval.ms", "600000", "internal in Kafka"),

@@ -14,13 +14,14 @@ SEED ?= 1
 ROUNDS ?= 5
 MINUTES ?= 10
 FLIGHTS ?=
+N ?= 100
 NODES ?= 3
 TRACE ?=
 KAFKA ?=
 # What `make docs` describes: all but the parts that no program outside needs to import.
 INSIDE = api cli cluster coordinator image log net replication security status testing
 
-.PHONY: help run simulate faults soak compare test unit clients pipeline lint test-long demo-pipeline bench docs dist clean
+.PHONY: help run simulate mutants reach faults soak compare test unit clients pipeline lint test-long demo-pipeline bench docs dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +75,12 @@ demo-pipeline: $(VENV)/.test ## a year of flights: cluster, table, topic, table 
 
 simulate: $(VENV)/.test ## whole clusters in memory under SEEDS seeds FROM one on, every step checked; goes on from STATE when it was stopped; TRACE=1: all that happens; REPLAY=file
 	$(BIN)/python -m twisted_broker.testing.sim $(if $(REPLAY),--replay $(REPLAY),--seeds $(SEEDS) --from $(FROM) --brokers $(NODES) --state $(STATE)) $(if $(TRACE),--trace)
+
+mutants: $(VENV)/.test ## N random mutants of ring 0 under SEED: at least 95 % must die by unit tests, scenarios or 50 seeds; goes on when it was stopped; ARGS=--again: survivors once more
+	$(BIN)/python -m tests.mutants.run --mutants $(N) --seed $(SEED) $(ARGS)
+
+reach: $(VENV)/.test ## which branches of the deciding core SEEDS seeds FROM one on take, and which none of them does
+	$(BIN)/python -m tests.simulation.branches --seeds $(SEEDS) --from $(FROM)
 
 faults: $(VENV)/.test ## ROUNDS rounds of faults under SEED: real brokers killed, stopped and cut off, stock clients, nothing lost
 	$(BIN)/python -m tests.faults.run --seed $(SEED) --rounds $(ROUNDS) $(ARGS)

@@ -5,6 +5,9 @@ one run; medians and ranges as a Markdown table.
 2. Then each cluster once, all of them up, warmed; every measure of a round is taken on one after
    the other before the next measure.
 
+Ends with status 1 when a reactor of ours was busy for more than 200 ms; which turns count:
+`tests/faults/slow_turns.py`.
+
 Without arguments: `apart`, `together`, and `kafka` where KAFKA_HOME or KAFKA_JARS is set. See
 `clusters` for what they are.
 """
@@ -13,10 +16,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 
 from benchmarks.cluster_load import MEASURES, ClusterTarget, processes, warm_up
 from benchmarks.clusters import CLUSTERS, Cluster
 from benchmarks.compare import Samples, add, disturbance, note, table
+from tests.faults.slow_turns import is_machine_idle, too_slow
 
 
 def cold_starts(clusters: list[Cluster], rounds: int, samples: Samples) -> None:
@@ -80,12 +85,19 @@ def main() -> None:
             cold_starts(clusters, options.rounds, samples)
         others = loads(clusters, options, samples)
     finally:
+        slow = [
+            f"{one.name}: a turn of the reactor of {each}"
+            for one in clusters
+            for each in too_slow(one.slow_turns(), is_machine_idle())
+        ]
         for one in clusters:
             one.remove()
     print(table(samples, [one.name for one in clusters]))
     print(disturbance(others))
     if others:
         print("With more than one cluster that includes the idle ones.")
+    if slow:
+        sys.exit("\n".join(slow))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from pathlib import Path
 from benchmarks.cluster_topic import patiently, topic_is_creatable
 from benchmarks.requests import Address
 from benchmarks.servers import HEAP, JVM, ROOT, kafka_jars
+from tests.faults.slow_turns import SlowTurn, slow_turns
 
 CONTROLLER, BROKERS = 100, (1, 2, 3)
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"
@@ -52,7 +53,8 @@ def _is_free(port: int) -> bool:
 class Cluster:
     """`start()` gives the seconds from exec until a topic on all brokers was made.
 
-    `processes` by node; `together` runs all nodes as node 1.
+    `processes` by node; `together` runs all nodes as node 1. `slow_turns`: all that the logs of its
+    reactors name.
     """
 
     can_lose_one = True
@@ -64,6 +66,13 @@ class Cluster:
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.addresses: dict[int, Address] = {}
         self.controller_port = 0
+        self._slow: list[SlowTurn] = []
+
+    def slow_turns(self) -> list[SlowTurn]:
+        return self._slow + self._logged()
+
+    def _logged(self) -> list[SlowTurn]:
+        return [turn for log in self.directory.glob("log-*") for turn in slow_turns(log)]
 
     @property
     def pids(self) -> list[int]:
@@ -80,6 +89,7 @@ class Cluster:
 
     def prepare(self) -> None:
         """Lays out empty stores at free ports; not part of the start."""
+        self._slow += self._logged()
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir()
         first = free_ports(4)

@@ -141,7 +141,7 @@ def test_parked_clients_do_not_hold_up_a_stop() -> None:
     assert ended and house.clock.seconds() - before < 2
 
 
-def test_each_listener_tells_its_own_apis() -> None:
+def test_each_listener_lists_its_own_apis() -> None:
     """ApiVersions on the broker's listener has Produce, on the controller's BrokerRegistration;
     features are those of the cluster.
     """

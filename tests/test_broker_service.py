@@ -44,7 +44,7 @@ def service(house: MemoryBroker, path: Path, loop: Loop) -> BrokerService:
     return BrokerService(house.broker.config, house.runtime, run_file=str(path), reactor=loop)
 
 
-def test_the_run_file_tells_where_everything_is(house: MemoryBroker, tmp_path: Path) -> None:
+def test_the_run_file_says_where_everything_is(house: MemoryBroker, tmp_path: Path) -> None:
     """Written when ready, whole; removed at the stop (issue section 1)."""
     path, loop = tmp_path / "run.json", Loop()
     made = service(house, path, loop)
@@ -84,7 +84,7 @@ def test_a_start_that_fails_stops_the_process(house: MemoryBroker, tmp_path: Pat
     house.run(made.stopService())
 
 
-def test_asked_to_stop_once_more(house: MemoryBroker, tmp_path: Path) -> None:
+def test_a_second_signal_to_stop(house: MemoryBroker, tmp_path: Path) -> None:
     """The first request begins an orderly stop, and waits for a controller that says nothing;
     the next one ends the wait, not the order.
     """

@@ -103,6 +103,7 @@ def test_layers():
         ("compression.gzip.level", "10", "from 1 to 9, or -1"),
         ("auto.create.topics.enable", "yes", "true or false"),
         ("log.segment.bytes", "99999999999", "to 2147483647 (bytes)"),
+        ("offsets.topic.segment.bytes", "1048575", "from 1048576 "),
         ("log.cleaner.min.cleanable.ratio", "nan", "from 0 to 1"),
         ("authorizer.class.name", "X", "open to all"),
     ],
@@ -115,7 +116,7 @@ def test_a_wrong_value_names_setting_value_and_range(name, value, words):
     assert name in line and value in line and words in line and "\n" not in line
 
 
-def test_unknown_and_inert_names_are_told_apart():
+def test_unknown_and_inert_names_get_different_lines():
     """What Kafka knows and we need not is not called unknown."""
     config = BrokerConfig({"num.network.threads": "3", "no.such.setting": "1", "node.id": "7"})
     assert config.unknown() == ["no.such.setting"]

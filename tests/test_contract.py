@@ -100,7 +100,7 @@ PINNED = {
         "trims epoch cache": "test_epoch_truncation",
         "producer state": "test_whatever_happens_meanwhile_the_state_is_that_of_the_log",
         "high watermark": "test_after_a_truncation_no_place_is_what_it_was",
-        "the recovery-point checkpoint is written at once": "test_a_cut_is_checkpointed_at_once",
+        "the recovery-point checkpoint is written at once": "test_a_truncation_is_checkpointed",
         "`truncate_fully_and_start_at`": "test_truncate_below_the_first_segment_and_fully",
     },
     (3, 6): {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -39,3 +40,16 @@ def test_the_brokers_extras_are_the_pipeline_of_the_same_version() -> None:
 
 def test_both_carry_the_license() -> None:
     assert (ROOT / "pipeline" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+def test_every_supported_python_is_a_classifier_and_is_tested() -> None:
+    """Both distributions name those that the workflow's matrices run, from the lowest one on."""
+    workflow = (ROOT / ".github" / "workflows" / "test.yml").read_text()
+    matrices = re.findall(r"python: \[(.*)\]", workflow)
+    assert len(matrices) == 2 and len(set(matrices)) == 1
+    tested = re.findall(r"\d+\.\d+", matrices[0])
+    for place in (ROOT, ROOT / "pipeline"):
+        parts = configuration(place)
+        named = re.findall(r"Python :: (\d+\.\d+)", parts["metadata"]["classifiers"])
+        assert named == tested
+        assert parts["options"]["python_requires"] == f">={tested[0]}"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from errno import EIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.memory_broker import MemoryBroker
 from tests.test_broker_joining import CONTROLLER, memory_broker, memory_controller
 from twisted_broker import broker
 from twisted_broker.cluster.metadata_check import MetadataDamage
+from twisted_broker.log.checkpoints import HIGH_WATERMARK, read_offsets, write_offsets
 from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.meta_properties import (
@@ -24,6 +26,7 @@ from twisted_broker.log.meta_properties import (
 )
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Crash, Fault
+from twisted_broker.topic_names import METADATA_TOPIC
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from twisted_broker.wire.messages.log_dirs import DescribeLogDirsRequest
 from twisted_broker.wire.messages.produce import (
@@ -34,6 +37,7 @@ from twisted_broker.wire.messages.produce import (
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 from twisted_broker.wire.records import BatchBuilder
 
+KAFKAS_BOOTSTRAP = Path(__file__).parent / "wire/golden/records/snapshot.bin"
 METADATA = "/data/__cluster_metadata-0"
 LOG = f"{METADATA}/{0:020d}.log"
 LONG = 200.0
@@ -459,7 +463,9 @@ def test_a_controllers_first_start_on_what_kafka_formatted() -> None:
     files.make_directories("/data")
     cluster_id = "b3RoZXItY2x1c3Rlci1oZQ"
     write_meta_properties(files, "/data", MetaProperties(cluster_id, 100, b"d" * 16))
-    files.open("/data/bootstrap.checkpoint", create=True).write_at(0, (b"records",))
+    files.open("/data/bootstrap.checkpoint", create=True).write_at(
+        0, (KAFKAS_BOOTSTRAP.read_bytes(),)
+    )
     first = memory_controller(files=files).start()
     assert first.broker.cluster_id == cluster_id and first.broker.parts.controller.image.features
     first.stop()
@@ -495,7 +501,9 @@ def test_a_combined_node_whose_metadata_alone_is_an_older_copy(with_checkpoint: 
         files.remove("/data/replication-offset-checkpoint")
     before = written(files)
     said = "replication-offset-checkpoint" if with_checkpoint else "/data/old-0: it has records"
-    with pytest.raises(MetadataDamage, match=f"{said}.* older copy.*replog metadata recover"):
+    # One flipped bit in the epoch of a batch, which no checksum covers, looks the same.
+    more = "" if with_checkpoint else ".*`replog verify` finds /data/old-0 damaged, remove that"
+    with pytest.raises(MetadataDamage, match=f"{said}.* older copy.*replog metadata recover{more}"):
         MemoryBroker(files=files).start()
     assert written(files) == before
     assert not [name for name in files.listdir("/data") if "stray" in name]
@@ -535,3 +543,26 @@ def test_a_lost_copy_forgets_nothing(pair: Pair) -> None:
     stopped_by(pair.broker, "ends below what", "Nothing was deleted")
     pair.broker.stop()
     pair.keeps_everything()
+
+
+def test_a_broker_gives_up_what_its_controller_lost(pair: Pair) -> None:
+    """KRAFT 3.9: its copy and the checkpoint's rows of the metadata are removed by hand. It follows
+    the older controller then; partitions that this one does not know are kept as strays.
+    """
+    pair.broker.stop()
+    files = pair.broker.files
+    files.remove_tree(METADATA)
+    rows = read_offsets(files, "/data", HIGH_WATERMARK)
+    kept = {each: offset for each, offset in rows.items() if each.topic != METADATA_TOPIC}
+    assert kept != rows
+    write_offsets(files, "/data", HIGH_WATERMARK, kept)
+    pair.controller.stop()
+    pair.new_controller(pair.older_disk())
+    pair.broker = memory_broker(pair.controller, files=files)
+    pair.broker.start()
+    pair.broker.pass_time(LONG)
+    assert not pair.broker.fatal
+    assert set(pair.broker.broker.parts.metadata.image.topics_by_name) == {"other"}
+    (stray,) = (name for name in files.listdir("/data") if name.startswith("precious-0"))
+    assert stray.endswith("-stray")
+    assert b"my only copy" in bytes(files.nodes[f"/data/{stray}/{0:020d}.log"].data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import time
 from functools import partial
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -185,11 +186,12 @@ def test_nothing_is_watched_without_a_limit_or_a_poller() -> None:
     assert not ReactorWatch(50).install(SimpleNamespace())
 
 
-@pytest.mark.skipif(not hasattr(select, "epoll"), reason="no epoll here")
-def test_a_real_reactors_timers_and_threads_are_seen() -> None:
-    from twisted.internet.epollreactor import EPollReactor
-
-    reactor: Any = EPollReactor()
+@pytest.mark.parametrize("poller", ["epoll", "poll"])
+def test_a_real_reactors_timers_and_threads_are_seen(poller: str) -> None:
+    if not hasattr(select, poller):
+        pytest.skip(f"no {poller} here")
+    module = import_module(f"twisted.internet.{poller}reactor")
+    reactor: Any = (module.EPollReactor if poller == "epoll" else module.PollReactor)()
     watch = ReactorWatch(20)
     assert watch.install(reactor)
     watch.started()

@@ -113,7 +113,7 @@ def test_a_server_properties_file_is_kafkas_own(tmp_path: Path) -> None:
         ),
         (
             [*BROKER, "--set", "controller.quorum.voters=1@127.0.0.1:9090"],
-            "controller.quorum.voters.* ids of other nodes: this node, 1, is no controller",
+            "controller.quorum.voters.* ids of other nodes: this node, 1, is not a controller",
         ),
         (
             ["--set", "advertised.listeners=OTHER://127.0.0.1:9092"],

@@ -18,6 +18,8 @@ from tests.memory_broker import MemoryBroker
 from tests.test_broker import create, fetch, produce
 from twisted_broker.log.memory import MemoryFile
 from twisted_broker.log.segment_file import FileSlice
+from twisted_broker.testing.scenario.__main__ import run_scenario
+from twisted_broker.testing.sim.file import SimFile
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(twisted_broker.__file__).parent
@@ -42,9 +44,15 @@ def stack() -> list[Call]:
 
 
 def walk(
-    patch: pytest.MonkeyPatch, owner: type, method: str, act: Callable[[], object]
+    patch: pytest.MonkeyPatch,
+    owner: type,
+    method: str,
+    act: Callable[[], object],
+    begins_in: str = "net/connection.py",
 ) -> list[Call]:
-    """The calls from a connection down to the first of `method` of a file or slice of topic t."""
+    """The calls from a connection (`begins_in`) down to the first of `method` of a file or slice of
+    topic t.
+    """
     found: list[list[Call]] = []
     original = getattr(owner, method)
 
@@ -57,9 +65,12 @@ def walk(
 
     patch.setattr(owner, method, seen)
     act()
-    calls = [call for call in found[0] if not call[0].startswith(OUTSIDE)]
-    first = next(place for place, (name, _) in enumerate(calls) if name == "net/connection.py")
-    return calls[first:]
+    for stack_found in found:
+        calls = [call for call in stack_found if not call[0].startswith(OUTSIDE)]
+        for place, (file, _) in enumerate(calls):
+            if file == begins_in:
+                return calls[place:]
+    raise AssertionError(f"no call of {method} came from {begins_in}")
 
 
 def rows(section: str) -> list[list[str]]:
@@ -100,3 +111,19 @@ def test_a_records_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = walk(monkeypatch, FileSlice, "__init__", lambda: fetch(broker, "t"))
     assert calls == named("3. ")
     broker.stop()
+
+
+def test_a_fetched_records_way(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Section 4: from the follower's connection to its leader down to the write, in order."""
+    scenario = tmp_path / "follower.txt"
+    scenario.write_text("brokers 2\nmake topic t on 1 2\nproduce a\nsoon 2: end 1\n")
+    calls = walk(
+        monkeypatch, SimFile, "write_at", lambda: run_scenario(scenario), begins_in="net/client.py"
+    )
+    text = (ROOT / "docs/ARCHITECTURE.md").read_text()
+    files = {file for file, _ in calls}
+    size = f"{len(calls)} calls in {len(files)} files:"
+    _, found, rest = text.partition(f"A fetched record goes from the socket to the disk in {size}")
+    assert found, size
+    listed = re.findall(r"((?:`\w+`,\s)*`\w+`) \(`([^`]+)`\)", rest.partition("\n\n")[0])
+    assert calls == [(file, name) for names, file in listed for name in re.findall(r"\w+", names)]

@@ -25,9 +25,6 @@ EXCEPTIONS = {
     ("image/metadata_delta.py", "delta.brokers"),
     ("image/metadata_image.py", "delta.brokers"),
     ("log/log.py", "self.producers.directory"),
-    # The metadata log has no LogManager: its store puts it online in two steps.
-    ("cluster/metadata_store.py", "log.durability.disk"),
-    ("cluster/metadata_store.py", "self.log.failing"),
 }
 
 NOTES = {"what"}  # `interfaces.Marks`: what runs now, for the line of a slow turn
@@ -152,7 +149,7 @@ def test_what_was_wired_so_before_is_found() -> None:
 class Owner:
     def take(self, log, part):
         log.durability.disk = self.worker
-        log.synced = self.was_synced
+        log.on_synced = self.was_synced
         part.listener = lambda: None
         part.before, part.owner = None, self
         part.size = 3
@@ -166,4 +163,4 @@ class Durability:
 class IDiskWorker(Interface): ...
 """
     found = {text for _, text in wired({"planted.py": ast.parse(planted)})}
-    assert found == {"log.durability.disk", "log.synced", "part.listener", "part.owner"}
+    assert found == {"log.durability.disk", "log.on_synced", "part.listener", "part.owner"}

@@ -29,6 +29,7 @@ from twisted.internet.defer import ensureDeferred
 from twisted.internet.error import CannotListenError
 from twisted.logger import Logger
 
+from twisted_broker.api import broker_loggers
 from twisted_broker.api.context import BrokerParts
 from twisted_broker.api.dispatch import BoundRoute, Dispatcher
 from twisted_broker.cluster.metadata_check import MetadataDamage, recover_hint
@@ -55,9 +56,10 @@ from twisted_broker.net.listeners import (
 from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.settings import INT_MAX, ConfigError
+from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.primitives import uuid_text
+from twisted_broker.wire.primitives import new_uuid, uuid_text
 
 if TYPE_CHECKING:
     from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
@@ -129,11 +131,13 @@ class Broker:
         # before this process takes the lock: whether any did on what `kafka-storage format` made
         self._was_started = runtime.files.exists(posixpath.join(self.metadata_directory, LOCK))
         self.cluster_id = self._cluster_id(cluster_id)
+        self._turns = Turns(runtime.clock, runtime.marks)
         self.log_manager = LogManager(
             runtime,
             config,
-            directory_failed=self._directory_failed,
+            on_directory_failure=self._directory_failed,
             most_files=self._shares.files,
+            turns=self._turns,
         )
         self.listeners: list[Listener] = []
         self._open = OpenListeners(runtime)
@@ -146,7 +150,6 @@ class Broker:
         )
         self._request_bytes = RequestBytes(config.integer("queued.max.request.bytes"))
         self._undo: list[Callable[[], Awaitable[None]]] = []
-        self._turns = Turns(runtime.clock, runtime.marks)
         self._controller: Controller | None = None
         self.role: BrokerComponents | None = None
         self.parts = self._make_parts({})
@@ -202,14 +205,14 @@ class Broker:
             self._check_unnamed()
         if wanted is None and "controller" not in self.roles:
             return ""
-        return wanted or _new_cluster_id(self.runtime)
+        return wanted or uuid_text(new_uuid(self.runtime.random.randbytes))
 
     def _check_unnamed(self) -> None:
         """No directory says which cluster it is of. LogDirMismatch where one holds its metadata."""
-        from twisted_broker.cluster.metadata_check import DIRECTORY_NAME, holds_records
+        from twisted_broker.cluster.metadata_check import holds_records
 
         for path in {*self.config.log_directories, self.metadata_directory}:
-            directory = posixpath.join(path, DIRECTORY_NAME)
+            directory = posixpath.join(path, METADATA_DIRECTORY)
             if holds_records(self.runtime.files, directory):
                 raise LogDirMismatch(
                     f"{directory} holds a cluster's metadata, but {path}/meta.properties, which "
@@ -292,11 +295,13 @@ class Broker:
         )
 
     async def _start_controller(self) -> None:
+        from twisted_broker.cluster.bootstrap import read_bootstrap
         from twisted_broker.cluster.controller import Controller
         from twisted_broker.cluster.features import SUPPORTED_FEATURES
         from twisted_broker.cluster.metadata_log import open_metadata_log
         from twisted_broker.image.entries import Endpoint
 
+        broker_loggers.apply()  # to what was loaded just now
         directory = self.metadata_directory
         open_log = partial(
             open_metadata_log,
@@ -314,6 +319,7 @@ class Broker:
             open_log,
             lambda error: self._on_fatal(f"the metadata log failed: {error}"),
             self._check_image,
+            partial(read_bootstrap, self.runtime.files, directory),
         )
         self.parts = self._make_parts(SUPPORTED_FEATURES)
         self._undo.append(self._stop_controller)
@@ -339,9 +345,7 @@ class Broker:
 
     @property
     def metadata_directory(self) -> str:
-        return posixpath.normpath(
-            self.config.text("metadata.log.dir") or self.config.log_directories[0]
-        )
+        return self.config.metadata_directory
 
     async def _listen(self, endpoint: ConfiguredListener, is_controller: bool) -> Listener:
         """Opens a port; for a broker's port, clients wait until they are let in."""
@@ -379,6 +383,7 @@ class Broker:
         from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
         from twisted_broker.replication.replica_manager import ReplicaManager
 
+        broker_loggers.apply()
         runtime, config = self.runtime, self.config
         copy, base = self._open_copy()
         if not self.log_manager.directories.online():
@@ -583,14 +588,13 @@ class Broker:
         lifted the fence.
         """
         from twisted_broker.cluster.features import BROKER_FEATURES
-        from twisted_broker.cluster.topic_changes import new_uuid
         from twisted_broker.image.entries import Endpoint
         from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
 
         lifecycle, directories = role.lifecycle, self.log_manager.directories.online()
         lifecycle.start(
             self.cluster_id,
-            new_uuid(self.runtime.random),
+            new_uuid(self.runtime.random.randbytes),
             [
                 Endpoint(each.name, each.host, each.port)
                 for each in self.listeners
@@ -694,6 +698,8 @@ class Broker:
                 await step()
             except Exception:
                 _logger.failure("a step of the shutdown failed; the shutdown continues")
+        for dispatcher in self._dispatchers:
+            dispatcher.slow.stop()
 
     async def _stop_serving(self) -> None:
         await self.controlled_shutdown()
@@ -737,9 +743,3 @@ def _host_and_port(text: str) -> tuple[str, int]:
     if not port.isdecimal() or not host:
         raise ConfigError("controller.quorum.bootstrap.servers", text, "HOST:PORT")
     return host.strip("[]"), int(port)
-
-
-def _new_cluster_id(runtime: Runtime) -> str:
-    from twisted_broker.cluster.topic_changes import new_uuid
-
-    return uuid_text(new_uuid(runtime.random))

@@ -14,6 +14,7 @@ Ring 2. Source: `twisted.application.service`. Not here: options (`tap.py`), the
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
@@ -182,7 +183,11 @@ class BrokerService(Service):
 
 
 def _exit_with_failure() -> None:
-    """`twistd` itself would leave with status 0."""
+    """`twistd` itself would leave with status 0, once it has removed its pid file."""
+    atexit.register(_leave_with_failure)
+
+
+def _leave_with_failure() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)

@@ -16,6 +16,7 @@ sample server.properties for `SAMPLE_VALUES`. Rows are added when the code that 
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -535,6 +536,14 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         0,
         unit="ms",
     ),
+    _int(
+        "replog.request.slow.ms",
+        10000,
+        "Requests that wait longer than that for their answer are logged with what they waited "
+        "for; 0: none.",
+        0,
+        unit="ms",
+    ),
     _int("replog.max.open.segments", 512, "Segment files held open at a time.", 8),
     _flag(
         "replog.validate.records",
@@ -554,7 +563,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "offsets.topic.segment.bytes",
         104857600,
         "Size at which a segment of __consumer_offsets rolls.",
-        1,
+        1048576,  # what a topic's segment.bytes must be at least
     ),
     _int(
         "offsets.commit.timeout.ms",
@@ -929,6 +938,11 @@ class BrokerConfig:
     @property
     def log_directories(self) -> tuple[str, ...]:
         return self.names("log.dirs") or self.names("log.dir")
+
+    @property
+    def metadata_directory(self) -> str:
+        """The log directory that holds the metadata; it may lie outside `log.dirs`."""
+        return posixpath.normpath(self.text("metadata.log.dir") or self.log_directories[0])
 
     def with_dynamic(self, cluster: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
         """The same file and command line under other dynamic values."""

@@ -75,7 +75,7 @@ def _check_controllers(config: BrokerConfig) -> None:
                 _VOTERS,
                 voter,
                 (
-                    f"ids of other nodes: this node, {config.node_id}, is no controller "
+                    f"ids of other nodes: this node, {config.node_id}, is not a controller "
                     "(process.roles)"
                 ),
             )

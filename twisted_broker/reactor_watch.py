@@ -10,10 +10,10 @@ were ready. Nobody else is served meanwhile.
 2. What ran is the longest piece that was timed (an event of a connection, a timer, a callback from
    a thread), by the last mark that was set in it; else the last mark of the turn.
 3. One line for a slow turn; of more than `LINES_A_MINUTE` a line for all others of that minute.
-4. Of a turn's time, what the processor worked, and how long it waited for a processor while others
-   had it, are told apart: a busy machine is not our fault, a disk is. Both are counts of the thread
-   that are not read in every turn, so the short turns since the last reading are taken off in full:
-   each is at least what is said, and at most `_SAMPLE_SECONDS` more.
+4. Of a turn's time two parts are counted: what the processor worked, and how long the thread waited
+   for a processor that others had. A busy machine is not our fault, a disk is. Both counts are the
+   thread's and are not read in every turn, so the short turns since the last reading are taken off
+   in full: each is at least what is said, and at most `_SAMPLE_SECONDS` more.
 5. Until `started`, only a turn of `STARTING_SECONDS` is slow: modules are loaded then.
 
 Ring 2. Source: our own; Kafka has a thread for each of these. Not here: work in slices
@@ -202,20 +202,20 @@ class ReactorWatch(Marks):
 
 
 class _WatchedPoller:
-    """Stands in for the reactor's epoll object: a turn lies between two of its polls."""
+    """Stands in for the reactor's epoll or poll object: a turn lies between two of its polls."""
 
     def __init__(self, poller: Any, watch: ReactorWatch) -> None:
         self._poller = poller
         wait, seconds = poller.poll, watch.seconds
 
-        def poll(timeout: float = -1, maxevents: int = -1) -> Any:
+        def poll(*arguments: Any) -> Any:  # epoll takes two, poll one
             took = seconds() - watch.began
             watch.turns += 1
             watch.busy = busy = watch.busy + took
             if busy >= watch.sample_at:
                 watch.turn_ended(took)
             try:
-                return wait(timeout, maxevents)
+                return wait(*arguments)
             finally:
                 watch.what = None
                 watch.began = seconds()
@@ -246,7 +246,7 @@ class ThreadUsage:
     """(seconds that this thread worked, seconds that it was ready to and had no processor, full
     collections of garbage in this process).
 
-    The second is 0 where the system does not tell it (Linux does).
+    The second is 0 where the system does not report it (Linux does).
     """
 
     __slots__ = ("_descriptor",)

@@ -177,26 +177,39 @@ def parse_properties(text: str) -> dict[str, str]:
     backslash, \\uXXXX escapes.
     """
     found: dict[str, str] = {}
-    for line in _logical_lines(text):
+    for _, line in _logical_lines(text):
         key, value = _split_property(line)
         found[_unescape(key)] = _unescape(value)
     return found
 
 
-def _logical_lines(text: str) -> list[str]:
-    lines: list[str] = []
-    pending = ""
-    for raw in text.splitlines():
+def property_lines(text: str) -> list[tuple[int, str, bool]]:
+    """(number of the line on which it begins, name, whether anything separates a value from it)
+    of each entry of a properties file.
+    """
+    found = []
+    for number, line in _logical_lines(text):
+        name, _ = _split_property(line)
+        found.append((number, _unescape(name), len(name) < len(line)))
+    return found
+
+
+def _logical_lines(text: str) -> list[tuple[int, str]]:
+    lines: list[tuple[int, str]] = []
+    pending, began = "", 0
+    for number, raw in enumerate(text.splitlines(), 1):
         line = raw.lstrip(" \t\f")
         if not pending and (not line or line[0] in "#!"):
             continue
+        if not pending:
+            began = number
         backslashes = len(line) - len(line.rstrip("\\"))
         if backslashes % 2:
             pending += line[:-1]
             continue
-        lines.append(pending + line)
+        lines.append((began, pending + line))
         pending = ""
-    return [*lines, pending] if pending else lines
+    return [*lines, (began, pending)] if pending else lines
 
 
 def _split_property(line: str) -> tuple[str, str]:

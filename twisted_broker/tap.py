@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
+import select
 import signal
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -31,17 +32,31 @@ from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
 from twisted_broker import garbage_collection
+from twisted_broker.log_output import LogOptionError, parse_levels, use_json
+from twisted_broker.operating_system import check_system
 from twisted_broker.reactor_watch import ReactorWatch, WatchedClock
 from twisted_broker.settings import ConfigError, parse_properties
+from twisted_broker.start_checks import (
+    StartError,
+    check_file,
+    check_machine,
+    check_options,
+    check_run_file,
+    check_zookeeper,
+)
 
 if TYPE_CHECKING:
     from twisted_broker.config import BrokerConfig
+
+check_system()
+import resource  # noqa: E402  not on Windows
 
 MEMORY = "memory"
 _MOST_BROKERS = 100
 _MEMORY_DIRECTORY = "/memory"
 _RESERVE = 16
 _UNLIMITED, _USUAL_LIMITS = 1 << 20, (65536, 10240, 4096)
+_SELECT_LIMIT = 1024  # FD_SETSIZE: what `select` serves, whatever the process may open
 
 
 class Options(UsageOptions):
@@ -76,14 +91,31 @@ class Options(UsageOptions):
             "Cluster id; must be that of the directory once it is formatted.",
         ],
         ["run-file", None, None, "JSON file, written when ready: pid, cluster id, addresses."],
+        [
+            "log-level",
+            None,
+            None,
+            "Lines from this level on (debug, info, warn, error); replog.replication=debug for one "
+            "part, several with commas.",
+        ],
+    ]
+    optFlags = [
+        ["log-json", None, "Log one JSON object per line."],
+        [
+            "require-formatted",
+            None,
+            "Refuse log directories that were not formatted before (replog format).",
+        ],
     ]
 
     def __init__(self) -> None:
         UsageOptions.__init__(self)
         self.settings: dict[str, str] = {}
+        self.directories: tuple[str, ...] = ()
+        self.levels: dict[str, str] = {}
 
     def opt_set(self, assignment: str) -> None:
-        """A setting, as name=value; may be given again and again."""
+        """A setting, as name=value; may be repeated."""
         name, equals, value = assignment.partition("=")
         if not equals:
             raise UsageError(f"--set takes name=value, not {assignment!r}")
@@ -97,16 +129,48 @@ class Options(UsageOptions):
             raise SystemExit(f"replog: {error}") from None
 
     def postOptions(self) -> None:
+        self._check_log()
         port = self["port"]
         if port is not None and not (port.isdecimal() and int(port) < 65536):
             raise UsageError(f"--port takes a number from 0 to 65535, not {port!r}")
         brokers = self["brokers"]
         if not (brokers.isdecimal() and 1 <= int(brokers) <= _MOST_BROKERS):
             raise UsageError(f"--brokers takes a number from 1 to {_MOST_BROKERS}, not {brokers!r}")
+        from twisted_broker.log.errors import CheckpointError
+
         try:
             self.broker_configs = self._configs(self._chosen(), int(brokers))
             self.broker_config = self.broker_configs[0]
-        except (ConfigError, OSError) as error:
+            if self["require-formatted"]:
+                self._check_formatted()
+            if self["run-file"] is not None:
+                check_run_file(self["run-file"])
+        except (CheckpointError, ConfigError, OSError, StartError) as error:
+            raise UsageError(str(error)) from None
+
+    def _check_formatted(self) -> None:
+        """Every log directory says whose it is. Raises UsageError, CheckpointError, OSError."""
+        from twisted_broker.log.filesystem import OsFileSystem
+        from twisted_broker.log.meta_properties import read_meta_properties
+
+        if self["data"] == MEMORY:
+            raise UsageError("--require-formatted and --data memory contradict: drop one")
+        for config in self.broker_configs:
+            for path in dict.fromkeys((*config.log_directories, config.metadata_directory)):
+                if not os.path.isdir(path) or read_meta_properties(OsFileSystem(), path) is None:
+                    raise UsageError(
+                        f"{path} is not formatted: mount it, format it (replog format), or start "
+                        "without --require-formatted"
+                    )
+
+    def _check_log(self) -> None:
+        try:
+            self.levels = parse_levels(self["log-level"]) if self["log-level"] else {}
+            # None where no `twistd` is around it: tests, other programs.
+            twistd: Any = getattr(self, "parent", None)
+            if self["log-json"] and twistd is not None:
+                use_json(twistd)
+        except LogOptionError as error:
             raise UsageError(str(error)) from None
 
     def _configs(self, chosen: dict[str, str], brokers: int) -> list[BrokerConfig]:
@@ -124,6 +188,8 @@ class Options(UsageOptions):
             configs = [
                 BrokerConfig(node_settings(chosen, node_id)) for node_id in range(1, brokers + 1)
             ]
+        if self["data"] != MEMORY:
+            self.directories = BrokerConfig(chosen).log_directories
         check_together(configs[0])
         for config in configs:
             plan_listeners(config)
@@ -135,8 +201,12 @@ class Options(UsageOptions):
         values = dict(SAMPLE_VALUES)
         if self["config"] is not None:
             with open(self["config"], encoding="utf-8") as file:
-                values = parse_properties(file.read())
+                text = file.read()
+            check_file(self["config"], text)
+            values = parse_properties(text)
+        check_options(self.settings, self["data"], self._changed_listeners())
         values |= self.settings
+        check_zookeeper(values)
         values["listeners"] = ",".join(self._listeners(values))
         if self["data"] is not None or not ("log.dirs" in values or "log.dir" in values):
             values["log.dirs"] = self._directory()
@@ -146,6 +216,21 @@ class Options(UsageOptions):
         data = self["data"] or "replog-data"
         return _MEMORY_DIRECTORY if data == MEMORY else os.path.abspath(data)
 
+    def _changed_listeners(self) -> Iterator[tuple[str, str]]:
+        """(option, value) of what would change a listener of `--set`."""
+        from twisted_broker.net.listeners import parse_endpoints
+
+        given = {"listeners": self.settings.get("listeners", "")}
+        if not given["listeners"]:
+            return
+        before = parse_endpoints("listeners", _listed(given["listeners"]))
+        after = parse_endpoints("listeners", self._listeners(self.settings))
+        for old, new in zip(before, after, strict=False):
+            if old.host != new.host:
+                yield "--host", new.host
+            if old.port != new.port:
+                yield "--port", str(new.port)
+
     def _listeners(self, values: dict[str, str]) -> list[str]:
         """The listeners with `--host` and `--port` in the broker's first one, and a controller's
         where one is needed.
@@ -153,13 +238,9 @@ class Options(UsageOptions):
         from twisted_broker.net.listeners import parse_endpoints
 
         given = values.get("listeners") or "PLAINTEXT://127.0.0.1:9092"
-        endpoints = parse_endpoints(
-            "listeners", [entry.strip() for entry in given.split(",") if entry.strip()]
-        )
+        endpoints = parse_endpoints("listeners", _listed(given))
         names = [
-            name.strip().upper()
-            for name in values.get("controller.listener.names", "CONTROLLER").split(",")
-            if name.strip()
+            name.upper() for name in _listed(values.get("controller.listener.names", "CONTROLLER"))
         ]
         if not names:
             raise ConfigError("controller.listener.names", "", "the name of a listener")
@@ -176,17 +257,30 @@ class Options(UsageOptions):
         return entries
 
 
+def _listed(text: str) -> list[str]:
+    return [entry.strip() for entry in text.split(",") if entry.strip()]
+
+
 def makeService(options: Options) -> Any:
-    """The broker of these options, as a service that `twistd` starts."""
+    """The broker of these options, as a service that `twistd` starts.
+
+    Raises SystemExit where a port is taken, or a directory in use or of other brokers.
+    """
+    check_machine(options.broker_configs, options.directories)
     garbage_collection.spare_start()
+    _choose_reactor()
     from twisted.internet import reactor
 
+    from twisted_broker.api import broker_loggers
     from twisted_broker.broker_service import BrokerService
 
     clock: Any = reactor
+    broker_loggers.start_with(options.levels)
     clock.seconds = time.monotonic
     clock.callWhenRunning(_stop_on_hangup, clock)
     descriptors = raise_file_limit()
+    if _uses_select(clock):
+        descriptors = min(descriptors, _SELECT_LIMIT)
     watch = ReactorWatch(options.broker_config.integer("replog.reactor.slow.ms"))
     watch.install(clock)
     in_memory = options["data"] == MEMORY
@@ -212,6 +306,23 @@ def makeService(options: Options) -> Any:
     )
 
 
+def _choose_reactor() -> None:
+    """poll where there is no epoll, unless `twistd --reactor` chose: on macOS Twisted would take
+    select, which loses connections beyond 1,024 descriptors.
+    """
+    if "twisted.internet.reactor" in sys.modules or hasattr(select, "epoll"):
+        return
+    if hasattr(select, "poll"):
+        from twisted.internet import pollreactor
+
+        pollreactor.install()
+
+
+def _uses_select(reactor: Any) -> bool:
+    made_in = sys.modules.get("twisted.internet.selectreactor")
+    return made_in is not None and isinstance(reactor, made_in.SelectReactor)
+
+
 def _take_signals(reactor: Any, skip_controlled_shutdown: Callable[[], None]) -> None:
     """From now on the stop signals call `skip_controlled_shutdown`, in the reactor's thread."""
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -222,7 +333,10 @@ def _take_signals(reactor: Any, skip_controlled_shutdown: Callable[[], None]) ->
 
 
 def _ready(watch: ReactorWatch) -> None:
+    from twisted_broker.api import broker_loggers
+
     garbage_collection.settle()
+    broker_loggers.apply()
     watch.started()
 
 

@@ -34,6 +34,10 @@ COMMANDS = {
             "partitions, order."
         ),
     ),
+    "maintain": (
+        ".jobs.maintain.command",
+        "Merge the small files of a table, remove what killed runs left behind.",
+    ),
     "audit": (
         ".jobs.audit.command",
         "Look for gaps, duplicates, sequence jumps, damaged batches and hanging transactions.",
@@ -42,7 +46,7 @@ COMMANDS = {
         ".jobs.compare.command",
         "Compare the replicas in several log directories up to the high watermark.",
     ),
-    "report": (".jobs.report.command", "Tell what is in a topic, as tables and as an HTML page."),
+    "report": (".jobs.report.command", "Show what is in a topic, as tables and as an HTML page."),
     "demo": (
         ".demo.command",
         "A year of flights through a cluster, into a table, back into a topic, into a table again.",
@@ -90,8 +94,11 @@ class Jobs(click.Group):
             )  # it logs the stack of what it raises
         try:
             return super().invoke(ctx)
-        except (click.exceptions.Exit, click.UsageError):
+        except click.exceptions.Exit:
             raise
+        except click.UsageError as error:
+            where = error.ctx.command_path if error.ctx else ctx.command_path
+            stop(f"{error.format_message()} ({where} --help lists what there is)")
         except click.ClickException as error:
             stop(error.format_message())
         except (Exception, KeyboardInterrupt) as error:

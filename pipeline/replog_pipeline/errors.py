@@ -32,7 +32,7 @@ def line_of(error: BaseException) -> str:
     if isinstance(error, PipelineError):
         line = str(error)
     elif from_spark(error):
-        line = raised_in_task(error) or f"Spark failed: {root_line(error)}"
+        line = raised_in_task(error) or without_python(error) or f"Spark failed: {root_line(error)}"
     elif isinstance(error, OSError):
         line = ": ".join(str(part) for part in (error.filename, error.strerror) if part) or _named(
             error
@@ -78,6 +78,19 @@ def raised_in_task(error: BaseException) -> str:
     """
     found = re.search(r"\bPipelineError: (.+)", text_of(error))
     return found.group(1).strip() if found else ""
+
+
+def without_python(error: BaseException) -> str:
+    """The line for a worker that has no Python, or one that lacks a package; empty for others."""
+    found = re.search(
+        r'Cannot run program "[^"]+"|ModuleNotFoundError: No module named \S+', text_of(error)
+    )
+    if not found:
+        return ""
+    return (
+        f"a Spark worker cannot run this job's Python ({found.group(0)}): install the package "
+        "with its extra 'spark' there, or ship a packed environment with --archives"
+    )
 
 
 def root_line(error: BaseException) -> str:

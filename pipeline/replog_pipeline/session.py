@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 VERSION = "4.2"
+PATIENCE_SECONDS = 10.0
 NEEDED = {"spark.sql.session.timeZone": "UTC", "spark.sql.python.filterPushdown.enabled": "true"}
 """What the jobs rely on, also in a session that somebody else began."""
 DEFAULTS = (
@@ -149,6 +151,7 @@ def complete(wanted: Mapping[str, str], formats: Sequence[str]) -> dict[str, str
 
     SparkContext._ensure_initialized()
     given = SparkConf()
+    check_master(master(given, wanted))
     local = is_local(given, wanted)
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -162,10 +165,32 @@ def complete(wanted: Mapping[str, str], formats: Sequence[str]) -> dict[str, str
 
 def is_local(given: SparkConf, wanted: Mapping[str, str]) -> bool:
     """Whether nothing but this machine takes part."""
-    master = wanted.get("spark.master") or given.get("spark.master", "local") or "local"
-    return master.startswith("local") or master.startswith(
-        ("spark://127.0.0.1:", "spark://localhost:")
-    )
+    found = master(given, wanted)
+    return found.startswith(("local", "spark://127.0.0.1:", "spark://localhost:"))
+
+
+def master(given: SparkConf, wanted: Mapping[str, str]) -> str:
+    return wanted.get("spark.master") or given.get("spark.master", "local") or "local"
+
+
+def check_master(url: str) -> None:
+    """PipelineError when a standalone cluster's master accepts no connection: Spark waits a
+    minute for it, and does not say what for. Other kinds of masters are Spark's business.
+    """
+    failures = []
+    for address in url.removeprefix("spark://").split(",") if url.startswith("spark://") else ():
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), PATIENCE_SECONDS).close()
+        except (OSError, ValueError) as error:
+            failures.append(f"{address}: {getattr(error, 'strerror', None) or error}")
+        else:
+            return
+    if failures:
+        raise PipelineError(
+            f"the Spark master {url} accepts no connection ({'; '.join(failures)}): is the "
+            "address right, and does it run?"
+        )
 
 
 def lost_on_workers(spark: SparkSession, place: str) -> str:

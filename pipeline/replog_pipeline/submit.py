@@ -30,7 +30,7 @@ from replog_pipeline.machine import jars, java
 
 PLAIN_PATH = "/usr/local/bin:/usr/bin:/bin"
 AS_THEY_ARE = {"ignore_unknown_options": True, "allow_interspersed_args": False}
-JOBS = ("archive", "replay", "audit", "compare", "report")
+JOBS = ("archive", "replay", "maintain", "audit", "compare", "report")
 STANDARD_ERROR = "REPLOG_STANDARD_ERROR"
 """The environment's name for the file that the driver's standard error goes to."""
 
@@ -84,6 +84,18 @@ def workers_python(options: Sequence[str], environment: Mapping[str, str]) -> li
     folder = name or place.rpartition("/")[2]
     path = f"./{folder}/bin:{os.path.dirname(sys.executable)}:{PLAIN_PATH}"
     return ["--conf", f"spark.executorEnv.PATH={path}"]
+
+
+def check_archives(options: Sequence[str]) -> None:
+    """PipelineError for an archive on this machine that is not there: Spark says its name only."""
+    found = given(options, "--archives") or configured(options, "spark.archives") or ""
+    for archive in filter(None, found.split(",")):
+        place = archive.partition("#")[0].removeprefix("file://")
+        if "://" not in place and not os.path.exists(place):
+            raise PipelineError(
+                f"--archives {place}: there is no such file: pack the environment first "
+                "(docs/PIPELINE.md, On a cluster)"
+            )
 
 
 def drivers_path(environment: Mapping[str, str]) -> dict[str, str]:
@@ -187,6 +199,7 @@ def command(ctx: click.Context, arguments: tuple[str, ...]) -> None:
         return
     program = spark_submit(os.environ)
     line = command_line(program, arguments, [])
+    check_archives(split(arguments)[0])
     found = jars.provide(jars.ALL, lambda said: click.echo(said, err=True))
     line = command_line(program, arguments, found)
     own = {"PYSPARK_DRIVER_PYTHON": sys.executable, "JAVA_HOME": str(java.find().for_spark())}

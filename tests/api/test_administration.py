@@ -61,7 +61,7 @@ def test_the_cluster_is_described(house: MemoryBroker, version: int) -> None:
     ("kind", "code"),
     [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (9, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)],
 )
-def test_a_brokers_listener_does_not_tell_of_controllers(
+def test_a_brokers_listener_does_not_name_controllers(
     house: MemoryBroker, kind: int, code: ErrorCode
 ) -> None:
     """KIP-919."""
@@ -187,7 +187,7 @@ def test_every_setting_of_a_topic_is_described(house: MemoryBroker) -> None:
     assert found["cleanup.policy"].value == "delete"
 
 
-def test_synonyms_tell_what_stands_behind_a_value(house: MemoryBroker) -> None:
+def test_synonyms_name_what_a_value_overrides(house: MemoryBroker) -> None:
     """KIP-226: the value in force first, then what would take its place; the cluster's dynamic
     value over the file's over the default.
     """
@@ -230,7 +230,7 @@ def test_every_setting_of_a_broker_is_described(house: MemoryBroker) -> None:
     assert describe(house, BROKER, "1", "num.partitions").configs[0].documentation is None
 
 
-def test_the_addresses_that_clients_are_told_are_described(house: MemoryBroker) -> None:
+def test_the_addresses_that_clients_get_are_described(house: MemoryBroker) -> None:
     """Nobody set advertised.listeners: it follows from listeners, with the ports that are really
     open.
     """

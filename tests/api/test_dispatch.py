@@ -294,7 +294,7 @@ def test_api_versions_refuses_strange_software_names(name: str) -> None:
     assert server.answers(ApiVersionsResponse, 3)[0][1].error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_api_versions_tells_what_is_served_and_no_more() -> None:
+def test_api_versions_lists_what_is_served_and_no_more() -> None:
     """The keys of the listener's table; Produce from 0 on (KAFKA-18659)."""
     server = Server(produce=metadata)
     server.ask(ApiVersionsRequest(), 0)

@@ -4,6 +4,7 @@ import pytest
 
 from tests.api.group_api import ApiRun, each_version
 from tests.coordinator.broker_run import subscription
+from twisted_broker.api.groups import MOST_PROTOCOLS
 from twisted_broker.api.routes import ROUTES
 from twisted_broker.coordinator.offset_metadata_manager import OffsetToCommit
 from twisted_broker.security.acl import Operation, ResourceType
@@ -89,6 +90,17 @@ def test_joining(version):
     ]
     described = run.coordinator.describe("g")
     assert described is not None and described.members[0][2:4] == ("client", "/10.0.0.9")
+
+
+def test_a_member_of_very_many_protocols_is_refused():
+    """INVALID_REQUEST: real ones name a handful, and each costs every rebalance."""
+    run = ApiRun()
+    request = join(3)
+    for count, error in ((MOST_PROTOCOLS, E.NONE), (MOST_PROTOCOLS + 1, E.INVALID_REQUEST)):
+        request.protocols = [
+            JoinGroupRequestProtocol(name=f"p{n}", metadata=b"") for n in range(count)
+        ]
+        assert run.ask(request, 3).error_code == error
 
 
 def test_version_0_waits_as_long_as_the_session():
@@ -361,7 +373,7 @@ def test_deleting(version):
         (OffsetDeleteRequest(group_id="g"), 0, Operation.DELETE),
     ],
 )
-def test_without_permission_nothing_is_told(request_, version, operation):
+def test_without_permission_nothing_is_shown(request_, version, operation):
     """GROUP_AUTHORIZATION_FAILED before anything else, whether the group exists or not."""
     run = ApiRun()
     run.acl.denied.add((operation, ResourceType.GROUP, "g"))

@@ -100,6 +100,8 @@ def test_topics_by_id(house: MemoryBroker, version: int) -> None:
     ]
     found, unknown = ask(house, asked, version).topics
     assert (found.name, found.error_code, found.topic_id) == ("b", 0, known)
+    both = metadata_messages.MetadataRequestTopic(name="a", topic_id=known)
+    assert [topic.name for topic in ask(house, [both], version).topics] == ["b"]
     assert (unknown.name, unknown.error_code, unknown.topic_id) == (
         None,
         ErrorCode.UNKNOWN_TOPIC_ID,
@@ -230,7 +232,7 @@ def register_another(house: MemoryBroker) -> None:
     house.pass_time(0)
 
 
-def test_cluster_operations_are_told_when_asked(house: MemoryBroker) -> None:
+def test_cluster_operations_are_listed_when_requested(house: MemoryBroker) -> None:
     """KIP-430: only in versions 8 to 10 for the cluster; for topics from 8 on."""
     answer = ask(
         house,

@@ -159,7 +159,7 @@ def test_fetching_everything(version):
     )
 
 
-def test_offsets_of_an_earlier_topic_of_that_name_are_not_told_by_id():
+def test_offsets_of_an_earlier_topic_of_that_name_are_not_found_by_id():
     """A topic that was deleted and made again starts without offsets."""
     run = ApiRun()
     run.ask(commit(8, ("t", 0, 42)), 8)

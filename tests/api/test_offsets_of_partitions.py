@@ -135,7 +135,7 @@ def test_records_above_the_readers_end_are_not_found():
 @pytest.mark.parametrize(
     ("version", "code"), [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)]
 )
-def test_a_new_leader_cannot_tell_the_end_yet(version, code):
+def test_a_new_leader_does_not_know_the_end_yet(version, code):
     """RL 2.7: high watermark below the epoch's start: OFFSET_NOT_AVAILABLE (v5+),
     LEADER_NOT_AVAILABLE before; followers are served.
     """

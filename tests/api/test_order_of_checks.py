@@ -109,7 +109,7 @@ def test_a_produce_without_permission_learns_nothing(
     assert ("produce", "") not in steps.asked
 
 
-def test_a_produce_to_nowhere_is_told_so_whatever_it_carries(
+def test_a_produce_to_an_unknown_topic_says_so_whatever_it_carries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """RL 5.1, Kafka's handleProduceRequest: existence before the records; then acks; then the
@@ -193,7 +193,7 @@ def test_a_fetch_without_permission_learns_nothing(
     assert ("fetch", "") not in steps.asked
 
 
-def test_what_does_not_exist_is_told_without_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_exist_is_refused_without_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """RL 5.1: UNKNOWN_TOPIC_OR_PARTITION with -1 for the watermarks; with nothing left to read
     the answer is immediate, with -1 and no records.
     """

@@ -344,7 +344,7 @@ def test_with_flush_messages_the_answer_waits_for_the_disk(acks):
     api = made()
     api.fixture.topic(overrides={"flush.messages": "1"})
     log, worker = api.fixture.partition().log, ManualWorker()
-    log.durability.disk, log.synced = worker, api.fixture.log_manager.log_synced
+    log.durability.disk, log.on_synced = worker, api.fixture.log_manager.log_synced
     first = api.ask(produce, ProduceResponse, asked(("t", 0, batch()), acks=acks), 9)
     second = api.ask(produce, ProduceResponse, asked(("t", 0, batch()), acks=acks), 9)
     assert first == second == [] and api.context.appended and log.log_end_offset == 2

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import cluster
+from benchmarks.clusters import Apart
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 280
 
@@ -53,6 +56,34 @@ def test_a_short_run() -> None:
     ):
         assert float(figures[name].replace(",", "")) >= 0, name
     assert figures["bulk: fewest replicas in sync"] == "3"
+
+
+def test_a_slow_turn_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of any node, in a log that a cold start has cleared away since, too; the line names the
+    cluster and what ran.
+    """
+    one = Apart()
+    line = "the reactor was busy for {0} ms with Fetch v17 (processor {0} ms, waited for it 0 ms)"
+
+    def start() -> float:
+        one.prepare()
+        took = 450 if not one.slow_turns() else 90
+        (one.directory / "log-2").write_text(line.format(took) + "\n")
+        return 0.1
+
+    monkeypatch.setattr(one, "start", start)
+    monkeypatch.setattr(cluster, "CLUSTERS", {"apart": lambda: one})
+    monkeypatch.setattr(cluster, "MEASURES", {})
+    monkeypatch.setattr(cluster, "warm_up", lambda target: None)
+    monkeypatch.setattr(cluster, "processes", lambda each: "")
+    monkeypatch.setattr(sys, "argv", ["cluster", "apart", "--rounds", "1"])
+    with pytest.raises(SystemExit) as ended:
+        cluster.main()
+    assert str(ended.value).splitlines() == [
+        "ours apart: a turn of the reactor of 450 ms with Fetch v17 (processor 450, waited for it "
+        "0, blocked 0)"
+    ]
+    assert not one.directory.exists()
 
 
 def test_an_unknown_cluster_is_one_line() -> None:

@@ -212,7 +212,7 @@ BREAKS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda d: (d / "codecs-0" / "notes.txt").touch(),
         "does not belong to a partition",
     ),
-    "strange directory": (lambda d: (d / "notes").mkdir(), "is no partition"),
+    "strange directory": (lambda d: (d / "notes").mkdir(), "is not a partition"),
     "quorum state": (
         lambda d: (d / "__cluster_metadata-0" / "quorum-state").write_text("{}"),
         "leaderEpoch is missing",

@@ -21,6 +21,7 @@ from twisted_broker.image.metadata_image import MetadataDelta
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.connection_limits import ConnectionCounts, ConnectionFactory
 from twisted_broker.testing.memory_network import MemoryNetwork
+from twisted_broker.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic
 
 PORT = 9093
 
@@ -34,6 +35,21 @@ class ControllerFixture(Fixture):
         self.runtime.network = self.network
         self.port: Any = None
         self.factory: Any = None
+
+    def place_topic(self, name: str, *replicas: list[int]) -> bytes:
+        """A topic with these replicas of partition 0, 1, ...; its id."""
+        assignments = [
+            CreatableReplicaAssignment(partition_index=number, broker_ids=brokers)
+            for number, brokers in enumerate(replicas)
+        ]
+        topic = CreatableTopic(
+            name=name, num_partitions=-1, replication_factor=-1, assignments=assignments
+        )
+        (result,) = self.create_topics(topic)
+        assert result.error_code == 0
+        self.settle()
+        topic_id: bytes = result.topic_id
+        return topic_id
 
     def serve(self, port: int = PORT) -> None:
         """Starts to listen; the controller must have been started."""

@@ -21,6 +21,11 @@ from twisted_broker.interfaces import Runtime
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.wire.messages import broker_lifecycle as lifecycle
+from twisted_broker.wire.messages.topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+)
 
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAg"
 DIRECTORY_ID = b"\x11" * 16
@@ -47,6 +52,10 @@ class StalledWorker:
                 done(None, error)
 
     def stop(self) -> None: ...
+
+
+def one_replica(name: str, partitions: int) -> CreatableTopic:
+    return CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
 
 
 class Fixture:
@@ -117,6 +126,22 @@ class Fixture:
         if hasattr(results[0], "raiseException"):
             results[0].raiseException()
         return results[0]
+
+    def create_topics(
+        self, *topics: CreatableTopic, validate_only: bool = False
+    ) -> list[CreatableTopicResult]:
+        request = CreateTopicsRequest(topics=list(topics), validate_only=validate_only)
+        results: list[CreatableTopicResult] = self.ask("create_topics", request, 7).topics
+        return results
+
+    def create_topic(self, name: str, partitions: int = 1) -> None:
+        (result,) = self.create_topics(one_replica(name, partitions))
+        assert result.error_code == 0
+
+    def send_creation(self, name: str, partitions: int = 1) -> Any:
+        """As `create_topic`, with a Deferred for an answer that may have to wait."""
+        request = CreateTopicsRequest(topics=[one_replica(name, partitions)])
+        return self.send("create_topics", request, 7)
 
     def registration(
         self, broker: int = 1, incarnation: bytes = b"i" * 16, **changes: Any

@@ -17,28 +17,11 @@ from twisted_broker.image.entries import FeatureRange
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.broker_lifecycle import BrokerHeartbeatRequest
 from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
-from twisted_broker.wire.messages.topics import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreateTopicsRequest,
-)
 
 
 @pytest.fixture
 def fixture() -> ControllerFixture:
     return served()
-
-
-def place(fixture: ControllerFixture, name: str, *brokers: int) -> None:
-    assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=list(brokers))
-    topic = CreatableTopic(
-        name=name, num_partitions=-1, replication_factor=-1, assignments=[assignment]
-    )
-    assert (
-        fixture.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7).topics[0].error_code
-        == 0
-    )
-    fixture.settle()
 
 
 def test_a_lone_broker_serves_without_any_wait(fixture: ControllerFixture) -> None:
@@ -113,7 +96,7 @@ def test_another_incarnation_waits_for_the_first_ones_session(fixture: Controlle
     assert member.lifecycle.state is BrokerState.RUNNING
 
 
-def test_a_hopeless_registration_is_told(fixture: ControllerFixture) -> None:
+def test_a_hopeless_registration_is_reported(fixture: ControllerFixture) -> None:
     """KRAFT 3.4: another cluster's id: caught_up and unfenced fail, nothing is retried."""
     member = MemberSide(fixture, 2).follow()
     problems: list[Any] = []
@@ -166,7 +149,7 @@ def test_no_controller_within_the_registration_timeout(fixture: ControllerFixtur
 def test_a_controlled_shutdown_over_the_network(fixture: ControllerFixture) -> None:
     """RL 8.2: leadership goes to the other one, both have seen it, then the broker may go."""
     first, second = MemberSide(fixture, 2).follow().join(), MemberSide(fixture, 3).follow().join()
-    place(fixture, "t", 2, 3)
+    fixture.place_topic("t", [2, 3])
     gone: list[None] = []
     with capturedLogs() as told:
         first.lifecycle.controlled_shutdown().addCallback(gone.append)
@@ -183,24 +166,24 @@ def test_a_controlled_shutdown_over_the_network(fixture: ControllerFixture) -> N
 def test_a_lone_broker_leaves_at_once(fixture: ControllerFixture) -> None:
     """RL 8.2: nobody to wait for."""
     member = MemberSide(fixture, 2).follow().join()
-    place(fixture, "t", 2)
+    fixture.place_topic("t", [2])
     at = fixture.clock.seconds()
     left = member.lifecycle.controlled_shutdown()
     fixture.pass_time(0.2)
     assert left.called and fixture.clock.seconds() - at < 0.25
 
 
-def test_a_failed_directory_is_told_at_once(fixture: ControllerFixture) -> None:
+def test_a_failed_directory_is_reported_at_once(fixture: ControllerFixture) -> None:
     """RL 1.12: not with the next heartbeat."""
     member = MemberSide(fixture, 2).follow().join()
-    place(fixture, "t", 2)
+    fixture.place_topic("t", [2])
     (directory,) = fixture.controller.image.brokers[2].directories
     member.lifecycle.directory_failed(directory)
     fixture.settle()
     assert fixture.controller.image.topics_by_name["t"].partitions[0].leader == -1
 
 
-def test_every_beat_tells_all_that_failed(
+def test_every_heartbeat_names_all_that_failed(
     fixture: ControllerFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RL 1.12: a directory that fails later is told with those before it, each once; and again
@@ -298,7 +281,7 @@ def test_a_living_broker_that_was_unregistered_registers_anew(fixture: Controlle
     It is logged in two lines, not at each heartbeat.
     """
     member = MemberSide(fixture, 2).follow().join()
-    place(fixture, "t", 2)
+    fixture.place_topic("t", [2])
     before = member.lifecycle.broker_epoch
     with capturedLogs() as told:
         unregister(fixture, 2)
@@ -378,7 +361,7 @@ class MuteController(Factory):
     protocol = Mute
 
 
-def test_a_controller_that_says_nothing_is_told_once(fixture: ControllerFixture) -> None:
+def test_a_controller_that_does_not_answer_is_logged_once(fixture: ControllerFixture) -> None:
     """RL 8.1: its silence in one line, its return in another; the broker never loses its session
     by it.
     """

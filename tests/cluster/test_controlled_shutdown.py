@@ -8,7 +8,7 @@ import pytest
 from twisted.logger import capturedLogs, formatEvent
 
 from tests.cluster.controller_fixture import PORT, ControllerFixture, MemberSide, served
-from tests.cluster.test_broker_lifecycle_manager import MuteController, place
+from tests.cluster.test_broker_lifecycle_manager import MuteController
 from twisted_broker.cluster.broker_lifecycle_manager import BrokerState
 
 MUTE_PORT = 9999
@@ -23,7 +23,7 @@ def member_with_leadership(
     fixture: ControllerFixture, bootstrap: list[tuple[str, int]] | None = None, **settings: str
 ) -> MemberSide:
     member = MemberSide(fixture, 2, bootstrap, **settings).follow().join()
-    place(fixture, "t", 2)
+    fixture.place_topic("t", [2])
     return member
 
 
@@ -77,7 +77,7 @@ def test_one_that_has_been_dead_for_long_is_not_waited_for_again(
 def test_a_controller_that_comes_back_in_time_moves_the_leaders(fixture: ControllerFixture) -> None:
     """The short wait has its reason."""
     member, other = member_with_leadership(fixture), MemberSide(fixture, 3).follow().join()
-    place(fixture, "u", 2, 3)
+    fixture.place_topic("u", [2, 3])
     fixture.crash()
     left = member.lifecycle.controlled_shutdown()
     fixture.pass_time(1.0)
@@ -116,7 +116,7 @@ def test_one_address_that_does_not_refuse_is_hope(fixture: ControllerFixture) ->
     assert 10.0 <= seconds < 10.5
 
 
-def test_asked_once_more(fixture: ControllerFixture) -> None:
+def test_a_second_signal_skips_the_wait(fixture: ControllerFixture) -> None:
     """The wait ends there and then; before there is one, or after it, nothing happens."""
     member = member_with_leadership(fixture)
     fixture.crash()

@@ -8,15 +8,15 @@ import pytest
 
 from tests.cluster.fixtures import Fixture, StalledWorker
 from tests.replication.fixtures import batch, make_log
-from twisted_broker.cluster import controller
+from twisted_broker.cluster import controller, metadata_check
 from twisted_broker.cluster.metadata_check import (
     Applied,
     MetadataDamage,
     check_logs,
     check_metadata,
-    reach_of,
+    known_end,
     read_applied,
-    read_mark,
+    read_durable_end,
 )
 from twisted_broker.cluster.metadata_log import format_metadata
 from twisted_broker.cluster.snapshots import list_snapshots
@@ -28,20 +28,11 @@ from twisted_broker.log.checkpoints import (
     write_offsets,
 )
 from twisted_broker.log.memory import MemoryFileSystem
-from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 from twisted_broker.wire.records import iterate_batches
 
 DIRECTORY = "/data/__cluster_metadata-0"
 LOG = f"{DIRECTORY}/{0:020d}.log"
 MARK = f"{DIRECTORY}/replication-offset-checkpoint"
-
-
-def create(fixture: Fixture, name: str, partitions: int = 1) -> None:
-    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
-    assert (
-        fixture.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7).topics[0].error_code
-        == 0
-    )
 
 
 def served(**settings: str) -> Fixture:
@@ -50,7 +41,7 @@ def served(**settings: str) -> Fixture:
     ).start()
     fixture.join(1)
     for number in range(5):
-        create(fixture, f"t{number}", 3)
+        fixture.create_topic(f"t{number}", 3)
     return fixture
 
 
@@ -60,7 +51,7 @@ def with_snapshot() -> Fixture:
     )
     fixture.advance(0.5)
     assert list_snapshots(fixture.files, DIRECTORY)
-    create(fixture, "behind", 3)
+    fixture.create_topic("behind", 3)
     return fixture
 
 
@@ -125,10 +116,31 @@ def test_a_lost_segment_is_refused() -> None:
     refused(fixture)
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_the_first_of_several_breaks_is_named(damaged: bool) -> None:
+    """The second of four segments is gone or damaged: what lies behind it follows nothing, and is
+    not what is to be repaired.
+    """
+    fixture = served()
+    for number in range(3):
+        fixture.controller.log.log.roll(fixture.now())
+        fixture.create_topic(f"in-segment-{number}", 3)
+    segments = sorted(path for path in content(fixture) if path.endswith(".log"))
+    assert len(segments) == 4
+    if damaged:
+        flip(fixture.files, segments[1], 40)
+        expected = (segments[1], 0)
+    else:
+        fixture.files.remove(segments[1])
+        expected = (segments[2], -1)
+    damage = refused(fixture)
+    assert (damage.path, damage.position) == expected
+
+
 def test_a_hole_between_snapshot_and_log_is_refused() -> None:
     fixture = with_snapshot()
     fixture.controller.log.log.roll(fixture.now())
-    create(fixture, "in the next segment".replace(" ", "-"), 3)
+    fixture.create_topic("in the next segment".replace(" ", "-"), 3)
     first, second = sorted(
         path for path in fixture.files.nodes if path.startswith(DIRECTORY) and path.endswith(".log")
     )
@@ -172,27 +184,27 @@ def test_a_flipped_bit_outside_the_crc_is_refused(row: int, field: str, at: int,
 @pytest.mark.parametrize("at", [0, 4, 6, 12, 13])
 @pytest.mark.parametrize("row", [0, 1, 5, -2, -1])
 def test_a_flipped_bit_outside_the_crc_poisons_nothing_that_is_known(row: int, at: int) -> None:
-    """What is known of damaged metadata is what the mark and the batches before the damage say:
-    no offset or epoch that nobody will ever reach.
+    """What is known of damaged metadata is what the durable end and the batches before the damage
+    say: no offset or epoch that nobody will ever reach.
     """
     fixture = served()
     end, position = fixture.controller.log.end_offset, places(fixture.files, LOG)[row][0]
     flip(fixture.files, LOG, position + at)
-    assert reach_of(fixture.files, DIRECTORY) <= (end, 1)
+    assert known_end(fixture.files, DIRECTORY) <= (end, 1)
     fixture.files.remove(MARK)
-    assert reach_of(fixture.files, DIRECTORY) <= (end, 1)
+    assert known_end(fixture.files, DIRECTORY) <= (end, 1)
 
 
 @pytest.mark.parametrize("bit", range(8))
-def test_a_flipped_bit_in_the_mark_never_raises_it(bit: int) -> None:
+def test_a_flipped_bit_in_the_durable_end_never_raises_it(bit: int) -> None:
     """It would be an offset that the log never had."""
     fixture = served()
     end, content = fixture.controller.log.end_offset, fixture.files.nodes[MARK].data
     for position in range(len(content)):
         content[position] ^= 1 << bit
-        assert (read_mark(fixture.files, DIRECTORY) or 0) <= end
+        assert (read_durable_end(fixture.files, DIRECTORY) or 0) <= end
         content[position] ^= 1 << bit
-    assert read_mark(fixture.files, DIRECTORY) == end
+    assert read_durable_end(fixture.files, DIRECTORY) == end
 
 
 def test_a_segment_that_a_snapshot_replaced_may_be_damaged() -> None:
@@ -212,7 +224,7 @@ def test_a_segment_that_a_snapshot_replaced_may_be_damaged() -> None:
 def test_what_was_never_synced_may_be_torn_anywhere(
     at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A loss of power keeps any part of what was not synced: a bad batch above the mark is
+    """A loss of power keeps any part of what was not synced: a bad batch above the durable end is
     truncated, with good ones behind it, for nobody was told of them. It is said what went.
     """
     worker = StalledWorker()
@@ -225,7 +237,7 @@ def test_what_was_never_synced_may_be_torn_anywhere(
     torn = next(position for position, offset in places(fixture.files, LOG) if offset >= durable)
     size = fixture.files.size(LOG)
     flip(fixture.files, LOG, torn + at)
-    assert read_mark(fixture.files, DIRECTORY) == durable
+    assert read_durable_end(fixture.files, DIRECTORY) == durable
     with pytest.raises(MetadataDamage, match="with good ones behind it"):
         check_metadata(fixture.files, DIRECTORY, is_copy=True)  # all of a copy was committed
     again = fixture.open().log
@@ -245,8 +257,10 @@ def test_what_was_never_synced_may_be_torn_anywhere(
 
 
 @pytest.mark.parametrize(("row", "accepted"), [(-1, True), (-2, False), (3, False)])
-def test_without_a_mark_good_batches_behind_a_bad_one_are_damage(row: int, accepted: bool) -> None:
-    """Directories of Apache Kafka, and of older versions, have no mark: there only the last
+def test_without_a_durable_end_good_batches_behind_a_bad_one_are_damage(
+    row: int, accepted: bool
+) -> None:
+    """Directories of Apache Kafka, and of older versions, have no durable end: there only the last
     batch can be a torn tail.
     """
     fixture = served()
@@ -259,15 +273,15 @@ def test_without_a_mark_good_batches_behind_a_bad_one_are_damage(row: int, accep
         refused(fixture)
 
 
-def test_a_clean_stop_marks_all_of_it() -> None:
+def test_a_clean_stop_syncs_all_of_it() -> None:
     """Also what no sync has reported yet."""
     fixture = served()
     fixture.controller.stop()
-    assert read_mark(fixture.files, DIRECTORY) == fixture.controller.log.end_offset
-    assert reach_of(fixture.files, DIRECTORY) == (fixture.controller.log.end_offset, 1)
+    assert read_durable_end(fixture.files, DIRECTORY) == fixture.controller.log.end_offset
+    assert known_end(fixture.files, DIRECTORY) == (fixture.controller.log.end_offset, 1)
 
 
-def test_after_a_restart_the_high_watermark_is_at_the_mark() -> None:
+def test_after_a_restart_the_high_watermark_is_at_the_durable_end() -> None:
     """Readers are never told of less than they were told before, however long the first sync
     takes.
     """
@@ -288,7 +302,7 @@ def test_a_new_controllers_metadata_comes_before_its_id() -> None:
         format_metadata(files, "/data", "X", is_new=False)
     assert files.listdir("/data") == []
     format_metadata(files, "/data", "X", is_new=True)
-    assert read_mark(files, DIRECTORY) == 0
+    assert read_durable_end(files, DIRECTORY) == 0
     format_metadata(files, "/data", "X", is_new=False)
 
 
@@ -301,7 +315,7 @@ def test_what_kafka_storage_format_made_is_no_lost_directory() -> None:
     with pytest.raises(MetadataDamage, match=r"cluster X is gone.*or remove .lock there"):
         format_metadata(files, "/data", "X", is_new=False, was_started=True)
     format_metadata(files, "/data", "X", is_new=False, was_started=False)
-    assert read_mark(files, DIRECTORY) == 0
+    assert read_durable_end(files, DIRECTORY) == 0
     files.make_directories("/kafkas/t-0")
     with pytest.raises(MetadataDamage, match="cluster X is gone"):
         format_metadata(files, "/kafkas", "X", is_new=False, was_started=False)
@@ -361,3 +375,27 @@ def test_logs_of_a_newer_leader_epoch_contradict_the_metadata() -> None:
     assert "checksum" not in str(several.value)
     log.topic_id = b"another topic id"
     check_logs(image, [log])
+
+
+@pytest.mark.parametrize("search_bytes", [*range(70, 100), 1 << 16])
+def test_a_good_batch_behind_damage_is_found_wherever_it_is(
+    search_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tells damage in the middle from a torn tail, which may be truncated."""
+    monkeypatch.setattr(metadata_check, "_SEARCH_BYTES", search_bytes)
+    good = b"".join(set_base(batch(1), offset) for offset in (40, 41, 42))
+    size = len(good) // 3
+    for torn in (1, 16, 61, 90):
+        files = MemoryFileSystem()
+        file = files.open("/log", create=True)
+        file.write_at(0, (good[:size], b"\2" * torn, good[size:]))
+        end, damage = file.size(), size
+        assert metadata_check._goes_on(file, damage, end, 41)
+        assert metadata_check._goes_on(file, damage, end - size, 41)
+        assert metadata_check._goes_on(file, damage, end, 42)
+        assert not metadata_check._goes_on(file, damage, end, 43)
+        assert not metadata_check._goes_on(file, damage, damage + torn, 0)
+
+
+def set_base(data: bytes, offset: int) -> bytes:
+    return offset.to_bytes(8, "big") + data[8:]

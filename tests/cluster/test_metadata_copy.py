@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster.controller_fixture import PORT, ControllerFixture, served
 from tests.cluster.fixtures import CLUSTER_ID
-from twisted_broker.cluster.metadata_check import read_mark
+from twisted_broker.cluster.metadata_check import read_durable_end
 from twisted_broker.cluster.metadata_copy import MOST_DAMAGED_COPIES, SYNC_MS, open_metadata_copy
 from twisted_broker.cluster.metadata_loader import MetadataLoader, MetadataRegression
 from twisted_broker.cluster.metadata_recovery import Target, read_source, recover
@@ -24,7 +24,6 @@ from twisted_broker.log.meta_properties import MetaProperties, write_meta_proper
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Crash
 from twisted_broker.wire.messages import metadata_records as records
-from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 from twisted_broker.wire.records import iterate_batches
 
 CONTROLLERS = "/data/__cluster_metadata-0"
@@ -86,19 +85,11 @@ class Follower:
         return Follower(self.fixture, self.files)
 
 
-def create(fixture: ControllerFixture, name: str, partitions: int = 1) -> None:
-    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
-    assert (
-        fixture.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7).topics[0].error_code
-        == 0
-    )
-
-
 @pytest.fixture
 def fixture() -> ControllerFixture:
     fixture = served({"metadata.max.idle.interval.ms": "0"})
     fixture.join(7)
-    create(fixture, "t", 20)
+    fixture.create_topic("t", 20)
     return fixture
 
 
@@ -111,7 +102,7 @@ def log_of(files: MemoryFileSystem, directory: str) -> bytes:
 
 def test_the_copy_is_the_log_byte_for_byte(fixture: ControllerFixture) -> None:
     member = Follower(fixture)
-    create(fixture, "u", 3)
+    fixture.create_topic("u", 3)
     fixture.settle()
     assert log_of(member.files, COPY) == log_of(fixture.files, CONTROLLERS) != b""
 
@@ -124,7 +115,7 @@ def test_a_restart_goes_on_from_the_copy(
     """
     member = Follower(fixture).stop()
     before = member.observer.image
-    create(fixture, "meanwhile")
+    fixture.create_topic("meanwhile")
     asked: list[int] = []
     request = MetadataObserver._request
     monkeypatch.setattr(
@@ -150,10 +141,10 @@ def test_a_controllers_snapshot_takes_the_copys_place() -> None:
         }
     )
     fixture.join(7)
-    create(fixture, "t", 40)
+    fixture.create_topic("t", 40)
     fixture.advance(0.5)
     member = Follower(fixture)
-    create(fixture, "after")
+    fixture.create_topic("after")
     fixture.settle()
     (snapshot,) = list_snapshots(member.files, COPY)
     assert read_whole(member.files, f"{COPY}/{snapshot.file_name}") == read_whole(
@@ -167,9 +158,9 @@ def test_a_controllers_snapshot_takes_the_copys_place() -> None:
     assert again.base.topics_by_name == fixture.controller.image.topics_by_name
 
 
-def test_the_copy_is_cut_behind_a_snapshot_of_its_own(fixture: ControllerFixture) -> None:
+def test_the_copy_is_truncated_behind_a_snapshot_of_its_own(fixture: ControllerFixture) -> None:
     member = Follower(fixture, metadata_log_max_record_bytes_between_snapshots="1000")
-    create(fixture, "u", 30)
+    fixture.create_topic("u", 30)
     fixture.settle()
     (snapshot,) = list_snapshots(member.files, COPY)
     assert member.copy.log.segments.first.base_offset >= snapshot.end_offset
@@ -206,7 +197,7 @@ def test_a_loss_of_power_takes_the_end_of_the_copy_and_no_more(
         fixture, disk, metadata_log_max_record_bytes_between_snapshots=("1000", "1000000")[seed % 2]
     )
     for number in range(4):
-        create(fixture, f"u{number}", 10)
+        fixture.create_topic(f"u{number}", 10)
         fixture.settle()
     member.observer.stop()
     again = Follower(fixture, disk.after_power_loss(keep=0.5))
@@ -240,7 +231,7 @@ def test_a_damaged_copy_is_not_fetched_from_a_controller_that_is_behind_it(
     other = served({"metadata.max.idle.interval.ms": "0"})
     for _ in range(2):
         again = Follower(other, member.files)
-        assert again.copy.floor.end_offset == reached and again.base.offset == -1
+        assert again.copy.known_end.end_offset == reached and again.base.offset == -1
         other.pass_time(30.0)
         (error,) = again.ended
         assert isinstance(error, MetadataRegression) and error.applied.end_offset == reached
@@ -259,7 +250,7 @@ def test_a_disk_that_fails_ends_the_copy_only(
         raise error
 
     monkeypatch.setattr(member.copy.log.segments.active.log.open(), "write_at", refuse)
-    create(fixture, "u")
+    fixture.create_topic("u")
     fixture.settle()
     assert member.broken == [error] and member.copy.end_offset == end
     assert member.observer.image == fixture.controller.image and member.ended == []
@@ -274,7 +265,7 @@ def test_a_copy_that_is_not_written_any_more_says_so_once(fixture: ControllerFix
     end = member.copy.end_offset
     behind = build_batch([records.NoOpRecord()], end - 1, fixture.controller.epoch, 0, 30)
     member.copy.append(behind)
-    create(fixture, "u")
+    fixture.create_topic("u")
     fixture.settle()
     (line,) = member.warnings
     assert COPY in line and "until its next start" in line
@@ -288,7 +279,7 @@ def test_a_snapshot_that_ends_within_a_batch(fixture: ControllerFixture) -> None
     a restart counts only what the snapshot does not hold, and following goes on.
     """
     end = fixture.controller.log.end_offset
-    create(fixture, "u", 3)
+    fixture.create_topic("u", 3)
     log = log_of(fixture.files, CONTROLLERS)
     straddling = next(each for each in iterate_batches(log) if each.base_offset == end)
     assert straddling.last_offset > end
@@ -336,13 +327,16 @@ def test_within_a_transaction_no_snapshot_is_written(fixture: ControllerFixture)
 
 
 @pytest.mark.parametrize("position", [0, 7, 8, 15, 40])
-def test_a_flipped_bit_above_the_mark_is_damage(fixture: ControllerFixture, position: int) -> None:
-    """The mark of a copy lags behind its end, and all of it was committed: good batches behind a
-    bad one are no torn tail, whichever field the bit is in (base offset, length, leader epoch).
+def test_a_flipped_bit_above_the_durable_end_is_damage(
+    fixture: ControllerFixture, position: int
+) -> None:
+    """The durable end of a copy lags behind its end, and all of it was committed: good batches
+    behind a bad one are no torn tail, whichever field the bit is in (base offset, length, leader
+    epoch).
     """
     member = Follower(fixture)
     member.observer.stop()
-    assert read_mark(member.files, COPY) == 0
+    assert read_durable_end(member.files, COPY) == 0
     data = member.files.nodes[LOG].data
     third = [batch.offset for batch in iterate_batches(bytes(data))][2]
     data[third + position] ^= 1
@@ -374,30 +368,30 @@ def test_a_flipped_epoch_at_the_very_end_is_not_believed(
     last = [batch.offset for batch in iterate_batches(bytes(data))][-1]
     data[last + at] ^= 0b100
     again = member.again()
-    assert again.base.epoch == 1 and again.copy.floor.epoch <= 1
+    assert again.base.epoch == 1 and again.copy.known_end.epoch <= 1
     assert again.observer.leader_epoch <= 1
     again.stop()
 
 
-def test_the_mark_moves_while_records_come(fixture: ControllerFixture) -> None:
+def test_the_durable_end_moves_while_records_come(fixture: ControllerFixture) -> None:
     """Not only at a clean stop: a copy that was killed is known to have gone as far."""
     member = Follower(fixture)
-    create(fixture, "u")
+    fixture.create_topic("u")
     fixture.settle()
     end = member.copy.end_offset
-    assert read_mark(member.files, COPY) == 0
+    assert read_durable_end(member.files, COPY) == 0
     fixture.pass_time(SYNC_MS / 1000)
     fixture.join(7)
     fixture.settle()
-    assert end < (read_mark(member.files, COPY) or 0) <= member.copy.end_offset
+    assert end < (read_durable_end(member.files, COPY) or 0) <= member.copy.end_offset
 
 
-def test_the_mark_moves_with_a_snapshot(fixture: ControllerFixture) -> None:
+def test_the_durable_end_moves_with_a_snapshot(fixture: ControllerFixture) -> None:
     member = Follower(fixture, metadata_log_max_record_bytes_between_snapshots="1000")
-    create(fixture, "u", 30)
+    fixture.create_topic("u", 30)
     fixture.settle()
     (snapshot,) = list_snapshots(member.files, COPY)
-    assert read_mark(member.files, COPY) == snapshot.end_offset > 0
+    assert read_durable_end(member.files, COPY) == snapshot.end_offset > 0
 
 
 def test_the_newest_damaged_copies_are_kept(fixture: ControllerFixture) -> None:
@@ -408,7 +402,7 @@ def test_the_newest_damaged_copies_are_kept(fixture: ControllerFixture) -> None:
     member.files.open(f"{own}/quorum-state", create=True)
     for number in range(MOST_DAMAGED_COPIES + 2):
         member.files.nodes[LOG].data[200] ^= 1
-        create(fixture, f"u{number}")
+        fixture.create_topic(f"u{number}")
         again = Follower(fixture, member.files, unique=number).stop()
         assert f"{number:032x}-stray" in again.told
     kept = {name for name in member.files.listdir("/own") if name.endswith("-stray")}
@@ -438,19 +432,36 @@ def test_a_crash_while_a_damaged_copy_is_replaced_forgets_nothing(
     whole = damaged()
     before = whole.operations
     opened = open_metadata_copy(whole, InlineWorker(), "/own", fixture.now, 7)
-    assert opened[0].floor.end_offset == reached
+    assert opened[0].known_end.end_offset == reached
     for at in range(before, whole.operations):
         disk = damaged(crash_at=at)
         with pytest.raises(Crash):
             open_metadata_copy(disk, InlineWorker(), "/own", fixture.now, 7)
         left = disk.after_power_loss(keep)
         copy, _, _ = open_metadata_copy(left, InlineWorker(), "/own", fixture.now, 8)
-        assert copy.floor.end_offset == reached
+        assert copy.known_end.end_offset == reached
         assert not left.is_directory(f"{COPY}.new")
 
 
-def test_a_clean_end_marks_all_of_it(fixture: ControllerFixture) -> None:
+def test_a_clean_end_syncs_all_of_it(fixture: ControllerFixture) -> None:
     member = Follower(fixture).stop()
     assert (
-        read_mark(member.files, COPY) == member.copy.end_offset == fixture.controller.log.end_offset
+        read_durable_end(member.files, COPY)
+        == member.copy.end_offset
+        == fixture.controller.log.end_offset
     )
+
+
+def test_a_clean_end_on_a_disk_that_fails_is_a_failure_of_the_disk(
+    fixture: ControllerFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = Follower(fixture)
+    before = read_durable_end(member.files, COPY)
+    error = OSError(5, "the disk is gone")
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(type(member.copy.log), "finish", refuse)
+    member.copy.finish()
+    assert member.broken == [error] and read_durable_end(member.files, COPY) == before

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twisted_broker.cluster.metadata_loader import MetadataLoader, MetadataRegression
-from twisted_broker.cluster.records import build_batch
+from twisted_broker.cluster.records import RECORDS_PER_STEP, build_batch
 from twisted_broker.cluster.snapshots import SnapshotId, snapshot_bytes
 from twisted_broker.image.metadata_image import EMPTY, MetadataImage
 from twisted_broker.wire.errors import WireError
@@ -39,6 +39,27 @@ def test_nothing_above_the_high_watermark_is_applied() -> None:
     delta = loader.advance(3)
     assert delta is not None and len(delta.created_topics) == 2
     assert names(loader) == ["t0", "t1", "t2"] and loader.image.offset == 2
+
+
+def test_many_records_are_decoded_in_steps_and_applied_in_one_of_their_own() -> None:
+    """The outcome is that of one step; nothing shows before the last one."""
+    found = [records.NoOpRecord(), topic(0)] * RECORDS_PER_STEP
+    data = batch(0, *found) + batch(len(found), topic(1))
+    loader, at_once = MetadataLoader(), MetadataLoader()
+    steps = loader.batches_in_steps(data, len(found) + 1)
+    pauses = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            delta = end.value
+            break
+        pauses += 1
+        assert loader.image is EMPTY
+    assert pauses == 3 and delta is not None
+    assert at_once.batches(data, len(found) + 1) is not None
+    assert names(loader) == names(at_once) == ["t0", "t1"]
+    assert loader.image.offset == at_once.image.offset == len(found)
 
 
 def test_a_transaction_counts_when_it_has_ended() -> None:

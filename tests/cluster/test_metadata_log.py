@@ -12,27 +12,27 @@ import pytest
 
 from tests.cluster.fixtures import CLUSTER_ID, Fixture, StalledWorker
 from twisted_broker.cluster import metadata_log, metadata_store
-from twisted_broker.cluster.metadata_check import MetadataDamage, make_mark
+from twisted_broker.cluster.metadata_check import (
+    MetadataDamage,
+    read_durable_end,
+    write_durable_end,
+)
 from twisted_broker.cluster.quorum_state import (
     QuorumState,
     read_quorum_state,
     write_quorum_state,
 )
+from twisted_broker.cluster.records import build_batch
 from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots
 from twisted_broker.log.checkpoints import read_whole
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
-from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 from twisted_broker.wire.records import iterate_batches
+from twisted_broker.wire.schema import run_whole
 
 DIRECTORY = "/data/__cluster_metadata-0"
-
-
-def create(fixture: Fixture, name: str, partitions: int = 1) -> Any:
-    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
-    return fixture.send("create_topics", CreateTopicsRequest(topics=[topic]), 7)
 
 
 def batches(fixture: Fixture) -> list[Any]:
@@ -59,6 +59,29 @@ def test_nothing_is_applied_answered_or_served_before_it_is_durable() -> None:
     epoch = registered.result
     assert fixture.controller.image.brokers[1].epoch == epoch
     assert fixture.controller.log.high_watermark == fixture.controller.log.end_offset
+
+
+def test_what_was_encoded_before_is_appended_where_the_log_ends() -> None:
+    """In steps, in one batch, the same as without; more than a batch holds is not prepared."""
+    fixture = Fixture().start()
+    controller = fixture.controller
+    found = [
+        records.TopicRecord(name=f"t{n}", topic_id=n.to_bytes(16, "big")) for n in range(1, 1201)
+    ]
+    steps = controller.prepare(found)
+    assert next(steps) is None and next(steps) is None
+    prepared = run_whole(steps)
+    end = controller.log.end_offset
+    controller.write([records.NoOpRecord()])
+    controller.write(found, prepared)
+    assert len(controller.image.topics_by_name) == 1200
+    written = batches(fixture)[-1]
+    assert (written.base_offset, written.last_offset) == (end + 1, end + 1200)
+    whole = build_batch(
+        found, end + 1, controller.epoch, fixture.now(), controller.decided.metadata_version or 0
+    )
+    assert whole == written.buffer[written.offset : written.offset + written.size_in_bytes]
+    assert run_whole(controller.prepare([records.NoOpRecord()] * 40_001)) is None
 
 
 def test_what_comes_during_a_sync_shares_the_next_one() -> None:
@@ -96,7 +119,7 @@ def test_a_second_decision_sees_the_first_before_it_is_durable() -> None:
     beat = fixture.lifecycle_beat(1, registered.result.broker_epoch)
     worker.run()
     assert beat.called
-    first, second = create(fixture, "t"), create(fixture, "t")
+    first, second = fixture.send_creation("t"), fixture.send_creation("t")
     assert not first.called and not second.called
     worker.run()
     worker.run()
@@ -148,7 +171,7 @@ def test_a_restart_replays_the_log_and_leads_a_new_epoch(fixture: Fixture) -> No
     LeaderChange control batch.
     """
     fixture.join(1)
-    create(fixture, "t", 3)
+    fixture.send_creation("t", 3)
     before = fixture.controller.image
     for epoch in (2, 3):
         fixture.restart()
@@ -207,7 +230,7 @@ def test_what_founding_makes_is_led(fixture: Fixture) -> None:
     """Until the first record nothing says who leads: at whatever step a crash comes."""
     for name in list(fixture.files.listdir(DIRECTORY)):
         fixture.files.remove(f"{DIRECTORY}/{name}")
-    make_mark(fixture.files, DIRECTORY, 0)
+    write_durable_end(fixture.files, DIRECTORY, 0)
     fixture.open().log.log.close()
     assert f"{0:020d}.log" in fixture.files.listdir(DIRECTORY)
     assert fixture.restart().controller.epoch == 1
@@ -236,19 +259,19 @@ def test_a_snapshot_replaces_the_log_before_it() -> None:
     """
     fixture = Fixture(settings={"metadata.log.max.record.bytes.between.snapshots": "2000"}).start()
     fixture.join(1)
-    create(fixture, "t", 40)
+    fixture.send_creation("t", 40)
     fixture.advance(0.5)
     first = list_snapshots(fixture.files, DIRECTORY)
     assert len(first) == 1 and first[0].epoch == 1
     log = fixture.controller.log.log
     assert log.log_start_offset == first[0].end_offset
     assert min(segment.base_offset for segment in log.segments) > 0
-    create(fixture, "u", 40)
+    fixture.send_creation("u", 40)
     fixture.advance(0.5)
     (second,) = list_snapshots(fixture.files, DIRECTORY)
     assert second > first[0]
     before = fixture.controller.image
-    create(fixture, "v")
+    fixture.send_creation("v")
     fixture.restart()
     image = fixture.controller.image
     assert image.topics_by_name["u"] == before.topics_by_name["u"] and "v" in image.topics_by_name
@@ -285,6 +308,44 @@ def test_where_descriptors_are_short_the_controller_goes_on() -> None:
     assert len(list_snapshots(fixture.files, DIRECTORY)) == 1
 
 
+def test_a_sync_holds_its_files_no_longer_than_it_runs() -> None:
+    """A reference that stays would keep the descriptor of a deleted segment for ever."""
+    worker = StalledWorker()
+    fixture = Fixture(worker, {"metadata.max.idle.interval.ms": "0"}).start()
+    worker.run()
+    segments = [segment.log for segment in fixture.controller.log.log.segments]
+    fixture.send("broker_registration", fixture.registration(), 4)
+    assert [file.references for file in segments] == [1]
+    worker.run()
+    assert [file.references for file in segments] == [0]
+    fixture.send("broker_registration", fixture.registration(), 4)
+    worker.run(OSError(errno.EMFILE, "too many open files"))
+    assert [file.references for file in segments] == [0]
+
+
+def test_where_no_descriptor_is_left_for_the_mark_it_stays_older(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sync itself was made: an older mark is true as well. The next sync moves it."""
+
+    def short(*arguments: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    fixture = Fixture().start()
+    fixture.join(1)
+    before = read_durable_end(fixture.files, DIRECTORY)
+    assert before is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(metadata_store, "update_durable_end", short)
+        fixture.create_topic("t")
+    assert fixture.controller.log.failed is None
+    assert "t" in fixture.controller.image.topics_by_name
+    assert read_durable_end(fixture.files, DIRECTORY) == before
+    fixture.create_topic("u")
+    after = read_durable_end(fixture.files, DIRECTORY)
+    assert after is not None and after > before
+
+
 def test_a_snapshot_by_time() -> None:
     """metadata.log.max.snapshot.interval.ms: after that time, if anything came."""
     fixture = Fixture(
@@ -305,7 +366,7 @@ def test_a_snapshot_beyond_the_log_wins() -> None:
     """RL 8.1: a log that was lost behind its snapshot goes on from the snapshot's end."""
     fixture = Fixture(settings={"metadata.log.max.record.bytes.between.snapshots": "2000"}).start()
     fixture.join(1)
-    create(fixture, "t", 40)
+    fixture.send_creation("t", 40)
     fixture.advance(0.5)
     (snapshot,) = list_snapshots(fixture.files, DIRECTORY)
     for name in fixture.files.listdir(DIRECTORY):
@@ -324,7 +385,7 @@ def test_a_torn_batch_at_the_end_was_never_promised(fixture: Fixture) -> None:
     """RL 3.6, 8.1: what a crash left half written is cut, and the log goes on behind the last
     whole batch.
     """
-    create(fixture, "ignored")
+    fixture.send_creation("ignored")
     fixture.join(1)
     end = fixture.controller.log.end_offset
     path = f"{DIRECTORY}/{0:020d}.log"
@@ -344,7 +405,7 @@ def test_a_replay_reads_the_log_in_pieces(
     """
     fixture.join(1)
     for number in range(8):
-        create(fixture, f"t{number}", 1 + 10 * number)
+        fixture.send_creation(f"t{number}", 1 + 10 * number)
     before, written = fixture.controller.image, fixture.controller.log.bytes_since_snapshot
     monkeypatch.setattr(metadata_store, "READ_BYTES", read_bytes)
     again = fixture.open().log
@@ -367,7 +428,7 @@ def test_a_decision_of_several_batches_is_all_or_nothing(
     fixture.join(1)
     before, end = fixture.controller.image, fixture.controller.log.end_offset
     monkeypatch.setattr(metadata_log, "RECORDS_PER_BATCH", 10)
-    create(fixture, "large", 30)
+    fixture.send_creation("large", 30)
     written = [batch for batch in batches(fixture) if batch.base_offset >= end]
     assert len(written) == 4 and max(batch.records_count for batch in written) == 10
     assert len(fixture.controller.image.topics_by_name["large"].partitions) == 30
@@ -379,12 +440,12 @@ def test_a_decision_of_several_batches_is_all_or_nothing(
     fixture.restart()
     topics = fixture.controller.image.topics_by_name
     assert len(topics["large"].partitions) == 30 if kept == 4 else topics == before.topics_by_name
-    create(fixture, "after", 30)
+    fixture.send_creation("after", 30)
     fixture.restart()
     assert len(fixture.controller.image.topics_by_name["after"].partitions) == 30
 
 
-def test_without_metadata_transactions_a_decision_is_cut_into_batches(
+def test_without_metadata_transactions_a_decision_is_several_batches(
     fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Below 3.6-IV1 nobody would understand one; the bootstrap, which is one already, is not put
@@ -418,7 +479,7 @@ def test_kafkas_dump_tool_reads_log_and_snapshot(tmp_path: Path) -> None:
     fixture.controller = fixture.open()
     fixture.start()
     fixture.join(1)
-    create(fixture, "dumped", 40)
+    fixture.send_creation("dumped", 40)
     log = tmp_path / "__cluster_metadata-0" / f"{0:020d}.log"
     assert '"name":"dumped"' in dump(log) and "LeaderChange" in dump(log)
     fixture.advance(0.5)

@@ -11,7 +11,6 @@ import pytest
 
 from tests.cluster.controller_fixture import ControllerFixture, MemberSide, served
 from tests.cluster.fixtures import CLUSTER_ID, Fixture
-from tests.cluster.test_metadata_check import create
 from twisted_broker.cluster.metadata_recovery import (
     EPOCHS_AHEAD,
     CannotRecover,
@@ -43,9 +42,9 @@ def full(**settings: str) -> ControllerFixture:
         }
     )
     fixture.join(1)
-    create(fixture, "t", 30)
+    fixture.create_topic("t", 30)
     fixture.advance(0.5)
-    create(fixture, "u", 3)
+    fixture.create_topic("u", 3)
     write_meta_properties(fixture.files, "/data", MetaProperties(CLUSTER_ID, 1, b"d" * 16))
     return fixture
 
@@ -111,7 +110,7 @@ def test_a_controller_goes_on_from_a_brokers_copy(settings: dict[str, str]) -> N
         fixture.controller.image.topics_by_name == before.topics_by_name
         and fixture.controller.image.brokers == before.brokers
     )
-    create(fixture, "after")
+    fixture.create_topic("after")
     fixture.pass_time(5.0)
     assert member.ended == [] and member.observer.image == fixture.controller.image
     assert member.observer.leader_epoch == fixture.controller.epoch
@@ -143,10 +142,10 @@ def test_the_most_advanced_copy_is_taken() -> None:
     )()
     frozen.data = bytearray(fixture.files.nodes[f"/data/{NAME}/{LOG}"].data)
     frozen.length = len(frozen.data)
-    mark = fixture.files.nodes[f"/one/{NAME}/replication-offset-checkpoint"]
-    held = fixture.files.nodes[f"/one/{NAME}/replication-offset-checkpoint"] = type(mark)()
-    held.data, held.length = bytearray(mark.data), mark.length
-    create(fixture, "newer")
+    file = fixture.files.nodes[f"/one/{NAME}/replication-offset-checkpoint"]
+    held = fixture.files.nodes[f"/one/{NAME}/replication-offset-checkpoint"] = type(file)()
+    held.data, held.length = bytearray(file.data), file.length
+    fixture.create_topic("newer")
     copied(fixture, "/two")
     one, two = read_source(fixture.files, "/one"), read_source(fixture.files, f"/two/{NAME}")
     assert one.end_offset < two.end_offset
@@ -168,9 +167,11 @@ def test_a_damaged_source_is_not_taken() -> None:
 
 
 @pytest.mark.parametrize("at", [5, 15, 40])
-def test_a_copy_that_ends_in_damage_above_its_mark_is_not_taken_without_a_word(at: int) -> None:
-    """A copy's mark lags: what lies behind the damage was committed. It is used up to there only
-    when that is wanted.
+def test_a_copy_that_ends_in_damage_above_its_durable_end_is_not_taken_without_a_word(
+    at: int,
+) -> None:
+    """A copy's durable end lags: what lies behind the damage was committed. It is used up
+    to there only when that is wanted.
     """
     fixture = full()
     copied(fixture, "/broker")

@@ -14,21 +14,12 @@ from twisted_broker.cluster.metadata_loader import MetadataRegression
 from twisted_broker.cluster.observer import MetadataObserver
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.messages.cluster import ReplicaState
-from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 from twisted_broker.wire.records import BatchBuilder
 
 
 @pytest.fixture
 def fixture() -> ControllerFixture:
     return served()
-
-
-def create(fixture: ControllerFixture, name: str, partitions: int = 1) -> None:
-    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
-    assert (
-        fixture.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7).topics[0].error_code
-        == 0
-    )
 
 
 def test_the_image_arrives_without_any_wait(fixture: ControllerFixture) -> None:
@@ -79,9 +70,9 @@ def test_a_snapshot_is_loaded_over_the_network() -> None:
     """KRAFT 3.2: from offset 0 the newest snapshot comes first, then the log behind it."""
     fixture = served({"metadata.log.max.record.bytes.between.snapshots": "2000"})
     fixture.join(7)
-    create(fixture, "t", 200)
+    fixture.create_topic("t", 200)
     fixture.advance(0.5)
-    create(fixture, "after")
+    fixture.create_topic("after")
     assert fixture.controller.log.snapshots
     member = MemberSide(fixture, 2).follow()
     assert member.observer.image == fixture.controller.image
@@ -95,7 +86,7 @@ def test_a_snapshot_comes_in_pieces(monkeypatch: pytest.MonkeyPatch, piece: int)
     """KRAFT 3.2: pieces end anywhere, also in the middle of a batch."""
     fixture = served({"metadata.log.max.record.bytes.between.snapshots": "2000"})
     fixture.join(7)
-    create(fixture, "t", 40)
+    fixture.create_topic("t", 40)
     fixture.advance(0.5)
     (snapshot,) = fixture.controller.log.snapshots
     asked: list[int] = []
@@ -120,7 +111,7 @@ def test_a_log_longer_than_one_answer(
 ) -> None:
     """RL 8.2: an answer may end in the middle of a batch, and holds one whole batch at least."""
     fixture.join(7)
-    create(fixture, "t", 60)
+    fixture.create_topic("t", 60)
     monkeypatch.setattr(observer_module, "_FETCH_BYTES", 150)
     member = MemberSide(fixture, 2).follow()
     assert member.observer.image == fixture.controller.image and member.ended == []

@@ -165,7 +165,7 @@ def test_the_preferred_leader_is_elected(cluster: Cluster) -> None:
     assert cluster.elect(PREFERRED, 0, topic="absent") == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-def test_all_partitions_are_told_only_where_something_happened(cluster: Cluster) -> None:
+def test_all_partitions_are_answered_only_where_something_happened(cluster: Cluster) -> None:
     """KIP-183: null means all; those that are well are left out."""
     cluster.fence(1)
     cluster.unfence(1)
@@ -272,7 +272,7 @@ def test_a_reassignment_runs_its_course(cluster: Cluster) -> None:
     assert not cluster.listed()
 
 
-def test_a_leader_that_stays_is_told_the_outcome(cluster: Cluster) -> None:
+def test_a_leader_that_stays_gets_the_outcome(cluster: Cluster) -> None:
     """KIP-455: the AlterPartition that ends a reassignment is answered NONE when the sender goes
     on leading, under a new leader epoch.
     """

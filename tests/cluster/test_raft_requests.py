@@ -135,7 +135,7 @@ def test_a_fetch_at_the_end_gives_up_after_its_wait(fixture: Fixture) -> None:
     quiet.advance(0.5)
     answer = waiting.result.responses[0].partitions[0]
     assert answer.records is None and answer.error_code == 0
-    assert quiet.controller.raft_requests._parked == []
+    assert quiet.controller.raft_requests._waiting == []
 
 
 def test_a_fetch_that_is_given_up_leaves_nothing(fixture: Fixture) -> None:
@@ -150,7 +150,7 @@ def test_a_fetch_that_is_given_up_leaves_nothing(fixture: Fixture) -> None:
     fixture.register()
 
 
-def test_an_observer_whose_high_watermark_is_behind_is_told_at_once(fixture: Fixture) -> None:
+def test_an_observer_whose_high_watermark_is_behind_is_answered_at_once(fixture: Fixture) -> None:
     """RL 8.1, KIP-1166: v18 says what the observer knows; earlier versions, and the field's
     default, wait.
     """
@@ -171,7 +171,7 @@ def test_what_is_not_durable_is_not_served() -> None:
     assert last == answer.high_watermark - 1 < fixture.controller.log.end_offset - 1
 
 
-def test_a_reader_of_another_history_is_told_where_it_diverges(fixture: Fixture) -> None:
+def test_a_reader_of_another_history_learns_where_it_diverges(fixture: Fixture) -> None:
     """KRAFT 3.2: beyond the end of its epoch here, or from an epoch that is not known."""
     end = fixture.controller.log.high_watermark
     beyond = ask(fixture, fetch_offset=end + 5, last_fetched_epoch=1)
@@ -397,7 +397,7 @@ def test_there_is_one_quorum(fixture: Fixture, topic: str, partitions: tuple[int
     ]
 
 
-def test_a_refused_fetch_tells_the_start_of_the_log(fixture: Fixture) -> None:
+def test_a_refused_fetch_carries_the_start_of_the_log(fixture: Fixture) -> None:
     """KRAFT 3.2: as Kafka 4.3.1 does; the high watermark it keeps to itself.
 
     Version 16 has a place for addresses, from 17 on they are told.

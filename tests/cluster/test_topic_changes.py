@@ -21,17 +21,6 @@ def three(fixture: Fixture) -> Fixture:
     return fixture
 
 
-def create(
-    fixture: Fixture, *topics: topics_messages.CreatableTopic, validate_only: bool = False
-) -> list[topics_messages.CreatableTopicResult]:
-    answer: topics_messages.CreateTopicsResponse = fixture.ask(
-        "create_topics",
-        topics_messages.CreateTopicsRequest(topics=list(topics), validate_only=validate_only),
-        7,
-    )
-    return answer.topics
-
-
 def topic(
     name: str,
     partitions: int = 1,
@@ -60,8 +49,8 @@ def test_a_topic_is_created_with_everything_that_was_asked(three: Fixture) -> No
     """RL 8.5: partitions on the live brokers, leader first in the ISR, the topic's settings, its
     id in the answer.
     """
-    (result,) = create(
-        three, topic("orders", 6, 3, {"retention.ms": "1000", "cleanup.policy": "compact,delete"})
+    (result,) = three.create_topics(
+        topic("orders", 6, 3, {"retention.ms": "1000", "cleanup.policy": "compact,delete"})
     )
     assert (result.error_code, result.error_message) == (0, None)
     assert (result.num_partitions, result.replication_factor) == (6, 3)
@@ -87,7 +76,7 @@ def test_defaults_come_from_the_controllers_settings() -> None:
     fixture = Fixture(settings={"num.partitions": "4", "default.replication.factor": "2"}).start()
     fixture.join(1)
     fixture.join(2)
-    (result,) = create(fixture, topic("t", -1, -1))
+    (result,) = fixture.create_topics(topic("t", -1, -1))
     assert (result.num_partitions, result.replication_factor) == (4, 2)
 
 
@@ -123,8 +112,8 @@ def test_topics_that_are_refused(
     """RL 8.5: each refusal has its code and a sentence; the other topic of the request is
     created.
     """
-    create(three, topic("here_too"))
-    refused, made = create(three, wanted, topic("good"))
+    three.create_topics(topic("here_too"))
+    refused, made = three.create_topics(wanted, topic("good"))
     assert refused.error_code == code and refused.error_message
     assert made.error_code == 0
     assert sorted(three.controller.image.topics_by_name) == ["good", "here_too"]
@@ -132,7 +121,7 @@ def test_topics_that_are_refused(
 
 def test_a_name_twice_in_one_request_is_refused_twice(three: Fixture) -> None:
     """Kafka's ControllerApis: neither of the two is created."""
-    assert [result.error_code for result in create(three, topic("t"), topic("t", 3))] == [
+    assert [result.error_code for result in three.create_topics(topic("t"), topic("t", 3))] == [
         ErrorCode.INVALID_REQUEST
     ] * 2
     assert three.controller.image.topics_by_name == {}
@@ -140,7 +129,7 @@ def test_a_name_twice_in_one_request_is_refused_twice(three: Fixture) -> None:
 
 def test_two_new_topics_may_not_collide_with_each_other(three: Fixture) -> None:
     """`.` and `_` are one in metric names, also inside one request."""
-    assert [result.error_code for result in create(three, topic("a.b"), topic("a_b"))] == [
+    assert [result.error_code for result in three.create_topics(topic("a.b"), topic("a_b"))] == [
         0,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
     ]
@@ -149,7 +138,7 @@ def test_two_new_topics_may_not_collide_with_each_other(three: Fixture) -> None:
 def test_validate_only_answers_and_writes_nothing(three: Fixture) -> None:
     """CreateTopics v1: all checks, no records."""
     before = three.controller.image
-    good, bad = create(three, topic("t", 3, 2), topic("u", 1, 9), validate_only=True)
+    good, bad = three.create_topics(topic("t", 3, 2), topic("u", 1, 9), validate_only=True)
     assert (good.error_code, good.num_partitions, bad.error_code) == (
         0,
         3,
@@ -165,8 +154,8 @@ def test_fenced_replicas_are_assigned_but_not_in_sync(three: Fixture) -> None:
     three.advance(9.5)
     epoch = three.register(2, b"x" * 16)
     three.beat(2, epoch)
-    good, bad = create(
-        three, topic("t", -1, -1, by_hand=[(0, [1, 2])]), topic("u", -1, -1, by_hand=[(0, [1, 3])])
+    good, bad = three.create_topics(
+        topic("t", -1, -1, by_hand=[(0, [1, 2])]), topic("u", -1, -1, by_hand=[(0, [1, 3])])
     )
     made = three.controller.image.topics_by_name["t"].partitions[0]
     assert good.error_code == 0 and (made.replicas, made.isr, made.leader) == ((1, 2), (2,), 2)
@@ -176,14 +165,14 @@ def test_fenced_replicas_are_assigned_but_not_in_sync(three: Fixture) -> None:
 def test_no_broker_no_topic(fixture: Fixture) -> None:
     """Kafka: with all brokers fenced a topic cannot be placed."""
     fixture.register()
-    assert create(fixture, topic("t"))[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert fixture.create_topics(topic("t"))[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
 def test_a_thousand_partitions_take_well_under_a_second(fixture: Fixture) -> None:
     """The controller's own share of a large CreateTopics; the limit is ten times what it needs."""
     fixture.join(1)
     start = time.process_time()
-    (result,) = create(fixture, topic("big", 1000))
+    (result,) = fixture.create_topics(topic("big", 1000))
     assert result.error_code == 0
     assert time.process_time() - start < 0.5
 
@@ -207,7 +196,7 @@ def test_a_topic_grows(three: Fixture) -> None:
     """RL 8.5: with as many replicas as it has, placed or by hand; the old partitions stay as
     they were.
     """
-    create(three, topic("t", 2, 2))
+    three.create_topics(topic("t", 2, 2))
     before = three.controller.image.topics_by_name["t"].partitions
     assert grow(three, "t", 4).error_code == 0
     assert grow(three, "t", 5, [[3, 1]]).error_code == 0
@@ -231,7 +220,7 @@ def test_growth_that_is_refused(
     three: Fixture, name: str, count: int, assignments: list[list[int]] | None, code: ErrorCode
 ) -> None:
     """RL 8.5: unknown topics, no increase, assignments that do not fit."""
-    create(three, topic("t", 2, 2))
+    three.create_topics(topic("t", 2, 2))
     assert grow(three, name, count, assignments).error_code == code
     assert len(three.controller.image.topics_by_name["t"].partitions) == 2
 
@@ -240,7 +229,7 @@ def test_topics_are_deleted_by_name_and_by_id(three: Fixture) -> None:
     """RL 8.5: with their settings; unknown ones have their own errors; naming one twice refuses
     both.
     """
-    first, second = create(three, topic("a", configs={"retention.ms": "1"}), topic("b"))
+    first, second = three.create_topics(topic("a", configs={"retention.ms": "1"}), topic("b"))
     request = topics_messages.DeleteTopicsRequest(
         topics=[
             topics_messages.DeleteTopicState(name="a"),
@@ -271,7 +260,7 @@ def test_topics_are_deleted_by_name_and_by_id(three: Fixture) -> None:
 
 def test_deletion_by_names_in_older_versions(three: Fixture) -> None:
     """DeleteTopics v5 and below carry names only."""
-    create(three, topic("a"))
+    three.create_topics(topic("a"))
     answer = three.ask(
         "delete_topics", topics_messages.DeleteTopicsRequest(topic_names=["a", "z"]), 5
     )
@@ -307,11 +296,11 @@ def test_permission_comes_before_existence(three: Fixture) -> None:
     """RL 5.1: what may not be touched is refused alike, there or not; the rest of the request is
     done.
     """
-    (theirs,) = create(three, topic("theirs"))
+    (theirs,) = three.create_topics(topic("theirs"))
     three.authorizer = Only()
     results = {
         result.name: result.error_code
-        for result in create(three, topic("mine"), topic("theirs"), topic("new"))
+        for result in three.create_topics(topic("mine"), topic("theirs"), topic("new"))
     }
     assert results == {
         "mine": 0,

@@ -81,7 +81,7 @@ def propose(member: MemberSide) -> None:
         (AlterPartitionRequest, propose),
     ],
 )
-def test_a_bug_is_told_once_until_it_works_again(
+def test_a_bug_is_logged_once_until_it_works_again(
     fixture: ControllerFixture,
     monkeypatch: pytest.MonkeyPatch,
     request_class: type[Any],

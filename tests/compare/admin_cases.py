@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.compare.side import Side
+from tests.compare.side import STANDS_FOR_LATIN_1, Side
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -48,6 +48,7 @@ def metadata(side: Side, version: int) -> None:
         asked("no such topic", f"{topic}-no")
         for name in BAD_NAMES:
             asked(f"name {name[:9]!r}", name)
+        asked("name not UTF-8", STANDS_FOR_LATIN_1.decode())
     if version >= 8:
         asked("operations of a topic", topic, include_topic_authorized_operations=True)
     if 8 <= version <= 10:
@@ -85,6 +86,7 @@ def describe_quorum(side: Side, version: int) -> None:
         for topic in answer.topics:
             for part in topic.partitions:
                 part.high_watermark = min(part.high_watermark, 1)
+                part.leader_epoch = min(part.leader_epoch, 1)
                 for voter in part.current_voters:
                     voter.log_end_offset = min(voter.log_end_offset, 1)
                     voter.last_fetch_timestamp = min(voter.last_fetch_timestamp, 1)
@@ -215,14 +217,15 @@ def create_topics(side: Side, version: int) -> None:
         asked("only checked", {"name": name("v")}, validate_only=True)
         asked("only checked, exists", {"name": name("a")}, validate_only=True)
     asked("none")
+    asked("timeout 0", {"name": name("late")}, timeout_ms=0)
 
 
 def delete_topics(side: Side, version: int) -> None:
     by_state = version >= 6
 
-    def asked(label: str, *names: str, states: Any = None) -> None:
+    def asked(label: str, *names: str, states: Any = None, timeout_ms: int = 10_000) -> None:
         topics = [{"name": name} for name in names] if states is None else states
-        side.ask(label, topics=topics, topic_names=list(names), timeout_ms=10_000)
+        side.ask(label, topics=topics, topic_names=list(names), timeout_ms=timeout_ms)
 
     first, second = side.topic("a"), side.topic("b")
     asked("no such topic", "nobody")
@@ -233,6 +236,7 @@ def delete_topics(side: Side, version: int) -> None:
     asked("again", first)
     asked("two", second, "nobody")
     asked("none")
+    asked("timeout 0", side.topic("late"), timeout_ms=0)
     if by_state:
         third = side.topic("c")
         topic_id = side.id_of(third)
@@ -267,6 +271,7 @@ def create_partitions(side: Side, version: int) -> None:
     asked("too few assigned", 7, rows=[[1]])
     asked("too many assigned", 5, rows=[[1], [1]])
     asked("none", 5, times=0)
+    asked("timeout 0", 5, timeout_ms=0)
 
 
 def describe_configs(side: Side, version: int) -> None:
@@ -299,8 +304,10 @@ def describe_configs(side: Side, version: int) -> None:
     side.ask("none", resources=[])
 
 
-def _alterations() -> list[tuple[str, int, str, list[tuple[str, str | None]]]]:
-    """(label, kind, name, settings) of what both calls are asked; `{t}` is the topic."""
+def alterations() -> list[tuple[str, int, str, list[tuple[str, str | None]]]]:
+    """(label, kind, name, settings) of what both calls are asked; `{t}` is the topic, `{u}`
+    another one, for what only one side accepts.
+    """
     return [
         ("a topic", TOPIC, "{t}", [("retention.ms", "7")]),
         ("text as given", TOPIC, "{t}", [("retention.ms", " 8 "), ("preallocate", "True")]),
@@ -315,8 +322,8 @@ def _alterations() -> list[tuple[str, int, str, list[tuple[str, str | None]]]]:
         ("tiered off", TOPIC, "{t}", [("remote.storage.enable", "false")]),
         ("local retention", TOPIC, "{t}", [("local.retention.ms", "3"), ("local.retention.bytes", "4")]),
         ("local retention -3", TOPIC, "{t}", [("local.retention.ms", "-3")]),
-        ("throttled", TOPIC, "{t}", [("leader.replication.throttled.replicas", "0:1,1:1")]),
-        ("throttled, wrong", TOPIC, "{t}", [("leader.replication.throttled.replicas", "x")]),
+        ("throttled", TOPIC, "{u}", [("leader.replication.throttled.replicas", "0:1,1:1")]),
+        ("throttled, wrong", TOPIC, "{u}", [("leader.replication.throttled.replicas", "x")]),
         ("no such topic", TOPIC, "nobody", [("retention.ms", "7")]),
         ("bad topic", TOPIC, "a b", [("retention.ms", "7")]),
         ("all topics", TOPIC, "", [("retention.ms", "7")]),
@@ -361,27 +368,36 @@ def _alterations() -> list[tuple[str, int, str, list[tuple[str, str | None]]]]:
     ]  # fmt: skip
 
 
+def altered(
+    side: Side,
+    label: str,
+    kind: int,
+    name: str,
+    settings: list[tuple[str, str | None]],
+    times: int = 1,
+    **more: Any,
+) -> None:
+    """Sets, by the API under test, and looks at what the resource has then."""
+    configs = [{"name": key, "value": value} for key, value in settings]
+    one = {"resource_type": kind, "resource_name": name, "configs": configs}
+    answer = side.ask(label, **({"resources": [one] * times} | more))
+    _described(side, label, kind, name, _accepted(answer, settings, more))
+
+
 def alter_configs(side: Side, version: int) -> None:
-    topic = side.topic()
-
-    def asked(label: str, kind: int, name: str, settings: Any, **more: Any) -> None:
-        configs = [{"name": key, "value": value} for key, value in settings]
-        one = {"resource_type": kind, "resource_name": name, "configs": configs}
-        answer = side.ask(label, **({"resources": [one] * more.pop("times", 1)} | more))
-        _described(side, label, kind, name, _accepted(answer, settings, more))
-
-    for label, kind, name, settings in _alterations():
-        asked(label, kind, name.format(t=topic), settings)
-    asked("loggers", LOGGER, "1", [("org.apache.kafka", "INFO")])
-    asked("broker, compaction lags", BROKER, "", list(LAGS.items()))
-    asked("only checked", TOPIC, topic, [("retention.ms", "99")], validate_only=True)
-    asked("resource twice", TOPIC, topic, [("retention.ms", "98")], times=2)
+    topic, other = side.topic(), side.topic("u")
+    for label, kind, name, settings in alterations():
+        altered(side, label, kind, name.format(t=topic, u=other), settings)
+    altered(side, "loggers", LOGGER, "1", [("org.apache.kafka", "INFO")])
+    altered(side, "broker, compaction lags", BROKER, "", list(LAGS.items()))
+    altered(side, "only checked", TOPIC, topic, [("retention.ms", "99")], validate_only=True)
+    altered(side, "resource twice", TOPIC, topic, [("retention.ms", "98")], times=2)
     side.ask("none", resources=[])
-    _cleared(side)
+    cleared(side)
 
 
 def incremental_alter_configs(side: Side, version: int) -> None:
-    topic = side.topic()
+    topic, other = side.topic(), side.topic("u")
 
     def asked(
         label: str,
@@ -397,10 +413,15 @@ def incremental_alter_configs(side: Side, version: int) -> None:
         answer = side.ask(label, **({"resources": [one] * more.pop("times", 1)} | more))
         sets = [(key, value) for key, operation, value in edits if operation == SET]
         deleted = {key: "" for key, operation, _ in edits if operation == DELETE}
-        _described(side, label, kind, name, deleted | _accepted(answer, sets, more) | then)
+        _described(side, label, kind, name, deleted | (_accepted(answer, sets, more) or {}) | then)
 
-    for label, kind, name, settings in _alterations():
-        asked(label, kind, name.format(t=topic), *((key, SET, value) for key, value in settings))
+    for label, kind, name, settings in alterations():
+        asked(
+            label,
+            kind,
+            name.format(t=topic, u=other),
+            *((key, SET, value) for key, value in settings),
+        )
     asked("delete", TOPIC, topic, ("retention.ms", DELETE, None))
     asked("delete what is not set", TOPIC, topic, ("retention.ms", DELETE, None))
     asked("delete with a value", TOPIC, topic, ("segment.ms", DELETE, "5"))
@@ -430,12 +451,12 @@ def incremental_alter_configs(side: Side, version: int) -> None:
     lags = [(key, SET, value) for key, value in LAGS.items()]
     asked("broker, compaction lags", BROKER, "", *lags)
     side.ask("none", resources=[])
-    _cleared(side)
+    cleared(side)
 
 
-def _described(side: Side, label: str, kind: int, name: str, given: dict[str, str]) -> None:
-    """What the resource has of its own once it has what was `given`: a broker hears of it later
-    than the client.
+def _described(side: Side, label: str, kind: int, name: str, given: dict[str, str] | None) -> None:
+    """What the resource has of its own once it has what was `given` (AlterConfigs gives all that it
+    has; None: nothing was accepted): a broker hears of it later than the client.
     """
     if kind not in (TOPIC, CLIENT_METRICS, GROUP) or not name:
         return
@@ -449,7 +470,9 @@ def _described(side: Side, label: str, kind: int, name: str, given: dict[str, st
 
     def arrived(answer: Any) -> bool:
         now = own(answer)
-        return all(
+        if given is None:
+            return True
+        return (side.api != "AlterConfigs" or now.keys() == given.keys()) and all(
             now.get(key, "").lower() == value.strip().lower() for key, value in given.items()
         )
 
@@ -458,10 +481,11 @@ def _described(side: Side, label: str, kind: int, name: str, given: dict[str, st
     side.note(f"{label}: then", sorted(found.items()))
 
 
-def _accepted(answer: Any, settings: Any, more: dict[str, Any]) -> dict[str, str]:
+def _accepted(answer: Any, settings: Any, more: dict[str, Any]) -> dict[str, str] | None:
     """The values that a change was answered to have set."""
-    if "validate_only" in more or any(each.error_code for each in getattr(answer, "responses", ())):
-        return {}
+    responses = getattr(answer, "responses", None)  # none where nobody answered
+    if "validate_only" in more or not responses or any(each.error_code for each in responses):
+        return None
     return {
         key: value
         for key, value in settings
@@ -469,7 +493,7 @@ def _accepted(answer: Any, settings: Any, more: dict[str, Any]) -> dict[str, str
     }
 
 
-def _cleared(side: Side) -> None:
+def cleared(side: Side) -> None:
     """Dynamic settings are the cluster's: the next case begins without."""
     for kind, name in ((BROKER, "1"), (BROKER, ""), (CLIENT_METRICS, "m"), (GROUP, "g")):
         answer = side.call(

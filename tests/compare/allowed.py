@@ -1,127 +1,739 @@
-"""THE table of what may differ, each row with its reason. What no row allows fails the comparison.
+"""THE table of what may differ, each row with its reason. What no row allows fails the comparison;
+so does, in a whole run, a row that allowed nothing.
 
-A row matches by shell patterns on the API, the case's label and the field's path; `kafka` and
-`ours` are patterns on the two values. A row that nothing matched is printed: it may go.
+1. A row names one API, its versions, the field and both values; the label of the case where that
+   says more. Label, path and values are shell patterns: `*` stands for names and numbers that a
+   case made up, never for a whole value that matters.
+2. Rows of one reason stand together; what a user can meet has its line in docs/COMPATIBILITY.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from tests.compare.differences import Difference
+from tests.compare.differences import ABSENT, ANSWER, SENTENCE, Difference
+from tests.compare.side import ROUTE_OF
+from twisted_broker.wire.schema import version_range
+
+LIST, NO_ANSWER, NOTHING = "(a list)", "(no answer)", "None"
+FAILS, NONE, REFUSED = "UNKNOWN_SERVER_ERROR", "NONE", "INVALID_REQUEST"
+Field = tuple[str, str, str]
 
 
 class Allowed(NamedTuple):
-    """One row."""
+    """One row. `versions`: those at which it may differ, as "3", "2-5" or "4+"."""
 
     reason: str
-    api: str = "*"
-    label: str = "*"
-    path: str = "*"
-    kafka: str = "*"
-    ours: str = "*"
+    api: str
+    versions: str
+    label: str
+    path: str
+    kafka: str
+    ours: str
 
     def matches(self, found: Difference) -> bool:
         return (
-            fnmatchcase(found.path, self.path)
+            found.api == self.api
+            and version_range(self.versions).holds(found.version)
+            and fnmatchcase(found.path, self.path)
             and fnmatchcase(found.label, self.label)
-            and fnmatchcase(found.api, self.api)
             and fnmatchcase(found.kafka, self.kafka)
             and fnmatchcase(found.ours, self.ours)
         )
 
 
-ALLOWED: tuple[Allowed, ...] = (
-    Allowed("sentences are our own; both have one, or only one", path="*error_message"),
-    Allowed("not served yet", "ApiVersions", path="api_keys.*", ours="(absent)"),
-    Allowed("not served yet", "ApiVersions", path="*_features.*", ours="(absent)"),
-    Allowed("not served yet", "ApiVersions", path="*.count"),
-    Allowed("transactions are not served yet", "InitProducerId", "transactional id"),
-    Allowed("each mention has an answer; Kafka answers once, or takes the last", label="*twice"),
-    Allowed("Kafka has no check there, and fails", kafka="UNKNOWN_SERVER_ERROR"),
-    Allowed("Kafka fails where ours has a check", label="isolation level ?"),
-    Allowed("Kafka fails where ours takes 0", "Fetch", "*max_bytes -1"),
-    Allowed("Kafka never answers", kafka="(no answer)"),
-    Allowed("Kafka never answers", "Produce", "no records"),
-    Allowed("no records, no aborted ones", "Fetch", path="*aborted_transactions"),
-    Allowed("a topic without partitions has an empty answer", label="no partitions"),
-    Allowed("refused as a whole, in one place", "ElectLeaders", "type 5", "*replica_election*"),
-    Allowed("refused as a whole, in one place", "Metadata", "neither name nor id"),
-    Allowed("no client sends both: ours takes the name", "Metadata", "name of one*"),
-    Allowed("each mention has an answer", "DeleteTopics", "by name and by id"),
-    Allowed("the empty name fails in Kafka", "DescribeTopicPartitions", "name ''"),
-    Allowed("ours also says where the leader is", "Fetch", "replica ?", "node_endpoints*"),
-    Allowed("transactions are not served yet", "Produce", "transactional", "*error_code"),
-    Allowed("a refusal knows the log's start", "Produce", "two batches", "*log_start_offset"),
+def _case(reason: str, api: str, versions: str, label: str, *fields: Field) -> list[Allowed]:
+    """Rows of one case: (path, kafka, ours)."""
+    return [Allowed(reason, api, versions, label, *field) for field in fields]
+
+
+# -- what is not served yet
+
+_NOT_SERVED = {
+    17: "0, max_version: 1",
+    24: "0, max_version: 5",
+    25: "0, max_version: 4",
+    26: "0, max_version: 5",
+    27: "1, max_version: 2",
+    28: "0, max_version: 5",
+    29: "1, max_version: 3",
+    30: "1, max_version: 3",
+    31: "1, max_version: 3",
+    34: "1, max_version: 2",
+    36: "0, max_version: 2",
+    38: "1, max_version: 3",
+    39: "1, max_version: 2",
+    40: "1, max_version: 2",
+    41: "1, max_version: 3",
+    48: "0, max_version: 1",
+    49: "0, max_version: 1",
+    50: "0, max_version: 0",
+    51: "0, max_version: 0",
+    57: "0, max_version: 2",
+    65: "0, max_version: 0",
+    66: "0, max_version: 2",
+    68: "0, max_version: 1",
+    69: "0, max_version: 1",
+    76: "1, max_version: 1",
+    77: "1, max_version: 1",
+    78: "1, max_version: 2",
+    79: "1, max_version: 2",
+    80: "0, max_version: 1",
+    81: "0, max_version: 0",
+    83: "0, max_version: 0",
+    84: "0, max_version: 0",
+    85: "0, max_version: 1",
+    86: "0, max_version: 0",
+    87: "0, max_version: 1",
+    88: "0, max_version: 0",
+    89: "0, max_version: 0",
+    90: "0, max_version: 1",
+    91: "0, max_version: 0",
+    92: "0, max_version: 0",
+}
+_NOT_BY_CONTROLLER = {
+    17: "0, max_version: 1",
+    29: "1, max_version: 3",
+    30: "1, max_version: 3",
+    31: "1, max_version: 3",
+    32: "1, max_version: 4",
+    36: "0, max_version: 2",
+    38: "1, max_version: 3",
+    39: "1, max_version: 2",
+    40: "1, max_version: 2",
+    41: "1, max_version: 3",
+    49: "0, max_version: 1",
+    50: "0, max_version: 0",
+    51: "0, max_version: 0",
+    52: "0, max_version: 2",
+    53: "0, max_version: 1",
+    54: "0, max_version: 1",
+    57: "0, max_version: 2",
+    70: "0, max_version: 0",
+    80: "0, max_version: 1",
+    81: "0, max_version: 0",
+    82: "0, max_version: 0",
+}
+_FEATURES = {"group": 1, "share": 1, "streams": 1, "transaction": 2}
+_KAFKAS_LOWEST = {1: 4, 2: 1, 8: 2, 9: 1, 19: 2, 20: 1, 23: 2, 32: 1, 35: 1}
+_FROM_0 = {key: (low, 0) for key, low in _KAFKAS_LOWEST.items()}
+
+
+def _api_versions(
+    api: str, lacking: dict[int, str], lowest: dict[int, tuple[int, int]]
+) -> Iterator[Allowed]:
+    """`lacking`: the versions of Kafka's; `lowest`: Kafka's and ours."""
+    for key, versions in lacking.items():
+        shown = f"{{api_key: {key}, min_version: {versions}}}"
+        yield Allowed("not served yet", api, "0+", "*", f"api_keys.{key}", shown, ABSENT)
+    for name, level in _FEATURES.items():
+        feature = f"{{name: '{name}.version', "
+        for path, levels in (
+            ("finalized", f"max_version_level: {level}, min_version_level: {level}}}"),
+            ("supported", f"min_version: 0, max_version: {level}}}"),
+        ):
+            field = f"{path}_features.'{name}.version'"
+            yield Allowed("not served yet", api, "3+", "*", field, feature + levels, ABSENT)
+    for key, (kafka, ours) in lowest.items():
+        reason = "only brokers fetch there" if ours else "served from 0 on, as Kafka 3.9 did"
+        field = f"api_keys.{key}.min_version"
+        yield Allowed(reason, api, "0+", "*", field, str(kafka), str(ours))
+
+
+_TRANSACTIONS = "transactions are not served yet"
+_TRANSACTIONAL = (
     Allowed(
-        "a duplicate has its producer's time; Kafka calls that the time of append",
+        _TRANSACTIONS,
+        "InitProducerId",
+        "0+",
+        "transactional id",
+        "error_code",
+        "NOT_COORDINATOR",
+        REFUSED,
+    ),
+    Allowed(
+        _TRANSACTIONS,
         "Produce",
-        "idempotent: * again",
-        "*log_append_time_ms",
+        "3+",
+        "transactional",
+        "*.partition_responses.0.error_code",
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+        "INVALID_TXN_STATE",
     ),
-    Allowed(
-        "a duplicate has its producer's time; Kafka calls that the time of append",
-        "Produce",
-        "idempotent: again",
-        "*log_append_time_ms",
-    ),
-    Allowed("no epoch below 0 has an end", "OffsetForLeaderEpoch", "epoch -2"),
-    *(
-        Allowed("each where it runs", "DescribeConfigs", "the broker*", f"*.'{name}'.*")
-        for name in (
-            "advertised.listeners",
-            "controller.quorum.voters",
-            "listener.security.protocol.map",
-            "listeners",
-            "log.dirs",
+)
+
+_THROTTLES = "replication throttles are not served: Kafka stores them, ours refuses them"
+
+
+def _throttles() -> Iterator[Allowed]:
+    for side in ("leader", "follower"):
+        name = f"{side}.replication.throttled.replicas"
+        shown = f"{{name: '{name}', value: '', *config_source: 5, *}}"
+        yield Allowed(
+            _THROTTLES, "CreateTopics", "5+", "*", f"topics.*.configs.'{name}'", shown, ABSENT
         )
-    ),
-    Allowed("the older name of node.id", "DescribeConfigs", "the broker*", "*.'broker.id'.*"),
-    Allowed("our own settings", "DescribeConfigs", "the broker*", "*.configs.'replog.*"),
-    Allowed("not Kafka's any more", "DescribeConfigs", path="*'leader.imbalance.per.broker*"),
-    Allowed("internal in Kafka", "DescribeConfigs", path="*'producer.id.expiration.check*"),
-    Allowed("bounded by default", "DescribeConfigs", path="*'queued.max.request.bytes'*"),
-    Allowed("the numbers of settings follow", path="*.configs.count"),
-    *(
-        Allowed(
-            "TLS and SASL are not served: nothing of them changes while a broker runs",
-            "DescribeConfigs",
-            path=f"*.configs.'{protocol}.*'.read_only",
+        yield Allowed(
+            _THROTTLES, "DescribeConfigs", "1+", "*", f"results.2/*.configs.'{name}'", shown, ABSENT
         )
-        for protocol in ("ssl", "sasl")
-    ),
-    *(
-        Allowed("Kafka must be given it", "DescribeConfigs", path=f"*'{name}'.synonyms.*")
-        for name in ("controller.listener.names", "node.id", "process.roles")
-    ),
-    Allowed("not served", "DescribeConfigs", path="*'principal.builder.class'.read_only"),
-    Allowed("not served", "DescribeConfigs", path="*'cordoned.log.dirs'.read_only"),
-    Allowed(
-        "ours also names the coarser unit behind the value",
+        label = f"setting {name}=*"
+        yield from _case(
+            _THROTTLES,
+            "CreateTopics",
+            "2+",
+            label,
+            ("topics.*.error_code", NONE, "INVALID_CONFIG"),
+            ("topics.*.error_message", NOTHING, SENTENCE),
+        )
+        yield from _case(
+            _THROTTLES,
+            "CreateTopics",
+            "5+",
+            label,
+            ("topics.*.num_partitions", "1", "-1"),
+            ("topics.*.replication_factor", "1", "-1"),
+            ("topics.*.configs.*", "{name: *}", ABSENT),
+        )
+        yield Allowed(
+            _THROTTLES, "CreateTopics", "7", label, "topics.*.topic_id", "'(id of *)'", "0" * 32
+        )
+    for api in ("AlterConfigs", "IncrementalAlterConfigs"):
+        yield from _case(
+            _THROTTLES,
+            api,
+            "0+",
+            "throttled",
+            ("responses.2/*.error_code", NONE, "INVALID_CONFIG"),
+            ("responses.2/*.error_message", NOTHING, SENTENCE),
+        )
+
+
+# -- sentences
+
+_OURS_HAS_ONE = "ours says why, Kafka leaves it to the client"
+_KAFKAS_NONE = "a success has no sentence; Kafka has an empty one, or 'NONE'"
+
+
+def _sentences() -> Iterator[Allowed]:
+    for api, versions, path in (
+        ("AlterPartitionReassignments", "0+", "responses.*.partitions.*.error_message"),
+        ("CreatePartitions", "0+", "results.*.error_message"),
+        ("DescribeProducers", "0", "topics.*.partitions.*.error_message"),
+        ("IncrementalAlterConfigs", "0+", "responses.2/*.error_message"),
+        ("Produce", "8+", "responses.*.partition_responses.0.error_message"),
+    ):
+        label = "no such operation" if api == "IncrementalAlterConfigs" else "*"
+        yield Allowed(_OURS_HAS_ONE, api, versions, label, path, NOTHING, SENTENCE)
+    for api, versions, path in (
+        ("AlterPartitionReassignments", "0+", "error_message"),
+        ("DescribeConfigs", "1+", "results.*.error_message"),
+        ("FindCoordinator", "4+", "coordinators.*.error_message"),
+    ):
+        yield Allowed(_KAFKAS_NONE, api, versions, "*", path, "''", NOTHING)
+    yield Allowed(_KAFKAS_NONE, "FindCoordinator", "1-3", "*", "error_message", SENTENCE, NOTHING)
+    yield Allowed(
+        _OURS_HAS_ONE,
+        "FindCoordinator",
+        "6",
+        "type 2*",
+        "coordinators.*.error_message",
+        "''",
+        SENTENCE,
+    )
+
+    yield Allowed(
+        _OURS_HAS_ONE,
         "DescribeConfigs",
-        "a topic*",
-        "*'.synonyms*",
-    ),
-    Allowed(
-        "replication throttles are not served yet",
-        path="*.'*.replication.throttled.replicas'.*",
-        ours="(absent)",
-    ),
-    Allowed("each has its own loggers", "*Configs", "logger*"),
-    Allowed(
+        "1+",
+        "no such topic",
+        "results.2/'nobody'.error_message",
+        "''",
+        SENTENCE,
+    )
+
+
+# -- what a request names twice
+
+_EACH = "each mention has an answer; Kafka answers once, or takes the last"
+
+
+def _twice() -> Iterator[Allowed]:
+    second = f"*error_code: {REFUSED}*}}"
+    for api, versions, path in (
+        ("CreateTopics", "2+", "topics.*#2"),
+        ("CreatePartitions", "0+", "results.*#2"),
+        ("DeleteTopics", "1+", "responses.*#2"),
+        ("ListOffsets", "1+", "topics.*.partitions.0#2"),
+    ):
+        yield Allowed(_EACH, api, versions, "named twice", path, ABSENT, "{" + second)
+    for api, versions, path, shown in (
+        ("DeleteRecords", "0+", "topics.*.partitions.0#2", "*low_watermark: 5, error_code: NONE}"),
+        ("Fetch", "4+", "responses.*.partitions.0#2", "*error_code: NONE, high_watermark: 5*}"),
+    ):
+        yield Allowed(_EACH, api, versions, "named twice", path, ABSENT, shown)
+    yield Allowed(
+        _EACH,
+        "AlterPartitionReassignments",
+        "0+",
+        "named twice",
+        "responses.*.partitions.0#2.error_code",
+        NONE,
+        REFUSED,
+    )
+    yield from _case(
+        _EACH,
+        "DeleteTopics",
+        "6",
+        "by name and by id",
+        ("responses.'*'.topic_id", "'(id of *)'", "0" * 32),
+        ("responses.None/*", ABSENT, f"{{name: None, *error_code: {REFUSED}*}}"),
+    )
+
+
+# -- where Kafka fails or never answers
+
+_FAILS = "Kafka has no check there, and fails"
+_SILENT = "Kafka never answers"
+
+
+def _kafka_fails() -> Iterator[Allowed]:
+    yield Allowed(
+        _SILENT, "AlterConfigs", "0+", "resource twice", "", NO_ANSWER, f"{ANSWER} {REFUSED})"
+    )
+    yield Allowed(
+        _SILENT, "Produce", "3+", "no records", "", NO_ANSWER, f"{ANSWER} INVALID_RECORD)"
+    )
+    yield Allowed(_SILENT, "JoinGroup", "0", "a protocol twice", "", NO_ANSWER, f"{ANSWER} {NONE})")
+    yield Allowed(
+        _FAILS,
+        "DescribeTopicPartitions",
+        "0",
+        "name ''",
+        "topics.*.error_code",
+        FAILS,
+        "INVALID_TOPIC_EXCEPTION",
+    )
+    yield Allowed(
+        _FAILS,
+        "DescribeTopicPartitions",
+        "0",
+        "name ''",
+        "topics.*.topic_authorized_operations",
+        "-2147483648",
+        "3576",
+    )
+    yield Allowed(
+        _FAILS,
+        "IncrementalAlterConfigs",
+        "0+",
+        "no such operation",
+        "responses.2/*.error_code",
+        FAILS,
+        REFUSED,
+    )
+    yield from _case(
+        _FAILS,
+        "Metadata",
+        "12+",
+        "neither name nor id",
+        ("error_code", FAILS, REFUSED),
+        ("topics.*", f"{{error_code: {FAILS}, name: '', *}}", ABSENT),
+    )
+    for label, code in (
+        ("codec 7", "UNSUPPORTED_COMPRESSION_TYPE"),
+        ("length 2147483647", "INVALID_RECORD"),
+    ):
+        yield Allowed(
+            _FAILS, "Produce", "3+", label, "*.partition_responses.0.error_code", FAILS, code
+        )
+    for label, records in (("isolation level 7", "*751 bytes, *"), ("*max_bytes -1", "*90 bytes*")):
+        reason = f"{_FAILS}; ours takes " + (
+            "an unknown level as 0" if label.startswith("isolation") else "a limit below 0 as 0"
+        )
+        yield from _case(
+            reason,
+            "Fetch",
+            "4+",
+            label,
+            ("responses.*.partitions.0.error_code", FAILS, NONE),
+            ("responses.*.partitions.0.high_watermark", "-1", "5"),
+            ("responses.*.partitions.0.last_stable_offset", "-1", "5"),
+            ("responses.*.partitions.0.log_start_offset", "-1", "0"),
+            ("responses.*.partitions.0.records", "", records),
+        )
+    reason = f"{_FAILS}; ours takes an unknown level as 0"
+    yield from _case(
+        reason,
+        "Fetch",
+        "4+",
+        "isolation level 7",
+        ("error_code", FAILS, NONE),
+        ("responses.'(id of *", ABSENT, "{topic_id: *}"),
+        ("responses.*.partitions.0.aborted_transactions", LIST, NOTHING),
+    )
+    yield from _case(
+        reason,
+        "ListOffsets",
+        "2+",
+        "isolation level 9",
+        ("topics.*.partitions.0.error_code", FAILS, NONE),
+        ("topics.*.partitions.0.leader_epoch", "-1", "0"),
+        ("topics.*.partitions.0.offset", "-1", "4"),
+    )
+
+
+# -- what docs/COMPATIBILITY.md says of times
+
+_AT_ONCE = "ours needs one turn for it; Kafka's controller looks at the time first"
+_HEADER = "times of records are read where the header's are out of bounds"
+
+
+def _times() -> Iterator[Allowed]:
+    late = "REQUEST_TIMED_OUT"
+    for api, versions, path in (
+        ("CreateTopics", "2+", "topics.*.error_code"),
+        ("CreatePartitions", "0+", "results.*.error_code"),
+        ("DeleteTopics", "1+", "responses.*.error_code"),
+    ):
+        yield Allowed(_AT_ONCE, api, versions, "timeout 0", path, late, NONE)
+    yield from _case(
+        _AT_ONCE,
+        "CreateTopics",
+        "5+",
+        "timeout 0",
+        ("topics.*.num_partitions", "-1", "1"),
+        ("topics.*.replication_factor", "-1", "1"),
+        ("topics.*.configs.*", ABSENT, "{name: *}"),
+    )
+    for api, versions, path in (
+        ("CreateTopics", "7", "topics.*.topic_id"),
+        ("DeleteTopics", "6", "responses.*.topic_id"),
+    ):
+        yield Allowed(_AT_ONCE, api, versions, "timeout 0", path, "0" * 32, "'(id of *)'")
+    part = "responses.*.partition_responses.0"
+    for versions, fields in (
+        ("3+", ((".base_offset", "-1", "0"), (".error_code", "INVALID_TIMESTAMP", NONE))),
+        (
+            "8+",
+            (
+                (".error_message", SENTENCE, NOTHING),
+                (".record_errors.-", "{batch_index: 1, *}", ABSENT),
+            ),
+        ),
+    ):
+        label = "largest time understated"
+        for path, kafka, ours in fields:
+            yield Allowed(_HEADER, "Produce", versions, label, part + path, kafka, ours)
+
+
+# -- requests that no client sends
+
+_NOBODYS = "replica ids below -2 are nobody's: ours refuses them"
+
+
+def _strange() -> Iterator[Allowed]:
+    yield from _case(
+        _NOBODYS,
+        "Fetch",
+        "4+",
+        "replica -3",
+        ("error_code", NONE, REFUSED),
+        ("responses.*", "{topic*: *}", ABSENT),
+        ("responses.*.partitions.0.aborted_transactions", NOTHING, LIST),
+        ("responses.*.partitions.0.error_code", NONE, REFUSED),
+        ("responses.*.partitions.0.high_watermark", "5", "-1"),
+        ("responses.*.partitions.0.last_stable_offset", "5", "-1"),
+        ("responses.*.partitions.0.records", "751 bytes, *", NOTHING),
+    )
+    yield from _case(
+        _NOBODYS,
+        "ListOffsets",
+        "1+",
+        "replica -3",
+        ("topics.*.partitions.0.error_code", NONE, REFUSED),
+        ("topics.*.partitions.0.leader_epoch", "0", "-1"),
+        ("topics.*.partitions.0.offset", "4", "-1"),
+    )
+    yield from _case(
+        "no epoch below 0 has an end; Kafka names the log's start",
+        "OffsetForLeaderEpoch",
+        "2+",
+        "epoch -2",
+        ("topics.*.partitions.0.end_offset", "0", "-1"),
+        ("topics.*.partitions.0.leader_epoch", "-2", "-1"),
+    )
+    for label in ("no such partition", "no such topic", "partition -1"):
+        yield Allowed(
+            "no records, no list of aborted transactions; Kafka's is empty where it refuses",
+            "Fetch",
+            "4+",
+            label,
+            "responses.*.partitions.*.aborted_transactions",
+            LIST,
+            NOTHING,
+        )
+    for replica in ("replica 1", "replica 5"):
+        yield Allowed(
+            "NOT_LEADER_OR_FOLLOWER names the leader, and ours also where it is",
+            "Fetch",
+            "16+",
+            replica,
+            "node_endpoints.1",
+            ABSENT,
+            "{node_id: 1, host: '(host)', port: '(port)', rack: None}",
+        )
+    for api, versions, path, shown in (
+        ("OffsetDelete", "0", "topics.*", "{name: '*', partitions: []}"),
+        ("Produce", "3+", "responses.*", "{*, partition_responses: []}"),
+    ):
+        reason = "a topic without partitions has an empty answer; Kafka leaves it out"
+        yield Allowed(reason, api, versions, "no partitions", path, ABSENT, shown)
+    yield Allowed(
+        "refused as a whole by the top error code, which both have; Kafka repeats it",
+        "ElectLeaders",
+        "1+",
+        "type 5",
+        "replica_election_results.*",
+        "{topic: '*'}",
+        ABSENT,
+    )
+    yield Allowed(
+        "a batch too many is refused where the log's start is known",
+        "Produce",
+        "5+",
+        "two batches",
+        "*.partition_responses.0.log_start_offset",
+        "-1",
+        "0",
+    )
+    for label in ("idempotent: again", "idempotent: first again"):
+        yield Allowed(
+            "a duplicate has its producer's time; Kafka calls that the time of append",
+            "Produce",
+            "3+",
+            label,
+            "*.partition_responses.0.log_append_time_ms",
+            "1[0-9]*",
+            "-1",
+        )
+
+
+# -- settings
+
+
+def _described() -> Iterator[Allowed]:
+    """Of DescribeConfigs: what a broker's own file has, and rows that only one side knows."""
+
+    def row(
+        reason: str, name: str, *fields: Field, label: str = "the broker, *"
+    ) -> Iterator[Allowed]:
+        for field in fields:
+            path = f"results.*.configs.'{name}'{field[0]}"
+            yield Allowed(reason, "DescribeConfigs", "1+", label, path, *field[1:])
+
+    where = "each where it runs"
+    address, both = (
+        "'PLAINTEXT://127.0.0.1:*'",
+        "'PLAINTEXT://127.0.0.1:*,CONTROLLER://127.0.0.1:*'",
+    )
+    for name, kafka in (
+        ("advertised.listeners", address),
+        ("listeners", both),
+        ("log.dirs", "'/*'"),
+    ):
+        yield from row(
+            where,
+            name,
+            (".value", kafka, kafka),
+            (f".synonyms.'{name}'/4.value", kafka, kafka),
+        )
+    protocols = "'PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT'"
+    given = "'CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT'"
+    name = "listener.security.protocol.map"
+    yield from row(
+        "Kafka must be given it; ours knows its own listener of controllers",
+        name,
+        (".config_source", "4", "5"),
+        (".value", given, protocols),
+        (f".synonyms.'{name}'/4", f"{{*value: {given}, source: 4}}", ABSENT),
+        (f".synonyms.'{name}'/5.value", "'SASL_SSL:SASL_SSL,*'", protocols),
+    )
+    for name, value, default in (
+        ("controller.quorum.voters", "'1@127.0.0.1:*'", "''"),
+        ("broker.id", "'1'", "'-1'"),
+    ):
+        yield from row(
+            "ours needs no voters where it is the controller"
+            if name.startswith("controller")
+            else "the older name of node.id, which alone is set",
+            name,
+            (".config_source", "4", "5"),
+            (".value", value, default),
+            (f".synonyms.'{name}'/4", f"{{*value: {value}, source: 4}}", ABSENT),
+        )
+    for name, value in (
+        ("controller.listener.names", "CONTROLLER"),
+        ("node.id", "1"),
+        ("process.roles", "broker,controller"),
+    ):
+        shown = f"{{name: '{name}', value: '{value}', source: 5}}"
+        yield from row(
+            "Kafka must be given it, ours has a default",
+            name,
+            (f".synonyms.'{name}'/5", ABSENT, shown),
+            label="the broker, synonyms True",
+        )
+    for name in (
+        "controlled.shutdown.timeout.ms",
+        "max.open.segments",
+        "reactor.slow.ms",
+        "refuse.unclean.truncation",
+        "status.port",
+        "validate.records",
+    ):
+        yield from row(
+            "our own settings", f"replog.{name}", ("", ABSENT, f"{{name: 'replog.{name}', *}}")
+        )
+    for name, value, reason in (
+        ("leader.imbalance.per.broker.percentage", "10", "Kafka 3.9 had it, 4 has it no more"),
+        ("producer.id.expiration.check.interval.ms", "600000", "internal in Kafka"),
+    ):
+        yield from row(reason, name, ("", ABSENT, f"{{name: '{name}', value: '{value}', *}}"))
+    yield from row(
+        "bounded by default",
+        "queued.max.request.bytes",
+        (".value", "'-1'", "'268435456'"),
+        (".synonyms.'queued.max.request.bytes'/5.value", "'-1'", "'268435456'"),
+    )
+    for pattern in (
+        "ssl.*",
+        "sasl.*",
+        "listeners",
+        "listener.security.protocol.map",
+        "principal.builder.class",
+        "cordoned.log.dirs",
+    ):
+        yield from row(
+            "listeners, TLS, SASL and cordoned directories stay as they are while a broker runs",
+            pattern,
+            (".read_only", "False", "True"),
+        )
+    for name, behind, value in (
+        ("flush.ms", "log.flush.scheduler.interval.ms", "9223372036854775807"),
+        ("retention.ms", "log.retention.hours", "168"),
+        ("segment.jitter.ms", "log.roll.jitter.hours", "0"),
+        ("segment.ms", "log.roll.hours", "168"),
+    ):
+        shown = f"{{name: '{behind}', value: '{value}', source: 5}}"
+        yield from row(
+            "ours also names the coarser unit behind the value",
+            name,
+            (f".synonyms.'{behind}'/5", ABSENT, shown),
+            label="a topic, synonyms True",
+        )
+
+
+def _altered() -> Iterator[Allowed]:
+    yield from _case(
         "Kafka takes them, and then refuses every change of a topic",
-        "*AlterConfigs",
+        "IncrementalAlterConfigs",
+        "0+",
         "broker, compaction lags",
-    ),
-    Allowed("without effect here", "*AlterConfigs", "broker, connections of an address"),
-    Allowed("ids below -2 are nobody's", label="replica -3"),
-    Allowed(
-        "Kafka takes the topic's replication throttles; ours does not serve them yet",
-        path="*",
-        label="*throttled*",
-    ),
-    Allowed(
-        "served from 0 on, as Kafka 3.9 did", "ApiVersions", path="api_keys.*.min_version", ours="0"
-    ),
+        ("responses.4/*.error_code", NONE, "INVALID_CONFIG"),
+        ("responses.4/*.error_message", NOTHING, SENTENCE),
+    )
+    yield from _case(
+        "without effect here, so not read",
+        "IncrementalAlterConfigs",
+        "0+",
+        "broker, connections of an address",
+        ("responses.4/*.error_code", REFUSED, NONE),
+        ("responses.4/*.error_message", SENTENCE, NOTHING),
+    )
+    yield Allowed(
+        "without effect here, so not read: what AlterConfigs would remove is checked first",
+        "AlterConfigs",
+        "0+",
+        "broker, connections of an address",
+        "responses.4/*.error_code",
+        REFUSED,
+        "INVALID_CONFIG",
+    )
+
+
+# -- the controller's listener
+
+_BROKER_ONLY = ("no such operation", "resource twice", "broker, *")
+
+
+def _at_the_controller() -> Iterator[Allowed]:
+    """Rows of what an administrator's client may ask there, too, and those of its own."""
+    served = {name for name, route in ROUTE_OF.items() if route.controller.max >= 0}
+    for row in (*_throttles(), *_sentences(), *_twice(), *_times(), *_strange()):
+        forwarded = row.api in served and row.api not in ("Fetch", "ApiVersions")
+        if forwarded and row.label not in _BROKER_ONLY:
+            yield row._replace(api=f"{row.api}@controller")
+    lowest = {1: (4, 12), 19: (2, 0), 20: (1, 0)}
+    yield from _api_versions("ApiVersions@controller", _NOT_BY_CONTROLLER, lowest)
+    yield Allowed(
+        "the controllers' voters are static",
+        "ApiVersions@controller",
+        "3+",
+        "*",
+        "supported_features.'kraft.version'.max_version",
+        "1",
+        "0",
+    )
+    for api in ("AlterConfigs@controller", "IncrementalAlterConfigs@controller"):
+        for kind in ("-1", "0", "99"):
+            yield Allowed(
+                "the same code by both ways; Kafka's controller has another than its broker",
+                api,
+                "0+",
+                f"type {kind}",
+                f"responses.{kind}/'x'.error_code",
+                "UNSUPPORTED_VERSION",
+                REFUSED,
+            )
+    yield from _case(
+        "Kafka advertises 4 to 12, and refuses them",
+        "Fetch@controller",
+        "12",
+        "*",
+        ("error_code", REFUSED, NONE),
+        ("responses.'__cluster_metadata'", ABSENT, "{topic: '__cluster_metadata'}"),
+    )
+    reason = "Kafka fails while it writes a refusal (no unaligned records)"
+    yield from _case(
+        reason,
+        "FetchSnapshot@controller",
+        "0+",
+        "*",
+        ("error_code", FAILS, NONE),
+        ("topics.*", ABSENT, "{name: '*'}"),
+    )
+    yield Allowed(
+        reason,
+        "FetchSnapshot@controller",
+        "1",
+        "*",
+        "node_endpoints.1",
+        ABSENT,
+        "{node_id: 1, host: '(host)', port: 1}",
+    )
+
+
+ALLOWED: tuple[Allowed, ...] = (
+    *_api_versions("ApiVersions", _NOT_SERVED, _FROM_0),
+    *_TRANSACTIONAL,
+    *_throttles(),
+    *_sentences(),
+    *_twice(),
+    *_kafka_fails(),
+    *_times(),
+    *_strange(),
+    *_described(),
+    *_altered(),
+    *_at_the_controller(),
 )

@@ -3,6 +3,9 @@
 1. An answer becomes a flat dictionary: path -> value. An element of a list is named by what
    identifies it, not by its place: Kafka's order is often that of a hash map.
 2. Records are compared as bytes, by length and checksum.
+3. An element that only one answer has is one difference, with the element's own fields as its
+   value; so is an answer that only one side gave, with the error codes in it.
+4. Sentences are our own. Whether there is one, an empty one or none is compared.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ _KEYS = frozenset(
     }
 )
 _CODES = {int(code): code.name for code in ErrorCode}
-ABSENT = "(absent)"
+ABSENT, SENTENCE, ANSWER = "(absent)", "(a sentence)", "(an answer:"
 
 
 class Difference(NamedTuple):
@@ -71,12 +74,30 @@ def _fields(
         here = f"{path}.{field.name}" if path else field.name
         if isinstance(value, Struct):
             yield from _fields(value, version, normal, here)
-        elif isinstance(value, list) and value and isinstance(value[0], Struct):
-            yield f"{here}.count", str(len(value))
+        elif isinstance(value, list) and isinstance(field.element, type):
+            yield here, "(a list)"
             for name, element in _named(value, version, normal):
+                yield f"{here}.{name}", _element(element, version, normal)
                 yield from _fields(element, version, normal, f"{here}.{name}")
         else:
             yield here, text(field.name, normal(value))
+
+
+def _element(element: Struct, version: int, normal: Callable[[Any], Any]) -> str:
+    """The plain fields of an element, in a line: what a difference says of one that is not there
+    on the other side.
+    """
+    fields = (
+        (field.name, getattr(element, field.name))
+        for field in element.FIELDS
+        if field.is_in(version)
+    )
+    shown = (
+        f"{name}: {text(name, normal(value))}"
+        for name, value in fields
+        if not isinstance(value, Struct) and not (isinstance(value, list) and value)
+    )
+    return f"{{{', '.join(shown)}}}"
 
 
 def _named(
@@ -100,6 +121,8 @@ def _named(
 def text(name: str, value: Any) -> str:
     if name.endswith("error_code"):
         return _CODES.get(value, str(value))
+    if name.endswith("error_message") and value:
+        return SENTENCE
     if isinstance(value, bytes | bytearray | memoryview):
         data = bytes(value)
         return data.hex() if len(data) <= 16 else f"{len(data)} bytes, {zlib.crc32(data):08x}"
@@ -110,8 +133,30 @@ def compared(
     api: str, version: int, label: str, kafka: dict[str, str], ours: dict[str, str]
 ) -> list[Difference]:
     """What is not the same in two flat answers."""
-    return [
-        Difference(api, version, label, path, kafka.get(path, ABSENT), ours.get(path, ABSENT))
-        for path in sorted(kafka.keys() | ours.keys())
-        if kafka.get(path, ABSENT) != ours.get(path, ABSENT)
-    ]
+    found = []
+    lacking: set[str] = set()  # elements that one side has not: their fields say nothing more
+    first, second = _beside(kafka, ours)
+    for path in sorted(first.keys() | second.keys()):
+        values = first.get(path, ABSENT), second.get(path, ABSENT)
+        if values[0] == values[1] or path.startswith(tuple(lacking)):
+            continue
+        if ABSENT not in values and values[0].startswith("{"):
+            continue  # both have the element: its fields follow
+        if ABSENT in values:
+            lacking.add(f"{path}.")
+        found.append(Difference(api, version, label, path, *values))
+    return found
+
+
+def _beside(kafka: dict[str, str], ours: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Both, or both as one line where one side has no answer."""
+    if kafka and ours and "" not in kafka and "" not in ours:
+        return kafka, ours
+    return _in_a_line(kafka), _in_a_line(ours)
+
+
+def _in_a_line(found: dict[str, str]) -> dict[str, str]:
+    if not found or "" in found:
+        return {"": found.get("", ABSENT)}
+    codes = {value for path, value in found.items() if path.endswith("error_code")}
+    return {"": f"{ANSWER} {', '.join(sorted(codes)) or 'no error code'})"}

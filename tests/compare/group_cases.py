@@ -1,7 +1,6 @@
 """Cases: groups and their offsets.
 
-A group's answers depend on time only where somebody waits: every group here has one member, or
-none.
+Every group here has one member, or none; those of several are in `members.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.compare.side import Side
+from tests.compare.members import lives
+from tests.compare.side import STANDS_FOR_LATIN_1, Side
 
 LONG_ID = "g" * 300
 
@@ -46,7 +46,10 @@ def joined(side: Side, group: str, **more: Any) -> tuple[str, int]:
 
 
 def ready(side: Side) -> None:
-    """The topic of offsets is there, and its coordinator serves."""
+    """The topic of offsets is there (whoever looks for a coordinator has it created), and its
+    coordinator serves.
+    """
+    side.latest("FindCoordinator", key_type=0, coordinator_keys=["warm-up"])
     side.settled(
         "OffsetFetch",
         lambda answer: not answer.groups[0].error_code,
@@ -71,6 +74,7 @@ def find_coordinator(side: Side, version: int) -> None:
     found("empty key", 0, "")
     found("no keys", 0)
     found("a long key", 0, LONG_ID)
+    found("not UTF-8", 0, STANDS_FOR_LATIN_1.decode())
     if version >= 1:
         for kind in (2, 3, 5, -1):
             found(f"type {kind}", kind, keys[0])
@@ -79,6 +83,7 @@ def find_coordinator(side: Side, version: int) -> None:
 
 def join_group(side: Side, version: int) -> None:
     ready(side)
+    lives(side)
     group = side.name("g")
 
     def asked(label: str, name: str = group, **more: Any) -> Any:
@@ -131,6 +136,7 @@ def _as_somebody_else(asked: Callable[..., None], version: int) -> None:
 
 def sync_group(side: Side, version: int) -> None:
     ready(side)
+    lives(side)
     group = side.name("g")
     member, generation = joined(side, group)
 
@@ -157,6 +163,7 @@ def sync_group(side: Side, version: int) -> None:
 
 def heartbeat(side: Side, version: int) -> None:
     ready(side)
+    lives(side)
     group = side.name("g")
     member, generation = joined(side, group)
 
@@ -170,6 +177,7 @@ def heartbeat(side: Side, version: int) -> None:
 
 def leave_group(side: Side, version: int) -> None:
     ready(side)
+    lives(side)
     group = side.name("g")
     member, _ = joined(side, group)
 
@@ -200,6 +208,7 @@ def leave_group(side: Side, version: int) -> None:
 
 def describe_groups(side: Side, version: int) -> None:
     ready(side)
+    lives(side)
     stable, empty, gone = side.name("stable"), side.name("empty"), side.name("dead")
     joined(side, stable)
     member, _ = joined(side, empty)
@@ -225,6 +234,7 @@ def committed(side: Side, group: str, topic: str, offset: int = 5) -> None:
 
 def list_groups(side: Side, version: int) -> None:
     ready(side)
+    lives(side)
     joined(side, side.name("stable"))
     committed(side, side.name("empty"), side.topic())
 
@@ -245,6 +255,7 @@ def list_groups(side: Side, version: int) -> None:
 
 def delete_groups(side: Side, version: int) -> None:
     ready(side)
+    lives(side)
     busy, empty = side.name("busy"), side.name("empty")
     joined(side, busy)
     committed(side, empty, side.topic())
@@ -261,6 +272,7 @@ def delete_groups(side: Side, version: int) -> None:
 
 def offset_commit(side: Side, version: int) -> None:
     ready(side)
+    lives(side)
     topic = side.topic(partitions=2)
     group, live = side.name("g"), side.name("live")
     member, generation = joined(side, live)

@@ -1,4 +1,4 @@
-"""One of the two brokers: a connection, and what of its answers must differ.
+"""One of the two brokers: its connections, and what of its answers must differ.
 
 1. Requests are plain dictionaries; what the version does not carry is left out, so one case serves
    all versions.
@@ -28,6 +28,9 @@ from twisted_broker.wire.schema import Struct, decode, encode
 WAIT_SECONDS = 8.0
 CLOSED, SILENT = "(the connection was closed)", "(no answer)"
 ROUTE_OF = {route.name: route for route in ROUTES}
+METADATA_PARTITION = {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}
+# What no string of ours can be, in place of what one can: bytes that are not UTF-8.
+STANDS_FOR_LATIN_1, LATIN_1 = b"(latin-1)", b"caf\xe9-\xe8\xff.."
 _HIDDEN_TYPES = (str, bytes, int)
 
 
@@ -47,6 +50,77 @@ def built(cls: Any, version: int, fields: dict[str, Any]) -> Any:
     return made
 
 
+class Line:
+    """A connection that is made when it is first used. Requests may wait for answers of others:
+    `send` and `receive` are apart.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host, self.port = host, port
+        self._socket: socket.socket | None = None
+        self._correlation = 0
+        self.frame = b""  # of the last request
+        self._due: list[tuple[str, int, int]] = []
+
+    def send(self, api: str, version: int, fields: dict[str, Any]) -> None:
+        """OSError where nobody takes it."""
+        route = ROUTE_OF[api]
+        body = encode(built(route.request_class(), version, fields), version)
+        body = body.replace(STANDS_FOR_LATIN_1, LATIN_1)
+        self._correlation += 1
+        head = encode_request_header(
+            RequestHeader(route.api_key, version, self._correlation, "compare")
+        )
+        self.frame = head + body
+        self._connection().sendall(struct.pack(">i", len(self.frame)) + self.frame)
+        self._due.append((api, version, self._correlation))
+
+    def receive(self) -> Any:
+        """The decoded answer to the oldest request that has none yet, CLOSED or SILENT."""
+        api, version, number = self._due.pop(0)
+        try:
+            frame = self._exactly(struct.unpack(">i", self._exactly(4))[0])
+        except TimeoutError:
+            self.hang_up()
+            return SILENT
+        except OSError:
+            self.hang_up()
+            return CLOSED
+        route = ROUTE_OF[api]
+        correlation, offset = decode_response_header(frame, route.api_key, version)
+        assert correlation == number
+        return decode(route.response_class(), frame, version, offset)
+
+    def call(self, api: str, version: int, fields: dict[str, Any]) -> Any:
+        try:
+            self.send(api, version, fields)
+        except OSError:
+            self.hang_up()
+            return CLOSED
+        return self.receive()
+
+    def hang_up(self) -> None:
+        self._due.clear()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _connection(self) -> socket.socket:
+        if self._socket is None:
+            self._socket = socket.create_connection((self.host, self.port), WAIT_SECONDS)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._socket
+
+    def _exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            more = self._connection().recv(size - len(data))
+            if not more:
+                raise ConnectionError("closed")
+            data += more
+        return bytes(data)
+
+
 class Side:
     """`kind` is `kafka` or `ours`; `now_ms` the time of the run, the same for both."""
 
@@ -55,18 +129,21 @@ class Side:
         self.answers: list[tuple[str, Any]] = []
         self.topic_ids: dict[str, bytes] = {}
         self._hidden: dict[tuple[type, Any], str] = {}
-        self._socket: socket.socket | None = None
-        self._correlation = 0
+        self.line = Line(host, port)
         self.api, self.version, self.prefix = "", 0, ""
+        self.frames: list[bytes] = []  # of requests of the API under test
         self.hide(host, "(host)")
         self.hide(port, "(port)")
         found: Any = self.call("ApiVersions", 0, {})
         assert found not in (CLOSED, SILENT), f"nobody answers at {host}:{port}: {found}"
-        cluster = self.latest("DescribeCluster").cluster_id
-        self.hide(cluster, "(cluster)")
+        self.hide(self.cluster_id(), "(cluster)")
         self.versions = {
             each.api_key: (each.min_version, each.max_version) for each in found.api_keys
         }
+
+    def cluster_id(self) -> str:
+        found: str = self.latest("DescribeCluster").cluster_id
+        return found
 
     # -- what differs by nature
 
@@ -88,7 +165,7 @@ class Side:
         """The next answers are of this API at this version."""
         self.api, self.version = api, version
         self.prefix = f"{api.lower()}-{version}"
-        self.answers = []
+        self.answers, self.frames = [], []
 
     def ask(self, label: str, tidy: Callable[[Any], None] | None = None, **fields: Any) -> Any:
         """Sends the API's request, keeps its answer for the comparison, and gives it back. `tidy`
@@ -104,58 +181,20 @@ class Side:
         """Compares a value that is no answer."""
         self.answers.append((label, value))
 
-    def call(self, api: str, version: int, fields: dict[str, Any], answers: bool = True) -> Any:
-        """The decoded answer, CLOSED or SILENT. `answers=False`: none is due."""
-        request = built(ROUTE_OF[api].request_class(), version, fields)
-        return self._exchange(api, version, encode(request, version), answers)
+    def call(self, api: str, version: int, fields: dict[str, Any]) -> Any:
+        """The decoded answer, CLOSED or SILENT."""
+        answer = self.line.call(api, version, fields)
+        if api == self.api and version == self.version:
+            self.frames.append(self.line.frame)
+        return answer
 
     def latest(self, api: str, **fields: Any) -> Any:
         """The newest version of another API, to prepare or to look."""
+        before = len(self.frames)
         answer = self.call(api, ROUTE_OF[api].broker.max, fields)
+        del self.frames[before:]  # how often a case looks is no case
         assert isinstance(answer, Struct), f"{self.kind}: {api}: {answer}"
         return answer
-
-    def _exchange(self, api: str, version: int, body: bytes, answers: bool = True) -> Any:
-        route = ROUTE_OF[api]
-        self._correlation += 1
-        head = encode_request_header(
-            RequestHeader(route.api_key, version, self._correlation, "compare")
-        )
-        try:
-            connection = self._connection()
-            connection.sendall(struct.pack(">i", len(head) + len(body)) + head + body)
-            if not answers:
-                return None
-            frame = self._exactly(struct.unpack(">i", self._exactly(4))[0])
-        except TimeoutError:
-            self.hang_up()
-            return SILENT
-        except OSError:
-            self.hang_up()
-            return CLOSED
-        correlation, offset = decode_response_header(frame, route.api_key, version)
-        assert correlation == self._correlation
-        return decode(route.response_class(), frame, version, offset)
-
-    def _connection(self) -> socket.socket:
-        if self._socket is None:
-            self._socket = socket.create_connection((self.host, self.port), WAIT_SECONDS)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return self._socket
-
-    def _exactly(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            more = self._connection().recv(size - len(data))
-            if not more:
-                raise ConnectionError("closed")
-            data += more
-        return bytes(data)
-
-    def hang_up(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
 
     # -- what cases prepare
 
@@ -217,10 +256,39 @@ class Side:
             assert code == ErrorCode.NONE, f"{self.kind}: {answer}"
 
     def settled(self, api: str, done: Any, **fields: Any) -> Any:
-        """The newest version's answer once `done(answer)` holds."""
+        """The newest version's answer once `done(answer)` holds; AssertionError if never."""
         deadline = time.monotonic() + WAIT_SECONDS
         while True:
             answer = self.latest(api, **fields)
-            if done(answer) or time.monotonic() > deadline:
+            if done(answer):
                 return answer
+            assert time.monotonic() < deadline, (
+                f"{self.kind}: not within {WAIT_SECONDS} s: {answer}"
+            )
             time.sleep(0.02)
+
+
+class ControllerSide(Side):
+    """The controller's listener of the same node: the API under test goes there, all else to the
+    broker's.
+    """
+
+    def __init__(self, broker: Side) -> None:
+        (node,) = broker.latest("DescribeQuorum", topics=[METADATA_PARTITION]).nodes
+        self.broker = broker
+        listener = node.listeners[0]
+        super().__init__(broker.kind, listener.host, listener.port, broker.now_ms)
+        self._hidden.update(broker._hidden)
+        self.hide(listener.port, "(controller's port)")
+
+    def call(self, api: str, version: int, fields: dict[str, Any]) -> Any:
+        if api == self.api or ROUTE_OF[api].broker.max < 0 or not self.api:
+            return self.line.call(api, version, fields)
+        return self.broker.call(api, version, fields)
+
+    def cluster_id(self) -> str:
+        return self.broker.cluster_id()
+
+    def begin(self, api: str, version: int) -> None:
+        super().begin(api, version)
+        self.prefix = f"c-{self.prefix}"

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.compare.allowed import ALLOWED, Allowed
-from tests.compare.differences import ABSENT, Difference, compared, flat
-from tests.compare.run import SETTINGS, cases, compare, listed, main, versions_of
-from tests.compare.side import Side, built
+from tests.compare.differences import ABSENT, SENTENCE, Difference, compared, flat, text
+from tests.compare.hostile import collected, damaged, hostile
+from tests.compare.run import (
+    ON_CONTROLLER,
+    SETTINGS,
+    Outcome,
+    cases,
+    compare,
+    concluded,
+    differences,
+    listed,
+    main,
+    versions_of,
+)
+from tests.compare.side import ROUTE_OF, Side, built
 from tests.compat.broker_process import BrokerProcess
 from twisted_broker.api.routes import ROUTES
 from twisted_broker.wire.messages.list_offsets import ListOffsetsRequest
@@ -19,15 +33,18 @@ from twisted_broker.wire.messages.metadata import (
     MetadataResponseBroker,
     MetadataResponseTopic,
 )
+from twisted_broker.wire.schema import version_range
 
 
 def same(value: object) -> object:
     return value
 
 
-def test_every_api_that_clients_are_served_has_its_cases() -> None:
+@pytest.mark.parametrize("on_controller", [False, True])
+def test_every_api_that_is_served_has_its_cases(on_controller: bool) -> None:
     """A new row of the API table comes with its comparison."""
-    assert set(cases()) == {route.name for route in ROUTES if route.broker.max >= 0}
+    served = {route.name for route in ROUTES if route.versions(on_controller).max >= 0}
+    assert set(cases(on_controller)) == served
 
 
 def test_order_does_not_count_but_values_and_presence_do() -> None:
@@ -41,26 +58,88 @@ def test_order_does_not_count_but_values_and_presence_do() -> None:
     )
     found = compared("Metadata", 0, "l", flat(first, 0, same), flat(second, 0, same))
     assert [(each.path, each.kafka, each.ours) for each in found] == [
-        ("topics.'a'.error_code", "NONE", ABSENT),
-        ("topics.'a'.name", "'a'", ABSENT),
-        ("topics.'a'.partitions", "[]", ABSENT),
+        ("topics.'a'", "{error_code: NONE, name: 'a', partitions: []}", ABSENT),
         ("topics.'b'.error_code", "UNKNOWN_TOPIC_OR_PARTITION", "LEADER_NOT_AVAILABLE"),
-        ("topics.'c'.error_code", ABSENT, "NONE"),
-        ("topics.'c'.name", ABSENT, "'c'"),
-        ("topics.'c'.partitions", ABSENT, "[]"),
+        ("topics.'c'", ABSENT, "{error_code: NONE, name: 'c', partitions: []}"),
     ]
 
 
+def test_elements_and_answers_of_one_side_are_one_difference() -> None:
+    """What a missing element has is said in one line, and so is a missing answer."""
+    here = MetadataResponse(topics=[MetadataResponseTopic(name="a", error_code=3)])
+    none = flat(MetadataResponse(topics=[]), 0, same)
+    found = compared("Metadata", 0, "l", none, flat(here, 0, same))
+    element = "{error_code: UNKNOWN_TOPIC_OR_PARTITION, name: 'a', partitions: []}"
+    assert [(each.path, each.kafka, each.ours) for each in found] == [
+        ("topics.'a'", ABSENT, element)
+    ]
+    (silent,) = compared("Metadata", 0, "l", flat("(no answer)", 0, same), flat(here, 0, same))
+    assert silent.ours == "(an answer: UNKNOWN_TOPIC_OR_PARTITION)"
+
+
+def test_whether_there_is_a_sentence_counts_not_its_words() -> None:
+    """None, an empty one and one are three answers; two sentences are the same."""
+    texts = [text("error_message", value) for value in (None, "", "ours", "theirs")]
+    assert texts == ["None", "''", SENTENCE, SENTENCE]
+
+
 def test_a_row_lists_only_what_it_names() -> None:
-    """Nothing is allowed by accident: every row has a pattern of its own."""
+    """Nothing is allowed by accident: API, versions, field and both values must fit."""
     wrong = Difference(
         "Produce", 3, "acks 1", "responses.'t'.error_code", "NONE", "CORRUPT_MESSAGE"
     )
     assert listed(wrong) is None
-    row = Allowed("a reason", "Prod*", path="*.error_code", kafka="NONE")
+    row = Allowed("why", "Produce", "2-3", "acks *", "*.error_code", "NONE", "CORRUPT_MESSAGE")
     assert listed(wrong, (row,)) is row
-    assert listed(wrong._replace(kafka="CORRUPT_MESSAGE"), (row,)) is None
-    assert all(row.reason and len(set(row[1:])) > 1 for row in ALLOWED)
+    for other in (
+        {"api": "Fetch"},
+        {"version": 4},
+        {"label": "codec 7"},
+        {"path": "responses.'t'.base_offset"},
+        {"kafka": "CORRUPT_MESSAGE"},
+        {"ours": "NONE"},
+    ):
+        assert listed(wrong._replace(**other), (row,)) is None
+
+
+@pytest.mark.parametrize("row", ALLOWED, ids=lambda row: f"{row.api}-{row.path}")
+def test_no_row_allows_a_whole_api_or_any_value(row: Allowed) -> None:
+    """Each names an API, versions that it has, a field and two values, with a reason."""
+    name = row.api.removesuffix(ON_CONTROLLER)
+    assert row.reason and row.label
+    served = ROUTE_OF[name].versions(on_controller=name != row.api)
+    named = version_range(row.versions)
+    assert served.min <= named.min <= served.max
+    assert row.path.strip("*.") or (row.path == "" and row.label != "*")
+    assert row.kafka.strip("*") or row.kafka == "", "any value of Kafka's"
+    assert row.ours.strip("*") or row.ours == "", "any value of ours"
+
+
+def test_a_row_that_nothing_used_fails_a_whole_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """What no longer differs leaves the table; a run of a few APIs says nothing of that."""
+    outcome = Outcome()
+    assert outcome.stale() == list(ALLOWED)
+    assert concluded(outcome, whole=True) == 1
+    assert f"{len(ALLOWED)} rows that nothing used" in capsys.readouterr().out
+    assert concluded(outcome, whole=False) == 0
+    outcome.add(Difference("Produce", 3, "acks 1", "throttle_time_ms", "0", "1"))
+    assert concluded(outcome, whole=False) == 1
+
+
+def test_a_damaged_request_has_the_bits_of_its_list_flipped() -> None:
+    """The same bits on both sides, whatever else is in the two frames."""
+    assert damaged(bytes(4), [0, 15, 16, 16]) == b"\x01\x80\0\0"
+
+
+def test_a_case_that_stops_on_both_sides_is_a_difference() -> None:
+    """It compared nothing, however alike the two stops are."""
+
+    def stops(side: Side, version: int) -> None:
+        raise AssertionError("not served")
+
+    one: Any = SimpleNamespace(begin=lambda *_: None, answers=[], normal=same)
+    (found,) = differences("Fetch", stops, 4, one, one)
+    assert found.kafka == found.ours == "AssertionError: not served"
 
 
 def test_a_request_leaves_out_what_its_version_does_not_carry() -> None:
@@ -99,7 +178,13 @@ def test_two_of_our_own_brokers_do_not_differ(
     brokers = [BrokerProcess(tmp_path / name, SETTINGS) for name in ("a", "b")]
     try:
         first, second = (Side("ours", *broker.start().address, now_ms) for broker in brokers)
-        assert compare(first, second, only, False) == 0, capsys.readouterr().out
+        outcome = compare(first, second, only, False)
+        assert not outcome.others and not outcome.listed, capsys.readouterr().out
+        few = {name: cases()[name] for name in ("Metadata", "InitProducerId", "OffsetFetch")}
+        pairs = collected(first, second, few)
+        assert len(pairs) > 20
+        assert hostile(first, second, pairs, 60, seed=3) == 0
+        assert "60 with the same result" in capsys.readouterr().out
         assert versions_of("Metadata", first, second) == [0, 6, 13]
     finally:
         for broker in brokers:

@@ -129,8 +129,8 @@ def test_a_follower_that_stands_still_is_named(cluster: Cluster, topic: str) -> 
     assert found[f'kafka_server_brokertopicmetrics_messagesin_total{{topic="{topic}"}}'] == 2
 
 
-def test_a_lone_broker_tells_of_itself(tmp_path: Path) -> None:
-    """The run file says where; the page, the numbers and the story are there; -1 switches it
+def test_a_lone_broker_explains_itself(tmp_path: Path) -> None:
+    """The run file says where; the page, the numbers and the explanation are there; -1 switches it
     off.
     """
     broker = BrokerProcess(tmp_path / "on").start()
@@ -139,13 +139,13 @@ def test_a_lone_broker_tells_of_itself(tmp_path: Path) -> None:
         with urlopen(f"http://{broker.run()['status']}/", timeout=10) as page:
             assert "<a href='/explain/t/0'>t-0</a>" in page.read().decode()
         assert numbers(broker)["kafka_server_replicamanager_leadercount"] == 1
-        story = subprocess.run(
+        explained = subprocess.run(
             [REPLOG, "explain", "t", "0", "--status", str(broker.run()["status"])],
             capture_output=True,
             text=True,
             check=True,
         )
-        assert story.stdout.startswith(
+        assert explained.stdout.startswith(
             "t-0: broker 1 leads at epoch 0; in sync 1 of 1, min.insync.replicas 1\n"
         )
     finally:

@@ -26,6 +26,7 @@ from twisted_broker.coordinator.offset_metadata_manager import (
 from twisted_broker.coordinator.rebalance import GroupSettings
 from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.schema import run_whole
 
 WALL_MS = 1_700_000_000_000
 
@@ -148,7 +149,7 @@ class BrokerRun:
     ) -> Deferred[SyncAnswer]:
         return self.coordinator.sync(
             group,
-            SyncRequest(member, None, generation, assignments=tuple((assignments or {}).items())),
+            SyncRequest(member, None, generation, assignments=assignments or {}),
         )
 
     def stable(self, group: str = "g", **how: object) -> str:
@@ -180,8 +181,12 @@ class BrokerRun:
 
     def committed(self, group: str = "g", require_stable: bool = False) -> list[FetchedOffset]:
         """All that the group has committed."""
-        wanted = [(*each, bytes(16)) for each in self.coordinator.committed_partitions(group)]
+        wanted = [(*each, bytes(16)) for each in self.partitions(group)]
         return self.coordinator.fetch_offsets(group, wanted, require_stable)
+
+    def partitions(self, group: str = "g") -> list[tuple[str, int]]:
+        """What the group has offsets for, in order."""
+        return list(run_whole(self.coordinator.committed_partitions(group)))
 
     def fetched(
         self, group: str = "g", require_stable: bool = False

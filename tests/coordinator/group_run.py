@@ -148,9 +148,7 @@ class GroupRun:
     ) -> Token:
         token = self.token()
         generation = self.group.generation if generation is None else generation
-        request = SyncRequest(
-            member_id, instance, generation, kind, name, tuple((assignments or {}).items())
-        )
+        request = SyncRequest(member_id, instance, generation, kind, name, assignments or {})
         self.manager.assignment.sync(self.group, request, token)
         self.run_effects()
         return token

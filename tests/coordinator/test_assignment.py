@@ -2,6 +2,7 @@
 
 from tests.coordinator.group_run import GroupRun
 from twisted_broker.coordinator.classic_group import ClassicGroupState
+from twisted_broker.coordinator.effects import TimerKind
 from twisted_broker.wire.errors import ErrorCode as E
 
 S = ClassicGroupState
@@ -18,6 +19,20 @@ def test_followers_wait_for_the_leaders_assignment():
     mine = run.sync(leader, assignments={leader: b"L", follower: b"F"})
     assert (early.sync.assignment, mine.sync.assignment, run.group.state) == (b"F", b"L", S.STABLE)
     assert (mine.sync.protocol_type, mine.sync.protocol_name) == ("consumer", "range")
+
+
+def test_who_gets_the_assignment_has_a_whole_session_from_then_on():
+    """A follower may have waited for nearly its session; who did not ask yet gains nothing."""
+    run = GroupRun()
+    (leader, _), (follower, _), (late, _) = (run.join_twice(session_ms=10_000) for _ in range(3))
+    run.advance(0)
+    run.sync(follower)
+    before = run.timers[(TimerKind.SESSION, late)]
+    run.advance(4_000)
+    run.sync(leader, assignments={leader: b"L", follower: b"F", late: b"late"})
+    assert run.timers[(TimerKind.SESSION, follower)] == run.now_ms + 10_000
+    assert run.timers[(TimerKind.SESSION, leader)] == run.now_ms + 10_000
+    assert run.timers[(TimerKind.SESSION, late)] == before
 
 
 def test_a_late_follower_is_answered_at_once():

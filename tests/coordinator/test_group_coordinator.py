@@ -52,7 +52,7 @@ def test_only_the_leader_of_the_groups_partition_serves_it():
     with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
         run.coordinator.fetch_offsets("g", [])
     with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
-        run.coordinator.committed_partitions("g")
+        run.partitions("g")
 
 
 @pytest.mark.parametrize("group", ["", "x" * 32768])
@@ -122,10 +122,10 @@ def test_the_records_of_a_groups_life():
     run.coordinator.leave("g", [(member, None)])
     now(run.commit(OffsetToCommit("t", 0, 1)))
     assert now(run.coordinator.delete_group("g")) is E.NONE
-    story = [read_record(k, v) for k, v in run.records("g")]
+    written = [read_record(k, v) for k, v in run.records("g")]
     kinds = [
         (type(r), None if r.value is None else getattr(r.value, "generation", "offset"))
-        for r in story
+        for r in written
     ]
     assert kinds == [
         (GroupRecord, 0),
@@ -135,7 +135,7 @@ def test_the_records_of_a_groups_life():
         (OffsetRecord, None),
         (GroupRecord, None),
     ]
-    assert story[1].value.members[0].assignment == b"all" and story[2].value.members == ()
+    assert written[1].value.members[0].assignment == b"all" and written[2].value.members == ()
 
 
 def test_a_group_survives_a_restart():
@@ -310,7 +310,7 @@ def test_a_write_that_ends_after_leadership_changes_nothing():
         (E.MESSAGE_TOO_LARGE, E.UNKNOWN_SERVER_ERROR),
     ],
 )
-def test_what_members_are_told_when_an_assignment_cannot_be_stored(refusal, told):
+def test_the_error_of_members_when_an_assignment_cannot_be_stored(refusal, told):
     """The log's refusals in the coordinator's words."""
     run = BrokerRun()
     answer = run.join()

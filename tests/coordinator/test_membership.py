@@ -13,7 +13,7 @@ S = ClassicGroupState
 
 
 # joining
-def test_a_new_dynamic_member_is_told_its_id_first():
+def test_a_new_dynamic_member_gets_its_id_first():
     """KIP-394: from v4 on a join without an id gets MEMBER_ID_REQUIRED and an id, and makes no
     member.
     """
@@ -35,7 +35,7 @@ def test_an_old_client_joins_at_once():
     assert token.join.error is E.NONE and token.join.member_id in run.group.members
 
 
-def test_the_first_member_leads_and_is_told_all_members():
+def test_the_first_member_leads_and_gets_all_members():
     """The leader's answer lists the members with their metadata; a follower's lists nobody."""
     run = GroupRun()
     (first, one), (second, two) = run.join_twice(), run.join_twice()

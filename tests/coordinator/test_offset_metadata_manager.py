@@ -7,7 +7,7 @@ import pytest
 from tests.coordinator.broker_run import WALL_MS, BrokerRun
 from tests.coordinator.test_group_coordinator import now, waiting
 from twisted_broker import turns
-from twisted_broker.coordinator import offset_cleanup
+from twisted_broker.coordinator import group_coordinator, offset_cleanup
 from twisted_broker.coordinator.group_records import CommittedOffset, offset_record, partition_for
 from twisted_broker.coordinator.offset_metadata_manager import OffsetToCommit
 from twisted_broker.wire.control_batch import build_end_marker
@@ -492,6 +492,52 @@ def test_a_long_commit_lets_others_be_served(monkeypatch):
         steps += 1
     assert steps >= 8 and set(now(long).values()) == {E.NONE}
     assert len(run.fetched()) == len(run.restarted().fetched()) == 2000
+
+
+def test_a_stored_commit_of_very_many_enters_in_turns_before_what_is_stored_later(monkeypatch):
+    """Readers see it in flight until it has entered; a tombstone that is stored meanwhile enters
+    behind it.
+    """
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
+    run = BrokerRun()
+    run.store.held = []
+    long = run.commit(*(one(n, partition=n) for n in range(2000)))
+    while not run.store.held:
+        run.clock.turn()
+    run.store.release()
+    run.store.held = None
+    last = [("t", 1999, bytes(16))]
+    seen = [run.coordinator.fetch_offsets("g", last, require_stable=True)[0]]
+    assert seen[0].error is E.UNSTABLE_OFFSET_COMMIT and not long.called
+    done = []
+    run.commit(one(7, topic="u")).addCallback(lambda _: done.append("small"))
+    run.coordinator.delete_offsets("g", [("t", 1)]).addCallback(lambda _: done.append("deleted"))
+
+    def note(answer):
+        done.append("long")
+        return answer
+
+    long.addCallback(note)
+    per_turn, before = [], len(run.partitions())
+    while len(done) < 3:
+        run.clock.turn()
+        per_turn.append(len(run.partitions()) - before)
+        before += per_turn[-1]
+    assert done == ["long", "small", "deleted"]
+    assert max(per_turn) <= 501 and set(now(long).values()) == {E.NONE}
+    assert len(run.partitions()) == 2000 and ("t", 1) not in run.partitions()
+    fetched = run.fetched()
+    assert run.restarted().fetched() == fetched
+
+
+def test_all_that_is_committed_comes_in_order(monkeypatch):
+    """However it was committed; sorted in steps."""
+    monkeypatch.setattr(group_coordinator, "SORTED_PER_STEP", 3)
+    run = BrokerRun()
+    for topic, partition in [("b", 1), ("a", 2), ("c", 0), ("a", 10), ("b", 0), ("a", 1), ("d", 9)]:
+        now(run.commit(one(1, topic, partition)))
+    assert run.partitions() == sorted(run.partitions()) and len(run.partitions()) == 7
+    assert len(list(run.coordinator.committed_partitions("g"))) == 3
 
 
 def test_a_long_commit_of_a_member_that_left_meanwhile_is_refused(monkeypatch):

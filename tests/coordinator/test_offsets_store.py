@@ -7,7 +7,7 @@ from twisted.internet.defer import Deferred, succeed
 
 from tests.coordinator.test_group_coordinator import now, waiting
 from tests.replication.fixtures import Fixture, at, follower, registration
-from twisted_broker.coordinator.coordinator_context import OFFSETS_TOPIC, AppendUndecided
+from twisted_broker.coordinator.coordinator_context import AppendUndecided
 from twisted_broker.coordinator.coordinator_publisher import build_group_coordinator
 from twisted_broker.coordinator.group_coordinator import GroupCoordinator
 from twisted_broker.coordinator.group_records import partition_for
@@ -16,9 +16,11 @@ from twisted_broker.coordinator.offsets_store import ReplicaOffsetsStore
 from twisted_broker.image.metadata_image import MetadataDelta
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome
+from twisted_broker.topic_names import OFFSETS_TOPIC
 from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.errors import ErrorCode as E
+from twisted_broker.wire.schema import run_whole
 
 OFFSETS_ID, COUNT = b"O" * 16, 4
 INDEX = partition_for("g", COUNT)
@@ -60,7 +62,7 @@ class Broker(Fixture):
         return self.groups.commit(CommitRequest("g", offsets=(OffsetToCommit("t", 0, offset),)))
 
     def fetched(self) -> list[int]:
-        wanted = [(*each, bytes(16)) for each in self.groups.committed_partitions("g")]
+        wanted = [(*each, bytes(16)) for each in run_whole(self.groups.committed_partitions("g"))]
         return [f.committed.offset for f in self.groups.fetch_offsets("g", wanted) if f.committed]
 
 

@@ -27,7 +27,7 @@ STEPS = st.one_of(
 SETTINGS = {"offsets_retention_ms": 600_000, "retention_check_interval_ms": 60_000}
 
 
-class Story:
+class Scenario:
     """Plays steps; what is refused is refused."""
 
     def __init__(self) -> None:
@@ -89,20 +89,20 @@ def test_a_restart_changes_no_offset_and_no_stable_group(steps):
     """Every committed offset with all its fields, and every stable group with generation,
     members, assignment, is there again.
     """
-    story = Story()
+    scenario = Scenario()
     for step in steps:
-        story.play(step)
-    story.storage(None)
-    before, stable = offsets_of(story.run), {}
+        scenario.play(step)
+    scenario.storage(None)
+    before, stable = offsets_of(scenario.run), {}
     for name in "abc":
-        described = story.run.coordinator.describe(name)
+        described = scenario.run.coordinator.describe(name)
         if described is not None and described.state == "Stable":
             stable[name] = described
-    after = story.run.restarted(**SETTINGS)
+    after = scenario.run.restarted(**SETTINGS)
     assert offsets_of(after) == before
     for name, described in stable.items():
         assert after.coordinator.describe(name) == described
-        member, generation = story.members[name]
+        member, generation = scenario.members[name]
         assert after.coordinator.heartbeat(name, member, None, generation) is ErrorCode.NONE
     after.pass_ms(1_500_000)
     assert offsets_of(after) == {} and after.listed() == [], "left alone, everything expires"

@@ -117,7 +117,7 @@ def test_the_active_segment_cut_at_every_byte() -> None:
     ends = [sum(map(len, written[:count])) for count in range(4)]
     for size in range(len(whole) + 1):
         disk = original.after_kill()
-        disk.cut(ACTIVE, size)
+        disk.shorten(ACTIVE, size)
         log = reopened(disk)
         expected = sum(1 for end in ends[1:] if end <= size)
         assert bytes_of(log) == written[:expected], size
@@ -232,7 +232,7 @@ def test_every_small_file_cut_at_every_byte(name: str, clean: bool) -> None:
     path = f"{DIRECTORY}/{name}"
     for size in range(original.size(path) + 1):
         disk = original.after_kill()
-        disk.cut(path, size)
+        disk.shorten(path, size)
         if size == 0 and name == "partition.metadata":
             disk.remove(path)
         log = open_log(
@@ -388,7 +388,7 @@ def test_nothing_below_the_recovery_point_is_ever_lost(seed: int) -> None:
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS])
 @pytest.mark.parametrize("operation", ["write", "sync", "truncate", "rename", "create"])
-def test_a_disk_error_takes_the_log_offline_and_tells(operation: str, error: int) -> None:
+def test_a_disk_error_takes_the_log_offline_and_calls_on_fatal(operation: str, error: int) -> None:
     """RELIABILITY 6.2: whatever operation fails, the call raises KAFKA_STORAGE_ERROR, so does
     every later one, and nothing failed is acknowledged.
     """
@@ -396,7 +396,7 @@ def test_a_disk_error_takes_the_log_offline_and_tells(operation: str, error: int
     disk.make_directories("/data")
     log = open_log(disk, settings=SMALL)
     told: list[Log] = []
-    log.failing = told.append
+    log.on_fatal = told.append
     acknowledged = 0
     for _ in range(5):
         acknowledged = log.append_as_leader(batch(100), 0, NOW_MS).last_offset + 1
@@ -427,7 +427,7 @@ def test_a_disk_error_takes_the_log_offline_and_tells(operation: str, error: int
     assert reopened(disk.after_kill()).log_end_offset >= acknowledged - 1
 
 
-def test_a_full_disk_leaves_a_torn_batch_that_recovery_cuts() -> None:
+def test_a_full_disk_leaves_a_torn_batch_that_recovery_truncates() -> None:
     """RELIABILITY 6.2: ENOSPC in the middle of a write: the acknowledged batches are all there
     afterwards, the torn one is not.
     """

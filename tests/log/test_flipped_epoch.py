@@ -29,6 +29,6 @@ def test_the_remedy_drops_the_batch_and_nothing_before_it() -> None:
     assert f"`truncate -s {position} {path}`" in line and f"move {found.directory} away" in line
     assert "truncate" not in flipped_epoch(found.directory, None)
     found.segments.close()
-    disk.cut(path, position)
+    disk.shorten(path, position)
     again = open_log(disk)
     assert values(again) == [b"0", b"1"] and again.leader_epochs.entries() == [(1, 0)]

@@ -195,7 +195,7 @@ def test_an_index_that_leads_astray_before_an_overlap() -> None:
     index = log.segments.at(log.segments.row_of(4)).offset_index.file.path
     size = log.segments.at(log.segments.row_of(4)).size
     log.segments.close()
-    disk.cut(index, 0)
+    disk.shorten(index, 0)
     disk.damage(index, 0, (1).to_bytes(4, "big") + (size - 7).to_bytes(4, "big"))
     found = loaded(disk, recovery_point=6)
     assert found.gap == Gap(9, 6, True) and found.log_end_offset == 9
@@ -298,7 +298,7 @@ def test_a_raised_base_offset_at_the_end_of_a_segment_that_is_not_the_last() -> 
 def test_an_empty_file_in_the_middle_is_a_gap(clean: bool) -> None:
     """A loss of power kept the names of two segments and the records of the second only."""
     disk = disk_with_segments()
-    disk.cut(f"{DIRECTORY}/{file_name(6, '.log')}", 0)
+    disk.shorten(f"{DIRECTORY}/{file_name(6, '.log')}", 0)
     log = loaded(disk, clean=clean)
     assert log.gap == Gap(6, 8, not clean)
 

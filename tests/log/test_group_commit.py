@@ -17,7 +17,7 @@ from twisted_broker.testing.sim.disk_faults import Fault
 from twisted_broker.testing.sim.stalling_worker import StallingWorker
 
 
-def standing(files: SimDisk | None = None, **settings: object) -> tuple[Log, ManualWorker]:
+def online_log(files: SimDisk | None = None, **settings: object) -> tuple[Log, ManualWorker]:
     """An empty log whose name and epochs are durable, over a disk that stands still."""
     files = files or SimDisk(1)
     files.make_directories("/data")
@@ -38,7 +38,7 @@ def test_one_sync_is_on_its_way_however_many_appends_come() -> None:
     """Kafka's flush.messages=1: nothing is settled before its sync; the second sync takes all
     that came during the first.
     """
-    log, worker = standing(flush_messages=1)
+    log, worker = online_log(flush_messages=1)
     append(log, 2000)
     assert (
         len(worker.jobs) == 1
@@ -64,7 +64,7 @@ def test_only_the_append_that_makes_a_sync_due_waits() -> None:
     """Kafka's flush.messages=3: two of three are answered at once; what comes during the sync
     waits only if it makes another due.
     """
-    log, worker = standing(flush_messages=3)
+    log, worker = online_log(flush_messages=3)
     append(log, 2)
     assert log.durability.awaiting_sync is None and not worker.jobs
     append(log, 1)
@@ -87,7 +87,7 @@ def test_only_the_append_that_makes_a_sync_due_waits() -> None:
 
 def test_the_place_of_what_is_settled_is_that_of_its_batch() -> None:
     """RL 2.3: the high watermark is compared by places, over segments as well."""
-    log, worker = standing(flush_messages=1, segment_bytes=300)
+    log, worker = online_log(flush_messages=1, segment_bytes=300)
     places = []
     for _ in range(9):
         append(log)
@@ -105,7 +105,7 @@ def test_all_syncs_share_the_one() -> None:
     """Rolls, flush.ms and flush.messages: one job at a time, and the next one reaches as far as
     any asked.
     """
-    log, worker = standing(flush_messages=5, segment_bytes=150)
+    log, worker = online_log(flush_messages=5, segment_bytes=150)
     for _ in range(20):
         append(log)
         log.durability.flush()
@@ -116,9 +116,9 @@ def test_all_syncs_share_the_one() -> None:
 
 def test_a_replica_counts_what_it_fetches() -> None:
     """RL 6.4: a follower's records are settled when they are synced."""
-    leader, _ = standing()
+    leader, _ = online_log()
     append(leader, 3)
-    log, worker = standing(flush_messages=1)
+    log, worker = online_log(flush_messages=1)
     told: list[int] = []
     for one in all_batches(leader):
         log.append_as_follower(one.to_bytes(), 0, NOW_MS)
@@ -134,11 +134,11 @@ def test_a_replica_counts_what_it_fetches() -> None:
 
 
 @pytest.mark.parametrize("end", [0, 1, 2, 4])
-def test_a_cut_while_a_sync_is_on_its_way(end: int) -> None:
+def test_a_truncation_while_a_sync_runs(end: int) -> None:
     """RL 3.5: that sync says nothing about the log any more; what is left and due is synced
     anew, what was cut waits for nothing.
     """
-    log, worker = standing(flush_messages=1)
+    log, worker = online_log(flush_messages=1)
     told: list[str] = []
     append(log, 2)
     worker.run_one()
@@ -161,10 +161,10 @@ def test_a_cut_while_a_sync_is_on_its_way(end: int) -> None:
 def test_a_failed_sync_settles_nothing_and_is_not_tried_again() -> None:
     """RL 1.12: the log is offline; whoever waits is told and finds that."""
     files = SimDisk(1)
-    log, worker = standing(files, flush_messages=1)
+    log, worker = online_log(files, flush_messages=1)
     synced: list[object] = []
     told: list[str] = []
-    log.synced = synced.append
+    log.on_synced = synced.append
     append(log, 2)
     log.durability.when_synced(2, lambda: told.append("told"))
     files.faults.append(Fault(errno.EIO, "sync", ".log"))

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from tests.log.batches import NOW_MS, batch, config, marker, open_log, values
 from twisted_broker.log import producer_batch_recovery
 from twisted_broker.log.append_info import AppendOrigin, LogAppendInfo
 from twisted_broker.log.errors import CheckpointError
+from twisted_broker.log.index import OffsetIndex
 from twisted_broker.log.log import Log
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
@@ -253,6 +255,24 @@ def test_damage_before_the_tail_is_no_reason_not_to_open() -> None:
     found[1].batches.append((3, 3, 0, NOW_MS))
     producer_batch_recovery.recover_producer_batches(reversed(log.segments), found.values())
     assert [each[0] for each in found[1].batches] == [3]
+
+
+def test_an_index_entry_beyond_the_segment_ends_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index of a segment that lost its end: the batches before it are found all the same, in
+    their order.
+    """
+    log = new_log()
+    for number in range(4):
+        send(log, number)
+    size = log.segments.active.size
+    quarter = size // 4
+    monkeypatch.setattr(
+        OffsetIndex, "positions", lambda self: array("I", [quarter, 2 * quarter, size, size + 99])
+    )
+    found = {1: ProducerEntry(1, 0)}
+    found[1].batches.append((3, 3, 0, NOW_MS))
+    producer_batch_recovery.recover_producer_batches(reversed(log.segments), found.values())
+    assert [each[0] for each in found[1].batches] == [0, 1, 2, 3]
 
 
 def test_snapshots_stay_with_their_segments() -> None:

@@ -634,7 +634,7 @@ def test_truncate_to() -> None:
     log.set_high_watermark(11)
     log.durability.flush()
     cuts: list[Log] = []
-    log.truncated = cuts.append
+    log.on_truncated = cuts.append
     assert log.durability.recovery_point == 12
     assert log.truncate_to(5, NOW_MS) and not log.truncate_to(5, NOW_MS)
     assert (log.log_end_offset, log.high_watermark, log.durability.recovery_point) == (5, 5, 5)

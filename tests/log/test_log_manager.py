@@ -5,13 +5,16 @@
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Callable
+from itertools import pairwise
 from random import Random
 from typing import Any
 
 import pytest
 from twisted.internet.task import Clock
 
+from tests.coordinator.broker_run import TurnClock
 from tests.log.batches import NOW_MS, TOPIC_ID, batch, config, values
 from tests.log.manual_worker import ManualWorker
 from tests.log.test_golden import unpack
@@ -60,7 +63,7 @@ class World:
         manager = LogManager(
             runtime,
             BrokerConfig(self.settings),
-            directory_failed=lambda path, error: self.failed.append(path),
+            on_directory_failure=lambda path, error: self.failed.append(path),
         )
         if start:
             results: list[object] = []
@@ -121,6 +124,26 @@ def test_a_directory_of_somebody_else_is_refused(other: MetaProperties) -> None:
     assert isinstance(failure(world.manager(start=False)), LogDirMismatch)
 
 
+def test_an_id_of_a_directory_begins_with_no_dash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka's tools would take it for an option; such a draw is drawn again."""
+    drawn = [
+        bytes([0xF8]) + bytes(15),
+        bytes([0xFB]) + bytes(15),
+        bytes([0xF4]) + bytes([255]) * 15,
+    ]
+
+    class Drawing(Random):
+        def randbytes(self, n: int) -> bytes:
+            return drawn.pop(0)
+
+    monkeypatch.setattr(sys.modules[__name__], "Random", Drawing)
+    (directory,) = World(log_dirs="/d1").manager().directories.online()
+    assert not drawn
+    assert directory.directory_id is not None
+    assert directory.directory_id[:7] == b"\xf4" + b"\xff" * 5 + b"\x4f"
+    assert directory.directory_id[8] == 0xBF, "version 4, as RFC 9562 has it"
+
+
 def test_a_directory_in_use_is_refused() -> None:
     """RL 3.6: the lock is held from start to stop; two managers on one directory are refused."""
     world = World()
@@ -172,6 +195,39 @@ def test_logs_survive_a_kill_and_a_power_loss_after_a_stop() -> None:
     log = again.get(A)
     assert log is not None and log.log_end_offset == 21 and again.directories.online()[0].was_clean
     assert log.producers.last_snapshot_offset == 21 and 1 in log.producers.producers
+
+
+@pytest.mark.parametrize("why", ["truncated", "recovered"])
+def test_entries_that_a_clean_stop_dropped_do_not_come_back(why: str) -> None:
+    """What an index lost before the stop was truncated, not rewritten: a loss of power afterwards
+    must not bring it back, for a clean start believes the file.
+    """
+    world = World()
+    manager = world.manager()
+    log = create(manager, index_interval_bytes=0)
+    fill(log, 20)
+    log.durability.flush()
+    manager.checkpoint_recovery_points()
+    world.files.sync_all()
+    if why == "recovered":  # the records behind the first were lost, their index entries were not
+        path = log.segments.active.log.path
+        world = World(world.files.after_kill())
+        world.files.open(path).truncate(2 * log.segments.active.size // 20)
+        world.files.sync_all()
+        manager = world.manager()
+        log = manager.logs[A]
+    else:
+        log.truncate_to(2)
+    assert log.log_end_offset == 2
+    world.stop(manager)
+    again = World(world.files.after_power_loss(keep=0)).manager()
+    assert again.directories.online()[0].was_clean
+    log = again.logs[A]
+    assert log.log_end_offset == 2
+    assert log.segments.active.offset_index.last_offset < 2
+    assert log.segments.active.time_index.last_entry[1] < 2
+    fill(log, 3)
+    assert values(log)[2:] == [b"0", b"1", b"2"]
 
 
 def test_holes_of_compaction_survive_a_start_that_knows_no_topic_settings() -> None:
@@ -349,7 +405,7 @@ def test_checkpoints_are_written_while_running() -> None:
     assert 0 < log.durability.recovery_point < 10
 
 
-def test_a_cut_is_checkpointed_at_once() -> None:
+def test_a_truncation_is_checkpointed() -> None:
     """RL 3.5, 6.6: after a truncation the recovery-point checkpoint follows without waiting for
     its turn: the segment that was truncated is to be synced again.
     """
@@ -367,6 +423,84 @@ def test_a_cut_is_checkpointed_at_once() -> None:
     assert log.durability.recovery_point == 4
 
 
+def test_many_truncations_want_one_checkpoint() -> None:
+    """What waits for the worker writes what is the case when it runs; one that comes after its
+    beginning is written behind it: each log back to the segment that it was truncated in. A log
+    that was deleted meanwhile leaves no row.
+    """
+    world = World()
+    manager = world.manager()
+    worker = ManualWorker()
+    logs = []
+    for number in range(20):
+        log = create(manager, TopicPartition("t", number))
+        fill(log, 4)
+        log.roll(NOW_MS)
+        fill(log, 10)
+        log.durability.flush()
+        logs.append(log)
+    directories = manager.directories.online()
+    for directory in directories:
+        directory.disk = worker
+    for log in logs:
+        log.truncate_to(6, NOW_MS)
+    assert len(worker.jobs) == len(directories)
+    logs[0].truncate_to(2, NOW_MS)
+    assert len(worker.jobs) == len(directories)
+    manager.delete(logs[1].topic_partition)
+    worker.run_all()
+    rows: dict[TopicPartition, int] = {}
+    for directory in directories:
+        rows |= checkpoints.read_offsets(world.files, directory.path, checkpoints.RECOVERY_POINT)
+    expected = {log.topic_partition: 4 for log in logs[2:]}
+    assert rows == expected | {logs[0].topic_partition: 0}
+    logs[2].truncate_to(1, NOW_MS)
+    assert len(worker.jobs) == 1
+
+
+def test_a_step_of_the_calendar_delays_no_sync_by_age() -> None:
+    """`flush.ms` is an interval: the clock on the wall may be set back by a day."""
+    world = World(log_flush_scheduler_interval_ms="1000")
+    steps = [0]
+    world.wall_ms = lambda: NOW_MS - steps[0]
+    manager = world.manager()
+    log = create(manager, flush_ms=5000)
+    world.clock.advance(10)
+    steps[0] = 24 * 3600 * 1000
+    fill(log, 3)
+    for _ in range(6):
+        world.clock.advance(1)
+    assert log.durability.recovery_point == 3
+
+
+def test_retention_looks_at_a_few_logs_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A walk over ten thousand is a tenth of a second; one that is deleted meanwhile is left
+    alone, and the next walk waits for the end of this one.
+    """
+    monkeypatch.setattr("twisted_broker.log.log_manager.RETENTION_PER_STEP", 3)
+    monkeypatch.setattr("twisted_broker.turns.PIECES_PER_TURN", 1)
+    world = World()
+    world.clock = clock = TurnClock()
+    manager = world.manager()
+    logs = []
+    for number in range(10):
+        log = create(manager, TopicPartition("t", number), segment_bytes=300, retention_ms=1000)
+        fill(log, 10)
+        log.set_high_watermark(log.log_end_offset)
+        logs.append(log)
+    world.clock.rightNow += 3600
+    manager.delete_old_segments()
+    done = [sum(log.log_start_offset > 0 for log in logs)]
+    manager.delete(logs[9].topic_partition)
+    while done[-1] < 9:
+        manager.delete_old_segments()
+        clock.turn()
+        done.append(sum(log.log_start_offset > 0 for log in logs))
+    assert done[0] == 3 and max(b - a for a, b in pairwise(done)) <= 3
+    clock.turn()
+    assert logs[9].log_start_offset == 0 and not manager._is_deleting
+
+
 def test_corrupt_checkpoints_count_as_empty() -> None:
     """RELIABILITY 6.2: a cut recovery-point or log-start checkpoint at any byte never loses a
     record.
@@ -378,7 +512,7 @@ def test_corrupt_checkpoints_count_as_empty() -> None:
     for name in (checkpoints.RECOVERY_POINT, checkpoints.LOG_START_OFFSET):
         for size in range(world.files.size(f"/d1/{name}")):
             disk = world.files.after_kill()
-            disk.cut(f"/d1/{name}", size)
+            disk.shorten(f"/d1/{name}", size)
             log = World(disk).manager().get(A)
             assert log is not None and log.log_end_offset == 5
 
@@ -456,7 +590,7 @@ def test_directory_names(name: str, found: TopicPartition | None) -> None:
     assert partition_of(name) == found
 
 
-def test_a_sync_that_was_waited_for_is_told() -> None:
+def test_a_sync_that_was_waited_for_is_reported() -> None:
     """Kafka's flush.messages: the replica manager hears when a log's sync is done, once each,
     and not of logs that were deleted.
     """
@@ -564,6 +698,19 @@ def test_topic_ids_of_new_logs_are_synced_a_second_later() -> None:
     assert paths.count("/d1") == 1
     world.clock.advance(5)
     assert not synced(world)
+
+
+def test_a_log_in_a_directory_that_was_left_there_is_made_durable() -> None:
+    """Its name may be as new as its topic id: both are synced, as those of any new log."""
+    world = World(log_dirs="/d1")
+    manager = world.manager()
+    world.files.make_directories(f"/d1/{A}")
+    synced(world)
+    log = create(manager)
+    assert not log.durability.name_is_durable
+    world.clock.advance(1)
+    assert log.durability.name_is_durable
+    assert {f"{log.directory}/partition.metadata", "/d1"} <= set(synced(world))
 
 
 def test_topic_ids_that_could_not_be_synced_are_synced_later() -> None:

@@ -65,7 +65,7 @@ def found_anew(log: Log, files: SimDisk) -> object:
     return described(open_log(other, settings=log.config))
 
 
-def test_a_cut_where_nobody_has_a_producer_id_reads_next_to_nothing() -> None:
+def test_a_truncation_where_nobody_has_a_producer_id_reads_next_to_nothing() -> None:
     """RL 3.5: producers that wrote nothing of what was cut stay as they are; timestamps are
     found from the last index entry on.
     """
@@ -87,7 +87,7 @@ def test_a_cut_where_nobody_has_a_producer_id_reads_next_to_nothing() -> None:
 
 
 @pytest.mark.parametrize("back", [0, 1, 2500])
-def test_the_largest_timestamp_after_a_cut(back: int) -> None:
+def test_the_largest_timestamp_after_a_truncation(back: int) -> None:
     """RL 3.5: where the newest record was cut the largest timestamp of the rest is found behind
     the last index entry.
     """
@@ -119,7 +119,7 @@ def test_a_time_index_that_lacks_entries_is_not_relied_on() -> None:
         )
     log.append_as_leader(batch(timestamp=NOW_MS + 1000), 0, NOW_MS)
     log.close()
-    files.cut(log.segments.active.time_index.file.path, 0)
+    files.shorten(log.segments.active.time_index.file.path, 0)
     log = open_log(files, clean=True, recovery_point=201)
     log.truncate_to(200, NOW_MS)
     assert (log.segments.active.max_timestamp, log.segments.active.offset_of_max_timestamp) == (

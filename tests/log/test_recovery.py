@@ -289,7 +289,7 @@ def test_epochs_below_a_log_start_that_was_lost(
     assert kept.leader_epochs.entries() == [(3, 2), (4, 4)]
 
 
-def test_batches_of_an_older_epoch_behind_a_newer_one_are_what_a_lost_cut_left() -> None:
+def test_batches_of_an_older_epoch_behind_a_newer_one_are_what_a_lost_truncation_left() -> None:
     """RL 3.6: the write after a truncation survived a crash, the truncation did not: the log
     ends where leader epochs go back.
     """

@@ -152,7 +152,7 @@ class Made:
         elif not size:
             return
         elif what == "cut":
-            disk.cut(path, at)
+            disk.shorten(path, at)
         elif what == "zero":
             disk.damage(path, at, bytes(min(64, size - at)))
         elif what == "flip":

@@ -117,7 +117,7 @@ def test_slices() -> None:
         one.read()
 
 
-def test_a_cut_or_short_file_ends_its_slices() -> None:
+def test_a_truncated_or_short_file_ends_its_slices() -> None:
     """docs/ARCHITECTURE.md 7: after a truncation, and on a short read, SliceGone, never other
     bytes.
     """

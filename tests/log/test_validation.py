@@ -375,6 +375,17 @@ def test_a_compressed_batch_that_claims_much_is_counted(codec: int) -> None:
     refused(ErrorCode.INVALID_RECORD, new_log(), claiming(broken, held, codec))
 
 
+@pytest.mark.parametrize("value_bytes", [0, 49, 56, 57, 58, 100, 8177, 8178, 8179, 9_000])
+def test_records_of_any_length_are_counted(value_bytes: int) -> None:
+    """RL 3.2: a length takes one byte, two or three; nothing is refused for it."""
+    held = 600
+    payload = compress(4, batch(bytes(value_bytes))[61:] * held)
+    assert len(payload) < held
+    info = new_log().append_as_leader(claiming(payload, held, 4), 0, NOW_MS)
+    assert info.last_offset == held - 1
+    refused(ErrorCode.INVALID_RECORD, new_log(), claiming(payload, held + 1, 4))
+
+
 def test_a_batch_that_costs_too_much_to_count_is_to_be_split() -> None:
     """RL 3.2: MESSAGE_TOO_LARGE, at which producers send smaller ones."""
     payload = compress(4, records_bytes(1) * (records_count.MOST_RECORDS + 1))

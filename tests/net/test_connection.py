@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 
 from tests.net.echo import DelayedOperation, House, framed
@@ -236,6 +237,41 @@ def test_connection_limits() -> None:
     assert isinstance(house.client(), Failure)
 
 
+def test_a_storm_of_refused_connections_is_a_line_a_minute() -> None:
+    """It names the limit, the last address and how many; each limit has its own."""
+    counts = ConnectionCounts(3, 2, lambda: 3)
+    with capturedLogs() as events:
+        counts.add("a")
+        counts.add("a")
+        for second in range(50):
+            assert counts.limit_reached("a") is not None
+            counts.refused("a", counts.limit_reached("a") or "", second)
+        counts.add("b")
+        for second in range(50, 130):
+            counts.refused("c", counts.limit_reached("c") or "", second)
+        counts.refused("a", "max.connections.per.ip is reached", 130)
+    assert [formatEvent(each) for each in events] == [
+        "refused 1 connection(s), the last one from a: max.connections.per.ip is reached "
+        "(2 are open, 2 from there)",
+        "refused 1 connection(s), the last one from c: max.connections is reached "
+        "(3 are open, 0 from there)",
+        "refused 60 connection(s), the last one from c: max.connections is reached "
+        "(3 are open, 0 from there)",
+        "refused 50 connection(s), the last one from a: max.connections.per.ip is reached "
+        "(3 are open, 2 from there)",
+    ]
+
+
+def test_a_refused_connection_is_logged() -> None:
+    """By the listener that closed it."""
+    house = House(Script(), maximum=1)
+    with capturedLogs() as events:
+        for _ in range(3):
+            house.client()
+    lines = [formatEvent(each) for each in events]
+    assert len(lines) == 1 and "max.connections is reached" in str(lines[0])
+
+
 def test_long_requests_are_bounded_over_all_connections() -> None:
     """`queued.max.request.bytes`: the third long request waits until one of those before it is
     answered or gone; short ones come through.
@@ -344,7 +380,7 @@ def test_slices_are_loaded_as_the_client_reads_and_released_once() -> None:
     assert script.segment.references == 0
 
 
-def test_a_slice_that_was_cut_closes_its_connection() -> None:
+def test_a_slice_of_a_truncated_file_closes_its_connection() -> None:
     """Truncation between the answer and its sending never sends other bytes; the reference is
     given back.
     """

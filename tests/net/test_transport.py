@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import resource
 import select
 import socket
@@ -25,7 +26,8 @@ from tests.net.echo import framed
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile
-from twisted_broker.net.connection import PendingResponse
+from twisted_broker.net import network as network_module
+from twisted_broker.net.connection import KafkaConnection, PendingResponse
 from twisted_broker.net.connection_limits import ConnectionCounts, ConnectionFactory
 from twisted_broker.net.network import ReactorNetwork
 from twisted_broker.reactor_watch import ReactorWatch
@@ -236,7 +238,7 @@ def test_what_was_sent_before_a_hang_up_is_still_done() -> None:
 
 
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-def test_a_port_that_can_accept_nobody_rests_and_goes_on(
+def test_a_port_that_can_accept_nobody_pauses_and_goes_on(
     loopback: Loopback, error: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who comes waits in the backlog; nothing is tried until a second has passed, so that the
@@ -269,7 +271,7 @@ def test_a_port_that_can_accept_nobody_rests_and_goes_on(
         assert loopback.receive(each, 5) == framed(b"x")
 
 
-def test_a_port_that_rests_can_be_closed(loopback: Loopback) -> None:
+def test_a_port_that_pauses_can_be_closed(loopback: Loopback) -> None:
     """No timer of it stays behind."""
     port = loopback.result(loopback.network.listen("127.0.0.1", 0, loopback.factory))
     port._pause_accepting()
@@ -332,7 +334,51 @@ def test_a_long_slice_is_sent_from_its_file(sliced: tuple[Loopback, SegmentFile,
     assert segment.references == 0
 
 
-def test_a_file_cut_while_it_is_sent_closes_the_connection(
+@pytest.mark.parametrize("missing", [None, errno.EINVAL, errno.ENOTSUP])
+def test_a_long_slice_without_sendfile(
+    missing: int | None,
+    sliced: tuple[Loopback, SegmentFile, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The system has none, or the file system does not take it: read and written, in order."""
+
+    def refuses(*arguments: Any) -> int:
+        assert missing is not None
+        raise OSError(missing, "no sendfile here")
+
+    monkeypatch.setattr(network_module, "_HAS_SENDFILE", missing is not None)
+    monkeypatch.setattr(os, "sendfile", refuses)
+    loopback, segment, content = sliced
+    client = loopback.client()
+    client.send(framed(b"a") + framed(b"b"))
+    expected = (len(content) - 3).to_bytes(4, "big") + b"hh" + content[5:]
+    assert loopback.receive(client, 2 * len(expected)) == expected * 2
+    assert segment.references == 0
+
+
+def test_a_connection_lost_in_sendfile_is_no_error_of_the_file(
+    sliced: tuple[Loopback, SegmentFile, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """macOS calls it ENOTCONN: the connection ends when the reactor finds it dead, as after
+    EPIPE.
+    """
+
+    def lost(*arguments: Any) -> int:
+        raise OSError(errno.ENOTCONN, "Socket is not connected")
+
+    broken: list[BaseException] = []
+    monkeypatch.setattr(KafkaConnection, "broken", lambda self, reason: broken.append(reason))
+    monkeypatch.setattr(os, "sendfile", lost)
+    loopback, segment, _ = sliced
+    client = loopback.client()
+    client.send(framed(b"a"))
+    loopback.turn(lambda: segment.references == 1)
+    client.close()
+    loopback.turn(lambda: not loopback.factory.connections)
+    assert segment.references == 0 and not broken
+
+
+def test_a_file_truncated_while_it_is_sent_closes_the_connection(
     sliced: tuple[Loopback, SegmentFile, bytes],
 ) -> None:
     """The rest of a slice whose file was truncated is never made up."""

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from replog_pipeline.lake.delta import LOG
 from replog_pipeline.lake.files import LocalFiles
 from replog_pipeline.lake.ledger import Ledger
 from replog_pipeline.lake.parquet import LEDGERS, ParquetTable
+from replog_pipeline.lake.table import claim
 from tests.pipeline.replica_folders import batch, high_watermarks, partition
 
 RUN = """
@@ -55,6 +57,15 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
         ("archive", "--from", KAFKA, "--to", "{lake}", "--format", "delta"),
         "is parquet; leave --format out",
     ),
+    (("archive", "--from", "segments:{log}?topics=a", "--to", "{lake}"), "is the table of t, not"),
+    (("archive", "--from", "segments:{log}", "--to", "{future}"), "a ledger of version 9, but"),
+    (("archive", "--from", "segments:{log}", "--to", "{lost}"), "is in no ledger, so"),
+    (("archive", "--from", "segments:{log}", "--to", "{short}"), "0.json is cut short: restore"),
+    (("archive", "--from", KAFKA, "--to", "{locked}"), "--to: {locked}/_delta_log: "),
+    ((*ARCHIVE, "--from", KAFKA), "--from: no broker accepts a connection (127.0.0.1:1: "),
+    ((*ARCHIVE, "--from", KAFKA, "--max-records", "0"), "Invalid value for '--max-records': 0 is"),
+    (("archive", "--from", KAFKA), "Missing option '--to'. (pipeline archive --help lists"),
+    (("archive", "--frm", KAFKA), "No such option '--frm'"),
     (("replay", "--from", "{lake}", "--to", "{new}"), "is no source"),
     (("replay", "--from", "{lake}", "--to", "segments:{new}"), "must name one topic"),
     (("replay", "--from", "{lake}", "--to", KAFKA + ",u"), "must name one topic"),
@@ -63,9 +74,19 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     ((*REPLAY, "--from", "{lake}", "--topic", "u"), "--topic u: --from"),
     ((*REPLAY, "--from", "{lake}", "--replication", "0"), "--replication 0"),
     ((*REPLAY, "--from", "{future}"), "a ledger of version 9, but this replog knows 1"),
+    ((*REPLAY, "--from", "{lost}"), "is in no ledger, so"),
+    ((*REPLAY, "--from", "{short}"), "0.json is cut short: restore"),
+    ((*REPLAY, "--from", "{lake}"), "--to: no broker accepts a connection (127.0.0.1:1: "),
     ((*REPLAY, "--from", "segments:{new}"), "is no directory"),
     ((*REPLAY, "--from", "segments:{log}"), "holds a, b: choose one with --topic"),
     ((*REPLAY, "--from", "kafka://127.0.0.1:1/a,b"), "holds a, b: choose one with --topic"),
+    (("maintain", "{new}"), "maintain {new}: there is no table; name the --to of an archive"),
+    (("maintain", "{other}"), "holds notes.txt and is no table"),
+    (("maintain", "{future}"), "a ledger of version 9, but"),
+    (("maintain", "{lost}"), "is in no ledger, so"),
+    (("maintain", "{short}"), "0.json is cut short: restore"),
+    (("maintain", "{locked}"), "maintain: {locked}/_delta_log: "),
+    (("maintain", "{lake}", "--retain-hours", "24"), "24 is not in the range x>=168"),
     (("audit", "--from", "segments:{new}"), "is no directory"),
     (("audit", "--from", "kafka://127.0.0.1:1/"), "names no topic"),
     (("audit", "--from", KAFKA, "--cleanup-policy", "shred"), "is no cleanup policy"),
@@ -77,6 +98,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
         ("audit", "--from", "segments:{log}", "--cleanup-policy", "t=compact"),
         "t is no topic of segments:",
     ),
+    (("audit", "--from", KAFKA), "--from: no broker accepts a connection (127.0.0.1:1: "),
     (("compare", "{log}"), "two or more different"),
     (("compare", "{log}", "{new}"), "is no directory"),
     (("compare", "{log}", "{log2}", "--topics", "none"), "no partition of none"),
@@ -90,6 +112,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
         ("report", "--from", "segments:{log}", "--to", "{file}/out"),
         "Not a directory: name a folder",
     ),
+    ((*REPORT, "--from", KAFKA), "--from: no broker accepts a connection (127.0.0.1:1: "),
     (("demo", "--data", "{file}"), "--data: {file} is a file"),
     (("demo", "--data", "{other}"), "is not empty"),
     (("demo", "--data", UNWRITABLE), "--data: /proc: "),
@@ -101,7 +124,10 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     base = tmp_path_factory.mktemp("arguments")
     found = {
         name: base / name
-        for name in ("new", "file", "other", "log", "log2", "loose", "lake", "future")
+        for name in (
+            *("new", "file", "other", "log", "log2", "loose"),
+            *("lake", "future", "lost", "short", "locked"),
+        )
     }
     found["file"].write_text("")
     found["other"].mkdir()
@@ -117,6 +143,12 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         after, {"replog": after.to_json(), "files": [], "staging": "_replog/staging/1", "rows": 0}
     )
     LocalFiles(found["future"]).create(f"{LEDGERS}/{1:020d}.json", b'{"replog": {"version": 9}}')
+    lost = LocalFiles(found["lost"])
+    claim(ParquetTable(None, lost))
+    lost.create("date=2023-01-01/part-0.parquet", b"")
+    found["locked"].mkdir()
+    (found["locked"] / LOG).symlink_to("/proc/sys")  # where not even root makes files
+    LocalFiles(found["short"]).create(f"{LOG}/{0:020d}.json", b'{"commitInfo": {"operat')
     return {name: str(path) for name, path in found.items()}
 
 

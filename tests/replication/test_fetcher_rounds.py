@@ -69,7 +69,9 @@ def test_the_end_of_a_delay_ends_the_wait() -> None:
 
 
 @pytest.mark.parametrize(("high_watermark", "level"), [(2, LogLevel.info), (5, LogLevel.warn)])
-def test_a_cut_below_the_high_watermark_is_a_warning(high_watermark: int, level: LogLevel) -> None:
+def test_a_truncation_below_the_high_watermark_is_a_warning(
+    high_watermark: int, level: LogLevel
+) -> None:
     """RL 6.3: the usual cut is told as it is; one that takes what a consumer may have seen is a
     warning.
     """
@@ -89,7 +91,7 @@ def test_a_cut_below_the_high_watermark_is_a_warning(high_watermark: int, level:
     assert a.content() == b.content()
 
 
-def test_an_unclean_cut_is_a_warning() -> None:
+def test_an_unclean_truncation_is_a_warning() -> None:
     """RL 6.5: the leader ends below us: cut to its end, and said so."""
     a, _ = out_of_range(own=5, leader_start=0, leader_end=2)
     a.fetcher.leader = Bent(

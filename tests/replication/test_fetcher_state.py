@@ -247,7 +247,7 @@ def test_after_an_append() -> None:
         (False, True, FetchPhase.FETCHING),
     ],
 )
-def test_after_a_cut(complete, truncates_on_fetch, phase) -> None:
+def test_after_a_truncation(complete, truncates_on_fetch, phase) -> None:
     """RL 6.3: a cut that is not complete is gone on with by the next question; that is the next
     fetch where fetches tell where to cut.
     """

@@ -164,7 +164,7 @@ def test_a_new_follower_fetches_from_its_leader() -> None:
     )
 
 
-def test_records_and_marks_arrive_and_waiting_requests_hear_of_them() -> None:
+def test_records_and_watermarks_arrive_and_complete_waiting_requests() -> None:
     """RL 6.4, 1.9: a consumer that waits at a follower is answered when the follower's high
     watermark moves.
     """

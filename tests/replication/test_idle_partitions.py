@@ -256,7 +256,7 @@ BIT = st.integers(0, 1)
 
 
 class IdleOrRead(RuleBasedStateMachine):
-    """The same story told to two brokers, one of which reads every partition in every round."""
+    """The same steps on two brokers, one of which reads every partition in every round."""
 
     @initialize()
     def begin(self) -> None:
@@ -525,7 +525,7 @@ def test_an_old_session_that_is_answered_late_does_not_count_for_its_follower():
     )
 
 
-def test_explain_tells_of_a_fetch_that_waits_while_its_partition_is_idle():
+def test_explain_shows_a_fetch_that_waits_while_its_partition_is_idle():
     """Explain: what each delayed request waits for."""
     world = settled()
     world.do("round", 2, 1)

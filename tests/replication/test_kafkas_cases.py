@@ -272,7 +272,7 @@ def test_the_lag_falls_with_answers_that_bring_nothing() -> None:
     assert fixture.fetched()[TP].lag == 0 == fixture.fetchers.max_lag
 
 
-def test_the_marks_of_one_answer_are_taken_in_their_order() -> None:
+def test_the_watermarks_of_one_answer_are_taken_in_their_order() -> None:
     """RL 6.4: append, then the high watermark, then the log start, which may rise only as far as
     the mark: one answer is enough for all three.
     """
@@ -318,7 +318,7 @@ def test_a_leader_elected_uncleanly_says_with_its_next_change_that_it_has_recove
     assert fixture.partition.isr_proposal(pending).leader_recovery_state == 0
 
 
-def test_the_largest_timestamp_is_told_only_when_it_may_be_read() -> None:
+def test_the_largest_timestamp_is_shown_only_when_it_may_be_read() -> None:
     """RL 2.7, 3.4: a client sees nothing above its end, not even where the newest record is; a
     follower does.
     """

@@ -351,7 +351,7 @@ def test_a_diverging_read_counts_for_nothing():
     assert fixture.partition.remote_replicas[2].log_end_offset == 4
 
 
-def test_an_epoch_that_cannot_be_told_is_out_of_range():
+def test_an_epoch_that_is_not_known_is_out_of_range():
     """A last fetched epoch that is not known here cannot be compared: OFFSET_OUT_OF_RANGE."""
     fixture = PartitionFixture()
     fixture.append(4)

@@ -505,7 +505,7 @@ def test_delete_records_alone_is_at_once_and_times_out_otherwise():
     assert (outcomes[0].error, outcomes[0].low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, -1)
 
 
-def test_a_fetch_below_the_new_log_start_is_told():
+def test_a_fetch_below_the_new_log_start_is_answered():
     """RL 2.8: records below the log start are gone at once: OFFSET_OUT_OF_RANGE."""
     fixture = led()
     fixture.produce(10)
@@ -573,7 +573,7 @@ def test_a_coordinators_append_takes_effect_in_the_next_turn():
 # roles
 
 
-def test_leadership_is_told_to_observers():
+def test_observers_hear_of_leadership():
     """RL 1.3: coordinators learn what they gained or lost, after all partitions have their
     roles.
     """

@@ -25,7 +25,7 @@ def led(replicas=(1,), **overrides: str) -> tuple[Fixture, ManualWorker]:
     fixture = Fixture()
     fixture.topic(states={0: registration(1, replicas, replicas)}, overrides=SYNCED | overrides)
     log, worker = fixture.partition().log, ManualWorker()
-    log.durability.disk, log.synced = worker, fixture.log_manager.log_synced
+    log.durability.disk, log.on_synced = worker, fixture.log_manager.log_synced
     return fixture, worker
 
 
@@ -96,7 +96,7 @@ def test_a_failed_sync_is_answered_with_kafka_storage_error():
     """RL 1.12: the directory is offline, and so is what waits there."""
     fixture, worker = led()
     log = fixture.partition().log
-    log.failing = lambda failed: fixture.replicas.directory_failed("/data", failed.failed)
+    log.on_fatal = lambda failed: fixture.replicas.directory_failed("/data", failed.failed)
     first, first_done = parked(fixture, 1)
     second, second_done = parked(fixture, -1)
     _, report = worker.jobs.pop()
@@ -106,7 +106,7 @@ def test_a_failed_sync_is_answered_with_kafka_storage_error():
     assert first.error == second.error == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_a_lost_leadership_is_told_at_once():
+def test_a_lost_leadership_is_answered_at_once():
     """RL 1.7: who waits does not wait for the disk of a broker that leads no more."""
     fixture, worker = led((1, 2))
     outcome, done = parked(fixture, 1)

@@ -55,7 +55,7 @@ class Own:
         "epoch undefined",
     ],
 )
-def test_where_to_cut(
+def test_where_to_truncate(
     leader: EpochEnd, fetch_offset: int, own: Own, expected: OffsetTruncationState
 ) -> None:
     """RL 6.3: min(leader's end of the epoch, own end of it); an epoch known to one side only is
@@ -72,6 +72,7 @@ def test_where_to_cut(
         (10, 30, 10, OffsetReset(10, False, False, 20)),
         (10, 30, 2, OffsetReset(10, False, False, 20)),
         (10, 10, 0, OffsetReset(10, False, False, 0)),
+        (10, 12, 15, OffsetReset(15, False, True, 0)),
     ],
     ids=[
         "the leader ends below us",
@@ -79,6 +80,7 @@ def test_where_to_cut(
         "it starts where we end",
         "it starts below",
         "level",
+        "its start moved beyond the end that it answered before",
     ],
 )
 def test_where_to_go_on_when_out_of_range(own_end, leader_end, leader_start, expected) -> None:

@@ -1,8 +1,8 @@
-"""Replicas of one partition through the production partition, log and fetcher: the stories that
+"""Replicas of one partition through the production partition, log and fetcher: the cases that
 leader epochs were made for (RL 6.3).
 
-tests/scenarios tells some of them of whole brokers; here they are the replica layer's own, and by
-both ways of finding the place to cut. What a round does besides cutting, and how it tells of a cut:
+tests/scenarios runs some of them on whole brokers; here they are the replica layer's own, and by
+both ways of finding where to truncate. What else a round does, and how a truncation is logged:
 test_fetcher_rounds.py.
 """
 
@@ -77,7 +77,7 @@ def test_kip_279_epochs_that_the_other_does_not_know_are_stepped_through(
     assert a.epochs() == [(0, 0), (1, 2), (3, 4)] and b.epochs() == [(0, 0), (2, 2), (4, 5)]
     a.follow(b, 4, truncates_on_fetch=truncates_on_fetch)
     cuts: list[int] = []
-    a.log.truncated = lambda log: cuts.append(log.log_end_offset)
+    a.log.on_truncated = lambda log: cuts.append(log.log_end_offset)
     a.catch_up(8)
     assert cuts == [4, 2], (
         "first the epoch that only the leader knows is stepped under, then both agree on epoch 0"
@@ -143,7 +143,7 @@ def test_kip_320_a_follower_of_yesterday_is_fenced() -> None:
     assert a.content() == b.content() and a.fetcher.state.failed == set()
 
 
-def test_kip_320_the_old_leader_writes_into_the_void_and_is_cut_when_it_follows() -> None:
+def test_kip_320_the_old_leader_appends_alone_and_is_truncated_when_it_follows() -> None:
     """RL 6.3, KIP-320: what a fenced leader took in under its own epoch is cut when it follows
     the new leader.
     """
@@ -165,7 +165,9 @@ def test_kip_320_the_old_leader_writes_into_the_void_and_is_cut_when_it_follows(
 
 
 @both_ways
-def test_the_high_watermark_stays_when_only_what_is_above_is_cut(truncates_on_fetch: bool) -> None:
+def test_the_high_watermark_stays_when_only_what_is_above_is_truncated(
+    truncates_on_fetch: bool,
+) -> None:
     """RL 6.3: truncation by epoch leaves the high watermark alone unless it must pass it."""
     a, b = nodes()
     b.lead(1, isr=(1, 2))
@@ -182,7 +184,7 @@ def test_the_high_watermark_stays_when_only_what_is_above_is_cut(truncates_on_fe
     assert a.log.log_end_offset == 3 and a.log.high_watermark == 3
 
 
-def test_without_epochs_the_cut_is_at_the_high_watermark() -> None:
+def test_without_epochs_truncation_goes_to_the_high_watermark() -> None:
     """RL 6.3: a log that knows no epochs (old message formats) is cut to the high watermark
     before it is fetched.
     """
@@ -198,7 +200,7 @@ def test_without_epochs_the_cut_is_at_the_high_watermark() -> None:
     assert a.log.log_end_offset <= 2
 
 
-def test_recovery_point_after_a_cut() -> None:
+def test_recovery_point_after_a_truncation() -> None:
     """RL 6.6: the recovery point is min(own, cut), and whoever writes its checkpoint is told
     within the cut.
     """
@@ -208,7 +210,7 @@ def test_recovery_point_after_a_cut() -> None:
     a.log.durability.flush()
     assert a.log.durability.recovery_point == 5
     told: list[int] = []
-    a.log.truncated = lambda log: told.append(log.durability.recovery_point)
+    a.log.on_truncated = lambda log: told.append(log.durability.recovery_point)
     b.lead(2)
     b.append(1)
     a.follow(b, 2)

@@ -42,7 +42,7 @@ SPOILED = (
     ),
     (
         "epoch_cache_not_cut",
-        "epochs_are_cut_with_the_log",
+        "epochs_are_truncated_with_the_log",
         "expected epochs 0@0, found epochs 0@0 2@1",
     ),
     (

@@ -91,7 +91,7 @@ def test_a_seed_is_its_options() -> None:
     assert isinstance(options_of(5).conditions, NetworkConditions)
 
 
-def test_a_run_without_faults_is_quiet() -> None:
+def test_a_run_without_faults_finds_nothing() -> None:
     """With nothing broken everything is acknowledged and read (but for what is under way when
     producers stop); no election is unclean.
     """

@@ -78,7 +78,7 @@ def pair() -> Iterator[Pair]:
     made.stop()
 
 
-def test_every_name_of_the_contract_is_told(pair: Pair) -> None:
+def test_every_name_of_the_contract_is_shown(pair: Pair) -> None:
     """RL 1.13: read out of the contract's text; per topic and in total where it says so."""
     told = pair.numbers(1).keys() | pair.numbers(2).keys()
     bare = {sample.partition("{")[0] for sample in told}

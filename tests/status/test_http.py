@@ -200,7 +200,7 @@ def test_only_reading_is_served(house: MemoryBroker) -> None:
     assert (status, body) == (200, "")
 
 
-def test_a_controller_tells_what_it_has() -> None:
+def test_a_controller_shows_what_it_has() -> None:
     """Without a broker there are no partitions: its requests are counted, the page says what it
     is.
     """

@@ -81,7 +81,7 @@ class FetchingFixture(Fixture):
         )
 
 
-def test_fetchers_tell_lag_requests_and_failures() -> None:
+def test_fetchers_show_lag_requests_and_failures() -> None:
     """RL 1.13: per fetcher requests, bytes, and the lag of each partition; the largest lag; what
     was given up.
     """

@@ -137,7 +137,7 @@ def test_a_consumer_that_goes_back() -> None:
     ]
 
 
-def test_going_back_to_where_it_was_told_to_read_is_none() -> None:
+def test_going_back_to_a_new_position_is_none() -> None:
     history = read(written("a", "b"), [A, B])
     history.assigned("c")
     assert names(read(history, [A, B])) == []

@@ -17,54 +17,54 @@ def acknowledged(base: int, *values: bytes, idempotent: bool = True) -> Attempt:
 
 
 def names(
-    told: ClientHistory, *attempts: Attempt, left_out: set[TopicPartition] | None = None
+    history: ClientHistory, *attempts: Attempt, left_out: set[TopicPartition] | None = None
 ) -> list[str]:
-    return [anomaly.name for anomaly in told.anomalies(attempts, left_out or set(), {})]
+    return [anomaly.name for anomaly in history.anomalies(attempts, left_out or set(), {})]
 
 
 def reader(*batches: tuple[int, list[bytes]]) -> ClientHistory:
-    told = ClientHistory()
+    history = ClientHistory()
     for base, values in batches:
-        told.consumed("c0", T0, base, values)
-    return told
+        history.consumed("c0", T0, base, values)
+    return history
 
 
-def test_what_was_told_and_is_there_is_no_anomaly() -> None:
+def test_what_was_acknowledged_and_is_there_is_no_anomaly() -> None:
     """A batch nobody knows about may be there, one that was refused is not."""
     unknown, refused = Attempt(T0, [b"p0-3"], True), Attempt(T0, [b"p0-4"], True)
     unknown.fate, refused.fate = Fate.UNKNOWN, Fate.REFUSED
-    told = reader((0, [b"p0-1", b"p0-2"]), (2, [b"p0-3"]))
-    assert names(told, acknowledged(0, b"p0-1", b"p0-2"), unknown, refused) == []
+    history = reader((0, [b"p0-1", b"p0-2"]), (2, [b"p0-3"]))
+    assert names(history, acknowledged(0, b"p0-1", b"p0-2"), unknown, refused) == []
 
 
 def test_a_lost_record_is_one_unless_an_election_was_unclean() -> None:
-    def told() -> ClientHistory:
+    def history() -> ClientHistory:
         return reader((0, [b"p0-1"]), (2, [b"p0-3"]))
 
     attempts = [acknowledged(number, f"p0-{number + 1}".encode()) for number in range(3)]
-    assert names(told(), *attempts) == ["lost-write", "poll-skip"]
-    assert names(told(), *attempts, left_out={T0}) == []
+    assert names(history(), *attempts) == ["lost-write", "poll-skip"]
+    assert names(history(), *attempts, left_out={T0}) == []
 
 
 def test_only_an_idempotent_producers_record_must_be_there_once() -> None:
-    def told() -> ClientHistory:
+    def history() -> ClientHistory:
         return reader((0, [b"p0-1", b"p0-1"]))
 
-    assert names(told(), acknowledged(0, b"p0-1")) == ["duplicate"]
-    assert names(told(), acknowledged(0, b"p0-1", idempotent=False)) == []
+    assert names(history(), acknowledged(0, b"p0-1")) == ["duplicate"]
+    assert names(history(), acknowledged(0, b"p0-1", idempotent=False)) == []
 
 
-def test_a_consumer_that_is_told_to_begin_anew_goes_back() -> None:
-    told = reader((0, [b"p0-1"]))
-    told.moved("c0")
-    told.consumed("c0", T0, 0, [b"p0-1"])
-    assert names(told, acknowledged(0, b"p0-1")) == []
+def test_a_consumer_that_gets_a_new_position_goes_back() -> None:
+    history = reader((0, [b"p0-1"]))
+    history.moved("c0")
+    history.consumed("c0", T0, 0, [b"p0-1"])
+    assert names(history, acknowledged(0, b"p0-1")) == []
 
 
 def test_what_was_deleted_may_be_read_by_nobody() -> None:
     """Below a log start an acknowledged record is owed to nobody; above it is."""
     first, second = acknowledged(0, b"p0-1"), acknowledged(1, b"p0-2")
-    told = reader((2, [b"p0-3"]))
+    history = reader((2, [b"p0-3"]))
     last = acknowledged(2, b"p0-3")
-    found = told.anomalies([first, second, last], set(), {T0: 1})
+    found = history.anomalies([first, second, last], set(), {T0: 1})
     assert [(each.name, "p0-2" in each.what) for each in found] == [("lost-write", True)]

@@ -42,6 +42,16 @@ def read(files: IFileSystem, path: str) -> bytes:
     return data
 
 
+def test_a_position_before_the_file_is_an_error(place: Place) -> None:
+    """Not the file's end, as a slice of Python would have it."""
+    files, root = place
+    write(files, f"{root}/a", b"content")
+    file = files.open(f"{root}/a", read_only=True)
+    with pytest.raises(OSError, match=r"EINVAL|Invalid|negative"):
+        file.read_at(-1, 4)
+    file.close()
+
+
 def test_reads_back_what_was_written_by_position(place: Place) -> None:
     """Writes of several buffers land one after another at their position; reads end at the end
     of the file.

@@ -13,7 +13,7 @@ from twisted_broker.testing.sim.client_notes import Notes
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def told() -> tuple[Notes, Any, list[str]]:
+def fixture() -> tuple[Notes, Any, list[str]]:
     """Notes with a checker, what the checker found, and what was counted."""
     notes, counted = Notes(), list[str]()
     line = Line()
@@ -27,7 +27,7 @@ def told() -> tuple[Notes, Any, list[str]]:
 
 def test_an_acknowledged_commit_is_fetched() -> None:
     """What was acknowledged before the fetch was sent, or more."""
-    notes, found, counted = told()
+    notes, found, counted = fixture()
     notes.committed(T0, 5)
     floor = notes.commit_floor(T0)
     notes.committed(T0, 6)
@@ -39,7 +39,7 @@ def test_an_acknowledged_commit_is_fetched() -> None:
 
 def test_a_generation_has_one_owner_and_none_comes_again() -> None:
     """Two owners, and a generation older than one that was told before the join."""
-    notes, found, _ = told()
+    notes, found, _ = fixture()
     notes.assigned("a", 2, 0, [T0])
     notes.assigned("b", 2, 0, [T1])
     notes.assigned("b", 1, 0, [T0])
@@ -52,7 +52,7 @@ def test_a_generation_has_one_owner_and_none_comes_again() -> None:
 
 
 def test_an_unclean_election_owes_nothing() -> None:
-    notes, found, _ = told()
+    notes, found, _ = fixture()
     found.line.resets.append((3, 0))
     notes.committed(T0, 5)
     notes.committed_seen(T0, 0, 5)

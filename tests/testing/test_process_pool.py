@@ -44,6 +44,18 @@ def test_an_item_that_takes_too_long_is_ended() -> None:
     assert found == {0: 0, 1: Died("not finished after 0 s"), 2: 2}
 
 
+def test_each_item_in_a_process_of_its_own() -> None:
+    """What an item leaves behind in its process meets no other."""
+    left: list[int] = []
+
+    def work(item: int) -> list[int]:
+        left.append(item)
+        return left
+
+    with closing(run_all(range(4), work, 2, 30.0, each_its_own=True)) as found:
+        assert sorted(each[1] for each in found if each is not None) == [[0], [1], [2], [3]]
+
+
 def test_nothing_goes_on_when_the_caller_leaves() -> None:
     """Half of the results are taken; then no process is left, whatever it was in."""
 

@@ -81,3 +81,12 @@ def test_after_an_unclean_election_only_what_the_leader_holds_is_committed() -> 
     assert (line.end, line.top, line.resets) == (1, 3, [(7, 1)])
     line.extend(leader, 2)
     assert line.agrees(leader, 2) and not line.agrees(one, 2)
+
+
+def test_what_is_no_batch_is_said() -> None:
+    """A file that lost what was in it is a broken rule, not an error of the checker."""
+    mirror = Mirror(*replica(b"a"))
+    with pytest.raises(ValueError, match="no whole batch at byte 0"):
+        mirror._take(bytearray(20), 0)
+    with pytest.raises(ValueError, match="no batch at byte 0, its length is 0"):
+        mirror._take(bytearray(100), 0)

@@ -51,13 +51,13 @@ def test_patterns(words: str, said: dict[str, str]) -> None:
     assert known.find(words)[1] == said
 
 
-def test_what_nobody_knows_is_told_with_what_is_nearest() -> None:
+def test_an_unknown_word_is_named_with_the_nearest() -> None:
     with pytest.raises(ScenarioError, match="nearest is: kill <broker>"):
         vocabulary().find("kil 2")
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "message"),
     [
         (
             ("produce a", "2: end 2, hw 1"),
@@ -72,7 +72,7 @@ def test_what_nobody_knows_is_told_with_what_is_nearest() -> None:
         (("for 5 s broker 2: down",), "expected down, found up"),
         (("2: color red",), "there is no fact `color` here"),
         (("kill 9",), "there is no broker 9, only 1, 2"),
-        (("p waits",), "nothing was asked under the name p"),
+        (("p waits",), "no request has the name p"),
         (
             ("p = produce a", "p -> at 0", "p waits"),
             "line 7: p waits\n  expected p to wait, found at 0",
@@ -83,12 +83,12 @@ def test_what_nobody_knows_is_told_with_what_is_nearest() -> None:
         (("wait long s",), "ValueError: could not convert string to float: 'long'"),
     ],
 )
-def test_a_story_that_is_not_true(lines: tuple[str, ...], told: str) -> None:
+def test_a_scenario_that_fails(lines: tuple[str, ...], message: str) -> None:
     """Which scenario, which line, what was expected, what was found."""
-    assert told in failing(*lines)
+    assert message in failing(*lines)
 
 
-def test_a_failure_that_a_broker_logs_spoils_the_story(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_that_a_broker_logs_fails_the_scenario(monkeypatch: pytest.MonkeyPatch) -> None:
     from twisted_broker.replication.partition.partition import Partition
 
     def broken(self: Partition, required_offset: int) -> None:

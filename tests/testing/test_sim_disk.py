@@ -115,7 +115,7 @@ def test_crash_at_an_operation_stops_the_world() -> None:
     assert disk.after_kill().content("/d/f") == b"y"
 
 
-def test_faults_strike_where_they_are_told() -> None:
+def test_faults_strike_where_they_are_set() -> None:
     """A fault names operation, path, how many to let through and how often it strikes."""
     disk = disk_with(b"x")
     disk.faults.append(Fault(errno.EIO, "write", "f", skip=1, times=1))
@@ -241,3 +241,29 @@ def test_a_lost_directory_is_gone_for_good_and_a_flipped_bit_stays() -> None:
     disk.sync_directory("/d")
     disk.sync_directory("/")
     assert disk.after_power_loss(keep=0).listdir("/d") == ["g"]
+
+
+def test_what_is_put_there_is_durable_and_needs_no_room() -> None:
+    """An operator's copy: neither a full disk nor a fault of it is in the way."""
+    disk = disk_with(b"A")
+    disk.lose("/d")
+    disk.capacity_bytes = 0
+    disk.faults.append(Fault(errno.EIO))
+    disk.put("/d/in/f", b"copy")
+    disk.faults.clear()
+    assert disk.content("/d/in/f") == b"copy"
+    assert disk.after_power_loss(keep=0).content("/d/in/f") == b"copy"
+
+
+def test_a_disk_that_is_quick_again_keeps_nobody_waiting() -> None:
+    disk = disk_with(b"x" * 10)
+    told: list[str] = []
+    disk.on_blocked = lambda operation, path: told.append(operation)
+    disk.evict()
+    disk.dirty_limit_bytes = 0
+    disk.open("/d/f").write_at(4096, (b"y",))
+    assert told == ["write"]
+    disk.quick()
+    disk.open("/d/f").read_at(0, 10)
+    disk.open("/d/f").write_at(0, (b"y",))
+    assert told == ["write"]

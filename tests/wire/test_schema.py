@@ -10,6 +10,7 @@ from mypy import api as mypy
 
 import twisted_broker
 from tests.wire.sampling import Blob
+from twisted_broker.wire import fields
 from twisted_broker.wire.messages.cluster import DescribeTopicPartitionsResponse
 from twisted_broker.wire.messages.configs import DescribeConfigsResponse
 from twisted_broker.wire.messages.fetch import (
@@ -29,13 +30,20 @@ from twisted_broker.wire.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from twisted_broker.wire.messages.metadata import MetadataRequest
+from twisted_broker.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 from twisted_broker.wire.messages.metadata_records import PartitionChangeRecord
 from twisted_broker.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
 )
+from twisted_broker.wire.primitives import NULL_UUID
 from twisted_broker.wire.schema import (
     Message,
     Request,
@@ -111,10 +119,46 @@ def test_arguments_are_keywords_that_exist() -> None:
 def test_a_field_that_the_version_lacks() -> None:
     """Dropped when ignorable or at its default, otherwise refused, as Kafka does."""
     assert decode(FetchRequest, encode(FetchRequest(session_id=9), 6), 6).session_id == 0
+    told = MetadataResponse(
+        throttle_time_ms=9,
+        brokers=[MetadataResponseBroker(node_id=1, rack="r")],
+        cluster_id="c",
+        controller_id=1,
+        topics=[
+            MetadataResponseTopic(
+                name="t",
+                topic_id=bytes(range(16)),
+                is_internal=True,
+                partitions=[MetadataResponsePartition(leader_epoch=4, offline_replicas=[2])],
+            )
+        ],
+        error_code=3,
+    )
+    first = decode(MetadataResponse, encode(told, 0), 0)
+    assert (first.controller_id, first.cluster_id, first.topics[0].name) == (-1, None, "t")
     with pytest.raises(ValueError, match="cannot carry replica_state"):
         encode(FetchRequest(replica_state=ReplicaState(replica_id=1)), 12)
     with pytest.raises(ValueError, match="cannot carry group_instance_id"):
         encode(JoinGroupRequest(group_instance_id="i"), 4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        ("boolean", False),
+        *((kind, 0) for kind in ("int8", "int16", "uint16", "int32", "int64")),
+        ("float64", 0.0),
+        ("uuid", NULL_UUID),
+        ("string", ""),
+        ("binary", b""),
+        ("record_bytes", None),
+    ],
+)
+def test_what_a_description_does_not_say_of_a_field(kind: str, default: object) -> None:
+    """Kafka's defaults: zero or empty, not nullable, no tag, an error where a version lacks it."""
+    field = getattr(fields, kind)("0+")
+    assert field.default == default and type(field.default) is type(default)
+    assert (field.nullable, field.tag, field.ignorable) == (None, None, False)
 
 
 def test_records_are_views_of_the_frame() -> None:

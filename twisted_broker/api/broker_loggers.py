@@ -5,6 +5,8 @@ for all that have no level of their own.
 
 1. A level acts at once and until the process ends; nothing of it is written.
 2. What is refused changes nothing.
+3. A logger without a level of its own has that which the start gave to its package (`--log-level`),
+   the nearest one; else that of `root`.
 
 Source: Kafka's `RuntimeLoggerManager`, `LoggingController`; KIP-412. Not here: permission, the
 resource's name (`api/configs.py`), where log lines go (the service's own options).
@@ -13,7 +15,7 @@ resource's name (`api/configs.py`), where log lines go (the service's own option
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from twisted.logger import (
     FilteringLogObserver,
@@ -40,12 +42,43 @@ _LEVELS = {
 }
 _ALL = "TRACE"
 _own: dict[str, str] = {}
+_at_start: dict[str, str] = {}
 
 
 def levels() -> dict[str, str]:
     """Logger -> its level in force, in the order of names."""
-    root = _own.get(ROOT, _ALL)
-    return {name: _own.get(name, root) for name in sorted([ROOT, *_loggers()])}
+    return {name: _level(name, _own) for name in sorted([ROOT, *_loggers()])}
+
+
+def start_with(levels: Mapping[str, str]) -> None:
+    """The levels of a start: package or module -> level, "" for `root`. Those of modules that are
+    loaded later follow with the next `apply`.
+    """
+    _at_start.clear()
+    _at_start.update(levels)
+    _apply()
+
+
+def apply() -> None:
+    """Gives every logger that is loaded by now its level."""
+    if _at_start or _own:
+        _apply()
+
+
+def _apply() -> None:
+    for name, logger in _loggers().items():
+        logger.observer = _observer(_level(name, _own))
+
+
+def _level(name: str, own: Mapping[str, str]) -> str:
+    if name in own:
+        return own[name]
+    package = name
+    while package and name != ROOT:
+        if package in _at_start:
+            return _at_start[package]
+        package = package.rpartition(".")[0]
+    return own.get(ROOT, _at_start.get("", _ALL))
 
 
 def change(edits: Sequence[IncrementalAlterConfigsRequestAlterableConfig], apply: bool) -> None:
@@ -54,7 +87,9 @@ def change(edits: Sequence[IncrementalAlterConfigsRequestAlterableConfig], apply
     wanted = dict(_own)
     for edit in edits:
         if edit.config_operation not in (_SET, _DELETE):
-            raise BrokerError(ErrorCode.INVALID_REQUEST, "a level is set or deleted, nothing else")
+            raise BrokerError(
+                ErrorCode.INVALID_REQUEST, "set or delete a logger's level, it is not a list"
+            )
         if edit.config_operation == _SET and edit.value is None:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"logger {edit.name} has no level")
         if edit.config_operation == _DELETE and edit.name == ROOT:
@@ -66,7 +101,7 @@ def change(edits: Sequence[IncrementalAlterConfigsRequestAlterableConfig], apply
         elif edit.value not in _LEVELS:
             raise BrokerError(
                 ErrorCode.INVALID_CONFIG,
-                f"{edit.value!r} is no level: {edit.name} takes one of {', '.join(_LEVELS)}",
+                f"{edit.value!r} is not a level: {edit.name} takes one of {', '.join(_LEVELS)}",
             )
         else:
             wanted[edit.name] = edit.value
@@ -74,7 +109,7 @@ def change(edits: Sequence[IncrementalAlterConfigsRequestAlterableConfig], apply
         _own.clear()
         _own.update(wanted)
         for name, logger in known.items():
-            logger.observer = _observer(wanted.get(name, wanted.get(ROOT, _ALL)))
+            logger.observer = _observer(_level(name, wanted))
 
 
 def _loggers() -> dict[str, Logger]:

@@ -142,9 +142,10 @@ BEHAVIOUR = """
 - **Unclean elections** happen at once when `unclean.leader.election.enable` is set for a topic (or for all) that has no leader; Kafka checks every
   five minutes. When a cancelled reassignment leaves no former replica in sync, the new leader is recorded as recovering.
 - **Settings without effect** are parsed, refused when wrong, stored and described as in Kafka: 258 of brokers, those of groups, of client metrics
-  and of tiered storage (`remote.storage.enable=true` is refused, as by a Kafka broker without tiered storage). TLS and SASL settings cannot change
-  while a broker runs. A cluster's compaction lags that contradict each other get INVALID_CONFIG; Kafka accepts them, and then refuses every change of
-  a topic.
+  and of tiered storage (`remote.storage.enable=true` is refused, as by a Kafka broker without tiered storage). Listeners, TLS and SASL settings
+  cannot change while a broker runs. A cluster's compaction lags that contradict each other get INVALID_CONFIG; Kafka accepts them, and then refuses
+  every change of a topic.
+- **A name that a request has twice** (a topic, a partition) has an answer for each mention. Kafka answers once.
 - **Replication throttles** are not supported yet. Settings such as `leader.replication.throttled.replicas` are refused: run
   `kafka-reassign-partitions` without `--throttle`.
 - **Files** are Kafka's own, in both directions. Index entries may differ from those that Kafka would write; a lookup finds the same offset.
@@ -159,6 +160,11 @@ BEHAVIOUR = """
 | bytes of long requests in memory (`queued.max.request.bytes`) | 256 MiB; Kafka: no limit | connections with long requests wait |
 | topics that one Metadata request may create | 1,000 | the others are not created |
 | consumer groups that one broker serves | 1,000,000 | an idle group is dropped from memory, else COORDINATOR_NOT_AVAILABLE |
+| members of one group, whatever `group.max.size` is; ids given to members that did not come back yet | 3,000 each | GROUP_MAX_SIZE_REACHED |
+| metadata of all members of one group together | 32 MiB | GROUP_MAX_SIZE_REACHED |
+| protocols that one member names in JoinGroup | 100 | INVALID_REQUEST |
+| subscriptions and assignments in one group's record (a topic takes 1 MiB unless it is set otherwise) | 8 MiB | UNKNOWN_SERVER_ERROR, as for a record that the topic refuses |
+| topics in all subscriptions of one group | 50,000 | the group counts as subscribed to every topic: its offsets do not expire while it is stable |
 
 Open files are shared out within the process's limit (`ulimit -n`, LimitNOFILE), which is raised to the hard limit at the start. Of that limit:
 

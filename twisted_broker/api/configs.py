@@ -107,7 +107,7 @@ def _entries(
         if not context.may(Operation.DESCRIBE_CONFIGS, ResourceType.GROUP, name):
             raise BrokerError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         if not name:
-            raise BrokerError(ErrorCode.INVALID_REQUEST, "a group has a name")
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "a group needs a name")
         return group_entries(_config_now(context, image), image.config(kind, name))
     if not context.may_on_cluster(Operation.DESCRIBE_CONFIGS):
         raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -127,7 +127,7 @@ def _entries(
         ]
     if kind == CLIENT_METRICS_RESOURCE:
         if not name:
-            raise BrokerError(ErrorCode.INVALID_REQUEST, "a subscription has a name")
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "a subscription needs a name")
         return client_metrics_entries(_config_now(context, image), image.config(kind, name))
     raise BrokerError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} cannot be described")
 
@@ -279,18 +279,18 @@ async def list_config_resources(
         ),
         GROUP_RESOURCE: sorted(name for kind, name in image.configs if kind == GROUP_RESOURCE),
     }
-    asked = (
+    requested = (
         list(dict.fromkeys(request.resource_types) or sorted(names))
         if context.version >= 1
         else [CLIENT_METRICS_RESOURCE]
     )
-    unknown = [kind for kind in asked if kind not in names]
+    unknown = [kind for kind in requested if kind not in names]
     if unknown:
         raise BrokerError(
             ErrorCode.UNSUPPORTED_VERSION, f"resources of type {unknown[0]} cannot be listed"
         )
     found = []
-    for kind in asked:
+    for kind in requested:
         for name in names[kind]:
             context.elements_left -= 1
             if context.elements_left < 0:

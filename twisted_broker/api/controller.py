@@ -50,7 +50,7 @@ _BROKERS, _CONTROLLERS = 1, 2
 _AT_A_TIME = 20
 _PARTITIONS_AT_A_TIME = 200
 # Records: to decide on more takes a turn of its own, and so does writing them.
-_LONG_DECISION = 4000
+_LONG_DECISION, _TRIES = 2000, 3
 T = TypeVar("T")
 ResponseT = TypeVar("ResponseT")
 Decision = tuple[list[Record], ResponseT]
@@ -419,12 +419,16 @@ async def _written(
         some = list(elements[start : start + _AT_A_TIME])
         decided_on = controller.decided
         found, answer = decide(some)
-        if len(found) > _LONG_DECISION:
-            # What was decided on may have changed meanwhile: then both are done in one turn.
+        prepared = None
+        for _ in range(_TRIES if len(found) > _LONG_DECISION else 0):
+            # What was decided on may change meanwhile: then all is done again, at last in one turn.
             await context.next_turn()
-            if controller.decided is not decided_on:
-                found, answer = decide(some)
-        written = controller.write(found)
+            prepared = await context.in_slices(controller.prepare(found))
+            if controller.decided is decided_on:
+                break
+            decided_on, prepared = controller.decided, None
+            found, answer = decide(some)
+        written = controller.write(found, prepared)
         yield some, found, answer
         await written
 
@@ -445,12 +449,12 @@ async def _counted(context: RequestContext, keys: Iterable[T]) -> Counter[T]:
 
 
 async def _partitions(
-    context: RequestContext, asked: Iterable[tuple[str, Sequence[T]]]
+    context: RequestContext, requested: Iterable[tuple[str, Sequence[T]]]
 ) -> AsyncIterator[tuple[str, list[T], bool]]:
     """Of each topic its partitions, some at a time; whether they are more of the topic before.
     Others are served in between.
     """
-    for name, numbers in asked:
+    for name, numbers in requested:
         for start in range(0, len(numbers) or 1, _PARTITIONS_AT_A_TIME):
             if context.elements_left < 0:
                 await context.next_turn()

@@ -1,4 +1,4 @@
-"""Who may create, change and delete: asked by the controller, with the principal of the client
+"""Who may create, change and delete: the controller decides it, with the principal of the client
 itself.
 
 1. Permission is checked before existence: a refusal does not show what exists.
@@ -173,14 +173,14 @@ async def _apart(
 
 async def _split(
     context: RequestContext,
-    asked: list[Resource],
+    requested: list[Resource],
     operation: Operation,
     name_of: Callable[[Resource], str] = lambda topic: topic.name,
 ) -> tuple[list[Resource], list[Resource]]:
     """Those whose topic the principal may do this with, and the others."""
     kept: list[Resource] = []
     refused: list[Resource] = []
-    async for each in context.each(asked):
+    async for each in context.each(requested):
         may = context.may(operation, ResourceType.TOPIC, name_of(each))
         (kept if may else refused).append(each)
     return kept, refused

@@ -42,15 +42,17 @@ async def delete_records(
         allowed = context.may(Operation.DELETE, ResourceType.TOPIC, topic.name)
         results = []
         context.elements_left -= 1
-        for asked in topic.partitions:
+        for requested in topic.partitions:
             context.elements_left -= 1
             if context.elements_left < 0:
                 await context.next_turn()
             result = DeleteRecordsPartitionResult(
-                partition_index=asked.partition_index, low_watermark=-1
+                partition_index=requested.partition_index, low_watermark=-1
             )
             if allowed:
-                offsets.append((TopicPartition(topic.name, asked.partition_index), asked.offset))
+                offsets.append(
+                    (TopicPartition(topic.name, requested.partition_index), requested.offset)
+                )
                 awaited.append(result)
             else:
                 result.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -39,6 +39,7 @@ from twisted_broker.api.context import (
 )
 from twisted_broker.api.refusals import refusal_in_steps
 from twisted_broker.api.routes import Route, served
+from twisted_broker.api.slow_requests import SlowRequests
 from twisted_broker.interfaces import Buffer
 from twisted_broker.log.segment_file import FileSlice, SliceGone
 from twisted_broker.net.connection import (
@@ -280,9 +281,14 @@ class SuspendedResponse(PendingResponse):
         self.done = True
         self._deferred = None
         now = self._dispatcher.seconds()
+        took = now - self._since
         self._served.waits += 1
-        self._served.remote_seconds += now - self._since
+        self._served.remote_seconds += took
         self._since = now
+        dispatcher = self._dispatcher
+        if took >= dispatcher.slow.seconds:
+            on_controller = dispatcher.listener.is_controller
+            dispatcher.slow.waited(self._served.route, self._context, took, on_controller)
         if self._gone:
             discard(outcome)  # nobody reads it, but its slices hold files open
             return
@@ -308,6 +314,7 @@ class Dispatcher:
         self.routes = served(listener.is_controller) if routes is None else routes
         self.seconds = broker.runtime.clock.seconds
         self.marks = broker.runtime.marks
+        self.slow = SlowRequests(broker.config, broker.runtime.clock)
         self._served: dict[int, BoundRoute] = {}
 
     @property

@@ -2,8 +2,10 @@
 
 1. The request inside is answered as if its client had come itself: its principal and address are
    those in the envelope.
-2. Only APIs of the table with `forward` are accepted inside; anything else is UNSUPPORTED_VERSION
-   or INVALID_REQUEST of the envelope.
+2. Only APIs of the table with `forward` are accepted inside. The envelope's own error says what is
+   wrong, in Kafka's order: PRINCIPAL_DESERIALIZATION_FAILURE without a principal that can be read,
+   INVALID_REQUEST for the address or an API that is not forwarded, UNSUPPORTED_VERSION for a
+   request inside that cannot be read.
 3. The envelope's own error stays NONE when the request inside was answered, whatever that answer
    says.
 
@@ -17,7 +19,7 @@ import socket
 from typing import Any
 
 from twisted_broker.api.context import REFUSAL_ELEMENTS, RequestContext
-from twisted_broker.security.principal import ANONYMOUS, Principal, decode_principal
+from twisted_broker.security.principal import Principal, decode_principal
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.header import decode_request_header, encode_response_header
 from twisted_broker.wire.messages.broker_lifecycle import EnvelopeRequest, EnvelopeResponse
@@ -28,16 +30,16 @@ async def envelope(context: RequestContext, request: EnvelopeRequest) -> Envelop
     """Waits as long as the request inside does."""
     served, inner, offset = _inside(context, request)
     try:
-        asked = await context.in_slices(
+        requested = await context.in_slices(
             decode_in_slices(served.request_class, inner.raw_request, inner.version, offset)
         )
     except WireError as error:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, str(error)) from None
+        raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from None
     try:
-        answer = await served.call(inner, asked)
+        answer = await served.call(inner, requested)
     except BrokerError as error:
         answer = await inner.in_slices(
-            served.refuse_in_steps(asked, error.code, error.message), REFUSAL_ELEMENTS
+            served.refuse_in_steps(requested, error.code, error.message), REFUSAL_ELEMENTS
         )
     header = encode_response_header(inner.correlation_id, inner.api_key, inner.version)
     parts = [header]
@@ -48,6 +50,8 @@ async def envelope(context: RequestContext, request: EnvelopeRequest) -> Envelop
 def _inside(context: RequestContext, request: EnvelopeRequest) -> tuple[Any, RequestContext, int]:
     """What serves it, its context, and where its body begins."""
     frame = request.request_data
+    principal = _principal(request.request_principal)
+    address = _address(request.client_host_address)
     try:
         header, offset = decode_request_header(frame)
         served = context.dispatcher.find(header.api_key, header.api_version)
@@ -55,10 +59,6 @@ def _inside(context: RequestContext, request: EnvelopeRequest) -> tuple[Any, Req
         raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from None
     if served is None or not served.route.forward:
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"API {header.api_key} is not forwarded")
-    try:
-        principal = _principal(request.request_principal)
-    except WireError as error:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, str(error)) from None
     inner = RequestContext(
         context.broker,
         context.listener,
@@ -66,7 +66,7 @@ def _inside(context: RequestContext, request: EnvelopeRequest) -> tuple[Any, Req
         header.api_version,
         header.correlation_id,
         header.client_id,
-        _address(request.client_host_address),
+        address,
         principal,
         context.connection,
         frame,
@@ -76,7 +76,10 @@ def _inside(context: RequestContext, request: EnvelopeRequest) -> tuple[Any, Req
 
 
 def _principal(data: bytes | None) -> Principal:
-    return ANONYMOUS if data is None else decode_principal(data)
+    try:
+        return decode_principal(b"" if data is None else data)
+    except WireError as error:
+        raise BrokerError(ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE, str(error)) from None
 
 
 def _address(packed: bytes) -> str:

@@ -173,21 +173,21 @@ async def _open_session(
         for topic in request.topics:
             count += len(topic.partitions)
     if count > SLICE_ELEMENTS:
-        requests = await _many_asked(context, request, by_id)
+        requests = await _many_requested(context, request, by_id)
     for topic in () if requests else request.topics:
         name = _name_of(context, topic.topic_id) if by_id else topic.topic
         topic_id = topic.topic_id if by_id else None
         requests += [
             FetchPartitionRequest(
-                TopicPartition(name, asked.partition),
+                TopicPartition(name, requested.partition),
                 topic_id,
-                asked.fetch_offset,
-                asked.partition_max_bytes,
-                asked.current_leader_epoch,
-                asked.last_fetched_epoch,
-                asked.log_start_offset,
+                requested.fetch_offset,
+                requested.partition_max_bytes,
+                requested.current_leader_epoch,
+                requested.last_fetched_epoch,
+                requested.log_start_offset,
             )
-            for asked in topic.partitions
+            for requested in topic.partitions
         ]
     # A full fetch without a session: nothing to look up in the cache.
     if request.session_epoch == FINAL_EPOCH and request.session_id == NO_SESSION:
@@ -212,7 +212,7 @@ async def _open_session(
     )
 
 
-async def _many_asked(
+async def _many_requested(
     context: RequestContext, request: FetchRequest, by_id: bool
 ) -> list[FetchPartitionRequest]:
     """Each partition once: the last mention counts, as in Kafka's map.
@@ -224,18 +224,18 @@ async def _many_asked(
         context.elements_left -= 1
         name = _name_of(context, topic.topic_id) if by_id else topic.topic
         topic_id = topic.topic_id if by_id else None
-        for asked in topic.partitions:
+        for requested in topic.partitions:
             context.elements_left -= 1
             if context.elements_left < 0:
                 await context.next_turn()
-            found[topic_id or name, asked.partition] = FetchPartitionRequest(
-                TopicPartition(name, asked.partition),
+            found[topic_id or name, requested.partition] = FetchPartitionRequest(
+                TopicPartition(name, requested.partition),
                 topic_id,
-                asked.fetch_offset,
-                asked.partition_max_bytes,
-                asked.current_leader_epoch,
-                asked.last_fetched_epoch,
-                asked.log_start_offset,
+                requested.fetch_offset,
+                requested.partition_max_bytes,
+                requested.current_leader_epoch,
+                requested.last_fetched_epoch,
+                requested.log_start_offset,
             )
     replicas = context.broker.replica_manager
     assert replicas is not None
@@ -334,7 +334,7 @@ def _refusal(
         if not topic:
             return ErrorCode.UNKNOWN_TOPIC_ID
         request.topic_partition = TopicPartition(topic, request.topic_partition.partition)
-    # Permission before existence: an answer must not tell who may not read whether a topic exists.
+    # Permission before existence: who may not read a topic must not learn whether it exists.
     if not is_follower and not context.may(_READ, _TOPIC, topic):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if (

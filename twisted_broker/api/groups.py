@@ -69,6 +69,8 @@ FIRST_SYNC_WITH_PROTOCOL = 5
 FIRST_LEAVE_OF_SEVERAL = 3
 FIRST_WITH_AUTHORIZED_OPERATIONS = 3
 FIRST_WITH_GROUP_ID_NOT_FOUND = 6
+# Each member of a generation is asked for the first of its protocols that all know.
+MOST_PROTOCOLS = 100
 
 
 def check_group(context: RequestContext, group_id: str, operation: Operation) -> None:
@@ -81,6 +83,8 @@ def check_group(context: RequestContext, group_id: str, operation: Operation) ->
 async def join_group(context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
     check_group(context, request.group_id, Operation.READ)
     version = context.version
+    if len(request.protocols) > MOST_PROTOCOLS:
+        raise BrokerError(ErrorCode.INVALID_REQUEST)
     protocols: dict[str, bytes] = {}
     for protocol in request.protocols:
         protocols.setdefault(protocol.name, protocol.metadata)
@@ -136,7 +140,7 @@ async def sync_group(context: RequestContext, request: SyncGroupRequest) -> Sync
             request.generation_id,
             request.protocol_type,
             request.protocol_name,
-            tuple((a.member_id, a.assignment) for a in request.assignments),
+            {a.member_id: a.assignment async for a in context.each(request.assignments)},
         ),
     )
     return SyncGroupResponse(

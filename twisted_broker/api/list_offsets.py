@@ -70,11 +70,11 @@ async def _repeated(context: RequestContext, request: ListOffsetsRequest) -> set
     seen: set[TopicPartition] = set()
     repeated: set[TopicPartition] = set()
     for topic in request.topics:
-        for asked in topic.partitions:
+        for requested in topic.partitions:
             context.elements_left -= 1
             if context.elements_left < 0:
                 await context.next_turn()
-            topic_partition = TopicPartition(topic.name, asked.partition_index)
+            topic_partition = TopicPartition(topic.name, requested.partition_index)
             (repeated if topic_partition in seen else seen).add(topic_partition)
     return repeated
 
@@ -88,21 +88,21 @@ async def _topic(
     context.elements_left -= 1
     allowed = context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
     answers = []
-    for asked in topic.partitions:
+    for requested in topic.partitions:
         context.elements_left -= (
-            1 if asked.timestamp < 0 and asked.timestamp != MAX_TIMESTAMP else _OF_A_SEARCH
+            1 if requested.timestamp < 0 and requested.timestamp != MAX_TIMESTAMP else _OF_A_SEARCH
         )
         if context.elements_left < 0:
             await context.next_turn()
-        answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+        answer = ListOffsetsPartitionResponse(partition_index=requested.partition_index)
         try:
             if not allowed:
                 raise BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             _look_up(
                 context,
                 request,
-                TopicPartition(topic.name, asked.partition_index),
-                asked,
+                TopicPartition(topic.name, requested.partition_index),
+                requested,
                 repeated,
                 answer,
             )
@@ -116,26 +116,26 @@ def _look_up(
     context: RequestContext,
     request: ListOffsetsRequest,
     topic_partition: TopicPartition,
-    asked: ListOffsetsPartition,
+    requested: ListOffsetsPartition,
     repeated: set[TopicPartition],
     answer: ListOffsetsPartitionResponse,
 ) -> None:
     """Fills `answer`. Raises `BrokerError`."""
     if context.version > 0 and topic_partition in repeated:
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"{topic_partition} is named more than once")
-    if (asked.timestamp < _LOWEST and context.version > 0) or context.version < _KNOWN_FROM.get(
-        asked.timestamp, 0
+    if (requested.timestamp < _LOWEST and context.version > 0) or context.version < _KNOWN_FROM.get(
+        requested.timestamp, 0
     ):
         raise BrokerError(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"timestamp {asked.timestamp} is not known to version {context.version}",
+            f"timestamp {requested.timestamp} is not known to version {context.version}",
         )
     partition = context.replica_manager.partition(topic_partition)
     is_client = request.replica_id < 0
     if context.version == 0:
         wall_ms = context.runtime.wall_ms()
         answer.old_style_offsets = segment_offsets_before(
-            partition, asked.timestamp, asked.max_num_offsets, is_client, wall_ms
+            partition, requested.timestamp, requested.max_num_offsets, is_client, wall_ms
         )
         return
     isolation = (
@@ -143,7 +143,9 @@ def _look_up(
         if is_client
         else LOG_END
     )
-    found = list_offset(partition, asked.timestamp, isolation, asked.current_leader_epoch, True)
+    found = list_offset(
+        partition, requested.timestamp, isolation, requested.current_leader_epoch, True
+    )
     answer.timestamp, answer.offset = found.timestamp, found.offset
     if context.version >= _LEADER_EPOCH_FROM:
         answer.leader_epoch = found.leader_epoch

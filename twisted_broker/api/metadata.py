@@ -1,9 +1,9 @@
 """Metadata (3) and DescribeTopicPartitions (75): where everything is, from this broker's image.
 
-1. Permission before existence; topics that may not be described are left out when all are requested
-   for.
+1. Permission before existence; topics that may not be described are left out when all are
+   requested.
 2. A topic that is not there is created in the background when that is allowed, with the numbers of
-   partitions and replicas that this broker's file gives; the client is told
+   partitions and replicas that this broker's file gives; the client gets
    UNKNOWN_TOPIC_OR_PARTITION and retries.
 3. Addresses are those of the listener on which the client came; a leader that is not reachable
    there is LEADER_NOT_AVAILABLE (LISTENER_NOT_FOUND from version 6 on when the broker lives).
@@ -27,7 +27,7 @@ from twisted_broker.image.entries import (
 )
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.security.acl import Operation, ResourceType
-from twisted_broker.topic_names import INTERNAL_TOPICS, name_problem
+from twisted_broker.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, name_problem
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import cluster as described
 from twisted_broker.wire.messages import metadata as metadata_messages
@@ -112,7 +112,7 @@ async def metadata(
             if _may_describe(context, topic.name)
         ]
     else:
-        response.topics = await _asked_for(context, request, reach, request.topics)
+        response.topics = await _requested_topics(context, request, reach, request.topics)
     if 8 <= context.version <= 10 and request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = context.authorized_operations()
     return response
@@ -129,20 +129,21 @@ def _may_describe(context: RequestContext, name: str) -> bool:
     return context.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
 
 
-async def _asked_for(
+async def _requested_topics(
     context: RequestContext,
     request: metadata_messages.MetadataRequest,
     reach: _Reach,
-    asked: Sequence[metadata_messages.MetadataRequestTopic],
+    requested: Sequence[metadata_messages.MetadataRequestTopic],
 ) -> list[metadata_messages.MetadataResponseTopic]:
     answers: list[metadata_messages.MetadataResponseTopic] = []
     missing: dict[str, metadata_messages.MetadataResponseTopic] = {}
     seen: set[str | bytes] = set()
-    for each in asked:
+    for each in requested:
         context.elements_left -= 1
         if context.elements_left < 0:
             await context.next_turn()
-        key = bytes(each.topic_id) if each.name is None else each.name
+        # Of both, the id counts.
+        key = bytes(each.topic_id) if each.name is None or each.topic_id != NULL_UUID else each.name
         if key in seen:
             continue
         seen.add(key)
@@ -268,7 +269,7 @@ async def _create(
             or context.may(Operation.CREATE, ResourceType.TOPIC, name)
         ):
             answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        elif name == "__consumer_offsets":
+        elif name == OFFSETS_TOPIC:
             context.offsets_topic.create()
         elif name not in INTERNAL_TOPICS and len(wanted) < _MOST_CREATED:
             wanted.append(_new_topic(context.config, name))
@@ -340,7 +341,7 @@ def _check_cursor(
         raise BrokerError(ErrorCode.INVALID_REQUEST, "the cursor's partition must not be below 0")
     if request.topics and all(topic.name != cursor.topic_name for topic in request.topics):
         raise BrokerError(
-            ErrorCode.INVALID_REQUEST, "the cursor's topic is none of the topics asked for"
+            ErrorCode.INVALID_REQUEST, "the cursor's topic is not one of the requested topics"
         )
 
 

@@ -39,26 +39,26 @@ async def offset_for_leader_epoch(
         allowed = is_broker or context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.topic)
         answers = []
         context.elements_left -= 1
-        for asked in topic.partitions:
+        for requested in topic.partitions:
             context.elements_left -= 1
             if context.elements_left < 0:
                 await context.next_turn()
-            answers.append(_answer(context, topic.topic, asked, allowed))
+            answers.append(_answer(context, topic.topic, requested, allowed))
         response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))
     return response
 
 
 def _answer(
-    context: RequestContext, topic: str, asked: OffsetForLeaderPartition, allowed: bool
+    context: RequestContext, topic: str, requested: OffsetForLeaderPartition, allowed: bool
 ) -> EpochEndOffset:
-    answer = EpochEndOffset(partition=asked.partition)
+    answer = EpochEndOffset(partition=requested.partition)
     if not allowed:
         answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return answer
     try:
-        partition = context.replica_manager.partition(TopicPartition(topic, asked.partition))
+        partition = context.replica_manager.partition(TopicPartition(topic, requested.partition))
         answer.leader_epoch, answer.end_offset = end_offset_for_epoch(
-            partition, asked.current_leader_epoch, asked.leader_epoch
+            partition, requested.current_leader_epoch, requested.leader_epoch
         )
     except BrokerError as refusal:
         answer.error_code = refusal.code

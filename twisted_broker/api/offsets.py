@@ -16,7 +16,7 @@ which this broker keeps in `__consumer_offsets` too. Not here: offsets of transa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -29,7 +29,7 @@ from twisted_broker.coordinator.offset_metadata_manager import (
 )
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.turns import SLICE_ELEMENTS
-from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
 from twisted_broker.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -58,6 +58,7 @@ FIRST_WITH_GROUP_ID_NOT_FOUND = 9
 FIRST_WITH_SEVERAL_GROUPS = 8
 FIRST_WITH_GROUP_ERROR = 2
 NO_OFFSET = -1
+ELEMENTS_OF_A_SORT = 20
 T = TypeVar("T")
 
 
@@ -204,7 +205,7 @@ async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> 
         request.require_stable,
     )
     if fetched.error_code:
-        raise BrokerError(ErrorCode(fetched.error_code))  # type: ignore[call-arg]
+        raise BrokerError(error_of(fetched.error_code))
 
     def answer(_: int, p: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
         return OffsetFetchResponsePartition(
@@ -290,10 +291,12 @@ async def _all_topics(
     context: RequestContext, group_id: str, require_stable: bool
 ) -> list[OffsetFetchResponseTopics]:
     """All that is committed, by topic; without those that may not be seen and, where ids are
-    requested for, those that have none any more.
+    requested, those that have none any more.
     """
     topics: list[OffsetFetchResponseTopics] = []
-    committed = context.groups.committed_partitions(group_id)
+    committed = await context.in_slices(
+        context.groups.committed_partitions(group_id), ELEMENTS_OF_A_SORT
+    )
     for name, some in groupby(committed, key=itemgetter(0)):
         context.elements_left -= 1
         if context.elements_left < 0:
@@ -306,13 +309,10 @@ async def _all_topics(
             continue
         topic_id = topic.id if has_ids and topic is not None else NULL_UUID
         answer = OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=[])
-        wanted = [(*each, NULL_UUID) for each in some]
-        for start in range(0, len(wanted), SLICE_ELEMENTS):
+        while wanted := [(*each, NULL_UUID) for each in islice(some, SLICE_ELEMENTS)]:
             if context.elements_left < 0:
                 await context.next_turn()
-            found = context.groups.fetch_offsets(
-                group_id, wanted[start : start + SLICE_ELEMENTS], require_stable
-            )
+            found = context.groups.fetch_offsets(group_id, wanted, require_stable)
             context.elements_left -= len(found)
             answer.partitions += [
                 _fetched(f)

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING
 from twisted_broker.api.leaders import LeaderHints
 from twisted_broker.interfaces import Buffer, TopicPartition
 from twisted_broker.security.acl import Operation, ResourceType
+from twisted_broker.wire.batch_header import ATTRIBUTES_AT
+from twisted_broker.wire.compression import ZSTD
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError, error_of
 from twisted_broker.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -36,16 +38,20 @@ from twisted_broker.wire.messages.produce import (
     TopicProduceResponse,
 )
 from twisted_broker.wire.primitives import uuid_text
-from twisted_broker.wire.records import check_first_entry
+from twisted_broker.wire.records import (
+    CODEC_MASK,
+    HEADER_BYTES,
+    TRANSACTIONAL_FLAG,
+    check_first_entry,
+)
 
 if TYPE_CHECKING:
     from twisted_broker.api.context import RequestContext
     from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome
 
 _BATCHES_FROM, _ZSTD_FROM, _LEADER_FROM, _TOPIC_IDS_FROM = 3, 7, 10, 13
-# Low byte of the attributes: codec and transactional flag are read without a view of the batch.
-_BATCH_HEADER_BYTES, _ATTRIBUTES_AT = 61, 22
-_CODEC_MASK, _ZSTD, _TRANSACTIONAL = 0x07, 4, 0x10
+# The low byte holds codec and transactional flag: they are read without a view of the batch.
+_LOW_ATTRIBUTES_AT = ATTRIBUTES_AT + 1
 
 _AT_A_TIME, _BYTES_OF_AN_ELEMENT = 200, 15
 """Partitions that are appended to without a pause; 32 KiB (by a shift) count as much as one."""
@@ -198,11 +204,11 @@ def _records_refusal(records: Buffer | None, version: int) -> BrokerError | None
     if magic != 2:
         return _OLD_FORMAT
     attributes = (
-        0 if records is None or len(records) < _BATCH_HEADER_BYTES else records[_ATTRIBUTES_AT]
+        0 if records is None or len(records) < HEADER_BYTES else records[_LOW_ATTRIBUTES_AT]
     )
-    if attributes & _CODEC_MASK == _ZSTD and version < _ZSTD_FROM:
+    if attributes & CODEC_MASK == ZSTD and version < _ZSTD_FROM:
         return _ZSTD_TOO_EARLY
-    return _TRANSACTIONAL_BATCH if attributes & _TRANSACTIONAL else None
+    return _TRANSACTIONAL_BATCH if attributes & TRANSACTIONAL_FLAG else None
 
 
 def _fill_error(answer: PartitionProduceResponse, outcome: AppendOutcome) -> None:

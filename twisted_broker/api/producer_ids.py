@@ -28,7 +28,7 @@ async def init_producer_id(
     if not context.may_on_cluster(Operation.IDEMPOTENT_WRITE):
         raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if (request.producer_id == -1) != (request.producer_epoch == -1):
-        raise BrokerError(ErrorCode.INVALID_REQUEST, "a producer's id and epoch come together")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "give both producer id and epoch, or neither")
     try:
         producer_id = await context.forwarding.producer_ids.next()
     except BrokerError as error:

@@ -90,7 +90,7 @@ def _mirror(
     """Fills the first list of `response` that carries errors with one element for each of the
     request's first list.
     """
-    asked = next(
+    requested = next(
         (
             field
             for field in _fields(request, version)
@@ -99,9 +99,9 @@ def _mirror(
         None,
     )
     for field in _fields(response, version):
-        if asked is not None and _is_structs(field) and _carries_error(field.element, version):
+        if requested is not None and _is_structs(field) and _carries_error(field.element, version):
             answers: list[Any] = []
-            for item in getattr(request, asked.name):
+            for item in getattr(request, requested.name):
                 answers.append((yield from _answer(item, field.element, version, code, message)))
                 yield
             setattr(response, field.name, answers)

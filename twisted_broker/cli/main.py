@@ -18,6 +18,8 @@ from twisted_broker.cli.dump import file_rows, files_below
 from twisted_broker.cli.group import CommandGroup
 from twisted_broker.cli.metadata import metadata
 from twisted_broker.cli.rows import lines
+from twisted_broker.cli.storage import format_storage
+from twisted_broker.operating_system import check_system
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -25,12 +27,14 @@ from twisted_broker.cli.rows import lines
 def main() -> None:
     """Inspect the files of a Kafka broker, and explain the state of its replicas.
 
-    Files are only read, so the broker may be running. Only `metadata recover` writes, into the
-    directory of a controller that is stopped.
+    Files are only read, so the broker may be running. Only `format` and `metadata recover` write:
+    into new directories, and into that of a controller that is stopped.
     """
+    check_system()
 
 
 main.add_command(metadata)
+main.add_command(format_storage)
 
 
 @main.command("dump-log")

@@ -49,7 +49,7 @@ def metadata() -> None:
     type=click.IntRange(min=0),
     help="The controller's node.id; else as LOG_DIR or the metadata says.",
 )
-@click.option("--cluster-id", help="Where no source says it: a snapshot file alone.")
+@click.option("--cluster-id", help="The cluster's id; needed when the only source is a snapshot.")
 @click.option(
     "--move-aside",
     is_flag=True,
@@ -78,10 +78,9 @@ def recover(
       replog metadata recover --from /mnt/broker1 --from /mnt/broker2 \\
           --to /var/lib/replog --move-aside
 
-    The most advanced source that is whole is taken, and the new controller goes on from its last
-    offset in an epoch above all seen. What was
-    decided after that offset is missing, and a broker that had applied more refuses to follow:
-    take that broker's copy then.
+    Takes the undamaged source of the newest epoch, with the highest offset. The new controller
+    continues there, in a higher epoch. Changes after that offset are lost, and a broker that had
+    applied more of them refuses to follow: then take that broker's copy.
     """
     from twisted_broker.cluster.metadata_recovery import (
         CannotRecover,

@@ -18,6 +18,7 @@ from typing import Any
 
 from twisted_broker.cli.batches import FileBatch
 from twisted_broker.cli.rows import Damage, Row, time_text
+from twisted_broker.topic_names import METADATA_DIRECTORY, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from twisted_broker.wire import control_batch
 from twisted_broker.wire import schema as messages
 from twisted_broker.wire.errors import BrokerError, WireError
@@ -153,9 +154,9 @@ offsets, transactions = keyed(OFFSETS), keyed(TRANSACTIONS)
 def payload_of(path: Path) -> Payload:
     """How to read the records of the file at `path`."""
     directory = path.resolve().parent.name
-    if path.suffix == ".checkpoint" or directory == "__cluster_metadata-0":
+    if path.suffix == ".checkpoint" or directory == METADATA_DIRECTORY:
         return metadata
-    return {"__consumer_offsets": offsets, "__transaction_state": transactions}.get(
+    return {OFFSETS_TOPIC: offsets, TRANSACTIONS_TOPIC: transactions}.get(
         directory.rpartition("-")[0], plain
     )
 

@@ -208,7 +208,7 @@ def checkpoint_entries(path: Path, columns: int) -> Iterator[tuple[int, list[str
         if len(words) != columns or not all(
             word.lstrip("-").isdigit() for word in words[columns - 2 :]
         ):
-            yield Damage(str(path), position, f"{' '.join(words)[:100]!r} is no entry")
+            yield Damage(str(path), position, f"{' '.join(words)[:100]!r} is not an entry")
             continue
         good += 1
         yield position, words
@@ -258,7 +258,7 @@ def partition_metadata_rows(path: Path) -> Items:
     if fields.get("version") != "0":
         yield Damage(str(path), 0, f"version {fields.get('version')} is unknown")
     if not is_uuid(fields.get("topic_id", "")):
-        yield Damage(str(path), -1, f"topic_id {fields.get('topic_id')!r} is no id")
+        yield Damage(str(path), -1, f"topic_id {fields.get('topic_id')!r} is not an id")
 
 
 def properties(path: Path) -> dict[str, str]:
@@ -283,9 +283,9 @@ def meta_properties_rows(path: Path) -> Items:
             yield Damage(str(path), -1, f"{name} is missing")
     node = fields.get("node.id", fields.get("broker.id", "0"))
     if not node.isdigit():
-        yield Damage(str(path), -1, f"the node id {node!r} is no number")
+        yield Damage(str(path), -1, f"the node id {node!r} is not a number")
     if "directory.id" in fields and not is_uuid(fields["directory.id"]):
-        yield Damage(str(path), -1, f"directory.id {fields['directory.id']!r} is no id")
+        yield Damage(str(path), -1, f"directory.id {fields['directory.id']!r} is not an id")
 
 
 def json_rows(path: Path, kind: str) -> Items:

@@ -24,11 +24,11 @@ from twisted_broker.cli.report import Report
 from twisted_broker.cli.rows import Damage
 from twisted_broker.cli.small_files import offset_checkpoint_rows
 from twisted_broker.cli.verify_log import LogCheck
+from twisted_broker.topic_names import METADATA_DIRECTORY, METADATA_TOPIC
 
 PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d+)")
 SET_ASIDE = re.compile(r".+\.[0-9a-f]{32}-(delete|future|stray)")
-METADATA = "__cluster_metadata-0."
-APPLIED = "__cluster_metadata-"  # rows that say how far the metadata was applied: no partition
+APPLIED = f"{METADATA_TOPIC}-"  # rows that say how far the metadata was applied: no partition
 MEANINGS = {"future": "is a copy in progress", "stray": "was set aside: no topic of the cluster"}
 AT_MOST_LOG_END = {
     "recovery-point-offset-checkpoint": "recovery point",
@@ -137,11 +137,11 @@ def top_level(entry: Path, report: Report) -> bool:
         if aside is None and PARTITION.fullmatch(entry.name):
             return True
         if aside is None:
-            report.add(entry, -1, "is no partition")
+            report.add(entry, -1, "is not a partition")
         elif aside[1] == "delete":
             report.awaiting_deletion += 1
         elif not report.in_use:
-            damaged = aside[1] == "stray" and entry.name.startswith(METADATA)
+            damaged = aside[1] == "stray" and entry.name.startswith(f"{METADATA_DIRECTORY}.")
             report.add(
                 entry,
                 -1,
@@ -186,7 +186,7 @@ def check_checkpoints(
                     f"{partition}: {AT_MOST_LOG_END[name]} {offset}, the log ends at {log.log_end}",
                 )
             elif offset < 0:
-                report.add(directory / name, -1, f"{partition}: {offset} is no offset")
+                report.add(directory / name, -1, f"{partition}: {offset} is not an offset")
     starts = checkpoints["log-start-offset-checkpoint"]
     for partition, high_watermark in checkpoints["replication-offset-checkpoint"].items():
         if 0 < high_watermark < starts.get(partition, 0) and clean:

@@ -25,6 +25,7 @@ from twisted_broker.cli.rows import Damage
 from twisted_broker.cli.verify import PARTITION, is_in_use, read_checkpoints
 from twisted_broker.log.checkpoints import read_partition_metadata
 from twisted_broker.log.filesystem import OsFileSystem
+from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.wire.primitives import uuid_text
 from twisted_broker.wire.records import BatchView
 
@@ -118,7 +119,7 @@ def verify_replicas(directories: Sequence[Path], on_progress: ProgressCallback =
             if (
                 entry.is_dir()
                 and PARTITION.fullmatch(entry.name)
-                and entry.name != "__cluster_metadata-0"
+                and entry.name != METADATA_DIRECTORY
             ):
                 start = max(
                     known[name].get(entry.name, 0)

@@ -35,7 +35,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from twisted_broker.cluster.cluster_view import ClusterView
-from twisted_broker.cluster.records import MINIMUM_METADATA_VERSION
+from twisted_broker.cluster.records import (
+    CORDON_LEVEL,
+    DIRECTORIES_LEVEL,
+    MINIMUM_METADATA_VERSION,
+)
 from twisted_broker.image.entries import (
     BrokerRegistration,
     FeatureRange,
@@ -51,8 +55,6 @@ from twisted_broker.wire.messages.broker_lifecycle import (
 )
 from twisted_broker.wire.schema import Record
 
-# metadata.version 3.7-IV2: registrations name their log directories from here on.
-_LOG_DIRS_LEVEL = 17
 _KRAFT_VERSION = "kraft.version"
 
 
@@ -156,7 +158,11 @@ def register(
     """
     image = view.image
     existing = image.brokers.get(request.broker_id)
-    _check_registration(view, request, version, cluster_id)
+    if request.cluster_id != cluster_id:
+        raise BrokerError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"this cluster is {cluster_id}, not {request.cluster_id}",
+        )
     same = existing is not None and existing.incarnation_id == bytes(request.incarnation_id)
     if (
         existing is not None
@@ -168,6 +174,7 @@ def register(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             f"broker {request.broker_id} is registered already, and alive",
         )
+    _check_registration(view, request, version)
     epoch = existing.epoch if existing is not None and same else next_offset
     record = records.RegisterBrokerRecord(
         broker_id=request.broker_id,
@@ -192,7 +199,7 @@ def register(
         in_controlled_shutdown=existing.in_controlled_shutdown
         if existing is not None and same
         else False,
-        log_dirs=sorted(request.log_dirs) if image.metadata_version >= _LOG_DIRS_LEVEL else [],
+        log_dirs=sorted(request.log_dirs) if image.metadata_version >= DIRECTORIES_LEVEL else [],
     )
     found: list[Record] = [record]
     if existing is not None and not same:
@@ -202,20 +209,15 @@ def register(
 
 
 def _check_registration(
-    view: ClusterView, request: BrokerRegistrationRequest, version: int, cluster_id: str
+    view: ClusterView, request: BrokerRegistrationRequest, version: int
 ) -> None:
-    if request.cluster_id != cluster_id:
-        raise BrokerError(
-            ErrorCode.INCONSISTENT_CLUSTER_ID,
-            f"this cluster is {cluster_id}, not {request.cluster_id}",
-        )
     if request.is_migrating_zk_broker:
         raise BrokerError(
             ErrorCode.BROKER_ID_NOT_REGISTERED, "a broker of a ZooKeeper cluster cannot register"
         )
-    _check_features(view.image, request)
-    if view.image.metadata_version >= _LOG_DIRS_LEVEL:
+    if view.image.metadata_version >= DIRECTORIES_LEVEL:
         _check_directories(view.image, request, version)
+    _check_features(view.image, request)
 
 
 def _check_features(image: MetadataImage, request: BrokerRegistrationRequest) -> None:
@@ -269,9 +271,9 @@ class HeartbeatDecision(NamedTuple):
 
     records: list[Record]
     caught_up: bool
-    fenced: bool
-    should_shut_down: bool
-    enters_shutdown: bool
+    fenced: bool = False
+    should_shut_down: bool = False
+    enters_shutdown: bool = False
 
 
 def check_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerRegistration:
@@ -300,40 +302,61 @@ def heartbeat(
         return HeartbeatDecision(
             [] if broker.fenced else fence(view, broker),
             caught_up,
-            True,
-            request.want_shut_down,
-            False,
+            fenced=True,
+            should_shut_down=request.want_shut_down,
         )
     failed = _failed_directories(view, broker, request)
     if failed:
-        return HeartbeatDecision(failed, caught_up, broker.fenced, False, False)
-    found = _cordon(broker, request)
+        return HeartbeatDecision(failed, caught_up, fenced=broker.fenced)
+    found = _cordon(view, broker, request)
     if broker.fenced:
         if request.want_shut_down or request.want_fence or not caught_up:
-            return HeartbeatDecision(found, caught_up, True, request.want_shut_down, False)
-        return HeartbeatDecision(found + _unfence(view, broker), caught_up, False, False, False)
+            return HeartbeatDecision(
+                found, caught_up, fenced=True, should_shut_down=request.want_shut_down
+            )
+        return HeartbeatDecision(found + _unfence(view, broker), caught_up)
     if broker.in_controlled_shutdown:
-        if (
-            session.shutdown_offset is None
-        ):  # granted by a controller before this one: all that is known here is to be seen
-            session.shutdown_offset = view.image.offset
-        lowest = sessions.lowest_offset(view.image)
-        seen = lowest is None or session.shutdown_offset <= lowest
-        if view.leads_any(broker.id) or not seen:
-            return HeartbeatDecision(found, caught_up, False, False, False)
-        return HeartbeatDecision(found + fence(view, broker), caught_up, True, True, False)
+        if not _may_shut_down(view, broker, sessions, session):
+            return HeartbeatDecision(found, caught_up)
+        return HeartbeatDecision(
+            found + fence(view, broker), caught_up, fenced=True, should_shut_down=True
+        )
     if request.want_fence or (request.want_shut_down and not view.leads_any(broker.id)):
         return HeartbeatDecision(
-            found + fence(view, broker), caught_up, True, request.want_shut_down, False
+            found + fence(view, broker),
+            caught_up,
+            fenced=True,
+            should_shut_down=request.want_shut_down,
         )
     if request.want_shut_down:
-        record = records.BrokerRegistrationChangeRecord(
-            broker_id=broker.id, broker_epoch=broker.epoch, in_controlled_shutdown=1
-        )
         return HeartbeatDecision(
-            [*found, record, *view.changes_without_broker(broker.id)], caught_up, False, False, True
+            found + _begin_controlled_shutdown(view, broker), caught_up, enters_shutdown=True
         )
-    return HeartbeatDecision(found, caught_up, False, False, False)
+    return HeartbeatDecision(found, caught_up)
+
+
+def _begin_controlled_shutdown(view: ClusterView, broker: BrokerRegistration) -> list[Record]:
+    """Takes the broker out of all ISRs where another one is left, and gives what it leads to
+    others.
+    """
+    change = records.BrokerRegistrationChangeRecord(
+        broker_id=broker.id, broker_epoch=broker.epoch, in_controlled_shutdown=1
+    )
+    return [change, *view.changes_without_broker(broker.id)]
+
+
+def _may_shut_down(
+    view: ClusterView, broker: BrokerRegistration, sessions: BrokerSessions, session: _Session
+) -> bool:
+    """Whether a controlled shutdown is over: the broker leads nothing, and all that live have seen
+    who leads now.
+    """
+    if session.shutdown_offset is None:
+        # Granted by a controller before this one: all that is known here is to be seen.
+        session.shutdown_offset = view.image.offset
+    lowest = sessions.lowest_offset(view.image)
+    seen = lowest is None or session.shutdown_offset <= lowest
+    return seen and not view.leads_any(broker.id)
 
 
 def note_shutdown_offset(
@@ -386,9 +409,13 @@ def _failed_directories(
     return [change, *view.changes_without_broker(broker.id, directories=failed)]
 
 
-def _cordon(broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> list[Record]:
-    """Directories that take nothing new any more, or again."""
-    if request.cordoned_log_dirs is None:
+def _cordon(
+    view: ClusterView, broker: BrokerRegistration, request: BrokerHeartbeatRequest
+) -> list[Record]:
+    """Directories that take nothing new any more, or again; below metadata.version 4.3 no record
+    can say it.
+    """
+    if request.cordoned_log_dirs is None or view.image.metadata_version < CORDON_LEVEL:
         return []
     cordoned = tuple(sorted(bytes(directory) for directory in request.cordoned_log_dirs))
     if cordoned == broker.cordoned or not (cordoned or broker.cordoned):

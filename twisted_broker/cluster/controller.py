@@ -18,24 +18,28 @@ others (`raft_requests.py`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import Logger
 
+from twisted_broker.cluster.bootstrap import DEFAULT, Bootstrap, bootstrap_records
+from twisted_broker.cluster.bootstrap import NAME as BOOTSTRAP_NAME
 from twisted_broker.cluster.broker_registry import BrokerSessions, fence
 from twisted_broker.cluster.cluster_view import ClusterView, with_dynamic_defaults
-from twisted_broker.cluster.features import INITIAL_LEVELS, SUPPORTED_FEATURES
+from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.cluster.image_records import controller_record
+from twisted_broker.cluster.metadata_events import events
 from twisted_broker.cluster.metadata_log import MetadataLog
 from twisted_broker.cluster.raft_requests import RaftRequests
 from twisted_broker.cluster.records import TransactionBuffer
-from twisted_broker.cluster.topic_changes import new_uuid
 from twisted_broker.config import BrokerConfig, text_of
+from twisted_broker.event_lines import EventLines
 from twisted_broker.image.entries import ControllerRegistration, Endpoint
 from twisted_broker.image.metadata_image import (
     BROKER_RESOURCE,
     EMPTY,
+    METADATA_VERSION,
     TOPIC_RESOURCE,
     MetadataDelta,
     MetadataImage,
@@ -44,6 +48,8 @@ from twisted_broker.interfaces import Runtime
 from twisted_broker.periodic import PeriodicTask
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
+from twisted_broker.wire.primitives import new_uuid
+from twisted_broker.wire.records import BatchBuilder
 from twisted_broker.wire.schema import Record
 
 _logger = Logger()
@@ -54,7 +60,8 @@ OpenLog = Callable[[Callable[[int], None], Callable[[BaseException], None]], Met
 
 class Controller:
     """`open_log(on_committed, on_fatal)` gives its log; `start` makes it the active controller,
-    unless `check(image)` raises.
+    unless `check(image)` raises. `bootstrap()`: what a new cluster begins with.
+
     `on_fatal(error)` is called when its disk failed.
     """
 
@@ -66,7 +73,9 @@ class Controller:
         open_log: OpenLog,
         on_fatal: Callable[[BaseException], None] = lambda error: None,
         check: Callable[[MetadataImage], None] = lambda image: None,
+        bootstrap: Callable[[], Bootstrap] = lambda: DEFAULT,
     ) -> None:
+        self._bootstrap = bootstrap
         self._check = check
         self.cluster_id, self.runtime = cluster_id, runtime
         self.log = open_log(self._committed, self._log_failed)
@@ -82,6 +91,8 @@ class Controller:
         self._idle_ms = config.integer("metadata.max.idle.interval.ms")
         self._last_write_ms = self._last_snapshot_ms = self._last_balance_ms = 0
         self._ticks = PeriodicTask(runtime.clock, self.tick, "the controller's periodic work")
+        self._lines = EventLines(_logger, runtime.clock, controller=self.node_id)
+        self._unsaid: deque[tuple[int, MetadataDelta]] = deque()  # as long as `_waiting`
 
     @property
     def image(self) -> MetadataImage:
@@ -113,7 +124,7 @@ class Controller:
     def start(self, listeners: Sequence[Endpoint]) -> Deferred[int]:
         """Replays the log, leads a new epoch and registers; fires when that is durable.
 
-        Raises OSError, MetadataDamage.
+        Raises OSError, MetadataDamage, CheckpointError.
         """
         self.listeners = listeners
         if self.log.torn is not None:
@@ -124,12 +135,15 @@ class Controller:
         self.decided = self.committed = self.log.replay()
         self._check(self.decided)
         self._settings_changed(self.decided)
+        first = None if self.decided.features else self._bootstrap()
         self.log.begin_epoch()
-        if not self.decided.features:
-            self._append(self._bootstrap())
+        if first is not None:
+            self._append(
+                self._first_records(first), metadata_version=first.levels[METADATA_VERSION]
+            )
         registration = ControllerRegistration(
             self.node_id,
-            new_uuid(self.runtime.random),
+            new_uuid(self.runtime.random.randbytes),
             {e.name: e for e in listeners},
             SUPPORTED_FEATURES,
         )
@@ -138,16 +152,21 @@ class Controller:
         self._ticks.start(_TICK_MS / 1000)
         return started
 
-    def _bootstrap(self) -> list[Record]:
+    def _first_records(self, bootstrap: Bootstrap) -> list[Record]:
         """The records of a new cluster, in one transaction."""
-        levels: Mapping[str, int] = INITIAL_LEVELS
+        if bootstrap.unserved:
+            _logger.warn(
+                "the new cluster begins without features that {name} names and this controller "
+                "does not serve: {unserved}",
+                name=BOOTSTRAP_NAME,
+                unserved=", ".join(
+                    f"{name} {level}" for name, level in sorted(bootstrap.unserved.items())
+                ),
+            )
         minimum = text_of(self._config["min.insync.replicas"])
         return [
             records.BeginTransactionRecord(name="Bootstrap records"),
-            *(
-                records.FeatureLevelRecord(name=name, feature_level=level)
-                for name, level in levels.items()
-            ),
+            *bootstrap_records(bootstrap.levels),
             records.ConfigRecord(
                 resource_type=BROKER_RESOURCE,
                 resource_name="",
@@ -162,6 +181,7 @@ class Controller:
         self._ticks.stop()
         self.raft_requests.close()
         self._refuse_waiting()
+        self._lines.stop()
         try:
             self.log.close()
         except OSError as error:  # what was committed is durable already
@@ -173,14 +193,18 @@ class Controller:
 
     # writing
 
-    def write(self, found: Sequence[Record]) -> Deferred[int]:
+    def prepare(self, found: Sequence[Record]) -> Generator[None, None, BatchBuilder | None]:
+        """Encodes in steps what is to be written; good for as long as `decided` is the same."""
+        return self.log.prepare(found, self.decided.metadata_version)
+
+    def write(self, found: Sequence[Record], prepared: BatchBuilder | None = None) -> Deferred[int]:
         """Appends what was decided; fires with the last offset when that, and all before it, is
-        durable. Nothing to write: waits for the rest.
+        durable. Nothing to write: waits for the rest. `prepared`: what `prepare` made of it.
         """
         try:
             self._check_active()
             if found:
-                self._elect_where_allowed(self._append(found))
+                self._elect_where_allowed(self._append(found, prepared))
         except BrokerError:
             return fail()
         if not found and not self._waiting:
@@ -201,15 +225,21 @@ class Controller:
         if found:
             self._append(found)
 
-    def _append(self, found: Sequence[Record]) -> MetadataDelta:
+    def _append(
+        self,
+        found: Sequence[Record],
+        prepared: BatchBuilder | None = None,
+        metadata_version: int = 0,
+    ) -> MetadataDelta:
+        """`metadata_version`: while none is finalised."""
         wall_ms = self.runtime.wall_ms()
-        last = self.log.append(
-            found, self.decided.metadata_version or INITIAL_LEVELS["metadata.version"]
-        )
+        last = self.log.append(found, self.decided.metadata_version or metadata_version, prepared)
         before = self.decided
         self.decided, delta = before.apply(
             TransactionBuffer().pass_through(found), last, self.epoch, wall_ms
         )
+        if delta:
+            self._unsaid.append((last, delta))
         self._view = None
         self._last_write_ms = self.runtime.now_ms()
         if (BROKER_RESOURCE, "") in delta.configs or (
@@ -233,6 +263,17 @@ class Controller:
         self.raft_requests.wake()
         for done in ready:
             done.callback(upto - 1)
+        self._say(upto)
+
+    def _say(self, upto: int) -> None:
+        """What became of the metadata, once it is durable."""
+        while self._unsaid and self._unsaid[0][0] < upto:
+            _, delta = self._unsaid.popleft()
+            try:
+                for kind, parts in events(delta):
+                    self._lines.add(kind, **parts)
+            except Exception:  # a line that cannot be written must not stop the controller
+                _logger.failure("describing a change of the metadata failed; this is a bug")
 
     def _log_failed(self, error: BaseException) -> None:
         _logger.critical(
@@ -251,6 +292,7 @@ class Controller:
 
     def _refuse_waiting(self) -> None:
         waiting, self._waiting = self._waiting, deque()
+        self._unsaid.clear()
         for _, _, done in waiting:
             if done is not None:
                 done.errback(

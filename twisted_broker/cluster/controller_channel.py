@@ -33,7 +33,7 @@ Address = tuple[str, int]
 
 
 class ControllerNodeProvider(Protocol):
-    """Who knows where the active controller is (None: nobody does now), and tells
+    """Who knows where the active controller is (None: nobody does now), and fires
     `leader_waiters` once when that changes.
     """
 

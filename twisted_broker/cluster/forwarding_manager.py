@@ -5,7 +5,8 @@ producer ids.
 
 1. The controller sees the client's own bytes, principal and address; its answer goes back as it is.
 2. While no controller answers, it is tried again until the request's time is over:
-   REQUEST_TIMED_OUT.
+   REQUEST_TIMED_OUT. That is before the client's own 30 s: a client that gave up first would never
+   learn why, and some give up for good.
 3. No producer id is given twice: an id comes from a block that the controller gave to this broker
    alone.
 
@@ -45,6 +46,12 @@ from twisted_broker.wire.schema import decode_in_slices
 _logger = Logger()
 T = TypeVar("T")
 
+LONGEST_WAIT_MS = 20_000
+"""For a client's request to the controller: clients wait 30 s (request.timeout.ms)."""
+_SHORTEST_WAIT_MS = 1_000
+"""Where a request names less: the way to the controller and back."""
+PRODUCER_ID_WAIT_MS = 5_000
+
 
 def packed_address(host: str) -> bytes:
     """A client's address in network order; all zeros when it is none (in-memory transports)."""
@@ -75,12 +82,16 @@ class ForwardingManager:
     def __init__(
         self, runtime: Runtime, node_id: int, channel: ControllerChannel, member: RegisteredBroker
     ) -> None:
+        self._runtime = runtime
         self.channel = channel
-        self.producer_ids = ProducerIdManager(node_id, channel, member)
+        self.producer_ids = ProducerIdManager(runtime, node_id, channel, member)
         self._creating: set[str] = set()
 
-    async def forward(self, context: ForwardableRequest, response_class: Any) -> Any:
-        """Passes the request of `context` on; its answer, a `response_class`.
+    async def forward(
+        self, context: ForwardableRequest, response_class: Any, timeout_ms: int = LONGEST_WAIT_MS
+    ) -> Any:
+        """Passes the request of `context` on; its answer, a `response_class`. `timeout_ms`: what
+        the request names.
 
         Raises BrokerError.
         """
@@ -89,7 +100,9 @@ class ForwardingManager:
             request_principal=encode_principal(context.principal),
             client_host_address=packed_address(context.client_host),
         )
-        answer = await self.channel.send_until_answered(envelope, 0)
+        wait_ms = min(max(timeout_ms, _SHORTEST_WAIT_MS), LONGEST_WAIT_MS)
+        sent = ensureDeferred(self.channel.send_until_answered(envelope, 0, wait_ms))
+        answer = await _within(sent, self._runtime, wait_ms)
         check_answer(answer.error_code)
         if answer.response_data is None:
             raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "the controller's answer is empty")
@@ -134,24 +147,46 @@ class ForwardingManager:
         self.channel.close()
 
 
+def _within(work: Deferred[T], runtime: Runtime, wait_ms: int) -> Deferred[T]:
+    """As `work`, but REQUEST_TIMED_OUT after `wait_ms`. What is in flight then stays so: ending it
+    would end the connection, and with it what others sent.
+    """
+
+    def too_late(result: T | Failure, seconds: float) -> Failure:
+        return Failure(
+            BrokerError(ErrorCode.REQUEST_TIMED_OUT, "no active controller answered in time")
+        )
+
+    clock: Any = runtime.clock
+    return work.addTimeout(wait_ms / 1000, clock, too_late)
+
+
 class ProducerIdManager:
     """Producer ids, one at a time, from blocks of the controller."""
 
-    def __init__(self, node_id: int, channel: ControllerChannel, member: RegisteredBroker) -> None:
+    def __init__(
+        self, runtime: Runtime, node_id: int, channel: ControllerChannel, member: RegisteredBroker
+    ) -> None:
+        self._runtime = runtime
         self._node_id, self._channel, self._member = node_id, channel, member
         self._next = self._end = 0
         self._fetching: Deferred[None] | None = None
         self._waiting: list[Deferred[None]] = []
 
     async def next(self) -> int:
-        """A producer id that nobody else has. Raises BrokerError."""
+        """A producer id that nobody else has.
+
+        Raises BrokerError, REQUEST_TIMED_OUT after `PRODUCER_ID_WAIT_MS`: the request for a block
+        goes on, and the client comes again.
+        """
+        deadline = self._runtime.now_ms() + PRODUCER_ID_WAIT_MS
         # Checked again after each wait: others that waited may have used the block up.
         while self._next >= self._end:
             waiter: Deferred[None] = Deferred()
             self._waiting.append(waiter)
             if self._fetching is None:
                 self._fetching = ensureDeferred(self._fetch())
-            await waiter
+            await _within(waiter, self._runtime, max(0, deadline - self._runtime.now_ms()))
         found = self._next
         self._next += 1
         return found

@@ -1,21 +1,22 @@
 """Whether `__cluster_metadata-0` still holds all that it is known to have held.
 
-Owns the durable mark (how far the log was synced), the walk over a directory's batches, and what
-is damage and what a torn tail.
+Owns the durable end (the offset below which all was synced), the walk over a directory's batches,
+and what is damage and what a torn tail.
 
-1. Everything below the mark was synced once: whatever lacks there, or cannot be read, is damage.
-   Above it a controller acknowledged nothing, and a loss of power may have left anything there,
-   good batches behind a hole as well: that is truncated.
-2. In a broker's copy, and in a directory without a mark (an older version's, Apache Kafka's), good
-   batches behind a bad one are damage above the mark too: what they hold was committed.
+1. Whatever lacks below the durable end, or cannot be read, is damage. Above it a controller
+   acknowledged nothing, and a loss of power may have left anything there, good batches behind a
+   hole as well: that is truncated.
+2. In a broker's copy, and in a directory without a durable end (an older version's, Apache
+   Kafka's), good batches behind a bad one are damage above the durable end too: what they hold was
+   committed.
 3. Base offset and leader epoch are outside a batch's CRC. A batch counts only where the one before
    it ends, and in that one's epoch; a LeaderChange, and nothing else, begins a higher one, which
    quorum-state (a copy: the leader-epoch checkpoint) must know.
-4. Checking changes nothing on the disk. One flipped bit in the mark never raises it.
+4. Checking changes nothing on the disk. One flipped bit in the durable end never raises it.
 
-Source: Kafka's rule that nothing below the high watermark is truncated (`KafkaRaftLog`); the mark
-is ours, in the form of a checkpoint. Not here: what is done about damage (`metadata_log.py`,
-`metadata_copy.py`, `metadata_recovery.py`).
+Source: Kafka's rule that nothing below the high watermark is truncated (`KafkaRaftLog`); the
+durable end is ours, in the form of a checkpoint. Not here: what is done about damage
+(`metadata_log.py`, `metadata_copy.py`, `metadata_recovery.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ from twisted_broker.log.batch_scan import BatchPlace, valid_batches
 from twisted_broker.log.checkpoints import (
     HIGH_WATERMARK,
     LEADER_EPOCH,
-    METADATA_PARTITION,
     metadata_offset,
     metadata_rows,
     read_epochs,
@@ -42,10 +42,14 @@ from twisted_broker.log.checkpoints import (
 from twisted_broker.log.crash_cleanup import base_offset_of
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.flipped_epoch import EpochStart, flipped_epoch, start_of_last_epoch
+from twisted_broker.topic_names import METADATA_DIRECTORY
+from twisted_broker.wire.batch_header import LENGTH_AT
 from twisted_broker.wire.control_batch import LEADER_CHANGE
 from twisted_broker.wire.errors import BrokerError, WireError
 from twisted_broker.wire.records import (
     HEADER_BYTES,
+    LOG_OVERHEAD,
+    MAGIC_AT,
     BatchView,
     CorruptRecordError,
     control_record_type,
@@ -54,10 +58,8 @@ from twisted_broker.wire.records import (
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
 
-DIRECTORY_NAME = str(METADATA_PARTITION)
 _LOG = ".log"
 _CONTROL_RECORD_LIMIT = 1 << 16
-_MAGIC_AT = 16
 _SEARCH_BYTES = 1 << 22
 
 
@@ -78,47 +80,50 @@ class MetadataDamage(Exception):
         self.path, self.reason, self.position, self.offset = path, reason, position, offset
 
 
-class Reach(NamedTuple):
-    """How far metadata went: the offset behind the last batch, and the newest epoch seen."""
+class LogEnd(NamedTuple):
+    """Where metadata ends: the offset behind the last batch, and the newest epoch seen."""
 
     end_offset: int
     epoch: int
 
 
-def read_mark(files: IFileSystem, directory: str) -> int | None:
-    """Everything below it was synced. None: not known. Raises OSError."""
+EMPTY_LOG = LogEnd(0, -1)
+
+
+def read_durable_end(files: IFileSystem, directory: str) -> int | None:
+    """The offset below which everything was synced. None: not known. Raises OSError."""
     try:
         return metadata_offset(read_offsets(files, directory, HIGH_WATERMARK))
     except CheckpointError:
         return None
 
 
-def make_mark(files: IFileSystem, directory: str, offset: int) -> None:
-    """A mark that is durable itself. Raises OSError."""
-    write_aside(files, posixpath.join(directory, HIGH_WATERMARK), _mark_text(offset))
+def write_durable_end(files: IFileSystem, directory: str, offset: int) -> None:
+    """Writes the durable end, and syncs the file. Raises OSError."""
+    write_aside(files, posixpath.join(directory, HIGH_WATERMARK), _durable_end_text(offset))
 
 
-def move_mark(files: IFileSystem, directory: str, offset: int, sync: bool = False) -> None:
-    """Writes the mark in its place; without `sync` it may be an older one after a loss of power,
-    which is true as well. Raises OSError. For the disk worker.
+def update_durable_end(files: IFileSystem, directory: str, offset: int, sync: bool = False) -> None:
+    """Overwrites the durable end in its place; without `sync` a loss of power may bring back an
+    older one, which is true as well. Raises OSError. For the disk worker.
     """
     file = files.open(posixpath.join(directory, HIGH_WATERMARK), create=True)
     try:
-        file.write_at(0, (_mark_text(offset),))
+        file.write_at(0, (_durable_end_text(offset),))
         if sync:
             file.sync()
     finally:
         file.close()
 
 
-def _mark_text(offset: int) -> bytes:
+def _durable_end_text(offset: int) -> bytes:
     """Always of the same length, within one sector: never torn."""
     rows = [f"{row.topic} {row.partition} {at:020d}\n" for row, at in metadata_rows(offset).items()]
     return f"0\n{len(rows)}\n{''.join(rows)}".encode()
 
 
 def is_empty(files: IFileSystem, directory: str) -> bool:
-    """Whether a directory holds neither log, nor snapshot, nor mark, or is not there.
+    """Whether a directory holds neither log, nor snapshot, nor durable end, or is not there.
 
     Raises OSError.
     """
@@ -135,7 +140,7 @@ def holds_records(files: IFileSystem, directory: str) -> bool:
     if not files.is_directory(directory):
         return False
     return bool(
-        read_mark(files, directory)
+        read_durable_end(files, directory)
         or any(each.end_offset for each in list_snapshots(files, directory))
         or any(files.size(path) for path in _segments(files, directory))
     )
@@ -209,8 +214,8 @@ def check_logs(image: MetadataImage, logs: Iterable[Log]) -> None:
     raise MetadataDamage(
         log.directory,
         f"it has records of leader epoch {start.epoch}, the metadata on this node knows epoch "
-        f"{known} only: {DIRECTORY_NAME} is an older copy; nothing was deleted. Put the newer one "
-        f"back, or rebuild it: {recover_hint()}{or_flipped}",
+        f"{known} only: {METADATA_DIRECTORY} is an older copy; nothing was deleted. Put the newer "
+        f"one back, or rebuild it: {recover_hint()}{or_flipped}",
     )
 
 
@@ -218,7 +223,7 @@ def check_metadata(
     files: IFileSystem, directory: str, is_copy: bool, applied: Applied = NOT_APPLIED
 ) -> Checked:
     """When all is there. `is_copy`: all of it was committed. Raises MetadataDamage, OSError."""
-    mark = read_mark(files, directory)
+    durable_end = read_durable_end(files, directory)
     snapshots = list_snapshots(files, directory)
     image = _load(files, directory, snapshots[-1]) if snapshots else EMPTY
     walk = Walk(files, directory, None if is_copy else _newest_epoch(files, directory))
@@ -226,13 +231,13 @@ def check_metadata(
         pass
     at = walk.broken
     if is_copy and at is None and not walk.end:
-        return Checked(image, None)  # its mark says how far the one went whose place it took
-    if mark is not None and walk.end < mark:
+        return Checked(image, None)  # its durable end is that of the copy whose place it took
+    if durable_end is not None and walk.end < durable_end:
         if at is not None:
             raise _damage(walk, at, "a damaged batch, durable once")
         raise MetadataDamage(
             directory,
-            f"the log ends at offset {walk.end}, but was durable up to {mark}",
+            f"the log ends at offset {walk.end}, but was durable up to {durable_end}",
             offset=walk.end,
         )
     if walk.end < applied.end_offset:
@@ -245,7 +250,11 @@ def check_metadata(
     if at is None:
         return Checked(image, None)
     behind = tuple(path for path in walk.paths if path > at.path)
-    if at.is_first or (mark is None and behind) or ((is_copy or mark is None) and walk.goes_on()):
+    if (
+        at.is_first
+        or (durable_end is None and behind)
+        or ((is_copy or durable_end is None) and walk.goes_on())
+    ):
         raise _damage(walk, at, "a damaged batch, with good ones behind it")
     path, removed = ("", (at.path, *behind)) if at.missing else (at.path, behind)
     size = sum(map(files.size, (at.path, *behind))) - at.position
@@ -429,15 +438,15 @@ def _goes_on(file: IFile, position: int, size: int, offset: int) -> bool:
     """Whether a good batch of a later offset begins anywhere from byte `position` on."""
     while size - position >= HEADER_BYTES:
         chunk = file.read_at(position, min(_SEARCH_BYTES, size - position))
-        found = chunk.find(b"\x02", _MAGIC_AT)
+        found = chunk.find(b"\x02", MAGIC_AT)
         while found >= 0:
-            at = found - _MAGIC_AT
+            at = found - MAGIC_AT
             base, length = (
-                int.from_bytes(chunk[at : at + 8], "big"),
-                int.from_bytes(chunk[at + 8 : at + 12], "big"),
+                int.from_bytes(chunk[at : at + LENGTH_AT], "big"),
+                int.from_bytes(chunk[at + LENGTH_AT : at + LOG_OVERHEAD], "big"),
             )
             plausible = offset <= base < offset + (1 << 31) and length < size - position - at
-            if plausible and _is_batch(file.read_at(position + at, 12 + length)):
+            if plausible and _is_batch(file.read_at(position + at, LOG_OVERHEAD + length)):
                 return True
             found = chunk.find(b"\x02", found + 1)
         position += max(1, len(chunk) - HEADER_BYTES)
@@ -451,14 +460,14 @@ def _is_batch(data: bytes) -> bool:
         return False
 
 
-def reach_of(files: IFileSystem, directory: str) -> Reach:
-    """How far damaged metadata is known to have gone: by mark, snapshots, and every batch up to
-    the first that does not follow. Raises OSError.
+def known_end(files: IFileSystem, directory: str) -> LogEnd:
+    """Where damaged metadata is known to have ended: by durable end, snapshots, and every batch up
+    to the first that does not follow. Raises OSError.
     """
     walk, snapshots = Walk(files, directory, None), list_snapshots(files, directory)
     for _ in walk.batches():
         pass
-    return Reach(
-        max(walk.end, read_mark(files, directory) or 0),
+    return LogEnd(
+        max(walk.end, read_durable_end(files, directory) or 0),
         max([walk.epoch, *(each.epoch for each in snapshots)]),
     )

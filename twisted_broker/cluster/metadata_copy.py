@@ -6,11 +6,11 @@ known of a copy that was damaged.
 1. It holds committed records only: what contradicts them is a fault of the controller, and
    truncates nothing here. A snapshot from the controller replaces the whole log.
 2. Nothing waits for a sync. The copy is synced every `SYNC_MS` while records come, with snapshots
-   and at a clean end, and its mark moves then; a loss of power takes the newest part of it, no
-   more.
+   and at a clean end, and its durable end moves then; a loss of power takes no more than the
+   newest part of it.
 3. A damaged copy is renamed; the newest `MOST_DAMAGED_COPIES` are kept. The new copy is empty. Its
-   mark, durable before it takes the name, is the end of the damaged copy (`floor`): the metadata
-   went at least that far. It keeps that mark until it has reached it.
+   durable end, synced before it takes the name, is where the damaged copy ended (`known_end`): the
+   metadata went at least that far. It stays until the new copy has reached it.
 4. A disk that fails ends the copy (`on_fatal`); the broker follows on without one.
 
 Source: Kafka's brokers, which are observers of the metadata log with a log of their own; KIP-595,
@@ -24,14 +24,14 @@ import re
 from collections.abc import Callable
 
 from twisted_broker.cluster.metadata_check import (
-    DIRECTORY_NAME,
+    EMPTY_LOG,
     NOT_APPLIED,
     Applied,
+    LogEnd,
     MetadataDamage,
-    Reach,
-    make_mark,
-    reach_of,
-    read_mark,
+    known_end,
+    read_durable_end,
+    write_durable_end,
 )
 from twisted_broker.cluster.metadata_store import MetadataStore, Opened, open_directory
 from twisted_broker.cluster.quorum_state import NAME as QUORUM_STATE
@@ -41,13 +41,13 @@ from twisted_broker.interfaces import IDiskWorker, IFileSystem
 from twisted_broker.log.checkpoints import write_aside
 from twisted_broker.log.errors import LogDirFailure, is_out_of_descriptors
 from twisted_broker.log.log_directory import STRAY_SUFFIX
+from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.records import BatchView
 
-NOTHING = Reach(0, -1)
 SYNC_MS = 10_000
 MOST_DAMAGED_COPIES = 3
-_DAMAGED_COPY = re.compile(re.escape(DIRECTORY_NAME) + r"\.[0-9a-f]{32}" + STRAY_SUFFIX)
+_DAMAGED_COPY = re.compile(re.escape(METADATA_DIRECTORY) + r"\.[0-9a-f]{32}" + STRAY_SUFFIX)
 
 
 def open_metadata_copy(
@@ -66,15 +66,15 @@ def open_metadata_copy(
     `unique`: 128 random bits for the name of a damaged one. `applied`: how far this broker is known
     to have applied the metadata; the copy may lack the end of it after a loss of power.
     """
-    directory, warning = posixpath.join(log_directory, DIRECTORY_NAME), ""
+    directory, warning = posixpath.join(log_directory, METADATA_DIRECTORY), ""
     _finish_replacing(files, directory)
     try:
         copy, image = _open(files, disk, log_directory, wall_ms, on_fatal, warn)
     except MetadataDamage as damage:
         warning = _put_aside(files, directory, unique, damage)
         copy, image = _open(files, disk, log_directory, wall_ms, on_fatal, warn)
-    if applied.end_offset > max(copy.end_offset, copy.floor.end_offset):
-        copy.floor = Reach(applied.end_offset, -1)
+    if applied.end_offset > max(copy.end_offset, copy.known_end.end_offset):
+        copy.known_end = LogEnd(applied.end_offset, -1)
     return copy, image, warning
 
 
@@ -116,12 +116,12 @@ def _finish_replacing(files: IFileSystem, directory: str) -> None:
 
 
 def _put_aside(files: IFileSystem, directory: str, unique: int, damage: MetadataDamage) -> str:
-    """An empty copy, whose mark says how far the damaged one went, takes its place."""
-    reached = reach_of(files, directory).end_offset
+    """An empty copy takes its place, with the durable end of the damaged one."""
+    reached = known_end(files, directory).end_offset
     _remove_old_damaged_copies(files, posixpath.dirname(directory))
     new, aside = _new_name(directory), f"{directory}.{unique:032x}{STRAY_SUFFIX}"
     files.make_directories(new)
-    make_mark(files, new, reached)
+    write_durable_end(files, new, reached)
     files.rename(directory, aside)
     files.rename(new, directory)
     files.sync_directory(posixpath.dirname(directory))
@@ -140,13 +140,13 @@ def _remove_old_damaged_copies(files: IFileSystem, log_directory: str) -> None:
         if _DAMAGED_COPY.fullmatch(name)
     ]
     damaged = [path for path in damaged if not files.exists(posixpath.join(path, QUORUM_STATE))]
-    damaged.sort(key=lambda path: read_mark(files, path) or 0, reverse=True)
+    damaged.sort(key=lambda path: read_durable_end(files, path) or 0, reverse=True)
     for path in damaged[MOST_DAMAGED_COPIES - 1 :]:
         files.remove_tree(path)
 
 
 class MetadataCopy(MetadataStore):
-    """`floor`: how far the metadata is known to have gone, where that is beyond what is here.
+    """`known_end`: how far the metadata is known to have gone, where that is beyond what is here.
     `warn(line)`: it is not written any more, though the disk is well.
     """
 
@@ -157,12 +157,12 @@ class MetadataCopy(MetadataStore):
         on_fatal: Callable[[BaseException], None],
         warn: Callable[[str], None],
     ) -> None:
-        # a mark above the end is of a damaged copy, whose place this one took
-        reached = opened.mark > opened.log.log_end_offset
+        # Above the log end it is that of a damaged copy, whose place this one took.
+        reached = opened.durable_end > opened.log.log_end_offset
         super().__init__(opened, wall_ms, on_fatal)
         self._warn = warn
-        self.floor = Reach(opened.mark, -1) if reached else NOTHING
-        self._mark = 0 if reached else opened.mark
+        self.known_end = LogEnd(opened.durable_end, -1) if reached else EMPTY_LOG
+        self._end_at_open = 0 if reached else opened.durable_end
         self._installing = 0
         self._syncing, self._synced = False, -1
         self._last_sync_ms: int | None = None
@@ -265,7 +265,7 @@ class MetadataCopy(MetadataStore):
 
         def sync() -> None:
             job()
-            self._mark_durable(end)
+            self._raise_durable_end(end)
 
         def done(_: None, error: BaseException | None) -> None:
             self._syncing = False
@@ -277,7 +277,7 @@ class MetadataCopy(MetadataStore):
         self.disk.submit(sync, done)
 
     def finish(self) -> None:
-        """A clean end, in the background: everything durable, and the mark says so."""
+        """A clean end, in the background: syncs everything, and writes the durable end."""
         if self.failed is not None or self._installing:
             return
         try:
@@ -288,8 +288,8 @@ class MetadataCopy(MetadataStore):
 
         def sync() -> None:
             job()
-            if end >= self._durable_mark:
-                make_mark(self.files, self.directory, end)
+            if end >= self._durable_end:
+                write_durable_end(self.files, self.directory, end)
 
         self.failed = OSError("the copy is closed")
         self.disk.submit(sync, lambda _, error: self.log.release_files())

@@ -21,23 +21,23 @@ KRAFT 3.2; `RL 8.2`. Not here: asking
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import NamedTuple
 
-from twisted_broker.cluster.metadata_check import Reach
+from twisted_broker.cluster.metadata_check import LogEnd
 from twisted_broker.cluster.metadata_store import LastBatch
-from twisted_broker.cluster.records import TransactionBuffer, records_from
+from twisted_broker.cluster.records import RECORDS_PER_STEP, TransactionBuffer, records_in_steps
 from twisted_broker.cluster.snapshots import SnapshotId, image_of
 from twisted_broker.image.metadata_image import EMPTY, MetadataDelta, MetadataImage
 from twisted_broker.wire.primitives import Buffer
 from twisted_broker.wire.records import BatchView, CorruptRecordError, iterate_batches
-from twisted_broker.wire.schema import Record
+from twisted_broker.wire.schema import Record, run_whole
 
 
 class MetadataRegression(Exception):
     """The leader's metadata contradicts what was committed: `applied` here, `found` there."""
 
-    def __init__(self, applied: Reach, found: Reach, reason: str) -> None:
+    def __init__(self, applied: LogEnd, found: LogEnd, reason: str) -> None:
         super().__init__(
             f"this broker has the metadata up to offset {applied.end_offset} of "
             f"epoch {applied.epoch}, "
@@ -87,8 +87,8 @@ class MetadataLoader:
         self._compared = True
 
     @property
-    def applied(self) -> Reach:
-        return Reach(self._built.offset + 1, self._built.epoch)
+    def applied(self) -> LogEnd:
+        return LogEnd(self._built.offset + 1, self._built.epoch)
 
     @property
     def in_transaction(self) -> bool:
@@ -104,11 +104,18 @@ class MetadataLoader:
             self._compared = False
 
     def batches(self, data: Buffer, high_watermark: int) -> MetadataDelta | None:
-        """Takes an answer's batches; gives what may be published now.
+        """As `batches_in_steps`, without a pause."""
+        return run_whole(self.batches_in_steps(data, high_watermark))
+
+    def batches_in_steps(
+        self, data: Buffer, high_watermark: int
+    ) -> Generator[None, None, MetadataDelta | None]:
+        """Takes an answer's batches; gives what may be published now. Pauses while it decodes many
+        records; nothing else may be called meanwhile.
 
         WireError for what is not understood, CorruptRecordError for damage, MetadataRegression.
         """
-        whole = False
+        whole, count = False, 0
         for batch in iterate_batches(data, partial_tail=True, check_crc=True):
             whole = True
             if not self._compared:
@@ -119,7 +126,8 @@ class MetadataLoader:
                 raise CorruptRecordError(
                     f"a batch of offset {batch.base_offset} where {self.fetch_offset} comes next"
                 )
-            records = records_from(batch, self.fetch_offset)
+            records = yield from records_in_steps(batch, self.fetch_offset)
+            count += len(records)
             # what begins within the image is not read again to be compared: it is not behind it
             before = self.last_epoch if batch.base_offset == self.fetch_offset else -1
             copy = bytes(
@@ -134,12 +142,14 @@ class MetadataLoader:
                 f"an answer of {len(data)} bytes for offset {self.fetch_offset} holds "
                 "no whole batch"
             )
+        if count > RECORDS_PER_STEP:
+            yield  # to apply them is a turn of its own
         return self.advance(high_watermark)
 
     def _compare_with(self, batch: BatchView) -> None:
         """The first batch that is read again."""
         if self._last is not None and not self._last.is_same(batch):
-            found = Reach(batch.last_offset + 1, batch.partition_leader_epoch)
+            found = LogEnd(batch.last_offset + 1, batch.partition_leader_epoch)
             raise MetadataRegression(
                 self.applied, found, f"has another batch at offset {batch.base_offset}"
             )
@@ -181,7 +191,7 @@ class MetadataLoader:
         """Whether a snapshot that the leader offers instead of its log must be loaded.
         MetadataRegression for one of the past.
         """
-        found, applied = Reach(snapshot.end_offset, snapshot.epoch), self.applied
+        found, applied = LogEnd(snapshot.end_offset, snapshot.epoch), self.applied
         if found.end_offset < applied.end_offset or found.epoch < applied.epoch:
             raise MetadataRegression(
                 applied, found, "offers a snapshot of the past in place of its log"
@@ -210,7 +220,7 @@ class MetadataLoader:
         """
         if end_offset <= self._built.offset:
             raise MetadataRegression(
-                self.applied, Reach(end_offset, epoch), "ends below that, or differs"
+                self.applied, LogEnd(end_offset, epoch), "ends below that, or differs"
             )
         while self._pending and self._pending[-1].batch.last_offset >= end_offset:
             self._pending.pop()

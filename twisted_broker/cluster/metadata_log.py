@@ -23,17 +23,17 @@ what the records mean; replay and snapshots
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 
+from twisted_broker.cluster.bootstrap import NAME as BOOTSTRAP
 from twisted_broker.cluster.metadata_check import (
-    DIRECTORY_NAME,
     NOT_APPLIED,
     Applied,
     MetadataDamage,
     holds_records,
     is_empty,
-    make_mark,
     recover_hint,
+    write_durable_end,
 )
 from twisted_broker.cluster.metadata_store import MetadataStore, Opened, open_directory
 from twisted_broker.cluster.quorum_state import NAME as QUORUM_STATE
@@ -41,11 +41,13 @@ from twisted_broker.cluster.quorum_state import QuorumState, read_quorum_state, 
 from twisted_broker.cluster.records import (
     TRANSACTION_LEVEL,
     build_batch,
+    filled_in_steps,
 )
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
 from twisted_broker.log.errors import CheckpointError, LogDirFailure, is_out_of_descriptors
 from twisted_broker.log.log_directory import LOCK
 from twisted_broker.log.meta_properties import NAME as META_PROPERTIES
+from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.wire.control_batch import LEADER_CHANGE
 from twisted_broker.wire.messages.control_records import (
     LeaderChangeMessage,
@@ -56,11 +58,10 @@ from twisted_broker.wire.messages.metadata_records import (
     BeginTransactionRecord,
     EndTransactionRecord,
 )
-from twisted_broker.wire.records import build_control_batch
+from twisted_broker.wire.records import BatchBuilder, build_control_batch
 from twisted_broker.wire.schema import Record, encode
 
 RECORDS_PER_BATCH = 40_000
-_BOOTSTRAP = "bootstrap.checkpoint"  # of `kafka-storage format`
 
 
 def format_metadata(
@@ -75,29 +76,29 @@ def format_metadata(
     cluster. Raises OSError.
 
     MetadataDamage where the cluster exists and its metadata is gone: the directory bears its id,
-    and a process `was_started` on it (`kafka-storage format` writes the id and starts none).
+    and a process `was_started` on it (a storage tool writes the id and starts none).
     `others`: the node's other log directories. The metadata directory comes before
     `meta.properties` has the cluster's id, so that a crash in between does not look like that.
     """
-    directory = posixpath.join(log_directory, DIRECTORY_NAME)
+    directory = posixpath.join(log_directory, METADATA_DIRECTORY)
     if not is_empty(files, directory):
         return
-    if not is_new and (was_started or not _is_kafkas_format(files, log_directory)):
+    if not is_new and (was_started or not _is_tools_format(files, log_directory)):
         raise MetadataDamage(directory, _gone(files, log_directory, cluster_id, others))
     files.make_directories(directory)
-    make_mark(files, directory, 0)
+    write_durable_end(files, directory, 0)
     files.sync_directory(log_directory)
 
 
-def _is_kafkas_format(files: IFileSystem, log_directory: str) -> bool:
-    """What `kafka-storage format` makes, and no node has written to since."""
+def _is_tools_format(files: IFileSystem, log_directory: str) -> bool:
+    """What `replog format` and `kafka-storage format` make, and no node has written to since."""
     names = set(files.listdir(log_directory)) - {LOCK, "lost+found"}
-    return names == {META_PROPERTIES, _BOOTSTRAP}
+    return names == {META_PROPERTIES, BOOTSTRAP}
 
 
 def _gone(files: IFileSystem, log_directory: str, cluster_id: str, others: Iterable[str]) -> str:
     for other in others:
-        if files.exists(posixpath.join(other, DIRECTORY_NAME, QUORUM_STATE)):
+        if files.exists(posixpath.join(other, METADATA_DIRECTORY, QUORUM_STATE)):
             return (
                 f"is not here, the metadata of cluster {cluster_id} is in {other}: put that first "
                 "in log.dirs, or name it as metadata.log.dir"
@@ -107,7 +108,7 @@ def _gone(files: IFileSystem, log_directory: str, cluster_id: str, others: Itera
         "anew would make its brokers lose their data. "
         f"Rebuild it: {recover_hint(target=log_directory)}"
     )
-    if _is_kafkas_format(files, log_directory):
+    if _is_tools_format(files, log_directory):
         reason += f"; or remove {LOCK} there, if it was formatted and no node ever ran on it"
     return reason
 
@@ -141,7 +142,7 @@ def _sync_loaded(opened: Opened) -> None:
     """
     log = opened.log
     for segment in log.segments.between(
-        min(opened.mark, log.log_end_offset - 1), log.log_end_offset
+        min(opened.durable_end, log.log_end_offset - 1), log.log_end_offset
     ):
         segment.log.sync()
     opened.files.sync_directory(log.directory)
@@ -166,7 +167,7 @@ def _check_leadership(files: IFileSystem, log_directory: str, node_id: int) -> N
     """Records that a broker copied, or that a voter of a larger quorum got, are led by nobody but
     who led them. Raises MetadataDamage, OSError.
     """
-    directory = posixpath.join(log_directory, DIRECTORY_NAME)
+    directory = posixpath.join(log_directory, METADATA_DIRECTORY)
     if not holds_records(files, directory):
         return
     try:
@@ -244,10 +245,29 @@ class MetadataLog(MetadataStore):
             )
             self.transactions.abort()
 
-    def append(self, records: Sequence[Record], metadata_version: int) -> int:
-        """Writes records, at most 40,000 in a batch; all of them become durable, or none (with
-        metadata transactions). Returns the last offset.
+    def prepare(
+        self, records: Sequence[Record], metadata_version: int
+    ) -> Generator[None, None, BatchBuilder | None]:
+        """The batch of records that are appended soon, made in steps; None where one is not
+        enough.
         """
+        if len(records) > RECORDS_PER_BATCH:
+            return None
+        return (yield from filled_in_steps(records, self.epoch, self.wall_ms(), metadata_version))
+
+    def append(
+        self,
+        records: Sequence[Record],
+        metadata_version: int,
+        prepared: BatchBuilder | None = None,
+    ) -> int:
+        """Writes records, at most 40,000 in a batch; all of them become durable, or none (with
+        metadata transactions). Returns the last offset. `prepared`: what `prepare` made of them.
+        """
+        if prepared is not None:
+            prepared.base_offset = self.end_offset
+            self._write(prepared.build())
+            return self.end_offset - 1
         in_transaction = bool(records) and isinstance(records[0], BeginTransactionRecord)
         if (
             len(records) > RECORDS_PER_BATCH
@@ -296,7 +316,7 @@ class MetadataLog(MetadataStore):
                 file.sync()
             if new_name:
                 self.files.sync_directory(self.directory)
-            self._mark_durable(upto)
+            self._raise_durable_end(upto)
 
         def done(_: None, error: BaseException | None) -> None:
             for file in files:

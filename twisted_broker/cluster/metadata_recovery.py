@@ -22,12 +22,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from twisted_broker.cluster.metadata_check import (
-    DIRECTORY_NAME,
     MetadataDamage,
     Walk,
     check_metadata,
     is_empty,
-    make_mark,
+    write_durable_end,
 )
 from twisted_broker.cluster.metadata_loader import MetadataLoader
 from twisted_broker.cluster.metadata_store import MetadataStore, Opened
@@ -53,12 +52,12 @@ from twisted_broker.log.meta_properties import (
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import OpenFiles
 from twisted_broker.settings import INT_MAX
-from twisted_broker.topic_names import METADATA_TOPIC_ID
+from twisted_broker.topic_names import METADATA_DIRECTORY, METADATA_TOPIC_ID
 from twisted_broker.wire.errors import BrokerError, WireError
 from twisted_broker.wire.records import BatchView
 
 EPOCHS_AHEAD = 100
-_STAGE = f"{DIRECTORY_NAME}.recovering"
+_STAGE = f"{METADATA_DIRECTORY}.recovering"
 _SNAPSHOT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
 
@@ -95,12 +94,12 @@ def read_source(files: IFileSystem, path: str, up_to_damage: bool = False) -> So
         return _snapshot_source(files, path, SnapshotId(int(named[1]), int(named[2])))
     directory = (
         path
-        if posixpath.basename(path).startswith(DIRECTORY_NAME)
-        else posixpath.join(path, DIRECTORY_NAME)
+        if posixpath.basename(path).startswith(METADATA_DIRECTORY)
+        else posixpath.join(path, METADATA_DIRECTORY)
     )
     if is_empty(files, directory):
         raise CannotRecover(
-            f"{path} holds no metadata: give a log directory with {DIRECTORY_NAME}, "
+            f"{path} holds no metadata: give a log directory with {METADATA_DIRECTORY}, "
             "that directory, or a .checkpoint file"
         )
     try:
@@ -248,7 +247,7 @@ def _recover(
     random_bytes: Callable[[int], bytes],
 ) -> Recovered:
     path = target.log_directory
-    directory = posixpath.join(path, DIRECTORY_NAME)
+    directory = posixpath.join(path, METADATA_DIRECTORY)
     found = read_meta_properties(files, path)
     properties = _properties(found, source, target, random_bytes)
     taken = files.is_directory(directory) and bool(files.listdir(directory))
@@ -355,7 +354,7 @@ def _stage(files: IFileSystem, source: Source, stage: str, node_id: int, wall_ms
         start = source.snapshot.end_offset
     log = _write_log(files, source.batches, stage, start, wall_ms)
     write_quorum_state(files, stage, QuorumState(node_id, source.epoch + EPOCHS_AHEAD))
-    make_mark(files, stage, log.log_end_offset)
+    write_durable_end(files, stage, log.log_end_offset)
     _check(files, source, stage)
 
 

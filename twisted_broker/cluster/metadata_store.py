@@ -1,6 +1,6 @@
 """`__cluster_metadata-0` on a disk: what a controller's log and a broker's copy have in common.
 
-Owns opening, replay, the mark of what is durable, snapshots, and truncating the log behind them.
+Owns opening, replay, the durable end, snapshots, and truncating the log behind them.
 
 1. It is opened only when all that was ever durable is there (`metadata_check.py`), and truncated
    exactly where the check found its end.
@@ -18,15 +18,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from twisted_broker.cluster.metadata_check import (
-    DIRECTORY_NAME,
     NOT_APPLIED,
     Applied,
     MetadataDamage,
     TornTail,
     check_metadata,
-    make_mark,
-    move_mark,
-    read_mark,
+    read_durable_end,
+    update_durable_end,
+    write_durable_end,
 )
 from twisted_broker.cluster.records import TransactionBuffer, records_from
 from twisted_broker.cluster.snapshots import (
@@ -44,14 +43,14 @@ from twisted_broker.log.log import Log
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import OpenFiles
 from twisted_broker.settings import INT_MAX
-from twisted_broker.topic_names import METADATA_TOPIC_ID
+from twisted_broker.topic_names import METADATA_DIRECTORY, METADATA_TOPIC_ID
 from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.records import BatchView, CorruptRecordError, iterate_batches
 from twisted_broker.wire.schema import Record
 
 READ_BYTES = 1 << 20
-# how much of what was synced, and acknowledged, the mark may lack after a loss of power
-MARK_SYNC_MS = 5_000
+# how old a durable end a loss of power may bring back
+DURABLE_END_SYNC_MS = 5_000
 
 
 class Opened(NamedTuple):
@@ -63,13 +62,13 @@ class Opened(NamedTuple):
     files: IFileSystem
     disk: IDiskWorker
     base: MetadataImage
-    mark: int
+    durable_end: int
     torn: TornTail | None = None
 
 
 class LastBatch(NamedTuple):
-    """What tells one batch from every other at its offset. `previous_epoch`: of the batch before
-    it, -1 unknown.
+    """What no other batch at its offset has in common with it. `previous_epoch`: of the batch
+    before it, -1 unknown.
     """
 
     base_offset: int
@@ -106,7 +105,7 @@ def open_directory(
     `applied`: it must reach that far. Slow.
     Raises MetadataDamage, OSError, CheckpointError, BrokerError.
     """
-    directory = posixpath.join(log_directory, DIRECTORY_NAME)
+    directory = posixpath.join(log_directory, METADATA_DIRECTORY)
     config = LogConfig(cleanup_policy=frozenset(), max_message_bytes=INT_MAX, segment_jitter_ms=0)
     base, torn = EMPTY, None
     if files.is_directory(directory):
@@ -123,11 +122,10 @@ def open_directory(
         recovery_point=base.offset + 1,  # what a snapshot holds is not looked at, nor missed
         wall_ms=wall_ms,
     )
-    mark = read_mark(files, directory)
-    if mark is None:
-        make_mark(files, directory, 0)
-    log.durability.disk = disk
-    return Opened(log, files, disk, base, mark or 0, torn)
+    durable_end = read_durable_end(files, directory)
+    if durable_end is None:
+        write_durable_end(files, directory, 0)
+    return Opened(log, files, disk, base, durable_end or 0, torn)
 
 
 def _truncate(files: IFileSystem, directory: str, torn: TornTail) -> None:
@@ -163,11 +161,11 @@ class MetadataStore:
         self.transactions = TransactionBuffer()
         self.last_batch: LastBatch | None = None
         self.torn = opened.torn
-        self._base, self._mark = opened.base, opened.mark
-        self._durable_mark = opened.mark
-        self._mark_synced_ms: int | None = None
+        self._base, self._end_at_open = opened.base, opened.durable_end
+        self._durable_end = opened.durable_end
+        self._durable_end_synced_ms: int | None = None
         self._bytes_since_snapshot = 0
-        self.log.failing = lambda log: self._fail(log.failed or OSError("the log failed"))
+        self.log.attach(opened.disk, None, on_fatal=self._log_failed)
 
     @property
     def end_offset(self) -> int:
@@ -192,7 +190,7 @@ class MetadataStore:
                 self.log.truncate_fully_and_start_at(newest.end_offset)
             self.log.set_high_watermark(newest.end_offset)
             self.log.increment_log_start_offset(newest.end_offset)
-        self.log.set_high_watermark(max(self.log.log_start_offset, self._mark))
+        self.log.set_high_watermark(max(self.log.log_start_offset, self._end_at_open))
         try:
             for batches in self._reads(image.offset + 1):
                 image = self._replayed(image, batches)
@@ -233,6 +231,9 @@ class MetadataStore:
             yield batches
             offset = batches[-1].last_offset + 1
 
+    def _log_failed(self, log: Log) -> None:
+        self._fail(log.failed or OSError("the log failed"))
+
     def _fail(self, error: BaseException) -> None:
         if self.failed is None:
             self.failed = error
@@ -248,7 +249,7 @@ class MetadataStore:
 
         def job() -> SnapshotId:
             snapshot = write_snapshot(self.files, self.directory, image, self.wall_ms())
-            self._mark_durable(snapshot.end_offset)
+            self._raise_durable_end(snapshot.end_offset)
             return snapshot
 
         def done(snapshot: SnapshotId | None, error: BaseException | None) -> None:
@@ -286,24 +287,24 @@ class MetadataStore:
     # the end
 
     def close(self) -> None:
-        """A clean end: everything is durable, and the mark says so. OSError; slow."""
+        """A clean end: syncs everything, and writes the durable end. Raises OSError. Slow."""
         if self.failed is None:
             self.log.close()
-            make_mark(self.files, self.directory, self.end_offset)
+            write_durable_end(self.files, self.directory, self.end_offset)
 
-    def _mark_durable(self, offset: int) -> None:
+    def _raise_durable_end(self, offset: int) -> None:
         """Everything below `offset` was synced. Raises OSError. For the disk worker."""
-        if offset <= self._durable_mark:
+        if offset <= self._durable_end:
             return
-        now_ms, synced_ms = self.wall_ms(), self._mark_synced_ms
-        sync = synced_ms is None or not 0 <= now_ms - synced_ms < MARK_SYNC_MS
+        wall_ms, synced_ms = self.wall_ms(), self._durable_end_synced_ms
+        sync = synced_ms is None or not 0 <= wall_ms - synced_ms < DURABLE_END_SYNC_MS
         try:
-            move_mark(self.files, self.directory, offset, sync)
+            update_durable_end(self.files, self.directory, offset, sync)
         except OSError as error:
-            # An older mark is true as well: where only descriptors are short, it stays.
+            # An older durable end is true as well: where only descriptors are short, it stays.
             if not is_out_of_descriptors(error):
                 raise
             return
-        self._durable_mark = offset
+        self._durable_end = offset
         if sync:
-            self._mark_synced_ms = now_ms
+            self._durable_end_synced_ms = wall_ms

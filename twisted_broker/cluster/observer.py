@@ -11,9 +11,10 @@ Owns the fetch loop, which node leads, and the publishing of images.
    be guessing. An answer that is not Kafka's protocol comes from no controller (another program has
    its port now), and is tried again like silence.
 5. A leader whose metadata contradicts what was applied ends it as well, and nothing of it is
-   published: at once where its log shows it; where it leads an older epoch, or has not come as far
-   as is known, when it was heard to do so for `_CONTRADICTED_MS`. An older epoch counts only from
-   a quorum of one: a voter that is cut off from the others may lead, or name, an old leader.
+   published. Where its log shows that, at once. Where it leads an older epoch, or its log ends
+   before what is known, only after it has said so for `_CONTRADICTED_MS`. An older epoch counts
+   only from a quorum of one: a voter that is cut off from the others may lead, or name, an old
+   leader.
 6. What is committed goes to the own copy (`copy`) before it is published; at a start following goes
    on from there.
 
@@ -23,8 +24,8 @@ is done with an image, the copy itself (`metadata_copy.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, ensureDeferred, succeed
 from twisted.internet.error import ConnectionLost, ConnectionRefusedError
@@ -32,7 +33,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from twisted_broker.cluster.controller_channel import Address, check_answer
-from twisted_broker.cluster.metadata_check import Reach
+from twisted_broker.cluster.metadata_check import EMPTY_LOG, LogEnd
 from twisted_broker.cluster.metadata_copy import MetadataCopy
 from twisted_broker.cluster.metadata_loader import MetadataLoader, MetadataRegression
 from twisted_broker.cluster.snapshots import SnapshotId
@@ -47,6 +48,7 @@ from twisted_broker.wire.messages import fetch as fetch_messages
 from twisted_broker.wire.messages import quorum
 from twisted_broker.wire.primitives import NULL_UUID
 
+T = TypeVar("T")
 _logger = Logger()
 _FETCH_BYTES = 8 << 20
 _MAX_WAIT_MS = 500
@@ -97,7 +99,7 @@ class MetadataObserver:
     ) -> None:
         self.cluster_id = cluster_id
         self.leader_id = -1
-        self.leader_epoch = base.epoch if copy is None else max(base.epoch, copy.floor.epoch)
+        self.leader_epoch = base.epoch if copy is None else max(base.epoch, copy.known_end.epoch)
         self.leader_address: Address | None = None
         self.leader_waiters: list[Deferred[None]] = []
         self._on_fatal = on_fatal
@@ -233,13 +235,15 @@ class MetadataObserver:
         """Of the controller that is, or was last, asked."""
         return self._address()
 
-    def _contradicts(self, found: Reach, reason: str, end_offset: int = -1) -> None:
+    def _contradicts(self, found: LogEnd, reason: str, end_offset: int = -1) -> None:
         """It may pass. MetadataRegression when it did not."""
         if self._contradiction.is_final(self._runtime.now_ms(), end_offset):
-            floor = Reach(0, -1) if self._copy is None else self._copy.floor
+            known_end = EMPTY_LOG if self._copy is None else self._copy.known_end
             applied = self._loader.applied
             raise MetadataRegression(
-                Reach(max(applied.end_offset, floor.end_offset), self.leader_epoch), found, reason
+                LogEnd(max(applied.end_offset, known_end.end_offset), self.leader_epoch),
+                found,
+                reason,
             )
 
     async def _check_older_epoch(
@@ -257,7 +261,7 @@ class MetadataObserver:
         epoch = quorum_now.leader_epoch
         voters = [each.replica_id for each in quorum_now.current_voters]
         if voters == [quorum_now.leader_id] == [leader.leader_id] and epoch < self.leader_epoch:
-            found = Reach(max(0, quorum_now.high_watermark), epoch)
+            found = LogEnd(max(0, quorum_now.high_watermark), epoch)
             self._contradicts(found, "is led under an older epoch")
 
     def _address(self) -> Address:
@@ -320,11 +324,11 @@ class MetadataObserver:
             if is_older and len(self._bootstrap) > 1:
                 self._lost_leader()  # it does not know the leader yet: another one may
             return new_leader
-        floor = 0 if self._copy is None else self._copy.floor.end_offset
+        known_end = 0 if self._copy is None else self._copy.known_end.end_offset
         end_offset = answer.high_watermark  # -1: Kafka's leader has not committed in its epoch yet
-        if 0 <= end_offset < floor and self._loader.applied.end_offset < floor:
+        if 0 <= end_offset < known_end and self._loader.applied.end_offset < known_end:
             self._contradicts(
-                Reach(end_offset, self.leader_epoch),
+                LogEnd(end_offset, self.leader_epoch),
                 "ends below what this broker's directories show",
                 end_offset,
             )
@@ -340,10 +344,20 @@ class MetadataObserver:
         elif answer.diverging_epoch.epoch >= 0 or answer.diverging_epoch.end_offset >= 0:
             self._loader.diverged(answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset)
         elif answer.records is not None and len(answer.records):
-            self._publish(self._loader.batches(bytes(answer.records), answer.high_watermark))
+            work = self._loader.batches_in_steps(bytes(answer.records), answer.high_watermark)
+            self._publish(await self._in_turns(work))
         else:
             self._publish(self._loader.advance(answer.high_watermark))
         return True
+
+    async def _in_turns(self, work: Generator[None, None, T]) -> T:
+        """What `work` returns; others are served where it pauses."""
+        while True:
+            try:
+                next(work)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            await deferLater(self._runtime.clock, 0, lambda: None)  # type: ignore[arg-type]
 
     def _request(self, version: int) -> fetch_messages.FetchRequest:
         partition = fetch_messages.FetchPartition(
@@ -475,4 +489,4 @@ async def _answered(answer: Deferred[Any]) -> Any:
     try:
         return await answer
     except WireError as error:
-        raise ConnectionLost(f"this is no controller: {error}") from error
+        raise ConnectionLost(f"this is not a controller: {error}") from error

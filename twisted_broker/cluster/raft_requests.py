@@ -55,13 +55,13 @@ class RaftRequests:
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._log = controller.log
-        self._parked: list[Deferred[None]] = []
+        self._waiting: list[Deferred[None]] = []
         self._observers: dict[int, _Observer] = {}
 
     def wake(self) -> None:
         """The high watermark moved: every waiting fetch is answered."""
-        parked, self._parked = self._parked, []
-        for waiter in parked:
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
             if not waiter.called:
                 waiter.callback(None)
 
@@ -206,7 +206,7 @@ class RaftRequests:
         """Fires when the high watermark moves, or time is up."""
         waiter: Deferred[None] = Deferred()
         timer = self._controller.runtime.clock.callLater(max_wait_ms / 1000, self._time_up, waiter)
-        self._parked.append(waiter)
+        self._waiting.append(waiter)
 
         def moved(result: Any) -> Any:
             if timer.active():
@@ -216,8 +216,8 @@ class RaftRequests:
         return waiter.addBoth(moved)
 
     def _time_up(self, waiter: Deferred[None]) -> None:
-        if waiter in self._parked:
-            self._parked.remove(waiter)
+        if waiter in self._waiting:
+            self._waiting.remove(waiter)
         if not waiter.called:
             waiter.callback(None)
 
@@ -398,7 +398,7 @@ def _state(
     caught_up_ms: int,
     directory_id: bytes = NULL_UUID,
 ) -> cluster_messages.ReplicaState:
-    """A voter or an observer, as far as the version tells of it."""
+    """A voter or an observer, with the fields that the version has."""
     state = cluster_messages.ReplicaState(replica_id=node, log_end_offset=end)
     if version >= 1:
         state.last_fetch_timestamp, state.last_caught_up_timestamp = fetch_ms, caught_up_ms

@@ -16,19 +16,22 @@ batch headers (`wire.records`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 
 from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.messages import metadata_records
 from twisted_broker.wire.primitives import Buffer, read_uvarint, uvarint
 from twisted_broker.wire.records import BatchBuilder, BatchView
-from twisted_broker.wire.schema import Record, decode, encode
+from twisted_broker.wire.schema import Record, decode, encode, run_whole
 
 FRAME_VERSION = 1
 LATEST_METADATA_VERSION = 30
 MINIMUM_METADATA_VERSION = 7
-_DIRECTORIES_LEVEL, _ELR_LEVEL, _CORDON_LEVEL = 17, 23, 30
+DIRECTORIES_LEVEL = 17  # 3.7-IV2: registrations and partitions name log directories
+ELR_LEVEL = 23  # 4.0-IV1
+CORDON_LEVEL = 30  # 4.3-IV0
 MAX_BATCH_BYTES = 1 << 24
+RECORDS_PER_STEP = 500  # some two milliseconds of one turn
 TRANSACTION_LEVEL = 13  # 3.6-IV1
 
 RECORD_TYPES: dict[int, type[Record]] = {
@@ -78,13 +81,13 @@ def record_version(record: Record, metadata_version: int) -> int:
     if isinstance(
         record, metadata_records.PartitionRecord | metadata_records.PartitionChangeRecord
     ):
-        return 2 if metadata_version >= _ELR_LEVEL else int(metadata_version >= _DIRECTORIES_LEVEL)
+        return 2 if metadata_version >= ELR_LEVEL else int(metadata_version >= DIRECTORIES_LEVEL)
     if isinstance(record, metadata_records.RegisterBrokerRecord):
         return (
             4
-            if metadata_version >= _CORDON_LEVEL
+            if metadata_version >= CORDON_LEVEL
             else 3
-            if metadata_version >= _DIRECTORIES_LEVEL
+            if metadata_version >= DIRECTORIES_LEVEL
             else 1
         )
     if isinstance(record, metadata_records.BrokerRegistrationChangeRecord):
@@ -102,26 +105,52 @@ def build_batch(
     metadata_version: int,
 ) -> bytes:
     """One record batch holding all of `records`: they become durable together."""
-    builder = BatchBuilder(base_offset=base_offset, leader_epoch=epoch)
-    for record in records:
+    builder = run_whole(filled_in_steps(records, epoch, timestamp_ms, metadata_version))
+    builder.base_offset = base_offset
+    return builder.build()
+
+
+def filled_in_steps(
+    records: Sequence[Record], epoch: int, timestamp_ms: int, metadata_version: int
+) -> Generator[None, None, BatchBuilder]:
+    """As `build_batch`, pausing after every `RECORDS_PER_STEP`; the base offset is given later."""
+    builder = BatchBuilder(leader_epoch=epoch)
+    for number, record in enumerate(records, 1):
         builder.append(
             timestamp_ms, None, encode_record(record, record_version(record, metadata_version))
         )
-    return builder.build()
+        if number % RECORDS_PER_STEP == 0:
+            yield
+    return builder
 
 
 def batch_records(batch: BatchView) -> list[Record]:
     """The decoded records of a data batch."""
-    return [decode_record(record.value)[0] for record in batch.records(MAX_BATCH_BYTES)]
+    return run_whole(_decoded_in_steps(batch))
 
 
-def records_from(batch: BatchView, offset: int) -> list[Record]:
+def _decoded_in_steps(batch: BatchView) -> Generator[None, None, list[Record]]:
+    found: list[Record] = []
+    for record in batch.records(MAX_BATCH_BYTES):
+        found.append(decode_record(record.value)[0])
+        if len(found) % RECORDS_PER_STEP == 0:
+            yield
+    return found
+
+
+def records_in_steps(batch: BatchView, offset: int) -> Generator[None, None, list[Record]]:
     """Those of a batch from `offset` on: an image may end within it, and nothing counts twice.
-    None of a control batch. Raises WireError.
+    None of a control batch. Raises WireError. Pauses after every `RECORDS_PER_STEP`.
     """
     if batch.is_control:
         return []
-    return batch_records(batch)[max(0, offset - batch.base_offset) :]
+    found = yield from _decoded_in_steps(batch)
+    return found[max(0, offset - batch.base_offset) :]
+
+
+def records_from(batch: BatchView, offset: int) -> list[Record]:
+    """As `records_in_steps`, without a pause."""
+    return run_whole(records_in_steps(batch, offset))
 
 
 class TransactionBuffer:

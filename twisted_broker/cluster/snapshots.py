@@ -59,23 +59,34 @@ def snapshot_bytes(image: MetadataImage, wall_ms: int) -> Iterator[bytes]:
 
     `wall_ms`: the time of the batches.
     """
-    header = encode(
-        SnapshotHeaderRecord(version=0, last_contained_log_timestamp=image.timestamp_ms), 0
+    return snapshot_frame(
+        image_records(image), image.epoch, image.timestamp_ms, wall_ms, image.metadata_version
     )
-    yield build_control_batch(
-        SNAPSHOT_HEADER, header, wall_ms, base_offset=0, leader_epoch=image.epoch
-    )
+
+
+def snapshot_frame(
+    records: Iterable[Record],
+    epoch: int,
+    timestamp_ms: int,
+    wall_ms: int,
+    metadata_version: int,
+) -> Iterator[bytes]:
+    """Records between a header and a footer. `timestamp_ms`: of the last record that they contain;
+    `wall_ms`: of the batches.
+    """
+    header = encode(SnapshotHeaderRecord(version=0, last_contained_log_timestamp=timestamp_ms), 0)
+    yield build_control_batch(SNAPSHOT_HEADER, header, wall_ms, base_offset=0, leader_epoch=epoch)
     offset = 1
-    records = image_records(image)
-    while chunk := list(islice(records, RECORDS_PER_BATCH)):
-        yield build_batch(chunk, offset, image.epoch, wall_ms, image.metadata_version)
+    remaining = iter(records)
+    while chunk := list(islice(remaining, RECORDS_PER_BATCH)):
+        yield build_batch(chunk, offset, epoch, wall_ms, metadata_version)
         offset += len(chunk)
     yield build_control_batch(
         SNAPSHOT_FOOTER,
         encode(SnapshotFooterRecord(version=0), 0),
         wall_ms,
         base_offset=offset,
-        leader_epoch=image.epoch,
+        leader_epoch=epoch,
     )
 
 
@@ -108,6 +119,16 @@ def image_of(content: Buffer, snapshot: SnapshotId) -> MetadataImage:
 
     WireError when header or footer is missing or anything between is not understood.
     """
+    records, timestamp_ms = read_records(content, f"snapshot {snapshot.file_name}")
+    return EMPTY.apply(records, snapshot.end_offset - 1, snapshot.epoch, timestamp_ms)[0]
+
+
+def read_records(content: Buffer, name: str) -> tuple[list[Record], int]:
+    """What stands between the header and the footer of a snapshot of this `name`, and the time of
+    the last record that it contains.
+
+    WireError when the footer is missing or anything before it is not understood.
+    """
     timestamp_ms = -1
     whole = False
     records: list[Record] = []
@@ -115,8 +136,7 @@ def image_of(content: Buffer, snapshot: SnapshotId) -> MetadataImage:
     for batch in iterate_batches(content, check_crc=True):
         if batch.base_offset != expected:  # no checksum covers it
             raise WireError(
-                f"snapshot {snapshot.file_name} has a batch of offset {batch.base_offset} "
-                f"where {expected} comes next"
+                f"{name} has a batch of offset {batch.base_offset} where {expected} comes next"
             )
         expected = batch.last_offset + 1
         if not batch.is_control:
@@ -130,8 +150,8 @@ def image_of(content: Buffer, snapshot: SnapshotId) -> MetadataImage:
                 ).last_contained_log_timestamp
             whole = whole or kind == SNAPSHOT_FOOTER
     if not whole:
-        raise WireError(f"snapshot {snapshot.file_name} has no end")
-    return EMPTY.apply(records, snapshot.end_offset - 1, snapshot.epoch, timestamp_ms)[0]
+        raise WireError(f"{name} has no end")
+    return records, timestamp_ms
 
 
 def remove_snapshots(files: IFileSystem, directory: str, snapshots: Iterable[SnapshotId]) -> None:

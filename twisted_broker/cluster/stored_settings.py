@@ -36,7 +36,7 @@ _RESETS = re.compile(
 def check_group(name: str, values: Mapping[str, str], config: BrokerConfig) -> None:
     """Raises BrokerError or ConfigError for values that group `name` cannot have."""
     if not name:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, "a group has a name")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "a group needs a name")
     rows = group_settings()
     for key, value in values.items():
         if key not in rows:
@@ -80,7 +80,7 @@ def _check_bounds(row: Setting, value: str, config: BrokerConfig) -> None:
 def check_client_metrics(name: str, values: Mapping[str, str]) -> None:
     """Raises BrokerError or ConfigError for values that a subscription cannot have."""
     if not name:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, "a subscription has a name")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "a subscription needs a name")
     rows = client_metrics_settings()
     for key in values:
         if key not in rows:

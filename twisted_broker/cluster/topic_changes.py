@@ -32,24 +32,12 @@ from twisted_broker.topic_names import METADATA_TOPIC, collision_key, name_probl
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.messages import topics as topics_messages
-from twisted_broker.wire.primitives import NULL_UUID
+from twisted_broker.wire.primitives import NULL_UUID, new_uuid
 from twisted_broker.wire.schema import Record
 
 # Kafka's bound for one request.
 MAX_PARTITIONS_PER_REQUEST = 10_000
 Found = list[Record]
-
-
-def new_uuid(random: IRandom) -> bytes:
-    """A random id (version 4) that is none of the reserved ones and does not start with a dash
-    in its text.
-    """
-    while True:
-        raw = bytearray(random.randbytes(16))
-        raw[6], raw[8] = raw[6] & 0x0F | 0x40, raw[8] & 0x3F | 0x80
-        # In text such an id begins with a dash, which Kafka's tools take for an option.
-        if raw[0] >> 2 != 62:
-            return bytes(raw)
 
 
 # CreateTopics
@@ -90,7 +78,7 @@ def create_topics(
                 )
             )
             continue
-        topic_id = new_uuid(random)
+        topic_id = new_uuid(random.randbytes)
         budget -= len(partitions)
         taken[collision_key(topic.name)] = topic.name
         found.append(records.TopicRecord(name=topic.name, topic_id=topic_id))
@@ -176,11 +164,7 @@ def _new_partitions(
     )
     if count > budget:
         raise _too_many()
-    placer.check(factor)
-    return [
-        _fresh(view, placer.place(factor), ErrorCode.INVALID_REPLICATION_FACTOR)
-        for _ in range(count)
-    ]
+    return _placed(view, placer, factor, count)
 
 
 def _too_many() -> BrokerError:
@@ -317,19 +301,26 @@ def _grown(
     fresh = (
         _grown_by_hand(view, request, topic, missing)
         if request.assignments is not None
-        else _placed(view, topic, placer, missing)
+        else _placed(view, placer, replication_factor(topic.partitions[0]), missing)
     )
     return [partition.record(topic.id, has + number) for number, partition in enumerate(fresh)]
 
 
 def _placed(
-    view: ClusterView, topic: TopicImage, placer: StripedReplicaPlacer, missing: int
+    view: ClusterView, placer: StripedReplicaPlacer, factor: int, count: int
 ) -> list[PartitionRegistration]:
-    factor = replication_factor(topic.partitions[0])
-    return [
-        _fresh(view, placer.place(factor), ErrorCode.INVALID_REPLICATION_FACTOR)
-        for _ in range(missing)
-    ]
+    """New partitions; those with the same replicas in the same order are one object."""
+    placer.check(factor)
+    known: dict[tuple[int, ...], PartitionRegistration] = {}
+    found: list[PartitionRegistration] = []
+    for _ in range(count):
+        replicas = tuple(placer.place(factor))
+        fresh = known.get(replicas)
+        if fresh is None:
+            fresh = _fresh(view, replicas, ErrorCode.INVALID_REPLICATION_FACTOR)
+            known[replicas] = fresh
+        found.append(fresh)
+    return found
 
 
 def _grown_by_hand(

@@ -63,7 +63,7 @@ class Assignment:
         if before is not None:
             self._effects.complete(before, SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID))
         if group.leader == request.member_id:
-            given = dict(request.assignments)
+            given = request.assignments
             assignment = {member_id: given.get(member_id, b"") for member_id in group.members}
             self._effects.write(
                 group, group.metadata(assignment), AssignmentStored(group.generation, assignment)

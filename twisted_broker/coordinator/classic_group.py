@@ -22,6 +22,8 @@ decide when, and are the only writers.
 3. `awaiting_join_count` is the number of members whose JoinGroup waits for its answer.
 4. An instance id names exactly one member.
 5. A generation is never used twice.
+6. `metadata_bytes` is what all members' protocols hold. Subscriptions of more than `MOST_TOPICS`
+   topics together are not read: the group counts as subscribed to everything.
 
 Source: Apache Kafka 4.3.1 `ClassicGroup`, `ClassicGroupMember`, `ClassicGroupState`. Not here:
 time, timers, writing records.
@@ -33,10 +35,17 @@ from collections.abc import Iterable
 from enum import Enum
 
 from twisted_broker.coordinator.group_records import GroupMetadata, MemberSnapshot
-from twisted_broker.coordinator.subscription import MalformedSubscription, subscribed_topics
+from twisted_broker.coordinator.subscription import (
+    MalformedSubscription,
+    subscribed_topics,
+    topics_count,
+)
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
+# Reading them takes some 20 ms of one turn. A group's record would have to be larger than a topic's
+# `max.message.bytes` is by default, or the names be of a few letters.
+MOST_TOPICS = 50_000
 Token = object
 """Stands for a request that waits for its answer; nothing in ring 0 looks into it."""
 
@@ -136,6 +145,7 @@ class ClassicGroup:
         "initial_delay_left_ms",
         "leader",
         "members",
+        "metadata_bytes",
         "new_member_added",
         "pending_joins",
         "pending_syncs",
@@ -161,7 +171,7 @@ class ClassicGroup:
         self.static_members: dict[str, str] = {}
         self.pending_joins: dict[str, None] = {}
         self.pending_syncs: dict[str, None] = {}
-        self.awaiting_join_count = 0
+        self.awaiting_join_count = self.metadata_bytes = 0
         self.supported_protocols: dict[str, int] = {}
         self.subscribed_topics: frozenset[str] | None = None
         self.new_member_added = False
@@ -288,7 +298,8 @@ class ClassicGroup:
         return joined is not None
 
     # protocols
-    def _count_support(self, protocols: Iterable[str], step: int) -> None:
+    def _count_support(self, protocols: dict[str, bytes], step: int) -> None:
+        self.metadata_bytes += step * size_of(protocols)
         for name in protocols:
             count = self.supported_protocols.get(name, 0) + step
             if count:
@@ -332,12 +343,12 @@ class ClassicGroup:
             return frozenset()
         if self.protocol_name is None:
             return None
+        # Members often have the same one.
+        subscriptions = {m.protocols[self.protocol_name] for m in self.members.values()}
         try:
-            return frozenset(
-                topic
-                for member in self.members.values()
-                for topic in subscribed_topics(member.protocols[self.protocol_name])
-            )
+            if sum(map(topics_count, subscriptions)) > MOST_TOPICS:
+                return None
+            return frozenset(topic for each in subscriptions for topic in subscribed_topics(each))
         except MalformedSubscription:
             # Not a consumer's metadata: which topics it reads is not known, so no offset may expire
             # by it.
@@ -390,6 +401,11 @@ class ClassicGroup:
             self.state_timestamp_ms,
             tuple(members),
         )
+
+
+def size_of(protocols: dict[str, bytes]) -> int:
+    """Bytes of a member's metadata for all of them."""
+    return sum(map(len, protocols.values()))
 
 
 def group_from_metadata(metadata: GroupMetadata, wall_ms: int) -> ClassicGroup:

@@ -26,12 +26,12 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from twisted_broker.config import BrokerConfig
-from twisted_broker.coordinator.rebalance import GroupSettings
+from twisted_broker.coordinator.rebalance import MOST_MEMBERS, GroupSettings
+from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import IClock, IRandom
 from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
-OFFSETS_TOPIC = "__consumer_offsets"
 MINUTE_MS = 60_000
 _logger = Logger()
 
@@ -94,7 +94,8 @@ def coordinator_settings(config: BrokerConfig) -> CoordinatorSettings:
     """The coordinator's part of a broker's configuration."""
     return CoordinatorSettings(
         group=GroupSettings(
-            config.integer("group.initial.rebalance.delay.ms"), config.integer("group.max.size")
+            config.integer("group.initial.rebalance.delay.ms"),
+            min(config.integer("group.max.size"), MOST_MEMBERS),
         ),
         min_session_timeout_ms=config.integer("group.min.session.timeout.ms"),
         max_session_timeout_ms=config.integer("group.max.session.timeout.ms"),
@@ -143,3 +144,7 @@ class CoordinatorContext:
     store: IOffsetsStore
     settings: CoordinatorSettings
     turns: Turns
+    lines: EventLines = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lines = EventLines(_logger, self.clock)

@@ -258,13 +258,13 @@ def _read(shard: CoordinatorShard, replayed: _Replay, end: int) -> Iterator[None
 def _create_groups(shard: CoordinatorShard, replayed: _Replay) -> Iterator[None]:
     group_metadata, offsets = replayed.group_metadata, replayed.offsets
     number = 0
-    for name in group_metadata:
-        _create_group(shard, name, group_metadata[name], offsets.get(name))
+    for name, metadata in group_metadata.items():
+        _create_group(shard, name, metadata, offsets.get(name))
         group_metadata[name] = None  # so that a million of them do not all go at the end
         number += 1
         if number % FREEZE_EVERY == 0:
             _freeze_loaded()
-        if number % GROUPS_PER_STEP == 0:
+        if number % GROUPS_PER_STEP == 0 or _is_large(metadata):
             yield
     for name, held in offsets.items():
         if name not in group_metadata and not held.is_empty():
@@ -274,6 +274,10 @@ def _create_groups(shard: CoordinatorShard, replayed: _Replay) -> Iterator[None]
             _freeze_loaded()
         if number % GROUPS_PER_STEP == 0:
             yield
+
+
+def _is_large(metadata: GroupMetadata | None) -> bool:
+    return metadata is not None and len(metadata.members) > GROUPS_PER_STEP
 
 
 def _create_group(

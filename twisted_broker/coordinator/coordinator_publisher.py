@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator.coordinator_context import (
-    OFFSETS_TOPIC,
     CoordinatorContext,
     coordinator_settings,
 )
@@ -23,6 +22,7 @@ from twisted_broker.coordinator.group_coordinator import GroupCoordinator
 from twisted_broker.coordinator.offsets_store import ReplicaOffsetsStore
 from twisted_broker.coordinator.offsets_topic import CreateTopics, OffsetsTopic
 from twisted_broker.interfaces import Runtime, TopicPartition
+from twisted_broker.topic_names import OFFSETS_TOPIC
 from twisted_broker.turns import Turns
 
 if TYPE_CHECKING:

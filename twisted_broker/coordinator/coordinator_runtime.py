@@ -66,8 +66,10 @@ class CoordinatorRuntime:
     def unload_all(self) -> None:
         """At once: this broker ends."""
         for index in list(self.shards):
-            for _ in self.shards.pop(index).unload_steps():
+            shard = self.shards.pop(index)
+            for _ in shard.unload_steps():
                 pass
+            shard.run_all_effects()
 
     def _load_steps(self, shard: CoordinatorShard) -> Iterator[None]:
         """Reads the partition, serves it, starts its members' sessions; ends as soon as it is
@@ -152,7 +154,7 @@ class CoordinatorRuntime:
         if not self._is_limit_logged:
             self._is_limit_logged = True
             _logger.error(
-                "{count} consumer groups, the most that one broker serves: new groups are refused",
+                "new groups are refused: this broker has {count} consumer groups, its limit",
                 count=self._context.settings.max_groups,
             )
         raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

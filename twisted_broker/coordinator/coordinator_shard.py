@@ -3,8 +3,10 @@ is decided about them. Ring 1.
 
 Owns `CoordinatorShard`.
 
-1. Effects run first in, first out, after the decision has returned: a request that is answered may
-   be followed by the next one at once, and then finds the group in its new state.
+1. Effects run after the decision has returned: a request that is answered may be followed by the
+   next one at once, and then finds the group in its new state. Timers are set at once, so that they
+   always fit the newest decision. Answers and records go first in, first out: `AT_ONCE` of them at
+   once, more of them, as a rebalance of thousands of members has, in turns of their own.
 2. A record that cannot be made is a failed write like any other; the queue goes on.
 3. What an append answers after the shard is closed changes nothing.
 4. A closed shard appends nothing: the next leader may have read the partition already.
@@ -16,6 +18,7 @@ reading the partition (`coordinator_loader.py`).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from enum import Enum
 
@@ -25,9 +28,10 @@ from twisted_broker.coordinator.classic_group import ClassicGroup
 from twisted_broker.coordinator.coordinator_context import CoordinatorContext, append_error
 from twisted_broker.coordinator.coordinator_timer import CoordinatorTimer
 from twisted_broker.coordinator.effects import (
+    AssignmentStored,
     CancelTimer,
     CompleteRequest,
-    Effect,
+    GroupEmptied,
     Purpose,
     ScheduleTimer,
     TimerKind,
@@ -41,6 +45,8 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 # Each may answer waiting requests: about a millisecond.
 UNLOADED_PER_STEP = 200
+# An answer is a tenth of a millisecond: it is encoded and sent.
+AT_ONCE, RUN_PER_STEP = 20, 5
 
 
 class CoordinatorState(Enum):
@@ -55,8 +61,10 @@ class CoordinatorShard:
     """The groups of one partition, led here at `leader_epoch`."""
 
     __slots__ = (
+        "_has_steps",
         "_is_running_effects",
         "_timer",
+        "_waiting",
         "context",
         "groups",
         "index",
@@ -75,7 +83,8 @@ class CoordinatorShard:
         self.manager = GroupMetadataManager(lambda: context.settings.group)
         self.offsets = OffsetMetadataManager(context, self.append)
         self._timer = CoordinatorTimer(context.clock, self._timer_expired)
-        self._is_running_effects = False
+        self._is_running_effects = self._has_steps = False
+        self._waiting: deque[CompleteRequest | WriteGroup] = deque()
 
     # groups
     def entry_to_change(self, group_id: str) -> GroupEntry | None:
@@ -116,27 +125,56 @@ class CoordinatorShard:
 
     # effects
     def run_effects(self) -> None:
-        """Runs what was decided; a call from inside of an effect leaves it to the outer one."""
+        """Runs what was decided, what are many answers in later turns; a call from inside of an
+        effect leaves it to the outer one.
+        """
         if self._is_running_effects:
             return
-        self._is_running_effects = True
-        queue = self.manager.effects.queue
+        self._run_effects(AT_ONCE)
+        if self._waiting and not self._has_steps:
+            self._has_steps = True
+            self.context.turns.start(self._effect_steps())
+
+    def run_all_effects(self) -> None:
+        """As `run_effects`, whatever that takes: for the end, after which there is no turn."""
+        while self._waiting or self.manager.effects.queue:
+            self._run_effects(AT_ONCE)
+
+    def _effect_steps(self) -> Iterator[None]:
         try:
-            while queue:
-                self._run(queue.popleft())
+            while self._waiting:
+                self._run_effects(RUN_PER_STEP)
+                yield
+        finally:
+            self._has_steps = False
+
+    def _run_effects(self, most: int) -> None:
+        """All timers, and at most so many answers and records."""
+        self._is_running_effects = True
+        queue, waiting = self.manager.effects.queue, self._waiting
+        try:
+            while True:
+                while queue:
+                    effect = queue.popleft()
+                    if isinstance(effect, ScheduleTimer):
+                        self._timer.schedule(effect)
+                    elif isinstance(effect, CancelTimer):
+                        self._timer.cancel(effect)
+                    else:
+                        waiting.append(effect)
+                if not waiting or not most:
+                    break
+                most -= 1
+                self._run(waiting.popleft())
         finally:
             self._is_running_effects = False
 
-    def _run(self, effect: Effect) -> None:
-        if isinstance(effect, CompleteRequest):
+    def _run(self, effect: CompleteRequest | WriteGroup) -> None:
+        if isinstance(effect, WriteGroup):
+            self._write_group(effect)
+        else:
             assert isinstance(effect.token, Deferred)
             effect.token.callback(effect.answer)
-        elif isinstance(effect, ScheduleTimer):
-            self._timer.schedule(effect)
-        elif isinstance(effect, CancelTimer):
-            self._timer.cancel(effect)
-        else:
-            self._write_group(effect)
 
     def _timer_expired(self, group: ClassicGroup, kind: TimerKind, member_id: str) -> None:
         self.manager.timer_expired(group, kind, member_id, self.context.wall_ms())
@@ -157,8 +195,26 @@ class CoordinatorShard:
     def _group_written(self, error: ErrorCode, group: ClassicGroup, purpose: Purpose) -> None:
         # A write that ends after the unload decides nothing here: the new coordinator has read it.
         if self.state is not CoordinatorState.CLOSED:
+            if error is ErrorCode.NONE:
+                self._say(group, purpose)
             self.manager.write_ended(group, purpose, error, self.context.wall_ms())
             self.run_effects()
+
+    def _say(self, group: ClassicGroup, purpose: Purpose) -> None:
+        """A rebalance is over when its assignment is stored."""
+        if isinstance(purpose, AssignmentStored):
+            self.context.lines.add(
+                "rebalance completed",
+                group=group.group_id,
+                generation=purpose.generation,
+                members=len(group.members),
+                protocol=group.protocol_name,
+                leader=group.leader,
+            )
+        elif isinstance(purpose, GroupEmptied):
+            self.context.lines.add(
+                "group is empty", group=group.group_id, generation=group.generation
+            )
 
     def append(self, batch: bytes) -> Deferred[int]:
         """Fires with the batch's base offset, fails with BrokerError."""

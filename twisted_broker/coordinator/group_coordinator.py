@@ -16,8 +16,9 @@ Source: Apache Kafka 4.3.1 `GroupCoordinatorService`. Not here: permission and t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from heapq import merge
 from uuid import UUID
 
 from twisted.internet.defer import Deferred, succeed
@@ -56,7 +57,7 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 # A member id begins with the client id, and is kept and written for every member.
 CLIENT_ID_CHARACTERS = 255
 # About a millisecond of one turn.
-LISTED_PER_STEP = 500
+LISTED_PER_STEP = SORTED_PER_STEP = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,7 @@ class GroupCoordinator:
         """Ends all that runs; waiting requests are answered NOT_COORDINATOR."""
         self.cleanup.stop()
         self.context.turns.stop_background()
+        self.context.lines.stop()
         self.runtime.unload_all()
 
     def update_settings(self, settings: CoordinatorSettings) -> None:
@@ -228,10 +230,19 @@ class GroupCoordinator:
         entry = self.runtime.shard_of(group_id, empty_allowed=True).groups.get(group_id)
         return fetch_offsets(entry, partitions, require_stable)
 
-    def committed_partitions(self, group_id: str) -> list[TopicPartition]:
-        """What the group has committed offsets for, sorted. Raises BrokerError."""
+    def committed_partitions(
+        self, group_id: str
+    ) -> Generator[None, None, Iterator[TopicPartition]]:
+        """What the group has committed offsets for, as an iterator in order; the steps sort them.
+        Raises BrokerError.
+        """
         entry = self.runtime.shard_of(group_id, empty_allowed=True).groups.get(group_id)
-        return [] if entry is None else sorted(entry.offsets.committed)
+        found = [] if entry is None else list(entry.offsets.committed)
+        parts: list[list[TopicPartition]] = []
+        for start in range(0, len(found), SORTED_PER_STEP):
+            parts.append(sorted(found[start : start + SORTED_PER_STEP]))
+            yield
+        return merge(*parts)
 
     def check_delete_offsets(self, group_id: str) -> None:
         """Raises the error that an OffsetDelete of this group gets as a whole."""

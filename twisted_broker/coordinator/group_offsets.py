@@ -9,9 +9,9 @@ Owns `GroupOffsets` and the rule of expiry.
    offsets is refused for now.
 3. An offset of an open transaction is invisible until the commit marker and gone with the abort
    marker; the marker's offsets win over a plain commit only when their record is the later one.
-4. An offset expires when its own expiry has passed (old clients) or when retention has passed since
-   the base that the group's state gives: the group became empty, or the commit for groups that hold
-   offsets only or are not subscribed to the topic. Never while in flight or in a transaction.
+4. An offset expires when its own expiry has passed (old clients), or when retention has passed:
+   since the group became empty; since the commit, where the group only holds offsets or does not
+   subscribe to the topic. Never while in flight or in a transaction.
 
 Source: Apache Kafka 4.3.1 `OffsetMetadataManager`, `ClassicGroup.offsetExpirationCondition`
 (KIP-211). Not here: records and storage.

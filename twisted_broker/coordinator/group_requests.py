@@ -8,7 +8,8 @@ the wire (`api/groups.py`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from twisted_broker.wire.errors import ErrorCode
 
@@ -48,14 +49,14 @@ class JoinAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """A SyncGroup. `assignments` is (member id, assignment) each; only the leader's count."""
+    """A SyncGroup. `assignments` is by member id; only the leader's count."""
 
     member_id: str
     instance_id: str | None
     generation: int
     protocol_type: str | None = None
     protocol_name: str | None = None
-    assignments: tuple[tuple[str, bytes], ...] = ()
+    assignments: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ Owns `Membership`.
 
 1. A new dynamic member counts when it comes back with the id it was given (from JoinGroup v4 on).
 2. An instance id that is taken means that its member comes back (`static_members.py`).
-3. `group.max.size` turns new members away, and those of a group that shrank who come last.
+3. `group.max.size` turns new members away, and those of a group that shrank who come last. So do
+   `MOST_METADATA_BYTES` of all members together; at most `MOST_PENDING` ids wait for their members.
 
 Source: Apache Kafka 4.3.1 `GroupMetadataManager`, methods `classicGroup*` (KIP-394). Not here:
 finding the group, checks that need no group (`group_coordinator.py`); groups of KIP-848.
@@ -24,6 +25,7 @@ from twisted_broker.coordinator.classic_group import (
     ClassicGroup,
     ClassicGroupMember,
     Token,
+    size_of,
 )
 from twisted_broker.coordinator.effects import GroupEffects, TimerKind
 from twisted_broker.coordinator.group_requests import JoinAnswer, JoinRequest, LeaveAnswer
@@ -33,6 +35,9 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 # Kafka's CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
+# The leader's answer holds it all, for one protocol: about a millisecond of one turn for each MiB.
+MOST_METADATA_BYTES = 32 << 20
+MOST_PENDING = 3_000
 
 
 class Membership:
@@ -54,7 +59,7 @@ class Membership:
     def join(self, group: ClassicGroup, request: JoinRequest, token: Token, wall_ms: int) -> None:
         """Answers a JoinGroup, or lets it wait for the generation."""
         member_id = request.member_id
-        if not self._has_room_for(group, member_id):
+        if not self._has_room_for(group, member_id) or not _has_bytes_for(group, request):
             self._rebalance.remove_member(group, member_id, ErrorCode.GROUP_MAX_SIZE_REACHED)
             self._refuse(token, ErrorCode.GROUP_MAX_SIZE_REACHED)
             self._rebalance.maybe_complete_join(group, wall_ms)
@@ -96,6 +101,9 @@ class Membership:
         elif request.requires_known_member_id:
             # KIP-394: a member counts only when it comes back with its id, so that a join whose
             # answer was lost and that is sent again does not leave a second, silent member.
+            if len(group.pending_joins) >= MOST_PENDING:
+                self._refuse(token, ErrorCode.GROUP_MAX_SIZE_REACHED)
+                return
             group.pending_joins[request.new_member_id] = None
             self._effects.schedule(
                 group, TimerKind.SESSION, request.session_timeout_ms, request.new_member_id
@@ -210,3 +218,9 @@ class Membership:
             self._rebalance.maybe_complete_join(group, wall_ms)
         else:
             self._rebalance.members_changed(group, wall_ms)
+
+
+def _has_bytes_for(group: ClassicGroup, request: JoinRequest) -> bool:
+    before = group.members.get(request.member_id)
+    held = group.metadata_bytes - (size_of(before.protocols) if before is not None else 0)
+    return held + size_of(request.protocols) <= MOST_METADATA_BYTES

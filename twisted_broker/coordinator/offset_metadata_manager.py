@@ -14,6 +14,9 @@ Owns `OffsetMetadataManager`, and who may commit or delete in which state of a g
 5. A commit or deletion of very many partitions goes in steps of `OFFSETS_PER_STEP`. Whether the
    committer may commit is asked once more right before its batch is appended: the group may have
    changed meanwhile.
+6. A stored commit of very many enters memory in such steps, too; until its last one all count as in
+   flight that have not entered. What is stored for the same group meanwhile enters after it: a
+   tombstone must not overtake.
 
 Source: Apache Kafka 4.3.1 `OffsetMetadataManager`, `ClassicGroup.validateOffset*` (KIP-211, 447,
 496). Not here: finding the shard; expiry (`offset_cleanup.py`).
@@ -21,8 +24,10 @@ Source: Apache Kafka 4.3.1 `OffsetMetadataManager`, `ClassicGroup.validateOffset
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred, succeed
 from twisted.python.failure import Failure
@@ -118,12 +123,13 @@ def validate_commit(group: ClassicGroup, request: CommitRequest) -> None:
 class OffsetMetadataManager:
     """The offsets of one shard's groups. `append` appends a batch to the shard's partition."""
 
-    __slots__ = ("_append", "_context")
+    __slots__ = ("_append", "_context", "_entering")
 
     def __init__(
         self, context: CoordinatorContext, append: Callable[[bytes], Deferred[int]]
     ) -> None:
         self._context, self._append = context, append
+        self._entering: dict[GroupOffsets, deque[tuple[Iterator[None], Deferred[None]]]] = {}
 
     # commit
     def commit(self, entry: GroupEntry, request: CommitRequest) -> Deferred[CommitAnswer]:
@@ -293,17 +299,15 @@ class OffsetMetadataManager:
             offsets.start_write(topic_partition)
         written = maybeDeferred(lambda: self._append(make_batch()))
 
-        def decide(result: int | Failure) -> None:
+        def decide(result: int | Failure) -> Deferred[None] | None:
+            if not isinstance(result, Failure):
+                return self._enter(offsets, changes, result, on_decided)
             for topic_partition, _ in changes:
                 offsets.end_write(topic_partition)
-            if not isinstance(result, Failure):
-                # All at once, however many: between two steps a later tombstone could overtake.
-                # What one batch of the topic may hold bounds it (20 ms for a megabyte).
-                for delta, (topic_partition, committed) in enumerate(changes):
-                    offsets.replay(topic_partition, committed, result + delta)
-            on_decided(not isinstance(result, Failure))
+            on_decided(False)
+            return None
 
-        def settle(result: int | Failure) -> Failure | None:
+        def settle(result: int | Failure) -> Any:
             if isinstance(result, Failure):
                 if isinstance(result.value, AppendUndecided):
                     # The answer is an error now, but the record may still be replicated: memory
@@ -312,10 +316,54 @@ class OffsetMetadataManager:
                 else:
                     decide(result)
                 return result
-            decide(result)
-            return None
+            return decide(result)
 
-        return written.addBoth(settle)
+        entered: Deferred[None] = written.addBoth(settle)
+        return entered
+
+    def _enter(
+        self,
+        offsets: GroupOffsets,
+        changes: Changes,
+        base_offset: int,
+        on_decided: Callable[[bool], None],
+    ) -> Deferred[None] | None:
+        """Takes a stored batch over; at once unless it, or one before it, is large."""
+        steps = _enter_steps(offsets, changes, base_offset)
+        waiting = self._entering.get(offsets)
+        if waiting is None and len(changes) <= OFFSETS_PER_STEP:
+            for _ in steps:
+                pass
+            on_decided(True)
+            return None
+        entered: Deferred[None] = Deferred()
+        entered.addCallback(lambda _: on_decided(True))
+        if waiting is not None:
+            waiting.append((steps, entered))
+        else:
+            self._entering[offsets] = deque([(steps, entered)])
+            self._context.turns.start(self._enter_in_turn(offsets))
+        return entered
+
+    def _enter_in_turn(self, offsets: GroupOffsets) -> Iterator[None]:
+        waiting = self._entering[offsets]
+        while waiting:
+            steps, entered = waiting[0]
+            yield from steps
+            waiting.popleft()
+            entered.callback(None)
+            yield
+        del self._entering[offsets]
+
+
+def _enter_steps(offsets: GroupOffsets, changes: Changes, base_offset: int) -> Iterator[None]:
+    for start in range(0, len(changes), OFFSETS_PER_STEP):
+        if start:
+            yield
+        some = changes[start : start + OFFSETS_PER_STEP]
+        for record_offset, (topic_partition, committed) in enumerate(some, base_offset + start):
+            offsets.end_write(topic_partition)
+            offsets.replay(topic_partition, committed, record_offset)
 
 
 def _ignore(is_stored: bool) -> None:

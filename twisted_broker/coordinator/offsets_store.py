@@ -21,12 +21,12 @@ from twisted.internet.defer import Deferred, succeed
 
 from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator.coordinator_context import (
-    OFFSETS_TOPIC,
     AppendUndecided,
 )
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome
+from twisted_broker.topic_names import OFFSETS_TOPIC
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:

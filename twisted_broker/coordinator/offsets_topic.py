@@ -25,10 +25,10 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from twisted_broker.config import BrokerConfig
-from twisted_broker.coordinator.coordinator_context import OFFSETS_TOPIC
 from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.interfaces import IClock
-from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.topic_names import OFFSETS_TOPIC
+from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -156,7 +156,7 @@ class OffsetsTopic:
         self.is_being_created = False
         for topic in response.topics:
             if topic.error_code not in _NOT_ERRORS:
-                error = ErrorCode(topic.error_code).name  # type: ignore[call-arg]
+                error = error_of(topic.error_code).name
                 _logger.error("creating {topic} failed: {error}", topic=OFFSETS_TOPIC, error=error)
                 self._end_waits()
         self.image_changed()

@@ -13,11 +13,20 @@ from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.messages.consumer_protocol import ConsumerProtocolSubscription
 from twisted_broker.wire.schema import decode_from
 
-_VERSION_BYTES = 2
+_VERSION_BYTES, _COUNT_BYTES = 2, 4
 
 
 class MalformedSubscription(ValueError):
     """The metadata is not a consumer's subscription."""
+
+
+def topics_count(metadata: bytes) -> int:
+    """How many topics a subscription claims to name, without reading them; raises
+    MalformedSubscription.
+    """
+    if len(metadata) < _VERSION_BYTES + _COUNT_BYTES:
+        raise MalformedSubscription(f"no topics in {len(metadata)} bytes")
+    return int.from_bytes(metadata[_VERSION_BYTES : _VERSION_BYTES + _COUNT_BYTES], "big")
 
 
 def subscribed_topics(metadata: bytes) -> list[str]:

@@ -116,7 +116,7 @@ def read_offsets(files: IFileSystem, directory: str, name: str) -> dict[TopicPar
             for topic, partition, offset in _rows(path, content, 3)
         }
     except ValueError as error:
-        raise CheckpointError(path, "holds a word that is no number") from error
+        raise CheckpointError(path, "holds a word that is not a number") from error
 
 
 def write_offsets(
@@ -169,7 +169,7 @@ def read_epochs(files: IFileSystem, path: str) -> list[tuple[int, int]]:
     try:
         return [(int(epoch), int(start)) for epoch, start in _rows(path, content, 2)]
     except ValueError as error:
-        raise CheckpointError(path, "holds a word that is no number") from error
+        raise CheckpointError(path, "holds a word that is not a number") from error
 
 
 def write_partition_metadata(

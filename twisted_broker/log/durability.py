@@ -34,8 +34,8 @@ from twisted_broker.wire.errors import BrokerError
 
 
 class Durability:
-    """Until `attach`, syncs happen at once (start, tests). `synced()` is called when a sync that
-    was due is done, `fail(error)` on a disk error.
+    """Until `attach`, syncs happen at once (start, tests). `on_synced()` is called when a sync that
+    was due is done, `on_fatal(error)` on a disk error.
 
     `flush_messages`: a sync is due after so many records.
     """
@@ -45,19 +45,20 @@ class Durability:
         "_epochs_synced",
         "_epochs_version",
         "_epochs_writing",
-        "_fail",
         "_generation",
         "_leader_epochs",
+        "_on_fatal",
+        "_on_synced",
         "_producers",
         "_segments",
         "_sync_upto",
         "_sync_waiters",
         "_sync_wanted",
-        "_synced",
         "_watermarks",
         "awaiting_sync",
         "disk",
         "flush_messages",
+        "indexes_shrank",
         "last_flush_ms",
         "name_is_durable",
         "recovery_point",
@@ -72,16 +73,20 @@ class Durability:
         producers: ProducerStateManager,
         leader_epochs: LeaderEpochFileCache,
         flush_messages: int,
-        fail: Callable[[OSError], object],
-        synced: Callable[[], None],
+        on_fatal: Callable[[OSError], object],
+        on_synced: Callable[[], None],
     ) -> None:
         self._segments, self._watermarks = segments, watermarks
         self._producers, self._leader_epochs = producers, leader_epochs
-        self.flush_messages, self._fail, self._synced = flush_messages, fail, synced
+        self.flush_messages, self._on_fatal, self._on_synced = flush_messages, on_fatal, on_synced
         self.disk: IDiskWorker | None = None
         self.stopped = False
         """the log is offline: nothing is synced any more, and nothing waits for it"""
         self.recovery_point = self.unflushed_since = self.last_flush_ms = 0
+        self.indexes_shrank = False
+        """entries were dropped and no sync covers that: a loss of power may bring them back, where
+        entries that are merely lost would be made anew
+        """
         self.name_is_durable = True
         """False: the directory's own name and `partition.metadata` are not synced yet"""
         self.awaiting_sync: LogOffsetMetadata | None = None
@@ -98,8 +103,8 @@ class Durability:
 
     def detach(self, refusal: BrokerError) -> None:
         """The log is gone: nobody hears of a sync or a failure any more."""
-        self._fail = lambda error: refusal
-        self._synced = lambda: None
+        self._on_fatal = lambda error: refusal
+        self._on_synced = lambda: None
 
     # -- syncs
 
@@ -144,14 +149,14 @@ class Durability:
                 self._submit_sync(disk, wanted)
         self._call_waiters()
         if was_due is not None and self.awaiting_sync is not was_due and not self.stopped:
-            self._synced()
+            self._on_synced()
 
     def _move_recovery_point(self, upto: int, generation: int, error: BaseException | None) -> None:
         if error is None:
             if generation == self._generation and upto > self.recovery_point and not self.stopped:
-                self.recovery_point = upto
+                self.recovery_point, self.indexes_shrank = upto, False
         else:
-            self._fail(
+            self._on_fatal(
                 error if isinstance(error, OSError) else OSError(f"a sync failed: {error!r}")
             )
             # Where only descriptors are short the log goes on: what was not synced is due again.
@@ -163,6 +168,7 @@ class Durability:
         """
         self._generation += 1
         self.recovery_point = min(self.recovery_point, offset)
+        self.indexes_shrank = True
 
     def truncated_to(self, offset: int) -> None:
         """The log ends at `offset` now, in the active segment."""
@@ -300,7 +306,7 @@ class Durability:
         self._epochs_writing = False
         # The directory may have been renamed or deleted while the write waited: no failure.
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-            self._fail(error)
+            self._on_fatal(error)
         elif self._epochs_dirty:
             self.write_leader_epochs()
 

@@ -7,10 +7,11 @@ Owns `OsFile` and `OsFileSystem`, the port `IFileSystem` over the operating syst
 2. A lock is held on the open file and gone with the process. Where the system can, it is a record
    lock as Java takes it, so that Apache Kafka and we keep each other out.
 3. A read may be asked for only if it waits for no disk (`preadv2` with RWF_NOWAIT). Where system or
-   file system do not offer that, nothing is known to wait.
+   file system do not offer that, nothing is known to wait. Nor is `preadv` or `pwritev` needed.
 4. A few descriptors are kept in reserve: where the process may open no more, one of them is given
    for the file, so that a flood of connections does not stop the writing of a checkpoint. The
    reserve fills up again.
+5. Synced is on the disk, not in its cache: where `fsync` promises less (macOS), F_FULLFSYNC.
 
 Ring 2. Source: `interfaces.IFileSystem`. Not here: the thread that syncs (`disk_worker.py`), the
 bounded set of open files (`segment_file.py`).
@@ -35,8 +36,26 @@ from twisted_broker.log.errors import is_out_of_descriptors
 _MOST_BUFFERS = 512
 _NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+_NO_FULL_SYNC = (errno.ENOTSUP, errno.ENOTTY, errno.EINVAL)
 _PROBE = (bytearray(1),)
+_FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 _WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # struct flock of Linux
+_HAS_FILE_LOCKS = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
+
+
+def _pwritev_by_one(fd: int, buffers: Sequence[Buffer], position: int) -> int:
+    return os.pwrite(fd, b"".join(buffers), position)
+
+
+def _preadv_by_one(fd: int, buffers: Sequence[memoryview], position: int) -> int:
+    data = os.pread(fd, len(buffers[0]), position)
+    buffers[0][: len(data)] = data
+    return len(data)
+
+
+# macOS before 11 has neither.
+_pwritev = getattr(os, "pwritev", _pwritev_by_one)
+_preadv = getattr(os, "preadv", _preadv_by_one)
 
 
 class OsFile:
@@ -62,7 +81,7 @@ class OsFile:
     def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
         view, done = memoryview(buffer), 0
         while done < len(view):
-            count = os.preadv(self._fd, [view[done:]], position + done)
+            count = _preadv(self._fd, [view[done:]], position + done)
             # The end of the file.
             if count == 0:
                 break
@@ -101,7 +120,7 @@ class OsFile:
         self._no_wait = 0
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
-        written = os.pwritev(self._fd, buffers[:_MOST_BUFFERS], position)
+        written = _pwritev(self._fd, buffers[:_MOST_BUFFERS], position)
         total = 0
         for part in buffers:
             total += len(part)
@@ -122,7 +141,7 @@ class OsFile:
         os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
-        os.fsync(self._fd)
+        _sync(self._fd)
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
@@ -213,7 +232,7 @@ class OsFileSystem:
     def sync_directory(self, path: str) -> None:
         fd = self._open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
+            _sync(fd)
         finally:
             os.close(fd)
 
@@ -236,9 +255,21 @@ class OsFileSystem:
         return release
 
 
+def _sync(fd: int) -> None:
+    if _FULL_SYNC is not None:
+        try:
+            fcntl.fcntl(fd, _FULL_SYNC)
+        except OSError as error:
+            if error.errno not in _NO_FULL_SYNC:
+                raise
+        else:
+            return
+    os.fsync(fd)
+
+
 def _lock_open_file(fd: int) -> None:
     """BlockingIOError when another holds it, in this process or in any other."""
-    if sys.platform == "linux":
+    if _HAS_FILE_LOCKS:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE)
     else:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -8,9 +8,8 @@ Owns `Gap`, `end_of`, and `resolve_gap`, which decides what becomes of a log tha
 2. Compacted topics have gaps and keep them.
 3. After an unclean stop a gap above the recovery point ends the log there, as a torn tail does.
    What lay behind is kept as `.log.aside`. A replica fetches what follows from its leader; an only
-   replica has lost it, and one line says which offsets: a loss of power may take what was never
-   synced, but records behind a hole would be served as if nothing were missing, and to refuse would
-   keep the partition offline for records that are in no file.
+   replica has lost it, and one line says which offsets. To serve what lies behind the hole would
+   hide the loss; to refuse would keep the partition offline for records that are in no file.
 4. Every other gap means that a file is lost which was whole: the partition is refused, nothing is
    served, changed or deleted.
 5. After an unclean stop a segment may begin, from the recovery point on, below the end of the one

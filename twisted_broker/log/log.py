@@ -9,7 +9,7 @@ over its parts: segments (`segments.py`), watermarks (`watermarks.py`), durabili
     online --truncate_to, far from a snapshot--> rebuilding producers --done--> online
     online, rebuilding producers --fail (disk error)--> failed (until restarted)
     online, rebuilding producers --finish, the job it gives, release_files--> closed (clean stop)
-    any --delete, set aside by the LogManager--> failed, without a call of `failing`
+    any --delete, set aside by the LogManager--> failed, without a call of `on_fatal`
 
    Rebuilding, the log is read and replicated; a leader refuses batches with a producer id. Failed,
    every call raises `LogDirFailure`. A truncation that an error leaves midway always fails the log;
@@ -101,17 +101,17 @@ class Log:
         "config",
         "durability",
         "failed",
-        "failing",
         "gap",
         "leader_epochs",
+        "on_fatal",
+        "on_synced",
+        "on_truncated",
         "pool",
         "producers",
         "rebuild",
         "segments",
-        "synced",
         "topic_id",
         "topic_partition",
-        "truncated",
         "truncations",
         "watermarks",
     )
@@ -146,9 +146,9 @@ class Log:
         self.rebuild = ProducerRebuild(
             self.segments, self.watermarks, self.producers, self.durability, self.fail
         )
-        self.truncated: Callable[[Log], None] | None = None
-        self.failing: Callable[[Log], None] | None = None
-        self.synced: Callable[[Log], None] | None = None
+        self.on_truncated: Callable[[Log], None] | None = None
+        self.on_fatal: Callable[[Log], None] | None = None
+        self.on_synced: Callable[[Log], None] | None = None
         self.failed: OSError | None = None
         self.gap: Gap | None = None
         """offsets that loading found missing, not decided about yet"""
@@ -157,25 +157,25 @@ class Log:
     def attach(
         self,
         disk: IDiskWorker,
-        remove_later: Callable[[list[str]], None],
+        remove_later: Callable[[list[str]], None] | None,
         *,
-        truncated: Callable[[Log], None] | None = None,
-        failing: Callable[[Log], None] | None = None,
-        synced: Callable[[Log], None] | None = None,
+        on_truncated: Callable[[Log], None] | None = None,
+        on_fatal: Callable[[Log], None] | None = None,
+        on_synced: Callable[[Log], None] | None = None,
     ) -> None:
         """Loaded or made, it is used from now on: syncs run on `disk`, `remove_later(paths)` takes
-        the files of removed segments.
+        the files of removed segments (None: they are removed at once).
 
-        `truncated(log)` is called after every truncation, `failing(log)` at the first disk error,
-        `synced(log)` when a sync that was due is done.
+        `on_truncated(log)` is called after every truncation, `on_fatal(log)` at the first disk
+        error, `on_synced(log)` when a sync that was due is done.
         """
         self.durability.attach(disk)
         self.segments.attach(remove_later)
-        self.truncated, self.failing, self.synced = truncated, failing, synced
+        self.on_truncated, self.on_fatal, self.on_synced = on_truncated, on_fatal, on_synced
 
     def detach(self) -> None:
         """Nobody hears of it any more: it is deleted, or set aside."""
-        self.truncated = self.failing = self.synced = None
+        self.on_truncated = self.on_fatal = self.on_synced = None
 
     # -- what others see of the parts
 
@@ -235,8 +235,8 @@ class Log:
             error = OSError(errno.EIO, f"left midway: {error.strerror}", error.filename)
         if self.failed is None:
             self.set_failed(error)
-            if self.failing is not None:
-                self.failing(self)
+            if self.on_fatal is not None:
+                self.on_fatal(self)
             self.durability.update_awaiting_sync()
         return LogDirFailure(posixpath.dirname(self.directory), error)
 
@@ -260,8 +260,8 @@ class Log:
         self.rebuild.detach(refusal)
 
     def _sync_done(self) -> None:
-        if self.synced is not None:
-            self.synced(self)
+        if self.on_synced is not None:
+            self.on_synced(self)
 
     # -- reading
 
@@ -640,8 +640,8 @@ class Log:
     def _after_truncation(self) -> None:
         self.durability.update_awaiting_sync()
         self.watermarks.after_truncation()
-        if self.truncated is not None:
-            self.truncated(self)
+        if self.on_truncated is not None:
+            self.on_truncated(self)
 
     def end_before_gap(self, gap: Gap, wall_ms: int, suffix: str) -> int:
         """Ends the log where offsets are missing or come a second time; the record files behind are
@@ -705,8 +705,9 @@ class Log:
         worker. Raises OSError.
 
         When that has run, records, epochs, transactions and producers are durable; `release_files`
-        comes last. Indexes are not synced: lost ones are rebuilt. With the recovery point at the
-        end nothing needs to be done: an epoch that began since has no records.
+        comes last. Indexes are not synced, but where entries were dropped: lost ones are rebuilt.
+        With the recovery point at the end nothing needs to be done: an epoch that began since has
+        no records.
         """
         if self.failed is not None:
             return _nothing
@@ -716,7 +717,9 @@ class Log:
         self.producers.take_snapshot()
         if self.durability.recovery_point >= self.log_end_offset:
             return _nothing
-        return self.durability.sync_job(self.log_end_offset + 1, without_indexes=True)
+        return self.durability.sync_job(
+            self.log_end_offset + 1, without_indexes=not self.durability.indexes_shrank
+        )
 
     def release_files(self) -> None:
         self.segments.close()

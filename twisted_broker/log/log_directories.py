@@ -2,8 +2,8 @@
 
 Owns `LogDirectories`: which of them work, jobs for their workers, and files to be removed later.
 
-1. A failing directory takes its own logs offline and no others; `failed(directory, error)` is
-   called once.
+1. A failing directory takes its own logs offline and no others;
+   `on_directory_failure(directory, error)` is called once.
 2. A job that fails because of the disk fails its directory; a file that is gone already is no
    failure.
 3. Where descriptors are short nothing fails: one line a minute says so, and the work comes again.
@@ -41,10 +41,10 @@ class LogDirectories:
         runtime: Runtime,
         paths: Iterable[str],
         most_files: int,
-        failed: Callable[[LogDirectory, OSError], None],
+        on_directory_failure: Callable[[LogDirectory, OSError], None],
         metadata_path: str = "",
     ) -> None:
-        self._runtime, self._failed = runtime, failed
+        self._runtime, self._on_directory_failure = runtime, on_directory_failure
         known = list(dict.fromkeys(posixpath.normpath(path) for path in paths))
         share = max(8, most_files // len(known))
         self.by_path: dict[str, LogDirectory] = {
@@ -129,7 +129,7 @@ class LogDirectories:
             "log directory {path} is offline until a restart: {error}", path=path, error=error
         )
         if directory is not self.metadata_alone:
-            self._failed(directory, error)
+            self._on_directory_failure(directory, error)
 
     def _warn_out_of_descriptors(self, path: str, error: OSError) -> None:
         now_ms = self._runtime.now_ms()

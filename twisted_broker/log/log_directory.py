@@ -39,6 +39,7 @@ from twisted_broker.log.meta_properties import (
 from twisted_broker.log.recovery import load_log, new_log
 from twisted_broker.log.segment import OpenFiles
 from twisted_broker.topic_names import METADATA_TOPIC
+from twisted_broker.wire.primitives import new_uuid
 
 LOCK = ".lock"
 _NAMES_AT_ONCE = 16
@@ -65,12 +66,23 @@ def partition_of(name: str) -> TopicPartition | None:
     return TopicPartition(found[1], int(found[2]))
 
 
+def make_directory(files: IFileSystem, path: str) -> None:
+    """Makes a directory and those above it that are missing, each durably. Raises OSError."""
+    if files.is_directory(path):
+        return
+    parent = posixpath.dirname(path)
+    make_directory(files, parent)
+    files.make_directories(path)
+    files.sync_directory(parent)
+
+
 class LogDirectory:
     """`warn(text)` takes one-line warnings; `reader`: see `OpenFiles`.
 
     `failed` is the error that took it offline; `without_id` are new logs without
     `partition.metadata`, `unsynced_names` those whose file of that name is not synced yet;
-    `is_name_sync_due`: a timer for their sync runs.
+    `is_name_sync_due`: a timer for their sync runs. `is_checkpoint_waiting`: a job that writes the
+    recovery points has not begun.
     """
 
     def __init__(
@@ -95,7 +107,7 @@ class LogDirectory:
         self.to_delete: list[str] = []
         self.without_id: deque[Log] = deque()
         self.unsynced_names: list[Log] = []
-        self.is_name_sync_due = False
+        self.is_name_sync_due = self.is_checkpoint_waiting = False
         self._release: Callable[[], None] | None = None
 
     def stop_workers(self) -> None:
@@ -113,7 +125,7 @@ class LogDirectory:
         Raises LogDirMismatch, CheckpointError, OSError.
         """
         if not self.files.is_directory(self.path):
-            self._make(self.path)
+            make_directory(self.files, self.path)
         try:
             self._release = self.files.lock(posixpath.join(self.path, LOCK))
         except BlockingIOError as error:
@@ -136,30 +148,11 @@ class LogDirectory:
         self.directory_id = (
             found.directory_id
             if found is not None and found.directory_id is not None
-            else self._new_id()
+            else new_uuid(self.random.randbytes)
         )
         properties = MetaProperties(cluster_id, node_id, self.directory_id)
         if found != properties:
             write_meta_properties(self.files, self.path, properties)
-
-    def _make(self, path: str) -> None:
-        """Makes the directory and those above it that are missing, each durably. Raises OSError."""
-        parent = posixpath.dirname(path)
-        if not self.files.is_directory(parent):
-            self._make(parent)
-        self.files.make_directories(path)
-        self.files.sync_directory(parent)
-
-    def _new_id(self) -> bytes:
-        """A random UUID (version 4) that does not begin with a dash in text and is none of the
-        reserved ones.
-        """
-        while True:
-            raw = bytearray(self.random.randbytes(16))
-            raw[6], raw[8] = raw[6] & 0x0F | 0x40, raw[8] & 0x3F | 0x80
-            # In text such an id begins with a dash, which Kafka's tools take for an option.
-            if raw[0] >> 2 != 0x3E:
-                return bytes(raw)
 
     def load(self, config: LogConfig, wall_ms: int) -> list[Log]:
         """Opens every log of the directory, all with `config`.

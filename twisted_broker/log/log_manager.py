@@ -32,6 +32,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from twisted_broker.config import BrokerConfig, LogConfig, topic_config
+from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors, is_out_of_descriptors
@@ -40,6 +41,7 @@ from twisted_broker.log.log_directories import LogDirectories
 from twisted_broker.log.log_directory import DELETE_SUFFIX, STRAY_SUFFIX, LogDirectory
 from twisted_broker.periodic import PeriodicTasks
 from twisted_broker.settings import INT_MAX
+from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 _logger = Logger()
@@ -47,6 +49,8 @@ _logger = Logger()
 _LONGEST_NAME = 255
 # 35 years: Kafka writes "never" as 2^63-1, which no timer of the reactor takes.
 _NEVER_MS = 2**40
+# About half a millisecond where there is nothing to delete.
+RETENTION_PER_STEP = 100
 _NAME_SYNC_SECONDS = 1.0
 """How long after the making of a log its topic id is synced. The syncs of a thousand logs would
 compete with their making, and with the clients that ask for them at once; the system writes records
@@ -69,7 +73,7 @@ class LogListener(Protocol):
 class LogManager:
     """All logs by partition; `start` first, `shutdown` last.
 
-    `directory_failed(path, error)` is called once for each directory that goes offline.
+    `on_directory_failure(path, error)` is called once for each directory that goes offline.
     `most_files`: what the process's limit leaves for segments.
     """
 
@@ -77,10 +81,12 @@ class LogManager:
         self,
         runtime: Runtime,
         config: BrokerConfig,
-        directory_failed: Callable[[str, OSError], None] | None = None,
+        on_directory_failure: Callable[[str, OSError], None] | None = None,
         most_files: int = INT_MAX,
+        turns: Turns | None = None,
     ) -> None:
         self.runtime, self.config = runtime, config
+        self._turns = turns or Turns(runtime.clock, runtime.marks)
         most_files = min(config.integer("replog.max.open.segments"), most_files)
         self.directories = LogDirectories(
             runtime,
@@ -92,9 +98,10 @@ class LogManager:
         self.logs: dict[TopicPartition, Log] = {}
         self._listeners: list[LogListener] = []
         self._rivals: list[Log] = []
-        self._directory_failed = directory_failed
+        self._on_directory_failure = on_directory_failure
         self._tasks = PeriodicTasks(runtime.clock)
-        self._stopped = self._checkpoint_due = False
+        self._lines = EventLines(_logger, runtime.clock, broker=config.node_id)
+        self._stopped = self._checkpoint_due = self._is_deleting = False
 
     def subscribe(self, listener: LogListener) -> None:
         self._listeners.append(listener)
@@ -110,14 +117,14 @@ class LogManager:
         return [
             log
             for log in (*self.logs.values(), *self._rivals)
-            if log.failed is None and posixpath.dirname(log.directory) == directory.path
+            if log.failed is None and log.directory.rpartition("/")[0] == directory.path
         ]
 
     def _fail_logs(self, directory: LogDirectory, error: OSError) -> None:
         for log in self._logs_in(directory):
             log.fail(error)
-        if self._directory_failed is not None:
-            self._directory_failed(directory.path, error)
+        if self._on_directory_failure is not None:
+            self._on_directory_failure(directory.path, error)
 
     def _log_failed(self, log: Log) -> None:
         assert log.failed is not None
@@ -149,6 +156,7 @@ class LogManager:
 
     def _load(self, directory: LogDirectory) -> Deferred[None]:
         loaded: Deferred[None] = Deferred()
+        began_ms = self.runtime.now_ms()
         wall_ms, default = self.runtime.wall_ms(), topic_config(self.config, {})
 
         def finish(logs: list[Log] | None, error: BaseException | None) -> None:
@@ -169,6 +177,13 @@ class LogManager:
                 return
             for path in directory.to_delete:
                 self.directories.remove_tree(directory, path)
+            if logs:
+                self._lines.add(
+                    "logs loaded" if directory.was_clean else "logs recovered, no clean shutdown",
+                    directory=directory.path,
+                    logs=len(logs),
+                    ms=self.runtime.now_ms() - began_ms,
+                )
             loaded.callback(None)
 
         directory.disk.submit(lambda: directory.load(default, wall_ms), finish)
@@ -188,9 +203,9 @@ class LogManager:
         log.attach(
             directory.disk,
             self.directories.remover(directory, delay),
-            truncated=self._was_truncated,
-            failing=self._log_failed,
-            synced=self._was_synced,
+            on_truncated=self._was_truncated,
+            on_fatal=self._log_failed,
+            on_synced=self._was_synced,
         )
         if other is None:
             self.logs[log.topic_partition] = log
@@ -418,16 +433,26 @@ class LogManager:
             self._checkpoint_recovery_points(directory)
 
     def _checkpoint_recovery_points(self, directory: LogDirectory) -> None:
-        offsets = {
-            log.topic_partition: log.durability.recovery_point for log in self._logs_in(directory)
-        }
-        self.directories.submit(
-            directory,
-            lambda: checkpoints.write_offsets(
+        # One that waits for the worker will find what is the case then: a thousand logs that are
+        # truncated together want one checkpoint, not as many of all logs.
+        if directory.is_checkpoint_waiting:
+            return
+        directory.is_checkpoint_waiting = True
+        logs = self._logs_in(directory)
+
+        def job() -> None:
+            # First: what happens from here on wants a job of its own.
+            directory.is_checkpoint_waiting = False
+            offsets = {
+                log.topic_partition: log.durability.recovery_point
+                for log in logs
+                if log.failed is None  # set aside meanwhile: its name may be another log's by now
+            }
+            checkpoints.write_offsets(
                 self.runtime.files, directory.path, checkpoints.RECOVERY_POINT, offsets
-            ),
-            lambda: self._checkpoint_recovery_points(directory),
-        )
+            )
+
+        self.directories.submit(directory, job, lambda: self._checkpoint_recovery_points(directory))
 
     def checkpoint_log_starts(self) -> None:
         """Writes the log starts that differ from the first segment's base, on each directory's
@@ -451,12 +476,34 @@ class LogManager:
             listener.log_synced(log)
 
     def delete_old_segments(self) -> None:
-        """Applies retention to every log."""
-        for log in list(self):
+        """Applies retention to every log, a few at a time; not again while it does."""
+        if not self._is_deleting:
+            self._is_deleting = True
+            self._turns.start(self._delete_old_segments())
+
+    def _delete_old_segments(self) -> Iterator[None]:
+        try:
+            for number, log in enumerate(self, 1):
+                self._delete_segments_of(log)
+                if number % RETENTION_PER_STEP == 0:
+                    yield
+        finally:
+            self._is_deleting = False
+
+    def _delete_segments_of(self, log: Log) -> None:
+        # It may have been deleted since the walk began.
+        if self.logs.get(log.topic_partition) is log:
             before = log.log_start_offset
             if log.failed is None and log.gap is None:
                 try:
-                    log.delete_old_segments(self.runtime.wall_ms())
+                    deleted = log.delete_old_segments(self.runtime.wall_ms())
+                    if deleted:
+                        self._lines.add(
+                            "retention deleted segments",
+                            partition=log.topic_partition,
+                            segments=deleted,
+                            log_start_offset=log.log_start_offset,
+                        )
                 except OutOfDescriptors:
                     pass  # it comes again
                 except LogDirFailure:
@@ -473,16 +520,16 @@ class LogManager:
             log.producers.expire(self.runtime.wall_ms())
 
     def flush_dirty_logs(self) -> None:
-        """Syncs logs that are older than `flush.ms`."""
-        wall_ms = self.runtime.wall_ms()
+        """Syncs logs whose last sync is `flush.ms` ago, whatever became of the calendar."""
+        now_ms = self.runtime.now_ms()
         for log in self:
             durability = log.durability
             if (
                 log.failed is None
                 and log.gap is None
-                and wall_ms - durability.last_flush_ms >= log.config.flush_ms
+                and now_ms - durability.last_flush_ms >= log.config.flush_ms
             ):
-                durability.last_flush_ms = wall_ms
+                durability.last_flush_ms = now_ms
                 durability.flush()
 
     # -- stop
@@ -498,6 +545,7 @@ class LogManager:
             return succeed(None)
         self._stopped = True
         self._tasks.stop()
+        self._lines.stop()
         # What was to be removed later stays: the next start finds it by its name.
         self.directories.cancel_delayed()
         waiting = [self._close(directory, broker_epoch) for directory in self.directories.claimed()]

@@ -51,6 +51,8 @@ class MemoryFile:
 
     def read_at(self, position: int, length: int) -> bytes:
         self._check_open()
+        if position < 0:  # as the real disk does
+            raise OSError(errno.EINVAL, "negative position", self.path)
         node = self.node
         found = bytes(memoryview(node.data)[position : position + length])
         hole = min(length, node.length - position) - len(found)

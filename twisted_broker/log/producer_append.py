@@ -2,9 +2,9 @@
 
 Owns `check_append`: whether the batch is a duplicate, or may follow what its producer wrote.
 
-1. A batch that repeats one of a producer's last five is a duplicate; otherwise a sequence follows
-   the last one (0 after 2^31-1), starts at 0 under a new epoch, and may be anything for a producer
-   that is not known (its records may have been deleted).
+1. A batch that repeats one of a producer's last five is a duplicate. Any other sequence follows the
+   last one (0 after 2^31-1), and is 0 under a new epoch. For a producer that is not known it may be
+   anything: its records may have been deleted.
 2. Nothing is changed here: what is refused leaves no trace.
 3. While the producers are being found again nothing can be judged: the client comes again.
 
@@ -115,5 +115,5 @@ def _check_marker(entry: ProducerEntry, batch: BatchView) -> None:
         if end_marker_coordinator_epoch(record.value) < entry.coordinator_epoch:
             raise BrokerError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"coordinator epoch {entry.coordinator_epoch} has written already",
+                f"a coordinator of epoch {entry.coordinator_epoch} wrote before",
             )

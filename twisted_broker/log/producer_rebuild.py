@@ -75,12 +75,12 @@ class _Slice(NamedTuple):
 
 
 class ProducerRebuild:
-    """The rebuilds of one log's producer state. `fail(error)` takes the log offline."""
+    """The rebuilds of one log's producer state. `on_fatal(error)` takes the log offline."""
 
     __slots__ = (
         "_durability",
-        "_fail",
         "_filled",
+        "_on_fatal",
         "_position",
         "_producers",
         "_ready",
@@ -96,10 +96,10 @@ class ProducerRebuild:
         watermarks: Watermarks,
         producers: ProducerStateManager,
         durability: Durability,
-        fail: Callable[[OSError], object],
+        on_fatal: Callable[[OSError], object],
     ) -> None:
         self._segments, self._watermarks = segments, watermarks
-        self._producers, self._durability, self._fail = producers, durability, fail
+        self._producers, self._durability, self._on_fatal = producers, durability, on_fatal
         self._segment: LogSegment | None = None
         self._position = 0
         self._filled = 0  # up to there the transaction indexes are complete, while in slices
@@ -107,7 +107,7 @@ class ProducerRebuild:
 
     def detach(self, refusal: BrokerError) -> None:
         """The log is gone: nobody hears of a failure any more."""
-        self._fail = lambda error: refusal
+        self._on_fatal = lambda error: refusal
 
     def after_load(self, wall_ms: int, recovered: frozenset[int] = frozenset()) -> None:
         """Newest snapshot, the batches since, and those before that may be sent again.
@@ -186,7 +186,7 @@ class ProducerRebuild:
             try:
                 self._run(disk)
             except OSError as failure:
-                self._fail(failure)
+                self._on_fatal(failure)
 
     def _run(self, disk: IDiskWorker) -> None:
         """Goes on as long as the worker answers at once. Raises OSError."""
@@ -258,7 +258,7 @@ class ProducerRebuild:
         elif isinstance(error, FileNotFoundError) and segment not in self._segments:
             self._segment = None  # retention deleted it: what is left begins behind it
         else:
-            self._fail(
+            self._on_fatal(
                 error
                 if isinstance(error, OSError)
                 else OSError(f"producers cannot be found: {error!r}")
@@ -268,7 +268,7 @@ class ProducerRebuild:
         try:
             self._run(disk)
         except OSError as failure:
-            self._fail(failure)
+            self._on_fatal(failure)
 
     def _add_slice(self, state: ProducerStateManager, segment: LogSegment, found: _Slice) -> None:
         for header, control in found.found:

@@ -105,6 +105,7 @@ def load_log(
         # Its end may be the work of a truncation, of this start or of a process that was killed
         # before it synced it: the next sync makes it durable.
         recovery_point = min(recovery_point, active)
+        log.durability.indexes_shrank = True
     _set_offsets(log, log_start_offset, recovery_point, wall_ms)
     _finish_epochs(log, epochs_lost, clean)
     _load_producers(log, recovered, wall_ms)
@@ -307,7 +308,7 @@ def _contradict_epochs(log: Log) -> bool:
     try:
         found = None if segment is None else segment.epoch_at(start)
     except CorruptRecordError:
-        # Below the recovery point the files are trusted: a reader is told of the damage.
+        # Below the recovery point the files are trusted: a reader gets the error.
         return False
     return found is not None and found != epoch
 

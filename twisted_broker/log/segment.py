@@ -298,7 +298,7 @@ class LogSegment:
             return self._scan_from(self.offset_index.lookup(offset), offset)
         except CorruptRecordError:
             # The entry of the index pointed into a batch, or the file is damaged: the walk from the
-            # start tells which.
+            # start shows which.
             return self._scan_from(0, offset)
 
     def end_below(self, offset: int) -> int:

@@ -60,8 +60,8 @@ class LogSegments:
         self.log_end_offset = 0
         self._end = LogOffsetMetadata(0)
 
-    def attach(self, remove_later: Callable[[list[str]], None]) -> None:
-        """`remove_later(paths)` takes renamed files from now on."""
+    def attach(self, remove_later: Callable[[list[str]], None] | None) -> None:
+        """`remove_later(paths)` takes renamed files from now on; None: they are removed at once."""
         self._remove_later = remove_later
 
     @property

@@ -5,11 +5,11 @@ rewritten).
 
 1. A batch that needs nothing but its header is neither copied nor walked; base offset and leader
    epoch are written over its first 16 bytes.
-2. Records are walked only on compacted topics, on conversion of magic 0 and 1, on recompression,
-   with `replog.validate.records`, where the topic bounds how far in the past a time may lie, or
-   where the header's base or largest time is out of bounds or contradicts the other; they are
-   counted where a compressed batch claims more of them than it has bytes. Walked, every record that
-   is refused is named (KIP-467), and a largest time that no record has is put right.
+2. Records are walked in these cases only: a compacted topic; conversion of magic 0 and 1;
+   recompression; `replog.validate.records`; a topic that bounds how far in the past a time may lie;
+   a base or largest time in the header that is out of bounds or contradicts the other. A walk names
+   every refused record (KIP-467) and corrects a largest time that no record has. Records are
+   counted where a compressed batch claims more of them than it has bytes.
 3. The number of records fits the bytes: what claims more than they can hold takes no offsets
    (`wire.records_count`).
 4. Whatever is refused, is refused before a byte is written.
@@ -114,7 +114,7 @@ def check_header(
                 f"producer {producer_id} sent the invalid sequence {base_sequence}"
             )
     if attributes & CODEC_MASK > _ZSTD:
-        raise UnsupportedCodecError(f"codec {attributes & CODEC_MASK}")
+        raise UnsupportedCodecError(f"there is no codec {attributes & CODEC_MASK}")
     # What an honest batch passes is checked here, without a call: every append comes through here.
     if count * SMALLEST_RECORD > len(records) - HEADER_BYTES:
         check_records_count(records, attributes & CODEC_MASK, count)

@@ -4,7 +4,7 @@ Owns the open connections of a listener.
 
 1. At most `max.connections` in all and `max.connections.per.ip` from one address: the next one is
    closed at once. They are also limited to the descriptors that the logs leave free
-   (`DescriptorShares`).
+   (`DescriptorShares`). One line a minute names the limit that was reached, and how many it cost.
 2. A connection without traffic and without a request in progress for `connections.max.idle.ms` is
    closed, at most a tenth of that late; so is one whose peer hung up and whose request has waited
    that long. One timer serves all connections of the listener. A check that runs late closes
@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.protocol import Factory
+from twisted.logger import Logger
 
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import IDelayedCall, Runtime
@@ -36,6 +37,10 @@ from twisted_broker.stall_tolerance import SILENCE_STALL_SECONDS
 # A connection is idle after this many checks without traffic: a counter costs less than a time
 # stamp on each read.
 _ROUNDS = 10
+_LINE_SECONDS = 60
+_MAXIMUM, _PER_HOST = "max.connections is reached", "max.connections.per.ip is reached"
+_DESCRIPTORS = "no more descriptors are free for connections; raise ulimit -n (LimitNOFILE)"
+_logger = Logger()
 _OTHERS, _OF_A_DIRECTORY, _MOST_OF_CONTROLLER = 64, 12, 4096
 """Besides logs and accepted connections: connections to other brokers, listeners, the reactor's,
 the reserve; workers of a directory.
@@ -72,11 +77,21 @@ class ConnectionCounts:
     `descriptor_limit()`: what descriptors allow now.
     """
 
-    __slots__ = ("by_host", "descriptor_limit", "maximum", "maximum_per_host", "total")
+    __slots__ = (
+        "_refused",
+        "_silent_until",
+        "by_host",
+        "descriptor_limit",
+        "maximum",
+        "maximum_per_host",
+        "total",
+    )
 
     def __init__(
         self, maximum: int, maximum_per_host: int, descriptor_limit: Callable[[], int] = _unlimited
     ) -> None:
+        self._refused: Counter[str] = Counter()
+        self._silent_until: dict[str, float] = {}
         self.maximum = maximum
         self.maximum_per_host = maximum_per_host
         self.descriptor_limit = descriptor_limit
@@ -88,11 +103,33 @@ class ConnectionCounts:
         self.maximum = config.integer("max.connections")
         self.maximum_per_host = config.integer("max.connections.per.ip")
 
+    def limit_reached(self, host: str) -> str | None:
+        """What keeps one more connection from `host` out, for a log line; None for nothing."""
+        if self.total >= self.maximum:
+            return _MAXIMUM
+        if self.by_host.get(host, 0) >= self.maximum_per_host:
+            return _PER_HOST
+        return _DESCRIPTORS if self.total >= self.descriptor_limit() else None
+
     def has_room(self, host: str) -> bool:
-        return (
-            self.total < self.maximum
-            and self.by_host.get(host, 0) < self.maximum_per_host
-            and self.total < self.descriptor_limit()
+        return self.limit_reached(host) is None
+
+    def refused(self, host: str, limit: str, seconds: float) -> None:
+        """One was kept out at `seconds`, monotonic: a line for the first, and for all of each
+        minute that follows.
+        """
+        self._refused[limit] += 1
+        if seconds < self._silent_until.get(limit, seconds):
+            return
+        self._silent_until[limit] = seconds + _LINE_SECONDS
+        _logger.warn(
+            "refused {count} connection(s), the last one from {host}: {limit} ({total} are open, "
+            "{from_host} from there)",
+            count=self._refused.pop(limit),
+            host=host,
+            limit=limit,
+            total=self.total,
+            from_host=self.by_host.get(host, 0),
         )
 
     def add(self, host: str) -> None:
@@ -138,8 +175,12 @@ class ConnectionFactory(Factory):
 
     def buildProtocol(self, addr: Any) -> KafkaConnection | None:
         host = getattr(addr, "host", "memory")
-        if self.counts.has_room(host) or (self.on_controller and self._close_oldest_unused()):
+        limit = self.counts.limit_reached(host)
+        if limit is None or (self.on_controller and self._close_oldest_unused()):
             return KafkaConnection(self, host)
+        if self.on_controller and limit == _MAXIMUM:
+            limit = _DESCRIPTORS
+        self.counts.refused(host, limit, self.runtime.clock.seconds())
         return None
 
     def _close_oldest_unused(self) -> bool:

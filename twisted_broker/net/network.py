@@ -3,14 +3,16 @@
 Owns listening, connecting and the sending of file slices; `testing/sim/network.py` is its twin in
 memory.
 
-1. A slice goes by `sendfile` on our own transport, and by read and write on any other or where the
-   file has no descriptor.
+1. A slice goes by `sendfile` on our own transport, and by read and write on any other, where the
+   file has no descriptor, or where system or file system have no `sendfile`.
 
 Ring 2. Source: `interfaces.INetwork`.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import select
 from typing import Any
 
@@ -25,6 +27,8 @@ from twisted_broker.reactor_watch import ReactorWatch
 
 # Read and copied in one piece, between two looks at whether the transport is full.
 _COPIED_BYTES = 131072
+_HAS_SENDFILE = hasattr(os, "sendfile")
+_NO_SENDFILE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 SEND_BUFFER_BYTES = 204_800
 """Measured with `sendfile` on loopback: less wakes too often, above 256 KiB the rate falls into
 one of two modes.
@@ -77,8 +81,12 @@ class ReactorNetwork:
         Raises EOFError when the file is shorter, OSError.
         """
         descriptor = file.fileno()
-        if descriptor >= 0 and isinstance(transport, ServerTransport):
-            return transport.send_file_range(descriptor, position, length)
+        if descriptor >= 0 and _HAS_SENDFILE and isinstance(transport, ServerTransport):
+            try:
+                return transport.send_file_range(descriptor, position, length)
+            except OSError as error:
+                if error.errno not in _NO_SENDFILE:
+                    raise
         return copy_slice(transport, file, position, length)
 
 

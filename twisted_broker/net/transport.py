@@ -136,6 +136,11 @@ class ServerTransport(tcp.Server):
             # Not an error of the file: the reactor finds the socket dead when it is to be written.
             self.call_when_writable()
             return 0
+        except OSError as error:
+            if error.errno != errno.ENOTCONN:  # a lost connection, as macOS reports it
+                raise
+            self.call_when_writable()
+            return 0
         if not sent:
             raise EOFError(f"the file ends before {position + length}")
         if sent < length:

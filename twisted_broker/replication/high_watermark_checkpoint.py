@@ -4,8 +4,9 @@ Owns reading them once and writing them now and then, for leaders and followers 
 
 1. A log created at start begins with its checkpointed high watermark, not above its end and not
    below its start.
-2. A write happens aside on the directory's disk worker, at most one at a time per directory; the
-   values are those of its start.
+2. A write happens aside on the directory's disk worker, at most one at a time per directory. The
+   worker reads the values, too, each as it is then: with 20,000 logs that takes longer than a turn
+   of the reactor may. The reactor only lists the logs.
 3. A directory that cannot be written is reported; the others go on. A checkpoint that cannot be
    read counts as empty.
 4. With the partitions' goes how far the metadata was applied: metadata that ends below it is an
@@ -89,44 +90,49 @@ class HighWatermarkCheckpoint:
             raise LogDirFailure(directory, error) from error
 
     def write(self, logs: Iterable[Log], metadata_end: int) -> None:
-        """Begins to write those that changed since the last time. `metadata_end`: the offset
+        """Begins to write where any changed since the last time. `metadata_end`: the offset
         behind the metadata that was applied, 0 for none.
         """
-        for directory, offsets in self._by_directory(logs).items():
+        for directory, its in _by_directory(logs).items():
             # One write at a time per directory: what changed meanwhile goes with the next round.
-            if directory not in self._writing and self._written.get(directory) != offsets:
-                self._submit(directory, offsets, metadata_end)
+            if directory not in self._writing:
+                self._submit(directory, its, metadata_end, self._written.get(directory))
 
     def write_last(self, logs: Iterable[Log], metadata_end: int) -> None:
         """Writes all (shutdown): done before anything that is submitted to the workers later."""
-        for directory, offsets in self._by_directory(logs).items():
-            self._submit(directory, offsets, metadata_end)
+        for directory, its in _by_directory(logs).items():
+            self._submit(directory, its, metadata_end, None)
 
     def _submit(
-        self, directory: str, offsets: dict[TopicPartition, int], metadata_end: int
+        self,
+        directory: str,
+        logs: list[Log],
+        metadata_end: int,
+        written: dict[TopicPartition, int] | None,
     ) -> None:
         self._writing.add(directory)
-        rows = offsets | metadata_rows(metadata_end) if metadata_end else offsets
+        # A log that the checkpoint names and that has not been loaded yet keeps its row.
+        waiting = dict(self._loaded.get(directory, {}))
+
+        def job() -> dict[TopicPartition, int]:
+            offsets = waiting | {log.topic_partition: log.high_watermark for log in logs}
+            if offsets != written:
+                rows = offsets | metadata_rows(metadata_end) if metadata_end else offsets
+                write_offsets(self._files, directory, HIGH_WATERMARK, rows)
+            return offsets
+
         self._worker_of(directory).submit(
-            lambda: write_offsets(self._files, directory, HIGH_WATERMARK, rows),
-            lambda _, error: self._done(directory, offsets, error),
+            job, lambda offsets, error: self._done(directory, offsets, error)
         )
 
-    def _by_directory(self, logs: Iterable[Log]) -> dict[str, dict[TopicPartition, int]]:
-        found: dict[str, dict[TopicPartition, int]] = defaultdict(dict)
-        for log in logs:
-            found[log.directory.rpartition("/")[0]][log.topic_partition] = log.high_watermark
-        # A log that the checkpoint names and that has not been loaded yet keeps its row.
-        for directory, offsets in found.items():
-            for topic_partition, offset in self._loaded.get(directory, {}).items():
-                offsets.setdefault(topic_partition, offset)
-        return found
-
     def _done(
-        self, directory: str, offsets: dict[TopicPartition, int], error: BaseException | None
+        self,
+        directory: str,
+        offsets: dict[TopicPartition, int] | None,
+        error: BaseException | None,
     ) -> None:
         self._writing.discard(directory)
-        if error is None:
+        if error is None and offsets is not None:
             self._written[directory] = offsets
         elif isinstance(error, OSError):
             self._failed(directory, error)
@@ -136,3 +142,10 @@ class HighWatermarkCheckpoint:
                 directory=directory,
                 error=error,
             )
+
+
+def _by_directory(logs: Iterable[Log]) -> dict[str, list[Log]]:
+    found: dict[str, list[Log]] = defaultdict(list)
+    for log in logs:
+        found[log.directory.rpartition("/")[0]].append(log)
+    return found

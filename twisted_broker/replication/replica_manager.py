@@ -27,6 +27,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from twisted_broker.config import BrokerConfig
+from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import Buffer, Runtime, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import LogDirFailure
@@ -129,6 +130,7 @@ class ReplicaManager:
         "isr_expands",
         "isr_shrinks",
         "leadership_listeners",
+        "lines",
         "log_manager",
         "node_id",
         "partitions",
@@ -157,6 +159,7 @@ class ReplicaManager:
         self._alter_partition = alter_partition
         self.partitions: dict[TopicPartition, Partition] = {}
         self.leadership_listeners: list[LeadershipListener] = []
+        self.lines = EventLines(_logger, runtime.clock, broker=node_id)
         self.events: Events = deque()
         self.isr_expands = self.isr_shrinks = self.failed_isr_updates = 0
         self.stats = BrokerStats()
@@ -275,6 +278,7 @@ class ReplicaManager:
 
     def _submit_alter_partition(self, event: IsrChangeWanted) -> None:
         if self._alter_partition is not None:
+            self._say_isr(event.partition, event.pending)
             answer = self._alter_partition.submit(event.partition.isr_proposal(event.pending))
             answer.addCallback(self._alter_partition_answered, event.partition, event.pending)
             answer.addErrback(
@@ -282,6 +286,17 @@ class ReplicaManager:
                     "taking the answer of AlterPartition failed", failure
                 )
             )
+
+    def _say_isr(self, partition: Partition, pending: PendingIsr) -> None:
+        """When it is proposed, as Kafka does: its confirmation may come as metadata."""
+        grows = len(pending.proposed) > len(pending.isr)
+        self.lines.add(
+            "expanding ISR" if grows else "shrinking ISR",
+            partition=partition.topic_partition,
+            isr=sorted(pending.proposed),
+            before=sorted(pending.isr),
+            leader_epoch=partition.leader_epoch,
+        )
 
     def _withdraw_alter_partition(self, event: BecameFollower | ReplicaStopped) -> None:
         if self._alter_partition is not None:
@@ -304,8 +319,8 @@ class ReplicaManager:
             self.isr_shrinks += 1
 
     def _log_failure(self, event: PartitionFailed) -> None:
-        _logger.error(
-            "{partition} is offline: {reason}",
+        self.lines.error(
+            "partition is offline",
             partition=event.partition.topic_partition,
             reason=event.reason,
         )
@@ -746,6 +761,7 @@ class ReplicaManager:
         if self.fetchers is not None:
             self.fetchers.shutdown()
         self._periodic.stop()
+        self.lines.stop()
         for purgatory in (
             self.produce_purgatory,
             self.fetch_purgatory,

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from twisted.logger import Logger
 
 from twisted_broker.config import LogConfig, topic_config
+from twisted_broker.event_lines import some
 from twisted_broker.image.entries import PartitionRegistration, is_reserved_directory
 from twisted_broker.image.metadata_image import (
     BROKER_RESOURCE,
@@ -84,11 +85,40 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
         replicas, [partition for partition in following if partition is not None], image
     )
     _apply_configs(replicas, delta, image)
+    _say(replicas, changes, lost, gained)
     for listener in replicas.leadership_listeners:
         for topic_partition, leader_epoch in lost:
             listener.leadership_lost(topic_partition, leader_epoch)
         for topic_partition, leader_epoch in gained:
             listener.leadership_gained(topic_partition, leader_epoch)
+
+
+def _say(
+    replicas: ReplicaManager,
+    changes: Iterable[PartitionDelta],
+    lost: list[tuple[TopicPartition, int]],
+    gained: list[tuple[TopicPartition, int]],
+) -> None:
+    """One line for all that this delta made of the roles here."""
+    led = {
+        TopicPartition(change.topic, change.partition)
+        for change in changes
+        if change.before is not None and change.before.leader == replicas.node_id
+    }
+    removed = [
+        TopicPartition(change.topic, change.partition)
+        for change in changes
+        if change.before is not None
+        and replicas.node_id in change.before.replicas
+        and (change.after is None or replicas.node_id not in change.after.replicas)
+    ]
+    for kind, found in (
+        ("leadership lost", [name for name, _ in lost if name in led]),
+        ("replicas removed", removed),
+        ("leadership taken", [name for name, _ in gained]),
+    ):
+        if found:
+            replicas.lines.add(kind, count=len(found), partitions=some(found))
 
 
 def delta_to_retry(
@@ -145,9 +175,8 @@ def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
         state = None if topic is None else topic.partitions.get(log.topic_partition.partition)
         same_topic = topic is not None and log.topic_id in (None, topic.id)
         if not same_topic or state is None or replicas.node_id not in state.replicas:
-            _logger.warn(
-                "{partition}: this broker is none of its replicas; its log is renamed to "
-                "*-stray and kept",
+            replicas.lines.warn(
+                "log renamed to *-stray and kept: this broker is not one of its replicas",
                 partition=log.topic_partition,
             )
             replicas.log_manager.set_stray_aside(log.topic_partition)
@@ -187,9 +216,8 @@ def _stop_replica(
         if keeps_files:
             # A snapshot lacks it, no record removed it: a controller that was restored from an old
             # copy and went on looks the same. What may be somebody's only copy is not deleted.
-            _logger.warn(
-                "{partition} is missing in the metadata snapshot: its log is renamed to *-stray "
-                "and kept",
+            replicas.lines.warn(
+                "log renamed to *-stray and kept: the metadata snapshot lacks its partition",
                 partition=topic_partition,
             )
             replicas.log_manager.set_stray_aside(topic_partition)

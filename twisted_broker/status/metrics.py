@@ -52,23 +52,23 @@ _TOPIC_COUNTERS = (
 )
 _REQUEST_TIMES = {
     "requestqueuetimems": (
-        "Time behind others of the connection; of one request in 64.",
+        "Time a request waited behind others of its connection; one in 64 is timed.",
         "timed",
         "queue_seconds",
     ),
     "localtimems": (
-        "Time until the answer, or until it waits; of one request in 64.",
+        "Time until a request is answered or delayed; one in 64 is timed.",
         "timed",
         "local_seconds",
     ),
-    "remotetimems": ("Time for which requests waited.", "waits", "remote_seconds"),
+    "remotetimems": ("Time that delayed requests waited in purgatory.", "waits", "remote_seconds"),
     "throttletimems": (
-        "Time for which answers were held back by quotas; of one request in 64.",
+        "Time that quotas delayed answers; one request in 64 is timed.",
         "timed",
         "",
     ),
     "responsesendtimems": (
-        "Time from an answer until the socket has it; of those timed.",
+        "Time until the socket took the answer; of the requests that are timed.",
         "responses",
         "response_seconds",
     ),
@@ -98,7 +98,7 @@ class BrokerCollector:
             yield from _turns(numbers)
 
     def _fetchers(self, manager: Any) -> Iterator[Metric]:
-        now_ms = self._view.now().monotonic_ms
+        now_ms = self._view.now().now_ms
         name, labels = "kafka_server_replicafetchermanager_", ["clientId"]
         yield _gauge(
             name + "maxlag",
@@ -207,8 +207,8 @@ def _partitions(partitions: Iterable[Partition]) -> Iterator[Metric]:
             at_minimum,
             "Partitions led here with just the minimum in sync.",
         ),
-        ("offlinereplicacount", offline, "Replicas whose log cannot be used."),
-        ("reassigningpartitions", reassigning, "Partitions led here that are moved."),
+        ("offlinereplicacount", offline, "Replicas whose log is offline."),
+        ("reassigningpartitions", reassigning, "Partitions led here that are being reassigned."),
     ):
         yield GaugeMetricFamily(f"kafka_server_replicamanager_{name}", doc, number)
 

@@ -63,11 +63,16 @@ class _Worker(Generic[T]):
 
 
 def run_all(
-    items: Iterable[T], work: Callable[[T], R], jobs: int, limit_seconds: float
+    items: Iterable[T],
+    work: Callable[[T], R],
+    jobs: int,
+    limit_seconds: float,
+    each_its_own: bool = False,
 ) -> Generator[tuple[T, R | Died] | None, None, None]:
     """Each item with what `work` made of it, in the order of finishing; None every half second.
 
-    `limit_seconds`: of one item. Close the iterator to end the processes.
+    `limit_seconds`: of one item; `each_its_own`: no process works on a second item. Close the
+    iterator to end the processes.
     """
     left = iter(items)
     busy: dict[Connection, _Worker[T]] = {}
@@ -90,6 +95,8 @@ def run_all(
             for connection in wait(list(busy), _TICK_SECONDS):
                 worker = busy.pop(connection)  # type: ignore[call-overload]
                 item, result = worker.item, worker.take()
+                if each_its_own:
+                    worker.end()
                 give_next(worker)
                 yield item, result
             for worker in [each for each in busy.values() if _age(each) > limit_seconds]:

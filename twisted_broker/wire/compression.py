@@ -9,6 +9,11 @@ decompress to.
 4. What we write, the Java client reads: lz4 in independent blocks of 64 KiB without checksums,
    snappy in xerial's stream framing.
 
+Three libraries, on purpose: cramjam has all codecs, compresses as fast and as small, but limits its
+output only by a buffer of known size. Java's frames do not name theirs, so buffers have to be
+guessed and the work repeated: measured, lz4 of 1 KB to 1 MB takes 2.8 to 1.2 times as long to read,
+zstd 0.9 to 2.0 times.
+
 Source: Kafka's record formats "snappy, lz4", RELIABILITY 5.3 "decompression bomb"; Kafka's
 `compress` package. Not here: snappy's and old lz4's framing (`snappy_framing`, `lz4_framing`), when
 to compress.

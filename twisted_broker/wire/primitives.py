@@ -18,6 +18,7 @@ varints. Not here: messages (schema.py), record batches (records.py).
 """
 
 import base64
+from collections.abc import Callable
 from struct import Struct, pack, unpack_from
 from typing import Any, TypeAlias
 
@@ -274,6 +275,16 @@ def bad_tag(tag: int) -> WireError:
 
 
 # Uuids: 16 bytes inside, 22 letters of URL-safe base64 for people and files, as in Kafka
+
+
+def new_uuid(randbytes: Callable[[int], bytes]) -> bytes:
+    """A random id (version 4) that is none of the reserved ones; `randbytes(count)` gives bytes."""
+    while True:
+        raw = bytearray(randbytes(16))
+        raw[6], raw[8] = raw[6] & 0x0F | 0x40, raw[8] & 0x3F | 0x80
+        # In text such an id begins with a dash, which Kafka's tools take for an option.
+        if raw[0] >> 2 != 62:
+            return bytes(raw)
 
 
 def uuid_text(value: bytes) -> str:

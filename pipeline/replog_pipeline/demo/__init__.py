@@ -2,5 +2,5 @@
 a topic, and into the lake again.
 
 `flights` (records of a public data set), `producers` (stock clients), `cluster` (our brokers as
-processes), `story` (the steps), `command`.
+processes), `steps` (what it does), `command`.
 """

@@ -32,14 +32,14 @@ def command(flights: int, data: Path | None, quiet: bool) -> None:
     They go into a table, back into a topic, and into a table again: are they equal?
     """
     from replog_pipeline import session
-    from replog_pipeline.demo import story
+    from replog_pipeline.demo import steps
 
     progress = Progress(quiet)
     directory = (data or Path(tempfile.mkdtemp(prefix="replog-demo-"))).absolute()
-    story.check(directory)
+    steps.check(directory)
     with progress.step("started Spark"):
         spark = session.build("replog demo", formats=("kafka", "delta"), tell=progress.say)
-    outcome = story.run(spark, directory, flights, progress)
+    outcome = steps.run(spark, directory, flights, progress)
     for finding in outcome.findings:
         click.echo(finding)
     if not outcome.findings:

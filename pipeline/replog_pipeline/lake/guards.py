@@ -20,6 +20,7 @@ from replog_pipeline.columns import Offsets
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.lake.ledger import Ledger
 from replog_pipeline.sources.extents import Extent
+from replog_pipeline.sources.topics import Topics
 
 NAMED = 3
 """Partitions that a line names; of more it says how many."""
@@ -102,7 +103,7 @@ def plan(
     The extent is newer than the ledger. PipelineError with the remedy.
     """
     if ledger.batch:
-        check_topics(ledger, extent, place)
+        check_topics(ledger, extent.topics, place)
     start = {}
     gaps = []
     for key, log_start in extent.start.items():
@@ -127,21 +128,22 @@ def plan(
     return Plan(start, limited(start, end, max_records), tuple(gaps))
 
 
-def check_topics(ledger: Ledger, extent: Extent, place: str) -> None:
-    if set(ledger.ids) != set(extent.ids):
+def check_topics(ledger: Ledger, found: Topics, place: str) -> None:
+    """PipelineError unless the table at `place`, which has a batch, is one of these topics."""
+    if set(ledger.ids) != set(found.ids):
         raise PipelineError(
             f"--to {place} is the table of {', '.join(ledger.topics)}, not of "
-            f"{', '.join(sorted(extent.ids))}: archive into another table"
+            f"{', '.join(sorted(found.ids))}: archive into another table"
         )
     for topic, held in ledger.ids.items():
-        found = extent.ids[topic]
-        if held and found and held != found:
+        topic_id = found.ids[topic]
+        if held and topic_id and held != topic_id:
             raise PipelineError(
-                f"topic {topic} was created anew (its id is {found}, the table's {held}), so "
+                f"topic {topic} was created anew (its id is {topic_id}, the table's {held}), so "
                 "its offsets mean other records: "
                 f"archive it into another table than {place}"
             )
-    gone = sorted(set(ledger.next) - set(extent.end))
+    gone = sorted(set(ledger.next) - found.partitions)
     if gone:
         topic, partition = gone[0]
         raise PipelineError(

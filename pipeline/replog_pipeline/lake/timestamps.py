@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from replog_pipeline.lake.session_settings import configured
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -23,12 +25,5 @@ def in_microseconds(spark: SparkSession) -> Iterator[None]:
 
     Delta takes no writer's option for it.
     """
-    before = spark.conf.get(SETTING, None)
-    spark.conf.set(SETTING, MICROSECONDS)
-    try:
+    with configured(spark, {SETTING: MICROSECONDS}):
         yield
-    finally:
-        if before is None:
-            spark.conf.unset(SETTING)
-        else:
-            spark.conf.set(SETTING, before)

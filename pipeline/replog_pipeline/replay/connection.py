@@ -1,6 +1,6 @@
 """A blocking connection to one broker: requests out, answers in the same order.
 
-1. Every call ends: an answer that takes longer than `TIMEOUT_SECONDS` is a `TimeoutError`, a
+1. Every call ends: an answer that takes longer than `timeout_seconds` is a `TimeoutError`, a
    connection that breaks a `ConnectionError`; both are `OSError`.
 2. Several requests may be on their way; answers are taken in order.
 3. Versions are fixed: those that brokers since Kafka 2.8 (topic ids) and ours serve.
@@ -34,8 +34,8 @@ R = TypeVar("R", bound=Response)
 class Connection:
     """To `host` and `port`; opened at once."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._socket = socket.create_connection((host, port), TIMEOUT_SECONDS)
+    def __init__(self, host: str, port: int, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        self._socket = socket.create_connection((host, port), timeout_seconds)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation = 0
         self._waiting: deque[tuple[int, int, int]] = deque()

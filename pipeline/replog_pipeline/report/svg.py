@@ -60,7 +60,7 @@ def lines(
             x, y = point(0, each.values[0]).split(",")
             drawn.append(f'<circle class="{colour}" cx="{x}" cy="{y}" r="4"/>')
     drawn += [
-        _hover(LEFT + (at - 0.5) * step, TOP, step, inner, _story(place, series, at, text))
+        _hover(LEFT + (at - 0.5) * step, TOP, step, inner, _hover_text(place, series, at, text))
         for at, place in enumerate(places)
     ]
     return _plot(height, drawn)
@@ -133,7 +133,7 @@ def _places(places: Sequence[str], first: float, step: float, height: int) -> It
         yield f'<text class="place" x="{x:.1f}" y="{height - 10}">{escape(places[at])}</text>'
 
 
-def _story(place: str, series: Sequence[Series], at: int, text: Text) -> str:
+def _hover_text(place: str, series: Sequence[Series], at: int, text: Text) -> str:
     return "\n".join([place, *(f"{each.name}: {text(each.values[at])}" for each in series)])
 
 

@@ -101,11 +101,14 @@ def folders(directory: str, topics: Sequence[str] = (), *, internal: bool = Fals
             f"segments: {directory} is no directory: name a log directory of a broker, or one "
             "TOPIC-PARTITION folder in it"
         )
-    places = (
-        [place]
-        if _is_partition(place)
-        else sorted(each for each in place.iterdir() if _is_partition(each))
-    )
+    try:
+        places = (
+            [place]
+            if _is_partition(place)
+            else sorted(each for each in place.iterdir() if _is_partition(each))
+        )
+    except OSError as error:
+        raise _unreadable(error) from error
     if not places:
         raise PipelineError(
             f"segments: there is no TOPIC-PARTITION folder in {directory}: name a log "
@@ -137,7 +140,14 @@ def _read(places: Sequence[Path]) -> list[Folder]:
             f"segments: {error}: start the broker on this directory once, or remove the file"
         ) from error
     except OSError as error:
-        raise PipelineError(f"segments: {error.filename}: {error.strerror}") from error
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: OSError) -> PipelineError:
+    return PipelineError(
+        f"segments: {error.filename}: {error.strerror}: run as a user who may read the "
+        "broker's files"
+    )
 
 
 def _folder(place: Path, checkpoints: _Checkpoints) -> Folder:
@@ -175,10 +185,18 @@ def segments(place: Path) -> tuple[Segment, ...]:
         if match := _SEGMENT.fullmatch(name):
             path = place / name
             try:
-                found.append(Segment(int(match[1]), str(path), path.stat().st_size))
+                segment = Segment(int(match[1]), str(path), path.stat().st_size)
+                check_readable(path)
             except FileNotFoundError:  # retention took it since the listing
                 continue
+            found.append(segment)
     return tuple(found)
+
+
+def check_readable(path: Path) -> None:
+    """OSError, here on the driver, and not first in a task."""
+    if not os.access(path, os.R_OK):
+        path.open("rb").close()
 
 
 def _is_partition(place: Path) -> bool:

@@ -13,6 +13,7 @@ No job depends on which of the two it reads; `Wanted` says what is read of a sou
 | `reading` | a DataFrame of either |
 | `connector`, `directories` | the two sources |
 | `extents` | the offsets that a source has now |
+| `topics`, `reachable` | its topics and partitions; of a cluster before Spark starts |
 | `kafka_admin` | queries to a cluster |
 """
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from replog_pipeline.columns import Offsets
 from replog_pipeline.segments import log_view
 from replog_pipeline.segments.log_view import UNCOMMITTED
-from replog_pipeline.sources import kafka_admin
+from replog_pipeline.sources import kafka_admin, reachable
+from replog_pipeline.sources.topics import Topics
 from replog_pipeline.sources.urls import KafkaSource, SegmentsSource, Source
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ class Extent:
     start: Offsets
     end: Offsets
 
+    @property
+    def topics(self) -> Topics:
+        return Topics(self.ids, frozenset(self.end))
+
 
 def extent(spark: SparkSession, source: Source, isolation: str = UNCOMMITTED) -> Extent:
     """Raises PipelineError for a topic or directory that is not there."""
@@ -36,12 +41,15 @@ def extent(spark: SparkSession, source: Source, isolation: str = UNCOMMITTED) ->
     return of_directories(source, isolation)
 
 
-def check(source: Source) -> None:
-    """What can be known of a source without Spark: PipelineError for directories that cannot be
-    read or lack a topic.
+def check(source: Source) -> Topics | None:
+    """What can be known of a source without Spark: its topics, None where only the job can tell.
+
+    PipelineError for directories that cannot be read or lack a topic, brokers that accept no
+    connection, a topic that they do not have.
     """
-    if isinstance(source, SegmentsSource):
-        of_directories(source)
+    if isinstance(source, KafkaSource):
+        return reachable.found(source)
+    return of_directories(source).topics
 
 
 def of_cluster(spark: SparkSession, source: KafkaSource, isolation: str = UNCOMMITTED) -> Extent:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from replog_pipeline.columns import Offsets
 from replog_pipeline.errors import PipelineError, root_line
 from replog_pipeline.sources.away import BrokersAwayError
+from replog_pipeline.sources.topics import invalid, missing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -143,15 +144,9 @@ def call(bootstrap: str, question: Callable[[], T], topic: str = "") -> T:
 def explained(error: Exception, bootstrap: str, topic: str) -> PipelineError:
     text = str(error)
     if "UnknownTopicOrPartitionException" in text:
-        return PipelineError(
-            f"topic {topic!r} is not on the brokers at {bootstrap}: check its name, or "
-            "produce to it first"
-        )
+        return missing(topic, bootstrap)
     if "InvalidTopicException" in text:
-        return PipelineError(
-            f"{topic!r} is no valid topic name: letters, digits, '.', '_' and '-', at most "
-            "249 of them"
-        )
+        return invalid(topic)
     if "TimeoutException" in text:
         return BrokersAwayError(
             f"no answer from the brokers at {bootstrap} within {PATIENCE_MS // 1000} s: is "

@@ -85,9 +85,9 @@ class Work:
 
     def acknowledged(self, value: str, offset: int) -> None:
         self.on_the_way.discard(value)
-        self.recorder.told(value, Fate.ACKED, offset)
+        self.recorder.answered(value, Fate.ACKED, offset)
 
     def given_up(self, value: str) -> None:
         """Its client says that it failed: it may be there all the same."""
         self.on_the_way.discard(value)
-        self.recorder.told(value, Fate.UNKNOWN)
+        self.recorder.answered(value, Fate.UNKNOWN)

@@ -344,7 +344,7 @@ def test_a_damaged_segment_stops_and_nothing_is_committed(
     ]
 
 
-def test_the_command_tells_its_result_as_json(
+def test_the_command_prints_its_result_as_json(
     spark: SparkSession, topic: str, filled: str, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"

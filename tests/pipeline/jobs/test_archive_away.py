@@ -78,7 +78,7 @@ def test_it_waits_for_them_and_takes_what_came_meanwhile(
     assert (said.getvalue().count("do not answer"), said.getvalue().count(BACK)) == (1, 1)
 
 
-def test_a_read_that_loses_its_brokers_is_told_from_other_failures(
+def test_a_read_that_loses_its_brokers_is_known_from_other_failures(
     spark: SparkSession, house: BrokerProcess, topic: str
 ) -> None:
     source = sources.KafkaSource(house.bootstrap, (topic,))

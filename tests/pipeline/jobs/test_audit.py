@@ -120,7 +120,7 @@ def test_every_kind_of_damage_is_found_where_it_was_planted_and_nothing_else(spa
     assert "cleaned: cleanup.policy compact (the cleaner's checkpoint)" in result.remarks
 
 
-def test_the_command_tells_as_json_and_by_its_exit_status(spark, damaged):
+def test_the_command_reports_as_json_and_by_its_exit_status(spark, damaged):
     status, told = commanded("--from", f"segments:{damaged}?topics=crc,sound", "--json", "--quiet")
     (finding,) = told["findings"]
     assert (status, finding["kind"], finding["offset"], finding["position"]) == (

@@ -88,7 +88,7 @@ def test_a_finding_says_where():
 
 
 @pytest.mark.parametrize("fault", [Fault("crc", 1, "wrong"), Fault("records", 1, "not so many")])
-def test_faults_within_a_batch_are_told_once_even_when_its_header_is_odd(fault):
+def test_faults_within_a_batch_are_reported_once_even_when_its_header_is_odd(fault):
     rows = [SOUND[0], SOUND[1] | {"producerEpoch": -5, "recordCount": 99}, *SOUND[2:]]
     assert found(segment(*rows, faults=[fault]))[:1] == [(fault.kind, 10)]
 

@@ -267,7 +267,7 @@ def findings_of(spark, places, *arguments) -> tuple[int, dict]:
     return done.exit_code, json.loads(done.stdout)
 
 
-def test_the_command_tells_as_json_and_by_its_exit_status(spark, places):
+def test_the_command_reports_as_json_and_by_its_exit_status(spark, places):
     log(places[0], SAME, 40)
     log(places[1], SAME, 40)
     status, told = findings_of(spark, places[:2])

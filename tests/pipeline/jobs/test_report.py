@@ -26,7 +26,7 @@ from tests.pipeline import report_folder
 COUNT = 600
 
 
-def test_a_report_of_a_directory_tells_what_is_in_it(spark, tmp_path):
+def test_a_report_of_a_directory_shows_what_is_in_it(spark, tmp_path):
     report_folder.write(tmp_path / "log", COUNT)
     done = CliRunner().invoke(
         command,
@@ -78,7 +78,7 @@ def test_a_report_of_a_directory_tells_what_is_in_it(spark, tmp_path):
     assert "<svg" in (tmp_path / "out" / "report.html").read_text()
 
 
-def test_a_cluster_tells_the_same_as_its_files(spark, kafka_files, tmp_path):
+def test_a_report_of_a_cluster_equals_that_of_its_files(spark, kafka_files, tmp_path):
     wire = sources.parse(f"kafka://{kafka_files.broker.bootstrap}/rich,stamped")
     told = report.run(spark, ReportConfig(wire, tmp_path / "wire")).tables
     files = report.run(
@@ -187,7 +187,7 @@ def test_other_records_and_broken_ones_are_passed_over(key, value):
     assert list(commit({"key": key, "value": value, "offset": 0})) == []
 
 
-def test_tables_of_a_result_are_told_without_the_minutes(tmp_path):
+def test_tables_of_a_result_are_shown_without_the_minutes(tmp_path):
     table = Table("minutes", ("a",), [(1,)])
     result = report.ReportResult(
         "s",

@@ -22,7 +22,7 @@ AWAY, BACK = (
 
 
 class Waits(Stopper):
-    """Notes how long it is asked to wait, and waits for nothing; told to stop after so many."""
+    """Notes the waits without waiting; stops after so many looks."""
 
     def __init__(self, looks: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Waits(Stopper):
         return len(self.seconds) > self.looks
 
 
-def story(outcomes: str) -> tuple[list[float], str]:
+def retried(outcomes: str) -> tuple[list[float], str]:
     """Looks that fail (`-`) or do not (`+`): the waits before each and before the end, and what
     was said.
     """
@@ -61,7 +61,7 @@ def story(outcomes: str) -> tuple[list[float], str]:
 def test_it_says_when_the_waiting_begins_and_ends_and_waits_longer_each_time(
     outcomes: str, seconds: list[float], said: str
 ) -> None:
-    assert story(outcomes) == (seconds, said)
+    assert retried(outcomes) == (seconds, said)
 
 
 @pytest.mark.parametrize(

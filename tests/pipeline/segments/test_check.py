@@ -61,7 +61,7 @@ def test_records_that_are_not_as_many_as_counted(tmp_path, codec, count):
     assert [(fault.kind, fault.row) for fault in found.faults] == [("records", 3)]
 
 
-def test_bytes_that_do_not_inflate_are_told_of_their_batch(tmp_path):
+def test_bytes_that_do_not_inflate_are_reported_with_their_batch(tmp_path):
     made = batches([4] * 40)
     for row in (7, 30):
         made[row][61:] = b"\xff" * (len(made[row]) - 61)

@@ -4,9 +4,12 @@ Kafka's own files.
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -195,6 +198,29 @@ def test_folders_on_their_way_out_are_none(golden: Path) -> None:
     ):
         shutil.copytree(golden / "codecs-0", golden / name)
     assert len(folders(str(golden), ["codecs"])) == 5
+
+
+@pytest.mark.parametrize("name", ["codecs-0", "codecs-0/00000000000000000000.log"])
+def test_files_that_only_the_brokers_user_may_read_are_named(
+    golden: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """By the driver. root reads everything, so the system's answers are the test's."""
+    closed = golden / name
+
+    def refusing(call: Callable[..., Any], answer: Callable[[Path], Any]) -> Callable[..., Any]:
+        return lambda path, *more, **named: (
+            answer(closed) if Path(path) == closed else call(path, *more, **named)
+        )
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "access", refusing(os.access, lambda path: False))
+    monkeypatch.setattr(os, "listdir", refusing(os.listdir, refuse))
+    monkeypatch.setattr(Path, "open", refusing(Path.open, refuse))
+    with pytest.raises(PipelineError) as raised:
+        folders(str(golden), ["codecs"])
+    assert f"segments: {closed}: Permission denied: run as a user who may" in str(raised.value)
 
 
 def test_half_a_cleaning_is_refused(golden: Path) -> None:

@@ -26,7 +26,7 @@ def test_sequences_without_a_gap_are_fine_for_producers_side_by_side():
     assert kinds(sequence_faults(table(*rows), **COMPLETE)) == []
 
 
-def test_a_jump_is_told_where_it_is_and_only_there():
+def test_a_jump_is_reported_where_it_is_and_only_there():
     rows = [data(0, 7, 0), data(10, 8, 0), data(20, 7, 30), data(30, 7, 40)]
     (fault,) = sequence_faults(table(*rows), **COMPLETE)
     assert (fault.kind, fault.row) == ("sequence", 2)

@@ -191,7 +191,7 @@ def test_holes_as_wide_as_allowed_are_passed_over():
     assert told(hole, 0, 30, allowed=2)[0] == []
 
 
-def test_random_rows_are_told_as_a_plain_loop_tells_them():
+def test_random_rows_are_summed_up_as_by_a_plain_loop():
     rng = np.random.default_rng(11)
     offsets = np.cumsum(rng.choice([1, 1, 1, 1, 0, 3, -2], 500)).tolist()
     cuts = sorted(rng.choice(500, 20, replace=False).tolist())

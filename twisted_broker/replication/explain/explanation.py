@@ -269,11 +269,7 @@ def fetching_now(
             0,
             "there is no leader to fetch from" if partition.leader_id < 0 else "it is not fetched",
         )
-    delayed_ms = (
-        max(0, state.delayed_until_ms - now.monotonic_ms)
-        if state.is_delayed(now.monotonic_ms)
-        else 0
-    )
+    delayed_ms = max(0, state.delayed_until_ms - now.now_ms) if state.is_delayed(now.now_ms) else 0
     lag = (
         "no answer yet"
         if state.lag is None

@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 class Moment:
     """A moment on both clocks."""
 
-    __slots__ = ("monotonic_ms", "wall_ms")
+    __slots__ = ("now_ms", "wall_ms")
 
-    def __init__(self, monotonic_ms: int, wall_ms: int) -> None:
-        self.monotonic_ms = monotonic_ms
+    def __init__(self, now_ms: int, wall_ms: int) -> None:
+        self.now_ms = now_ms
         self.wall_ms = wall_ms
 
     def ago(self, at_ms: int) -> int:
         """How long ago, in ms; 0 for what never was."""
-        return max(0, self.monotonic_ms - at_ms) if at_ms > 0 else 0
+        return max(0, self.now_ms - at_ms) if at_ms > 0 else 0
 
     def calendar(self, at_ms: int) -> int:
         """A monotonic moment as the calendar's, 0 for what never was."""
@@ -304,7 +304,7 @@ def _counts_as(partition: Partition, replica: RemoteReplica, log: Log, now: Mome
     if broker in state.isr:
         return "in the ISR"
     if replica.is_caught_up(
-        log.log_end_offset, now.monotonic_ms, partition.max_lag_ms
+        log.log_end_offset, now.now_ms, partition.max_lag_ms
     ) and partition.is_isr_eligible(replica):
         return "caught up, about to be proposed"
     return None

@@ -1,8 +1,8 @@
 """All fetchers of one kind: which partition belongs to which.
 
-Owns `FetcherManager` (the fetchers by leader broker and number, the hash that places partitions,
-the partitions that failed) and `ReplicaFetcherManager`, that of this broker's followers: from
-partitions that began to follow to fetchers that bring them up, and where other brokers are reached.
+Owns `FetcherManager`: the fetchers by leader broker and number, the hash that places partitions,
+the partitions that failed. And `ReplicaFetcherManager`, that of this broker's followers: it gives
+partitions that began to follow to fetchers, and knows the addresses of their leaders.
 
 1. A partition is with one fetcher at most: adding it takes it out of any other first.
 2. Fetchers are made for the first partition and shut down when they are idle.

@@ -107,7 +107,7 @@ class FollowedReplicas:
             info = partition.append_as_follower(fetched.records, requested.leader_epoch, wall_ms)
             if 0 <= info.first_offset < requested.fetch_offset:
                 _logger.info(
-                    "{log} begins at {first}, with the batch that {end} is in",
+                    "{log} starts at offset {first}: the leader's batch there holds offset {end}",
                     log=topic_partition,
                     first=info.first_offset,
                     end=requested.fetch_offset,

@@ -83,7 +83,7 @@ class LeaderEndPoint(Protocol):
 
     @property
     def truncates_on_fetch(self) -> bool:
-        """Whether its fetch answers tell where logs diverge (from Fetch 12 on)."""
+        """Whether its fetch answers say where logs diverge (from Fetch 12 on)."""
         ...
 
     def has_request(self, requested: RequestedPartitions) -> bool:

@@ -4,7 +4,7 @@ Owns ListOffsets and OffsetForLeaderEpoch for one partition, as functions over `
 
 1. A client sees nothing above its own end: the high watermark, or the last stable offset when it
    reads committed.
-2. A leader whose high watermark is below the start of its epoch cannot tell a client the end yet:
+2. A leader whose high watermark is below the start of its epoch does not know a client's end yet:
    OFFSET_NOT_AVAILABLE (RL 2.7).
 
 Source: RL 2.7, 3.4; Kafka's `Partition.fetchOffsetForTimestamp`,

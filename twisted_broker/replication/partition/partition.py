@@ -765,11 +765,11 @@ class Partition:
         replica = self.remote_replicas.get(broker_id)
         if replica is None:
             # With an epoch the follower may know of an assignment that has not reached us; without
-            # one it cannot tell (RL 1.10).
+            # one it does not (RL 1.10).
             epoch_sent = request.current_leader_epoch >= 0
             raise BrokerError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH if epoch_sent else ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"broker {broker_id} is no replica of {self.topic_partition}",
+                f"broker {broker_id} is not a replica of {self.topic_partition}",
             )
         if not is_registered(broker_id, params.replica_epoch, self.brokers):
             raise BrokerError(

@@ -226,7 +226,7 @@ class DelayedFetch:
         for request, fetch_offset in self._reads():
             try:
                 found = self._readable(request, fetch_offset)
-            except BrokerError:  # cases A to E, and H where the epoch's end cannot be told
+            except BrokerError:  # cases A to E, and H where the epoch's end is not known
                 return True
             if found < 0:
                 return True

@@ -9,8 +9,8 @@ for all of them.
 3. A timer fires at most once; one that was cancelled never fires. Timers of one millisecond fire in
    the order of their adding.
 4. When the clock itself is late by `DEADLINE_STALL_MS` or more (this process was stopped, or its
-   disk was slow), a turn of the reactor goes by before anything fires: what has arrived meanwhile,
-   a follower's fetch that completes a produce, is read first.
+   disk was slow), timers fire one turn of the reactor later. What has arrived meanwhile is read
+   first: it may be the follower's fetch that completes a produce.
 5. At most one call is pending on the clock: at the earliest slot in use, or earlier when that
    slot's timers were cancelled since.
 

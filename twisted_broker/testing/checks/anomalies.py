@@ -116,14 +116,14 @@ class _Partition:
         """The order of values, from all answers."""
         for send in self.sends:
             if send.fate is Fate.ACKED and send.offset >= 0:
-                self._told(send.offset, send.value)
+                self._note_kept(send.offset, send.value)
         for _, _, _, records in self.readings:
             for offset, value in records:
                 self.polled.add(value)
-                self._told(offset, value)
+                self._note_kept(offset, value)
         self.ranks = {offset: rank for rank, offset in enumerate(sorted(self.values))}
 
-    def _told(self, offset: int, value: str) -> None:
+    def _note_kept(self, offset: int, value: str) -> None:
         values = self.values.setdefault(offset, [])
         if value not in values:
             values.append(value)

@@ -34,8 +34,9 @@ class ClientChecker:
         self._marks: dict[tuple[str, TopicPartition, int], int] = {}
         self._ends: dict[tuple[str, TopicPartition], int] = {}
         self._resets: dict[TopicPartition, int] = {}
-        self._told = ClientHistory()
+        self._history = ClientHistory()
         notes.acked, notes.consumed = self.acked, self.consumed
+        notes.out_of_order = self.out_of_order
         notes.mark_seen, notes.out_of_range = self.mark_seen, self.out_of_range
         notes.deleting = self.deleting
         notes.note = checker.cluster.note
@@ -54,6 +55,13 @@ class ClientChecker:
             self._broken(f"{attempt!r} was acknowledged, but only {line.top} was ever committed")
         self._note_values(attempt.partition, attempt.base_offset, attempt.values, "the producer")
 
+    def out_of_order(self, attempt: Attempt) -> None:
+        """RELIABILITY 2.4: what follows the last acknowledged batch of a producer is in order, and
+        one of the last five that comes again is known.
+        """
+        if self.checker.truth.line_of(attempt.partition).is_whole:
+            self._broken(f"{attempt!r} follows what was acknowledged, and is out of order")
+
     def consumed(
         self,
         who: str,
@@ -65,7 +73,7 @@ class ClientChecker:
         values: Sequence[bytes],
     ) -> None:
         """RL 9: nothing uncommitted, no gap, no reordering."""
-        self._told.consumed(who, name, base, values)
+        self._history.consumed(who, name, base, values)
         line = self.checker.truth.line_of(name)
         if last + 1 > line.top and epoch >= line.unclean_epoch:
             self._broken(f"{who} read {name} up to {last}, but only {line.top} was ever committed")
@@ -85,8 +93,7 @@ class ClientChecker:
             if known.setdefault(offset, value) != value:
                 if line.is_whole and offset >= line.deleted_upto:
                     self._broken(
-                        f"{name} at {offset}: {who} was told {value!r}, before it was "
-                        f"{known[offset]!r}"
+                        f"{name} at {offset}: {who} read {value!r}, before it was {known[offset]!r}"
                     )
                 known[offset] = value
 
@@ -104,7 +111,9 @@ class ClientChecker:
         consumer, _, is_end = who.partition(" ")
         highest = self._ends.get((consumer, name), -1)
         if is_end and mark < highest and line.is_whole:
-            self._broken(f"{consumer} was told that {name} ends at {mark}, after it saw {highest}")
+            self._broken(
+                f"{consumer} was answered that {name} ends at {mark}, after it saw {highest}"
+            )
         self._ends[consumer, name] = max(highest, mark)
 
     def deleting(self, name: TopicPartition, upto: int) -> None:
@@ -121,7 +130,7 @@ class ClientChecker:
                 f"{who} reads {name} at {offset} in epoch {epoch}: out of range, and no "
                 "unclean election was recorded"
             )
-        self._told.moved(who)
+        self._history.moved(who)
         self._positions[who, name] = 0
         self._resets[name] = -1
 
@@ -137,7 +146,7 @@ class ClientChecker:
             name for name in finals.values if self.checker.truth.line_of(name).unclean_epoch >= 0
         }
         deleted = {name: self.checker.truth.line_of(name).deleted_upto for name in finals.values}
-        for anomaly in self._told.anomalies(kept, unclean, deleted):
+        for anomaly in self._history.anomalies(kept, unclean, deleted):
             self._broken(str(anomaly))
 
     def _attempt_at_the_end(self, attempt: Attempt, finals: _Finals) -> None:

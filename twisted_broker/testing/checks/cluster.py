@@ -49,10 +49,12 @@ class ClusterChecker:
     def _look_at(self, node: SimNode) -> None:
         assert node.broker is not None
         parts, touched = node.broker.parts, self.truth.touched
-        if parts.controller is not None:
+        if parts.controller is not None and not node.suspect:
             controller = parts.controller
             self.truth.decided(controller, controller.uncommitted)
             self.truth.look(controller.committed)
+        if parts.metadata is not None:
+            self.truth.applied(node.name, parts.metadata.image)
         if parts.replica_manager is not None:
             for name, partition in parts.replica_manager.partitions.items():
                 self._look(node, name, partition)
@@ -70,7 +72,7 @@ class ClusterChecker:
         seen = self.members.seen[node.name].get(name)
         if seen is None or seen.partition is not partition or seen.log is not log:
             seen = self.members.seen[node.name][name] = Seen(partition, log, Mirror(log, node.disk))
-        if seen.end != log.log_end_offset or seen.cuts != log.truncations:
+        if seen.end != log.log_end_offset or seen.truncations != log.truncations:
             self.replicas.log_changed(node, seen)
         leads = partition.leader_log is not None
         if (

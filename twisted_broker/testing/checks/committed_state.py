@@ -5,7 +5,8 @@ Owns `CommittedState` and `Violation`. A partition is named by its topic's id an
 topic may be deleted and created again.
 
 1. The controller's committed image is the truth about leaders and ISRs. It only grows, and so do
-   all epochs in it.
+   all epochs in it; a process that starts on what was committed finds the same. No broker applies
+   more than that.
 2. What was committed of a partition is its `Line`; an unclean election is noted here, and only then
    may a line lose something.
 3. `touched` are the partitions of which something changed since they were last held to StrongIsr.
@@ -41,8 +42,9 @@ class CommittedState:
         self.keys: dict[TopicPartition, Key] = {}
         self.lines: dict[Key, Line] = {}
         self.touched: set[Key] = set()
-        self.unclean_elections = self.unclean_among_several = 0
-        """all, and those of partitions with more than one replica"""
+        self.unclean_elections = self.unclean_in_core = 0
+        self.core: frozenset[int] = frozenset()
+        """brokers that stay healthy: a partition with a replica there needs no unclean election"""
         self.deletions: dict[TopicPartition, int] = {}
         """the highest offset that DeleteRecords was called with, before it was"""
         self._retained: set[str] = set()
@@ -125,6 +127,8 @@ class CommittedState:
                 f"the controller lost metadata: {before.offset} was committed, now it ends at "
                 f"{image.offset}"
             )
+        if before is not None and image.offset == before.offset and image != before:
+            raise Violation(f"the controller's metadata up to {image.offset} is another one")
         self.image = image
         self.committed(before, image)
         self._check_brokers(image)
@@ -138,6 +142,12 @@ class CommittedState:
             old = None if before is None else before.topics_by_id.get(topic_id)
             if old is not topic and old != topic:
                 self._check_topic(topic_id, old, topic)
+
+    def applied(self, who: str, image: Any) -> None:
+        """Raises `Violation` when a broker's metadata is of no cluster's."""
+        known = -1 if self.image is None else self.image.offset
+        if image.offset > known:
+            raise Violation(f"{who} applied {image.offset}, only {known} was committed")
 
     def _check_brokers(self, image: Any) -> None:
         for broker in image.brokers.values():
@@ -173,15 +183,26 @@ class CommittedState:
         elected = new.leader >= 0 and (
             new.leader != old.leader or new.leader_epoch != old.leader_epoch
         )
-        if elected and new.leader not in (*old.isr, *old.elr):
-            self.unclean_among_several += len(new.replicas) > 1
-            self._elected_uncleanly(key, new.leader_epoch, f"{name}: {old} -> {new}")
+        if elected and new.leader not in (*old.isr, *old.elr) and not _joined(old, new):
+            what = f"{name}: {old} -> {new}"
+            self._elected_uncleanly(key, new.leader_epoch, old.replicas, what)
 
-    def _elected_uncleanly(self, key: Key, leader_epoch: int, what: str) -> None:
+    def _elected_uncleanly(
+        self, key: Key, leader_epoch: int, replicas: Iterable[int], what: str
+    ) -> None:
         line = self.line(key)
         line.unclean_epoch, line.waits_for_leader = leader_epoch, True
         self.unclean_elections += 1
+        self.unclean_in_core += bool(self.core.intersection(replicas))
         self._note(f"unclean election of {what}")
+
+
+def _joined(old: Any, new: Any) -> bool:
+    """Whether one record took the leader into the ISR and ended a reassignment: a leader outside it
+    that is elected is alone.
+    """
+    ends = (old.adding or old.removing) and not (new.adding or new.removing)
+    return bool(ends) and len(new.isr) > 1 and not new.leader_recovery_state
 
 
 def _is_without_candidates(registration: Any) -> bool:

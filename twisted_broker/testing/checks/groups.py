@@ -1,4 +1,4 @@
-"""What members of a group are told, checked: generations, assignments, committed offsets.
+"""What members of a group are answered, checked: generations, assignments, committed offsets.
 
 Owns `GroupChecker`.
 
@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from twisted_broker.coordinator.coordinator_context import OFFSETS_TOPIC
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.testing.checks.cluster import ClusterChecker
 from twisted_broker.testing.sim.client_notes import Notes
+from twisted_broker.topic_names import OFFSETS_TOPIC
 
 
 class GroupChecker:

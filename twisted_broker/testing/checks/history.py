@@ -136,7 +136,7 @@ class History:
         for partition, value in sent:
             self.send(who, TopicPartition(topic, partition), value, op, at)
 
-    def _take_told(self, who: str, at: int, fate: str, value: str, offset: int) -> None:
+    def _take_answered(self, who: str, at: int, fate: str, value: str, offset: int) -> None:
         self.complete(value, Fate(fate), offset, at)
 
     def _take_assigned(self, who: str, at: int) -> None:
@@ -170,8 +170,8 @@ class Recorder:
         self._op += 1
         self._write("send", topic, self._op, records)
 
-    def told(self, value: str, fate: Fate, offset: int = -1) -> None:
-        self._write("told", fate.value, value, offset)
+    def answered(self, value: str, fate: Fate, offset: int = -1) -> None:
+        self._write("answered", fate.value, value, offset)
 
     def assigned(self) -> None:
         """From here on the consumer reads from the position it was given."""

@@ -25,7 +25,6 @@ class Seen:
     """One partition on one machine as of its last step. -1 and None: not looked at yet."""
 
     __slots__ = (
-        "cuts",
         "end",
         "high_watermark",
         "isr_state",
@@ -36,11 +35,12 @@ class Seen:
         "min_isr",
         "mirror",
         "partition",
+        "truncations",
     )
 
     def __init__(self, partition: Partition, log: Any, mirror: Mirror) -> None:
         self.partition, self.log, self.mirror = partition, log, mirror
-        self.cuts = self.end = self.high_watermark = self.leader_epoch = -1
+        self.truncations = self.end = self.high_watermark = self.leader_epoch = -1
         self.isr_state: Any = None
         self.min_isr = self.log_start = 0
         self.leads = False

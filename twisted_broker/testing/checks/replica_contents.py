@@ -33,7 +33,7 @@ class Mirror:
     them up to row i.
     """
 
-    __slots__ = ("_at", "bases", "cuts", "disk", "end", "epochs", "lasts", "log", "sums")
+    __slots__ = ("_at", "bases", "disk", "end", "epochs", "lasts", "log", "sums", "truncations")
 
     def __init__(self, log: Log, disk: SimDisk) -> None:
         self.log, self.disk = log, disk
@@ -44,7 +44,7 @@ class Mirror:
         self.lasts: list[int] = []
         self.epochs: list[int] = []
         self.sums: list[int] = []
-        self.end, self.cuts = 0, self.log.truncations
+        self.end, self.truncations = 0, self.log.truncations
         self._at = (-1, 0)
 
     @property
@@ -54,10 +54,10 @@ class Mirror:
 
     def follow(self) -> int:
         """Reads what is new; returns the row of the first batch that was not here before (all of
-        them after a truncation).
+        them after a truncation). ValueError where its file holds no batch.
         """
         log = self.log
-        if log.truncations != self.cuts:
+        if log.truncations != self.truncations:
             self._clear()
         first = len(self.lasts)
         segments = log.segments
@@ -73,7 +73,11 @@ class Mirror:
         return first
 
     def _take(self, data: bytearray, position: int) -> int:
+        if position + _HEAD.size > len(data):
+            raise ValueError(f"no whole batch at byte {position} of {len(data)}")
         base, length, epoch, _, crc, _, delta = _HEAD.unpack_from(data, position)
+        if length + _LOG_OVERHEAD < _HEAD.size or delta < 0:
+            raise ValueError(f"no batch at byte {position}, its length is {length}")
         self.bases.append(base)
         self.lasts.append(base + delta)
         self.epochs.append(epoch)

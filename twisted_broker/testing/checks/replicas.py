@@ -49,8 +49,11 @@ class ReplicaChecker:
 
     def log_changed(self, node: SimNode, seen: Seen) -> None:
         """Log matching, and an epoch cache that agrees with the batches."""
-        first = seen.mirror.follow()
         key, where = self.truth.key_of(seen.partition), f"{node.name} {seen.partition!r}"
+        try:
+            first = seen.mirror.follow()
+        except ValueError as error:
+            raise Violation(f"{where}: its file is no log: {error}") from error
         if seen.mirror.end != seen.log.log_end_offset:
             raise Violation(
                 f"{where}: the log ends at {seen.log.log_end_offset}, its file at {seen.mirror.end}"
@@ -58,7 +61,7 @@ class ReplicaChecker:
         for row in range(first, len(seen.mirror.lasts)):
             self._check_batch(key, seen, row, where)
         _check_epochs(seen.log, where)
-        seen.end, seen.cuts = seen.log.log_end_offset, seen.log.truncations
+        seen.end, seen.truncations = seen.log.log_end_offset, seen.log.truncations
         self.truth.touched.add(key)
 
     def _check_batch(self, key: Key, seen: Seen, row: int, where: str) -> None:

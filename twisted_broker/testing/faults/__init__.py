@@ -1,3 +1,3 @@
-"""Faults that a simulated run injects: machines, disks, network, and faults triggered by a
-situation.
+"""Faults that a simulated run injects: machines, disks, network, metadata, groups, and faults
+triggered by a situation.
 """

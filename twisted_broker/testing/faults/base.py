@@ -7,10 +7,10 @@ the repair, which runs even when all faults have ended meanwhile. Not here: whic
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.testing.sim.clock import NodeClock
@@ -18,12 +18,16 @@ from twisted_broker.testing.sim.cluster import SimCluster
 from twisted_broker.testing.sim.node import SimNode
 from twisted_broker.testing.sim.options import Options
 
+if TYPE_CHECKING:
+    from twisted_broker.testing.sim.member import Member
+
 
 class FaultInjector:
     """What one fault needs; `drawing_from` gives the next one its own.
 
     `ended`: nothing new goes wrong any more. `victims`: the names of machines that may be struck.
-    `struck(what)` is called with what a fault did, where that is drawn.
+    `struck(what)` is called with what a fault did, where that is drawn; `counted(kind)` with what
+    came of it; `by_hand(what)` with what an operator had to do about it.
     """
 
     def __init__(self, cluster: SimCluster, options: Options) -> None:
@@ -32,7 +36,14 @@ class FaultInjector:
         self.clock: Any = cluster.client_runtime("faults").clock
         self._ends: list[float] = []
         """when all faults ended; shared by the injectors of all faults"""
+        self._holds: list[str] = []
+        """why none strikes now; shared as well"""
+        self.rescues: list[str] = []
+        """what an operator attends to now; shared as well"""
         self.struck: Callable[[str], None] = lambda what: None
+        self.counted: Callable[[str], None] = lambda kind: None
+        self.by_hand: Callable[[str], None] = lambda what: None
+        self.members: Sequence[Member] = ()
         names = list(cluster.nodes)
         self.victims = names[2 + options.controller_only :] if options.liveness else names
         self.producers = [f"p{number}" for number in range(len(options.idempotent))]
@@ -40,6 +51,17 @@ class FaultInjector:
     @property
     def ended(self) -> bool:
         return bool(self._ends)
+
+    @property
+    def held(self) -> bool:
+        """No fault strikes now: an operator is at work, with machines as they are."""
+        return bool(self._holds)
+
+    def hold(self, why: str) -> None:
+        self._holds.append(why)
+
+    def release(self) -> None:
+        self._holds.clear()
 
     def end(self) -> None:
         self._ends.append(self.clock.seconds())

@@ -40,12 +40,12 @@ def _heal(injector: FaultInjector) -> None:
     injector.cluster.network.heal()
 
 
-def cut(injector: FaultInjector, node: SimNode) -> None:
+def break_connections(injector: FaultInjector, node: SimNode) -> None:
     """Some of its connections die."""
     injector.note(f"connections of {node.name} die")
     for near in list(injector.cluster.network.connections):
         if node.name in (near.clock.name, near.peer.clock.name) and injector.random.random() < 0.4:
-            injector.cluster.network.cut(near)
+            injector.cluster.network.break_connection(near)
 
 
 def half_open(injector: FaultInjector, node: SimNode) -> None:

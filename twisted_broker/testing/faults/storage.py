@@ -8,8 +8,7 @@ Owns those faults (`faults/base.py` says what a fault is).
 2. Bits flip only where a checksum, or the format, shows it: `CHECKED`. Kafka's checkpoints of
    offsets and epochs are plain numbers, and a segment below the recovery point is trusted until it
    is read; a flip there is found by `replog verify`, by no running broker.
-3. What the controller needs is spared: it refuses its own damaged metadata, and an operator makes
-   it anew (`tests/test_lost_metadata.py`).
+3. What the controller needs is spared: its damage has a fault of its own (`faults/metadata.py`).
 
 Source: RELIABILITY 6.2. Not here: errors of single operations (`faults/disk.py`).
 """
@@ -22,6 +21,7 @@ from errno import EMFILE
 from twisted_broker.testing.faults.base import FaultInjector
 from twisted_broker.testing.sim.disk_faults import Fault
 from twisted_broker.testing.sim.node import SimNode
+from twisted_broker.topic_names import METADATA_DIRECTORY
 
 CHECKED = {
     "log": "the active segment: each batch has a checksum, and is checked after an unclean stop",
@@ -31,7 +31,6 @@ CHECKED = {
     "clean shutdown": "JSON that is not understood is no clean stop",
     "metadata": "the batches of a broker's copy have checksums",
 }
-_METADATA = "__cluster_metadata-0"
 _CONTROLLER = "n1"
 
 
@@ -68,7 +67,7 @@ def _is_of(kind: str, path: str, node: SimNode) -> bool:
     directory, name = posixpath.split(path)
     if kind == "clean shutdown":
         return name == ".kafka_cleanshutdown"
-    is_copy = directory.endswith(_METADATA)
+    is_copy = directory.endswith(METADATA_DIRECTORY)
     if kind == "metadata":
         return is_copy and node.name != _CONTROLLER and name.endswith((".log", ".checkpoint"))
     if is_copy or "." in posixpath.basename(directory) or not name.endswith(f".{kind}"):
@@ -86,14 +85,14 @@ def lose_directory(injector: FaultInjector, node: SimNode) -> None:
     kept = directories[:1] if node.name == _CONTROLLER else []
     lost = [each for each in directories if each not in kept]
     if node.name != _CONTROLLER:
-        lost.append(f"{directories[0]}/{_METADATA}")
+        lost.append(f"{directories[0]}/{METADATA_DIRECTORY}")
     if not lost:
         return
     if node.is_up:
         node.kill()
     path = injector.random.choice(lost)
     injector.note(f"{path} of {node.name} is lost")
-    injector.struck("lost metadata" if path.endswith(_METADATA) else "lost directory")
+    injector.struck("lost metadata" if path.endswith(METADATA_DIRECTORY) else "lost directory")
     node.disk.lose(path)
     injector.schedule(lambda: injector.restart(node))
 

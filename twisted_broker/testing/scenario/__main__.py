@@ -59,9 +59,9 @@ def _answered(world: ScenarioWorld, asked: str) -> ClientRequest:
 
 
 def _named(world: ScenarioWorld, name: str) -> ClientRequest:
-    if name not in world.asked:
-        raise ScenarioError(f"nothing was asked under the name {name}")
-    return world.asked[name]
+    if name not in world.requests:
+        raise ScenarioError(f"no request has the name {name}")
+    return world.requests[name]
 
 
 class ScenarioRunner:
@@ -102,7 +102,7 @@ class ScenarioRunner:
         if line.name is not None:
             if not isinstance(result, ClientRequest):
                 raise ScenarioError("only a request can be given a name")
-            world.asked[line.name] = result
+            world.requests[line.name] = result
             return ""
         return self._await_answer(world, line, result) if isinstance(result, ClientRequest) else ""
 

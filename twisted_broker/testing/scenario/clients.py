@@ -56,12 +56,12 @@ def register(words: Vocabulary) -> None:
 
 
 def _leader(world: ScenarioWorld, topic: str, broker: str) -> int:
-    """Who is asked: the one named, or the leader as the controller has it."""
+    """Who gets the request: the one named, or the leader as the controller has it."""
     if broker:
         return int(broker)
     registration = world.registration(TopicPartition(topic, 0))
     if registration is None or registration.leader < 0:
-        raise ScenarioError(f"{topic} has no leader to ask")
+        raise ScenarioError(f"{topic} has no leader")
     return int(registration.leader)
 
 
@@ -95,7 +95,7 @@ def produce_batch(
         timeout_ms=int(float(seconds) * 1000),
         topic_data=[produce.TopicProduceData(name=topic, partition_data=[data])],
     )
-    return world.ask(_leader(world, topic, broker), request, _PRODUCE).addCallback(_produced)
+    return world.send(_leader(world, topic, broker), request, _PRODUCE).addCallback(_produced)
 
 
 def _produced(answer: Any) -> str:
@@ -136,7 +136,7 @@ def fetch_records(
         request.replica_id = replica
     version = _FETCH_WITH_IDS if incarnation else _FETCH
     offset = int(asked["offset"])
-    return world.ask(_leader(world, topic, broker), request, version).addCallback(_fetched, offset)
+    return world.send(_leader(world, topic, broker), request, version).addCallback(_fetched, offset)
 
 
 def _fetched_partition(asked: dict[str, str]) -> fetch.FetchPartition:
@@ -190,7 +190,7 @@ def offset_of(
         found = answer.topics[0].partitions[0]
         return _error(found.error_code) or f"offset {found.offset}"
 
-    return world.ask(_leader(world, topic, broker), request, _LIST_OFFSETS).addCallback(as_text)
+    return world.send(_leader(world, topic, broker), request, _LIST_OFFSETS).addCallback(as_text)
 
 
 def end_of_epoch(
@@ -209,7 +209,7 @@ def end_of_epoch(
         found = answer.topics[0].partitions[0]
         return _error(found.error_code) or f"{found.leader_epoch}@{found.end_offset}"
 
-    return world.ask(_leader(world, topic, broker), request, _EPOCHS).addCallback(as_text)
+    return world.send(_leader(world, topic, broker), request, _EPOCHS).addCallback(as_text)
 
 
 def delete_records(
@@ -226,7 +226,7 @@ def delete_records(
         found = answer.topics[0].partitions[0]
         return _error(found.error_code) or f"low {found.low_watermark}"
 
-    return world.ask(_leader(world, topic, broker), request, _DELETE_RECORDS).addCallback(as_text)
+    return world.send(_leader(world, topic, broker), request, _DELETE_RECORDS).addCallback(as_text)
 
 
 def is_error(answer: str) -> bool:

@@ -36,7 +36,7 @@ def register(words: Vocabulary) -> None:
     words.register("start <broker>")(start)
     words.register("pause <broker>")(pause)
     words.register("resume <broker>")(resume)
-    words.register("cut <broker> from <others..>")(cut)
+    words.register("cut <broker> from <others..>")(block)
     words.register("nothing gets from <source> to <target>")(one_way)
     words.register("heal")(heal)
     words.register("disk of <broker> stalls")(disk_stalls)
@@ -65,7 +65,7 @@ def power_off(world: ScenarioWorld, broker: str) -> None:
 
 
 def stop(world: ScenarioWorld, broker: str) -> None:
-    """The process is asked to leave (SIGTERM) and is waited for: a controlled shutdown."""
+    """The process is sent SIGTERM and is waited for: a controlled shutdown."""
     node = world.node(int(broker))
     node.stop()
     world.until(lambda: not node.is_up, f"broker {broker} has left")
@@ -86,7 +86,7 @@ def resume(world: ScenarioWorld, broker: str) -> None:
     world.node(int(broker)).resume()
 
 
-def cut(world: ScenarioWorld, broker: str, others: str) -> None:
+def block(world: ScenarioWorld, broker: str, others: str) -> None:
     """Nothing gets through between a broker and others (numbers, or `client`), either way."""
     for other in others.split():
         world.cluster.network.block(_machine(broker), _machine(other))

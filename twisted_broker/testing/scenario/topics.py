@@ -62,7 +62,7 @@ def make_topic(
         assignments=[assignment],
         configs=pairs,
     )
-    asked = world.ask(
+    asked = world.send(
         1, topics.CreateTopicsRequest(topics=[wanted], timeout_ms=_TIMEOUT_MS), _CREATE
     )
     answer: list[str] = []
@@ -97,7 +97,7 @@ def _is_held(world: ScenarioWorld, name: TopicPartition, numbers: list[int]) -> 
 def delete_topic(world: ScenarioWorld, topic: str) -> Deferred[str]:
     """The topic is deleted."""
     request = topics.DeleteTopicsRequest(topic_names=[topic], timeout_ms=_TIMEOUT_MS)
-    return world.ask(1, request, _DELETE).addCallback(
+    return world.send(1, request, _DELETE).addCallback(
         lambda answer: _error_name(answer.responses[0].error_code)
     )
 
@@ -114,7 +114,7 @@ def set_topic(world: ScenarioWorld, topic: str, settings: str) -> Deferred[str]:
         resource_type=_TOPIC_RESOURCE, resource_name=topic, configs=changes
     )
     request = configs.IncrementalAlterConfigsRequest(resources=[resource])
-    return world.ask(1, request, _CONFIGS).addCallback(
+    return world.send(1, request, _CONFIGS).addCallback(
         lambda answer: _error_name(answer.responses[0].error_code)
     )
 
@@ -133,7 +133,7 @@ def elect(world: ScenarioWorld, kind: str, topic: str = THE_TOPIC) -> Deferred[s
             answer.error_code or answer.replica_election_results[0].partition_result[0].error_code
         )
 
-    return world.ask(1, request, _ELECT).addCallback(as_text)
+    return world.send(1, request, _ELECT).addCallback(as_text)
 
 
 def reassign(world: ScenarioWorld, topic: str, replicas: str) -> Deferred[str]:
@@ -156,7 +156,7 @@ def _reassigned(world: ScenarioWorld, topic: str, replicas: list[int] | None) ->
     request = reassignment.AlterPartitionReassignmentsRequest(
         timeout_ms=_TIMEOUT_MS, topics=[wanted]
     )
-    return world.ask(1, request, _REASSIGN).addCallback(as_text)
+    return world.send(1, request, _REASSIGN).addCallback(as_text)
 
 
 def propose_isr(
@@ -193,7 +193,7 @@ def propose_isr(
     request = broker_lifecycle.AlterPartitionRequest(
         broker_id=sender.id, broker_epoch=sender.epoch, topics=[data]
     )
-    return world.ask_controller(request, _ALTER_PARTITION).addCallback(_isr_answer)
+    return world.send_to_controller(request, _ALTER_PARTITION).addCallback(_isr_answer)
 
 
 def _isr_answer(answer: Any) -> str:

@@ -65,7 +65,7 @@ class ScenarioWorld:
 
     def __init__(self, wanted: bool = False) -> None:
         self.wanted = wanted
-        self.asked: dict[str, ClientRequest] = {}
+        self.requests: dict[str, ClientRequest] = {}
         self.topic_ids: dict[str, bytes] = {}
         self._cluster: SimCluster | None = None
         self._client: Any = None
@@ -162,21 +162,21 @@ class ScenarioWorld:
             raise ScenarioError(f"a broker failed: {self.cluster.bugs[0]}")
 
     def new_log_lines(self) -> list[str]:
-        """What was noted since it was asked last."""
+        """What was noted since the last call."""
         lines, self.cluster.trace.lines = self.cluster.trace.lines, []
         return lines
 
     # clients
 
-    def ask(self, broker: int, request: Any, version: int) -> Deferred[Any]:
+    def send(self, broker: int, request: Any, version: int) -> Deferred[Any]:
         """A client's request to a broker, over a connection of its own."""
-        return self._ask(broker, CLIENT_PORT, request, version)
+        return self._send(broker, CLIENT_PORT, request, version)
 
-    def ask_controller(self, request: Any, version: int) -> Deferred[Any]:
+    def send_to_controller(self, request: Any, version: int) -> Deferred[Any]:
         """A request as brokers send it to the controller."""
-        return self._ask(1, CONTROLLER_PORT, request, version)
+        return self._send(1, CONTROLLER_PORT, request, version)
 
-    def _ask(self, broker: int, port: int, request: Any, version: int) -> Deferred[Any]:
+    def _send(self, broker: int, port: int, request: Any, version: int) -> Deferred[Any]:
         host = self.node(broker).name
         connection = BrokerConnection(
             self._client,

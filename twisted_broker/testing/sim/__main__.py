@@ -164,7 +164,7 @@ def _one_after_another(chosen: argparse.Namespace, out: TextIO) -> int:
             verdict.wall_seconds = 0.0
         if verdict.violation is not None:
             failed.append(seed)
-        _tell(verdict, out)
+        _print_verdict(verdict, out)
     return _conclusion(failed, chosen.seeds, out)
 
 
@@ -183,11 +183,11 @@ def _replay(path: Path, trace: bool, out: TextIO) -> int:
     options = recorded.options
     verdict = run_seed(options.seed, trace=trace, options=options, kept=recorded.actions)
     out.writelines(f"{action}\n" for action in verdict.run.schedule.done)
-    _tell(verdict, out)
+    _print_verdict(verdict, out)
     return 0 if verdict.violation is None else 1
 
 
-def _tell(verdict: Verdict, out: TextIO) -> None:
+def _print_verdict(verdict: Verdict, out: TextIO) -> None:
     if verdict.run.cluster.trace.wanted:
         out.write("\n".join(verdict.run.cluster.trace.lines) + "\n")
     out.write(f"{verdict if verdict.violation is None else verdict.failure()}\n")

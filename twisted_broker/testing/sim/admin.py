@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted_broker.coordinator.coordinator_context import OFFSETS_TOPIC
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.testing.sim.client import REQUEST_TIMEOUT_MS, Client
 from twisted_broker.testing.sim.options import Options, Topic
+from twisted_broker.topic_names import OFFSETS_TOPIC
 from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages import configs, reassignment, topics
 from twisted_broker.wire.messages import list_offsets as offsets
@@ -47,7 +47,7 @@ class Admin(Client):
                 for key, value in sorted(topic.settings.items())
             ],
         )
-        answer = await self.ask_any(
+        answer = await self.send_to_any(
             topics.CreateTopicsRequest(topics=[wanted], timeout_ms=REQUEST_TIMEOUT_MS), 7
         )
         code = (
@@ -67,7 +67,9 @@ class Admin(Client):
                 )
             ],
         )
-        answer = await self.ask_any(configs.IncrementalAlterConfigsRequest(resources=[resource]), 1)
+        answer = await self.send_to_any(
+            configs.IncrementalAlterConfigsRequest(resources=[resource]), 1
+        )
         code = "no answer" if answer is None else error_of(answer.responses[0].error_code).name
         self.note(f"{topic} {name}={value}: {code}")
 
@@ -113,7 +115,7 @@ class Admin(Client):
         wanted = topics.DeleteRecordsTopic(name=partition.topic, partitions=[deleted])
         request = topics.DeleteRecordsRequest(topics=[wanted], timeout_ms=REQUEST_TIMEOUT_MS)
         await self.epoch_of_leader(partition)
-        answer = await self.ask_leader(partition, request, 2)
+        answer = await self.send_to_leader(partition, request, 2)
         if answer is None or answer.topics[0].partitions[0].error_code:
             self.forget_leader(partition)
 
@@ -123,7 +125,7 @@ class Admin(Client):
             partition_index=partition.partition, current_leader_epoch=-1, timestamp=-1
         )
         topic = offsets.ListOffsetsTopic(name=partition.topic, partitions=[wanted])
-        answer = await self.ask_leader(
+        answer = await self.send_to_leader(
             partition, offsets.ListOffsetsRequest(replica_id=-1, topics=[topic]), 5
         )
         return -1 if answer is None else int(answer.topics[0].partitions[0].offset)
@@ -137,7 +139,7 @@ class Admin(Client):
             return
         state = topics.DeleteTopicState(name=None, topic_id=known)
         request = topics.DeleteTopicsRequest(topics=[state], timeout_ms=REQUEST_TIMEOUT_MS)
-        answer = await self.ask_any(request, 6)
+        answer = await self.send_to_any(request, 6)
         code = "no answer" if answer is None else error_of(answer.responses[0].error_code).name
         self.note(f"delete {topic.name}: {code}")
         await self.pause(self.random.choice((0.0, 0.0, 1.0)))
@@ -158,7 +160,7 @@ class Admin(Client):
             timeout_ms=REQUEST_TIMEOUT_MS,
             topics=[reassignment.ReassignableTopic(name=topic.name, partitions=[partition])],
         )
-        answer = await self.ask_any(request, 1)
+        answer = await self.send_to_any(request, 1)
         self.note(f"reassign {topic.name}-{partition.partition_index} to {target}: {_code(answer)}")
 
     async def elect(self, options: Options) -> None:
@@ -166,7 +168,7 @@ class Admin(Client):
         request = reassignment.ElectLeadersRequest(
             election_type=0, topic_partitions=None, timeout_ms=REQUEST_TIMEOUT_MS
         )
-        self.note(f"elect preferred leaders: {_code(await self.ask_any(request, 2))}")
+        self.note(f"elect preferred leaders: {_code(await self.send_to_any(request, 2))}")
 
 
 def _code(answer: Any) -> str:

@@ -29,7 +29,7 @@ Address = tuple[str, int]
 
 
 class Client:
-    """Knows the brokers, the leaders as of the last time it asked, and keeps a connection to
+    """Knows the brokers, the leaders as of its last Metadata answer, and keeps a connection to
     each broker.
     """
 
@@ -59,32 +59,32 @@ class Client:
             self._connections[address] = found
         return found
 
-    async def ask(self, address: Address, request: Any, version: int) -> Any:
+    async def send(self, address: Address, request: Any, version: int) -> Any:
         """The answer, None when none came."""
         try:
             return await self.connection(address).send(request, version)
         except _LOST:
             return None
 
-    async def ask_any(self, request: Any, version: int) -> Any:
-        return await self.ask(self.random.choice(self.brokers), request, version)
+    async def send_to_any(self, request: Any, version: int) -> Any:
+        return await self.send(self.random.choice(self.brokers), request, version)
 
     async def epoch_of_leader(self, partition: TopicPartition) -> int:
-        """The leader epoch to ask under, -1 when no leader is known; looks for one first."""
+        """The leader epoch to send under, -1 when no leader is known; looks for one first."""
         if self.leaders.get(partition, (-1, -1))[0] not in self.addresses:
             await self.refresh(partition.topic)
         leader, epoch = self.leaders.get(partition, (-1, -1))
         return epoch if leader in self.addresses else -1
 
-    async def ask_leader(self, partition: TopicPartition, request: Any, version: int) -> Any:
+    async def send_to_leader(self, partition: TopicPartition, request: Any, version: int) -> Any:
         """The answer of the leader whose epoch `epoch_of_leader` gave."""
         address = self.addresses.get(self.leaders.get(partition, (-1, -1))[0])
         if address is None:
             await self.pause(0.2)
             return None
-        return await self.ask(address, request, version)
+        return await self.send(address, request, version)
 
-    async def tell_leader(self, partition: TopicPartition, request: Any, version: int) -> Any:
+    async def send_unanswered(self, partition: TopicPartition, request: Any, version: int) -> Any:
         """Sends what is not answered (acks=0); None when it could not be sent."""
         address = self.addresses.get(self.leaders.get(partition, (-1, -1))[0])
         if address is None:
@@ -116,7 +116,7 @@ class Client:
         request = meta.MetadataRequest(
             topics=[meta.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
         )
-        answer = await self.ask_any(request, 12)
+        answer = await self.send_to_any(request, 12)
         if answer is None:
             return
         self.addresses |= {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}

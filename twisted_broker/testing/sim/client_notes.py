@@ -66,12 +66,14 @@ class Notes:
         self.attempts: list[Attempt] = []
         self.acked_records = self.consumed_records = 0
         self.acked: Callable[[Attempt], None] = lambda attempt: None
+        self.out_of_order: Callable[[Attempt], None] = lambda attempt: None
+        """its sequence does not follow, though all of its producer before it was acknowledged"""
         self.consumed: Callable[
             [str, TopicPartition, int, int, int, int, Sequence[bytes]], None
         ] = lambda *facts: None
         """(consumer, partition, base offset, last offset, leader epoch, batch CRC, values)"""
         self.mark_seen: Callable[[str, TopicPartition, int, int], None] = lambda *facts: None
-        """(consumer, partition, leader epoch asked, high watermark) of a fetch answer"""
+        """(consumer, partition, leader epoch requested, high watermark) of a fetch answer"""
         self.out_of_range: Callable[[str, TopicPartition, int, int], None] = lambda *facts: None
         """(consumer, partition, leader epoch, offset) of a fetch that was answered
         OFFSET_OUT_OF_RANGE
@@ -79,7 +81,7 @@ class Notes:
         self.deleting: Callable[[TopicPartition, int], None] = lambda *facts: None
         """(partition, offset) of a DeleteRecords that is about to be sent"""
         self.generation_floor: Callable[[], int] = lambda: 0
-        """the newest generation of a group of which a member was told"""
+        """the newest generation of a group of which a member knows"""
         self.commit_floor: Callable[[TopicPartition], int] = lambda place: 0
         """the highest commit that was acknowledged"""
         self.assigned: Callable[[str, int, int, Sequence[TopicPartition]], None] = lambda *facts: (

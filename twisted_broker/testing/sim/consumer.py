@@ -43,7 +43,7 @@ class Consumer(Client):
     async def main(self) -> None:
         while not self.stopped:
             if not self.by_id and self.random.random() < 0.05:  # ListOffsets knows names only
-                await self._ask_end()
+                await self._list_end_offset()
             if not await (self._find_start() if self._is_lost else self._fetch()):
                 self.forget_leader(self.partition)
                 await self.pause(0.2)
@@ -71,7 +71,7 @@ class Consumer(Client):
             ],
         )
         fact = self.fact
-        answer = await self.ask_leader(self.partition, request, 13 if self.by_id else 11)
+        answer = await self.send_to_leader(self.partition, request, 13 if self.by_id else 11)
         if answer is None or answer.error_code or fact != self.fact:
             return False
         return self._take(answer.responses[0].partitions[0], epoch)
@@ -113,7 +113,7 @@ class Consumer(Client):
             self.position = batch.last_offset + 1
         return True
 
-    async def _ask_end(self) -> None:
+    async def _list_end_offset(self) -> None:
         """ListOffsets: what it says must never go back."""
         epoch = await self.epoch_of_leader(self.partition)
         end = await self._list_offset(_LATEST, epoch)
@@ -135,7 +135,7 @@ class Consumer(Client):
             timestamp=timestamp,
         )
         topic = offsets.ListOffsetsTopic(name=self.partition.topic, partitions=[asked])
-        answer = await self.ask_leader(
+        answer = await self.send_to_leader(
             self.partition, offsets.ListOffsetsRequest(replica_id=-1, topics=[topic]), 5
         )
         if answer is None or answer.topics[0].partitions[0].error_code:

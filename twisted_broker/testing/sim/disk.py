@@ -9,7 +9,7 @@ Owns `SimDisk`, the twin of the disk.
 3. `after_kill` and `after_power_loss` give a new `SimDisk`; the old one must not be used after.
 
 Source: ALICE (OSDI '14); RELIABILITY 6.2. Not here: damage to synced data, but for `flip_bit`,
-`lose`, `cut` and `damage`; time (`testing/sim/stalling_worker.py`).
+`lose`, `put`, `shorten` and `damage`; time (`testing/sim/stalling_worker.py`).
 """
 
 from __future__ import annotations
@@ -61,6 +61,13 @@ class SimDisk(DiskFaults, MemoryFileSystem):
             sim = _inode(node)
             if path in name and not sim.pending and sim.length:
                 sim.evicted.update(blocks(0, sim.length))
+
+    def quick(self) -> None:
+        """Nobody waits for it any more."""
+        self.dirty_limit_bytes = None
+        self.on_blocked = lambda operation, path: None
+        for node in self.nodes.values():
+            _inode(node).evicted.clear()
 
     def read(self, path: str, node: SimInode, position: int, length: int) -> None:
         """Called before each read: what it waits for is in memory afterwards."""
@@ -195,7 +202,20 @@ class SimDisk(DiskFaults, MemoryFileSystem):
             path for path in self.directories if path != directory and not path.startswith(inside)
         }
 
-    def cut(self, path: str, size: int) -> None:
+    def put(self, path: str, content: bytes) -> None:
+        """A file as it was elsewhere: durable, and neither counted nor refused."""
+        directory = posixpath.dirname(path)
+        while directory not in self.directories:
+            self.directories.add(directory)
+            directory = posixpath.dirname(directory)
+        node = SimInode()
+        node.data, node.length = bytearray(content), len(content)
+        node.sync()
+        self.nodes[path] = node
+        self._names.put(path, node)
+
+    def shorten(self, path: str, size: int) -> None:
+        """Drops the end of a file, behind everybody's back."""
         node = self._node(path)
         del node.data[size:]
         node.length = size

@@ -94,6 +94,13 @@ class DurableNames:
             if each[0] != directory and not each[0].startswith(inside) and each[2] != directory
         ]
 
+    def put(self, path: str, node: Inode) -> None:
+        """A file, and the directories that it is in, are there for good."""
+        self.files[path] = node
+        while path != "/":
+            path = posixpath.dirname(path)
+            self.directories.add(path)
+
     def sync_all(self, files: Mapping[str, Inode], directories: set[str]) -> None:
         """These are the names, durably."""
         self.files, self.directories = dict(files), set(directories)

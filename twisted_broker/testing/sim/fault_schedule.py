@@ -3,7 +3,8 @@
 Owns `Faults`: the table of faults, the drawing of the next one, and the repair of all.
 
 1. Faults have a clock of their own, which never stops, and each has a `Random` of its own: another
-   draw elsewhere, or another fault, does not change it.
+   draw elsewhere, or another fault, does not change it. Two actors draw, side by side: the usual
+   faults, and damage of what no seed had at first, which leaves the other's draws as they were.
 2. In a liveness run only machines beyond n2 are hit.
 3. `heal` ends every fault and starts what is down, again and again.
 
@@ -13,12 +14,22 @@ Source: RELIABILITY 4. Not here: which faults a seed has (`testing/sim/options.p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
-from twisted_broker.testing.faults import disk, machine, network, storage, triggered
+from twisted_broker.testing.faults import (
+    disk,
+    group,
+    machine,
+    metadata,
+    network,
+    storage,
+    triggered,
+    unchecked,
+)
 from twisted_broker.testing.faults.base import FaultInjector
 from twisted_broker.testing.sim.cluster import SimCluster
+from twisted_broker.testing.sim.member import Member
 from twisted_broker.testing.sim.node import SimNode
 from twisted_broker.testing.sim.options import Options
 from twisted_broker.testing.sim.reach import KINDS, Reach
@@ -33,7 +44,7 @@ FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
     "pause": machine.pause,
     "partition": network.partition,
     "one way": network.one_way,
-    "cut": network.cut,
+    "cut": network.break_connections,
     "stall": disk.stall,
     "slow disk": disk.slow_disk,
     "disk error": disk.disk_error,
@@ -49,42 +60,78 @@ FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
     "relapse": triggered.relapse,
     "handover": triggered.handover,
     "starve": triggered.starve,
+    "damage metadata": metadata.damage_metadata,
+    "flip unchecked": unchecked.flip_unchecked,
+    "slow reads": disk.slow_reads,
+    "slow writes": disk.slow_writes,
+    "member joins": group.member_joins,
+    "member leaves": group.member_leaves,
+    "member crashes": group.member_crashes,
+    "member stalls": group.member_stalls,
+    "coordinator dies": group.coordinator_dies,
 }
 
+STRUCK = [
+    *(f"metadata: {name}" for name in metadata.DAMAGES),
+    *(f"unchecked: {name}" for name in unchecked.PLACES),
+    "coordinator died",
+]
+"""What a fault says that it did, where it draws that."""
+OPERATED = ["metadata rebuilt", "meta.properties removed", "replica made anew after verify"]
+"""What an operator had to do about it."""
 
-WANTED: dict[str, str] = KINDS | {f"fault: {name}": "it struck" for name in FAULTS}
+WANTED: dict[str, str] = (
+    KINDS
+    | {f"fault: {name}": "it struck" for name in (*FAULTS, *STRUCK)}
+    | {f"by hand: {name}": "an operator did it" for name in OPERATED}
+)
 """What a run of many seeds must have reached."""
 
 
 class Faults:
     """Draws what goes wrong next, from its making until `heal`."""
 
-    def __init__(self, cluster: SimCluster, options: Options, reach: Reach, actor: Actor) -> None:
-        self.cluster, self.options, self._reach, self.actor = cluster, options, reach, actor
+    def __init__(
+        self,
+        cluster: SimCluster,
+        options: Options,
+        reach: Reach,
+        actor: Callable[[str], Actor],
+        members: Sequence[Member],
+    ) -> None:
+        self.cluster, self.options, self._reach = cluster, options, reach
         self.injector = FaultInjector(cluster, options)
-        self.injector.struck = reach.fault
+        self.injector.struck, self.injector.counted = reach.fault, reach.count
+        self.injector.by_hand, self.injector.members = reach.by_hand, members
         self.clock = self.injector.clock
-        self._await_next(lambda random: 3 + random.random() * 3)
+        self._await_next(actor("faults"), lambda random: 3 + random.random() * 3)
+        if options.damages:
+            self._await_next(actor("damages"), lambda random: 4 + random.random() * 8)
 
-    def _await_next(self, gap: Callable[[Random], float]) -> None:
-        following = self.actor.next(self.clock.seconds(), gap)
+    def _await_next(self, actor: Actor, gap: Callable[[Random], float]) -> None:
+        following = actor.next(self.clock.seconds(), gap)
         if following is not None:
-            self.clock.callLater(following[0], self._strike, following[1])
+            self.clock.callLater(following[0], self._strike, actor, following[1])
 
-    def _strike(self, random: Random) -> None:
-        kind = random.choice(self.options.faults)
+    def _strike(self, actor: Actor, random: Random) -> None:
+        usual = actor.name == "faults"
+        kind = random.choice(self.options.faults if usual else self.options.damages)
         victim = random.choice(self.injector.victims)
-        self.actor.acts(f"{kind} {victim}")
+        actor.acts(f"{kind} {victim}")
         if self.injector.ended:
             return
-        self._reach.fault(kind)
-        FAULTS[kind](self.injector.drawing_from(random), self.cluster.nodes[victim])
-        self._await_next(self._gap)
+        if not self.injector.held:
+            self._reach.fault(kind)
+            FAULTS[kind](self.injector.drawing_from(random), self.cluster.nodes[victim])
+        self._await_next(actor, self._gap if usual else self._damage_gap)
 
     def _gap(self, random: Random) -> float:
         if random.random() < self.options.burst_chance:
             return random.random() ** 2
         return random.expovariate(1 / self.options.fault_seconds)
+
+    def _damage_gap(self, random: Random) -> float:
+        return 1 + random.expovariate(1 / self.options.damage_seconds)
 
     def heal(self) -> None:
         """Everything works from now on; what is down starts."""

@@ -140,9 +140,9 @@ class ManySeeds:
         with closing(made):
             for found in made:
                 if found is not None:
-                    told = _told(found[1])
-                    state.add(_shrunk(found[0]), told)
-                    self._out.write(f"seed {found[0]}: {told}\n")
+                    line = _line_of(found[1])
+                    state.add(_shrunk(found[0]), line)
+                    self._out.write(f"seed {found[0]}: {line}\n")
                     self._out.flush()
 
     def _made_short(self, seed: int) -> str:
@@ -179,5 +179,5 @@ def made_short(run: RecordedRun, replay: Replay, path: Path, seconds: float) -> 
     )
 
 
-def _told(result: str | Died) -> str:
+def _line_of(result: str | Died) -> str:
     return f"could not be made short: {result.why}" if isinstance(result, Died) else result

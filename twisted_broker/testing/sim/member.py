@@ -1,4 +1,4 @@
-"""A member of a consumer group: it joins, is given partitions, commits, and notes what it was told.
+"""A member of a consumer group: it joins, is given partitions, commits, and notes the answers.
 
 Owns `Member`, by the classic group protocol. What it commits is a count that each owner of a
 partition takes from the last commit and raises; records are not read.
@@ -6,13 +6,15 @@ partition takes from the last commit and raises; records are not read.
 1. Before a commit is sent, and when it is acknowledged, it is noted; so are committed offsets that
    are fetched, and assignments.
 2. A member that is fenced forgets what it owned before it joins again.
+3. `leaves`, `joins`, `crashes` and `stalls` are done to it from outside. One that stalled goes on
+   with a commit of what it believes to own.
 
 Not here: reading (`testing/sim/consumer.py`), static members, the protocol of KIP-848.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from twisted_broker.interfaces import Runtime, TopicPartition
@@ -23,7 +25,7 @@ from twisted_broker.wire.messages import groups, offsets
 
 GROUP = "g0"
 _PROTOCOL = "round robin"
-_SESSION_MS, _REBALANCE_MS = 2_000, 4_000
+SESSION_MS, _REBALANCE_MS = 2_000, 4_000
 _COORDINATOR_ERRORS = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
@@ -52,6 +54,10 @@ class Member(Client):
         self.owned: dict[TopicPartition, int] = {}
         """partition -> the count committed last"""
         self.commits = True
+        self.late_commit_refused: Callable[[], None] = lambda: None
+        """called when a commit after a stall was of a generation that is over"""
+        self._is_away = False
+        self._returns = self._stalled_until = 0.0
         self._coordinator: Address | None = None
         self._member_id, self._generation = "", -1
 
@@ -60,7 +66,11 @@ class Member(Client):
             lambda random: 0.3 + random.random() * 0.4
         ):
             self.actor.acts("goes on in its group")
-            if self._coordinator is None:
+            if self._stalled_until > self.runtime.clock.seconds():
+                await self._stall()
+            elif self._is_out:
+                await self._leave_for_now()
+            elif self._coordinator is None:
                 await self._find_coordinator()
             elif self._generation < 0:
                 await self._join()
@@ -69,17 +79,58 @@ class Member(Client):
             else:
                 await self._work()
 
+    # what is done to it
+
+    @property
+    def is_away(self) -> bool:
+        return self._is_away
+
+    def leaves(self) -> None:
+        """It leaves in order, until `joins`."""
+        self._is_away = True
+
+    def joins(self) -> None:
+        self._is_away = False
+
+    def crashes(self, seconds: float) -> None:
+        """Its process is gone without a word; so much later there is another one."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        self.owned, self._generation, self._member_id = {}, -1, ""
+        self._coordinator = None
+        self._returns = self.runtime.clock.seconds() + seconds
+
+    def stalls(self, seconds: float) -> None:
+        self._stalled_until = self.runtime.clock.seconds() + seconds
+
+    async def _stall(self) -> None:
+        await self.pause(self._stalled_until - self.runtime.clock.seconds())
+        if self.owned and self.commits and not self._is_out:
+            generation = self._generation
+            await self._commit(next(iter(self.owned)))
+            if self._generation != generation:
+                self.late_commit_refused()
+
+    @property
+    def _is_out(self) -> bool:
+        return self._is_away or self._returns > self.runtime.clock.seconds()
+
+    async def _leave_for_now(self) -> None:
+        if self._member_id and self._generation >= 0:
+            await self._leave()
+
     async def _find_coordinator(self) -> None:
         request = offsets.FindCoordinatorRequest(key=GROUP, key_type=0)
-        answer = await self.ask_any(request, 3)
+        answer = await self.send_to_any(request, 3)
         if answer is not None and not answer.error_code:
             self._coordinator = (answer.host, answer.port)
 
-    async def _ask(self, request: Any, version: int) -> Any:
+    async def _send_to_coordinator(self, request: Any, version: int) -> Any:
         """The coordinator's answer; None when none came."""
         if self._coordinator is None:
             return None
-        answer = await self.ask(self._coordinator, request, version)
+        answer = await self.send(self._coordinator, request, version)
         if answer is None:
             self._coordinator = None
         return answer
@@ -99,13 +150,13 @@ class Member(Client):
         floor = self.notes.generation_floor()
         request = groups.JoinGroupRequest(
             group_id=GROUP,
-            session_timeout_ms=_SESSION_MS,
+            session_timeout_ms=SESSION_MS,
             rebalance_timeout_ms=_REBALANCE_MS,
             member_id=self._member_id,
             protocol_type="sim",
             protocols=[groups.JoinGroupRequestProtocol(name=_PROTOCOL, metadata=b"")],
         )
-        answer = await self._ask(request, 7)
+        answer = await self._send_to_coordinator(request, 7)
         if answer is None:
             return
         code = error_of(answer.error_code)
@@ -126,7 +177,7 @@ class Member(Client):
             protocol_name=_PROTOCOL,
             assignments=self._assignments(joined) if joined.leader == self._member_id else [],
         )
-        answer = await self._ask(request, 5)
+        answer = await self._send_to_coordinator(request, 5)
         if answer is None:
             return
         if answer.error_code:
@@ -154,7 +205,9 @@ class Member(Client):
 
     async def _leave(self) -> None:
         member = groups.MemberIdentity(member_id=self._member_id)
-        await self._ask(groups.LeaveGroupRequest(group_id=GROUP, members=[member]), 4)
+        await self._send_to_coordinator(
+            groups.LeaveGroupRequest(group_id=GROUP, members=[member]), 4
+        )
         self.owned, self._generation, self._member_id = {}, -1, ""
 
     # work
@@ -163,7 +216,7 @@ class Member(Client):
         request = groups.HeartbeatRequest(
             group_id=GROUP, generation_id=self._generation, member_id=self._member_id
         )
-        answer = await self._ask(request, 4)
+        answer = await self._send_to_coordinator(request, 4)
         if answer is None:
             return
         if answer.error_code:
@@ -185,7 +238,7 @@ class Member(Client):
             member_id=self._member_id,
             topics=[offsets.OffsetCommitRequestTopic(name=place.topic, partitions=[partition])],
         )
-        answer = await self._ask(request, 8)
+        answer = await self._send_to_coordinator(request, 8)
         if answer is None:
             return
         code = error_of(answer.topics[0].partitions[0].error_code)
@@ -205,7 +258,9 @@ class Member(Client):
             offsets.OffsetFetchRequestTopic(name=place.topic, partition_indexes=[place.partition])
             for place in places
         ]
-        answer = await self._ask(offsets.OffsetFetchRequest(group_id=GROUP, topics=topics), 7)
+        answer = await self._send_to_coordinator(
+            offsets.OffsetFetchRequest(group_id=GROUP, topics=topics), 7
+        )
         if answer is None:
             return None
         if answer.error_code:

@@ -175,7 +175,7 @@ class SimNetwork:
         if near in self.connections and not (side.peer.connected and not side.peer.clock.dead):
             self.connections.remove(near)
 
-    def cut(self, near: SimTransport) -> None:
+    def break_connection(self, near: SimTransport) -> None:
         """A connection dies: one side finds it dead now, the other one behind what was under way
         to it, if that comes at all.
         """
@@ -228,7 +228,7 @@ class SimNetwork:
                 side for side in (near, near.peer) if side.pipe.way in blocked and side.pipe.stalled
             ]
             if held and self.random.random() < self.conditions.dead_after_heal:
-                self.cut(near)
+                self.break_connection(near)
                 continue
             for side in held:
                 side.pipe.resume()

@@ -51,6 +51,12 @@ class SimNode:
         self.workers: list[StallingWorker] = []
         self.incarnation = 0
         self.ready = self.stopping = self.lost_power = False
+        self.cluster_id: str | None = CLUSTER_ID
+        """what it is started with; None: as its directory says"""
+        self.suspect = False
+        """its metadata is not the cluster's: an older copy, or none at all"""
+        self.refusals: list[str] = []
+        """why processes did not start, or ended themselves; whoever attends to them clears it"""
         self.ended_because = ""
         self.disk_delay_ms = QUICK_DISK_MS
         self.stalled = False
@@ -69,7 +75,7 @@ class SimNode:
         world = self.world
         self.incarnation += 1
         self.ready = self.stopping = self.stalled = False
-        self._prepare_disk()
+        self.at_rest()
         # A new clock: calls of the process before stay with the old one, which is dead.
         clock = self.clock = NodeClock(world.sim, self.name, self.skew_ms)
         self.workers = []
@@ -80,9 +86,9 @@ class SimNode:
         world.note(self.name, f"starts, process {self.incarnation}")
         clock.callLater(0, self._boot, runtime)
 
-    def _prepare_disk(self) -> None:
-        """What the last process left, or what a loss of power left of that; nothing fails any
-        more.
+    def at_rest(self) -> SimDisk:
+        """While no process runs: what the last one left, or what a loss of power left of that;
+        nothing fails any more.
         """
         if self.lost_power:
             self.disk, self.lost_power = (
@@ -94,6 +100,7 @@ class SimNode:
         self.disk.crash_at = None
         self.disk.crashed = self._power_is_gone
         self.disk.is_in_worker = lambda: any(worker.in_job for worker in self.workers)
+        return self.disk
 
     def _worker(self, directory: str) -> StallingWorker:
         random = Random(f"{self.world.seed} {self.name} {self.incarnation} {directory}")
@@ -103,12 +110,18 @@ class SimNode:
 
     def _boot(self, runtime: Runtime) -> None:
         incarnation = self.incarnation
-        broker = self.broker = Broker(
-            BrokerConfig(dict(self.settings)),
-            runtime,
-            CLUSTER_ID,
-            on_fatal=lambda reason: self._ended(incarnation, f"fatal: {reason}"),
-        )
+        try:
+            broker = self.broker = Broker(
+                BrokerConfig(dict(self.settings)),
+                runtime,
+                self.cluster_id,
+                on_fatal=lambda reason: self._ended(incarnation, f"fatal: {reason}"),
+            )
+        except STARTING_ERRORS as error:
+            self.refusals.append(f"did not start: {error}")
+            self._gone(silent=False)
+            self.world.note(self.name, self.refusals[-1])
+            return
         ensureDeferred(broker.start()).addCallbacks(
             self._started, self._not_started, (incarnation,), {}, (incarnation,), {}
         )
@@ -133,6 +146,8 @@ class SimNode:
     def _ended(self, incarnation: int, why: str) -> None:
         if incarnation == self.incarnation and self.broker is not None:
             self.world.note(self.name, why)
+            if not self.stopping:
+                self.refusals.append(why)
             self.ended_because = why
             self.kill()
 

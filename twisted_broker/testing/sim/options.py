@@ -7,7 +7,9 @@ Owns `options_of`.
    is part of what a seed means.
 2. Safety seeds: faults anywhere, any time. Liveness seeds (every fourth): n1 (with the controller)
    and n2 stay healthy, and producers must get on.
-3. Four of eight seeds aim at situations that uniform faults seldom reach (`_SPECIAL`); half of
+3. Faults that no seed had at first (`_add_damages`) are drawn by an actor of their own, out of a
+   generator of their own: a seed without them is the run that it was.
+4. Four of eight seeds aim at situations that uniform faults seldom reach (`_SPECIAL`); half of
    these do nothing else.
 
 Source: RELIABILITY 4. Not here: what clients, logs and the
@@ -22,6 +24,16 @@ from twisted_broker.testing.sim.network import NetworkConditions
 from twisted_broker.testing.sim.node import CLIENT_PORT
 from twisted_broker.testing.sim.run_options import Options, Topic
 from twisted_broker.testing.sim.workload import add_workload
+
+_DAMAGES = ("damage metadata",)
+_ANYWHERE_DAMAGES = ("slow reads", "slow writes")
+_GROUP_FAULTS = (
+    "member joins",
+    "member leaves",
+    "member crashes",
+    "member stalls",
+    "coordinator dies",
+)
 
 __all__ = ["Options", "Topic", "options_of"]
 
@@ -88,7 +100,25 @@ def options_of(seed: int, brokers: int = 3) -> Options:
         add_workload(options)
     if brokers > 2 and seed % 8 in _SPECIAL:
         _SPECIAL[seed % 8](options)
+    elif brokers > 2:
+        _add_damages(options)
     return options
+
+
+def _add_damages(options: Options) -> None:
+    """What no seed had at first is drawn by itself: a seed without it is the run that it was."""
+    random = Random(f"damages {options.seed} {options.brokers}")
+    # The controller of a liveness run stays healthy.
+    kinds = _ANYWHERE_DAMAGES if options.liveness else (*_DAMAGES * 3, *_ANYWHERE_DAMAGES)
+    if random.random() < 0.8:
+        options.damages = [kind for kind in kinds if random.random() < 0.5]
+        options.damage_seconds = random.choice((4.0, 8.0, 16.0))
+    if random.random() < 0.4:
+        options.damages += ["flip unchecked"] * 2
+    if random.random() < 0.4:
+        options.members = max(options.members, random.randint(2, 4))
+        options.damages += [kind for kind in _GROUP_FAULTS if random.random() < 0.7]
+        options.damage_seconds /= 2
 
 
 def _topic(random: Random, number: int, replicas: int, liveness: bool, unclean: bool) -> Topic:

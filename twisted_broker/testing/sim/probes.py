@@ -35,8 +35,9 @@ from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCh
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.partition_history import PartitionHistory, Truncation
 from twisted_broker.testing.sim.reach import Reach
+from twisted_broker.topic_names import METADATA_TOPIC
 
-_METADATA = "/__cluster_metadata-"
+_METADATA = f"/{METADATA_TOPIC}-"
 _RETENTION = {
     "_by_size": "retention by size",
     "_by_time": "retention by time",

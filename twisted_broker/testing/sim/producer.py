@@ -74,6 +74,8 @@ class Producer(Client):
         self.session = (-1, -1)
         self.sessions = 0
         self._sequences: dict[TopicPartition, int] = {}
+        self._is_gapless = True
+        """none of those that are sent together was given up"""
         self._count = 0
 
     async def main(self) -> None:
@@ -100,6 +102,7 @@ class Producer(Client):
             sequence += len(sent[-1].attempt.values)
         tries = 40 if self.idempotent else self.random.choice((1, 3))
         while not self.stopped and (open_ones := [each for each in sent if each.is_open]):
+            self._is_gapless = all(each.is_open or each.attempt.was_answered for each in sent)
             await self._send_all(open_ones)
             made_anew = partition.topic in self.by_id and fact != self.name_with_id(
                 partition, self.topic_ids[partition.topic]
@@ -162,11 +165,11 @@ class Producer(Client):
                 "base_sequence": sequence,
             }
         builder = BatchBuilder(codec=self.random.choice(self.codecs), **producer)
-        now_ms = self.runtime.wall_ms()
+        timestamp_ms = self.runtime.wall_ms()
         if self.old_timestamps:
-            now_ms -= self.random.randrange(_OLDEST_MS)
+            timestamp_ms -= self.random.randrange(_OLDEST_MS)
         for value in values:
-            builder.append(now_ms, None, value)
+            builder.append(timestamp_ms, None, value)
         return bytes(builder.build())
 
     async def _send_all(self, sent: list[_Sent]) -> None:
@@ -186,20 +189,20 @@ class Producer(Client):
                 self.forget_leader(each.request[0])
             else:
                 found = answer.responses[0].partition_responses[0]
-                self._told(each, found, epoch, is_first)
+                self._answered(each, found, epoch, is_first)
             is_first = is_first and each.attempt.was_answered
 
     async def _send(self, each: _Sent) -> Any:
         partition, request = each.request
         version = _BY_ID if partition.topic in self.by_id else _BY_NAME
         if each.attempt.acks == 0:
-            return await self.tell_leader(partition, request, version)
-        return await self.ask_leader(partition, request, version)
+            return await self.send_unanswered(partition, request, version)
+        return await self.send_to_leader(partition, request, version)
 
-    def _told(
+    def _answered(
         self, each: _Sent, found: PartitionProduceResponse, epoch: int, is_first: bool
     ) -> None:
-        """`epoch`: of the leader that was asked; `is_first`: all sent before it were answered."""
+        """`epoch`: of the leader that answered; `is_first`: all sent before it were answered."""
         attempt, code = each.attempt, error_of(found.error_code)
         if code is ErrorCode.NONE:
             attempt.base_offset, attempt.epoch = found.base_offset, epoch
@@ -214,13 +217,16 @@ class Producer(Client):
                 Fate.UNKNOWN if attempt.sent > 1 or code in _MAYBE_THERE else Fate.REFUSED
             )
             self.note(f"{attempt!r}: {code.name}")
+            out_of_order = code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            if out_of_order and self._is_gapless and self.acks == [-1]:
+                self.notes.out_of_order(attempt)
             self.notes.refused("produce", code.name)
         elif code not in _MAYBE_THERE:
             self.forget_leader(each.request[0])
             self.notes.refused("produce", code.name)
 
     async def _begin_session(self) -> bool:
-        answer = await self.ask_any(
+        answer = await self.send_to_any(
             producer_ids.InitProducerIdRequest(
                 transactional_id=None, transaction_timeout_ms=60_000
             ),

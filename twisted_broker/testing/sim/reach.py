@@ -74,12 +74,19 @@ KINDS = {
     "directory failed": "one of a broker's several",
     "replica moved from a failed directory": "the controller took it as lost and elected another",
     "directory assigned": "a broker told the controller where a replica is",
+    "refused by the controller": "its metadata was damaged, gone, or older: an operator rebuilt it",
+    "refused by a broker": "the controller's was older than its own, or another cluster's",
+    # the disk under the reactor
+    "reactor waits for a read": "of what was in memory no longer",
+    "reactor waits for a write": "while too much was not on the disk yet",
+    "session expired in a wait": "the controller fenced the broker meanwhile",
     # groups
     "group rebalance": "a generation of members began",
     "offsets loaded": "a coordinator read groups that were not empty",
     "coordinator moved": "groups were unloaded",
     "member expired": "a session of a member ran out",
     "offset commit": "was acknowledged to a member",
+    "late commit refused": "of a member that stalled until its generation was over",
 }
 """Kind -> what it is."""
 

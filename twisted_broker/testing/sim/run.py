@@ -66,6 +66,8 @@ class Run:
             directories=options.directories,
         )
         self.checker = ClusterChecker(self.cluster)
+        if options.liveness:
+            self.checker.truth.core = frozenset(options.broker_ids[:2])
         self.reach = Reach()
         self.checker.truth.committed = ImageCounts(self.reach).committed
         self.notes = Notes()
@@ -80,7 +82,7 @@ class Run:
         with self.cluster as cluster, Probes(self.reach), turned(self.options.knobs):
             cluster.start()
             self._start_clients()
-            faults = Faults(cluster, self.options, self.reach, self.schedule.actor("faults"))
+            faults = Faults(cluster, self.options, self.reach, self.schedule.actor, self.members)
             self._go_until(float(self.options.seconds), self.options.liveness)
             faults.heal()
             self._converge()
@@ -135,6 +137,7 @@ class Run:
         for client in (self.admin, *self.producers, *self.consumers, *self.members):
             client.actor = self.schedule.actor(client.name)
         for member in self.members:
+            member.late_commit_refused = lambda: self.reach.count("late commit refused")
             self._go(member.main())
         self._go(self.admin.work(self.options))
         for producer in self.producers:
@@ -172,8 +175,7 @@ class Run:
         missing = self._await_steady_state()
         if missing:
             raise Violation(f"not healed {_HEAL_SECONDS} s after the last fault: {missing}")
-        # An only replica (of `__consumer_offsets`, made while one broker was there) has no core.
-        if self.options.liveness and self.checker.truth.unclean_among_several:
+        if self.checker.truth.unclean_in_core:
             raise Violation("an unclean election, though a core was healthy")
         self.clients.at_the_end()
         if self.checker.broken:
@@ -234,7 +236,7 @@ class Run:
                 node.ended_because = ""
                 if node.disk.exists(found[2]) and node.disk.size(found[2]) > int(found[1]):
                     self.reach.by_hand("flipped epoch dropped")
-                    node.disk.cut(found[2], int(found[1]))
+                    node.disk.shorten(found[2], int(found[1]))
 
     def _remake_replicas(self) -> None:
         """A replica whose log is refused (a flipped bit in a leader epoch, which no checksum

@@ -69,5 +69,10 @@ class Options:
     knobs: dict[str, int] = field(default_factory=dict)
     """limits of the production code that are small (`testing/sim/knobs.py`)"""
 
+    damages: list[str] = field(default_factory=list)
+    """faults that an actor of their own draws"""
+    damage_seconds: float = 10.0
+    """mean time between two of these"""
+
     def __str__(self) -> str:
         return "\n".join(f"  {each.name} = {getattr(self, each.name)}" for each in fields(self))

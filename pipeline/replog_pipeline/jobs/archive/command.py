@@ -11,7 +11,8 @@ from replog_pipeline import sources
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.jobs.archive.job import ArchiveConfig, run
 from replog_pipeline.jobs.archive.signals import on_signals
-from replog_pipeline.lake import table
+from replog_pipeline.lake import guards, table
+from replog_pipeline.lake.file_sizing import TARGET_MB
 from replog_pipeline.progress import Progress
 from replog_pipeline.sources import extents
 
@@ -67,6 +68,15 @@ from replog_pipeline.sources import extents
         "status is 1."
     ),
 )
+@click.option(
+    "--target-file-mb",
+    "file_mb",
+    type=click.IntRange(min=1),
+    default=TARGET_MB,
+    show_default=True,
+    metavar="N",
+    help="A batch makes one file for each date, and more only of what is larger than N MiB.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def command(
@@ -79,6 +89,7 @@ def command(
     max_records: int | None,
     read_committed: bool,
     allow_gaps: bool,
+    file_mb: int,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -93,11 +104,21 @@ def command(
         raise PipelineError("--available-now and --continuous exclude one another: leave one out")
     isolation = "read_committed" if read_committed else "read_uncommitted"
     config = ArchiveConfig(
-        source, to, format, interval if continuous else None, max_records, isolation, allow_gaps
+        source,
+        to,
+        format,
+        interval if continuous else None,
+        max_records,
+        isolation,
+        allow_gaps,
+        file_mb,
     )
     progress = Progress(quiet)
-    extents.check(sources.parse(source))
-    table.check_to(to, format)
+    url = sources.parse(source)
+    ledger = table.check_to(to, format)
+    found = extents.check(url)
+    if ledger and ledger.batch and found:
+        guards.check_topics(ledger, found, to)
     spark = session.build("replog archive", formats=("kafka", "delta"), tell=progress.say)
     warning = session.lost_on_workers(spark, to)
     if warning:

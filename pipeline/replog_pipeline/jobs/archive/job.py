@@ -3,8 +3,8 @@
 1. A batch is: read the table's ledger, ask the source for its extent, let the guards decide the
    ranges, read them, append them with the new ledger in one atomic step. No other state is kept; a
    run that was killed at any point is started again.
-2. The rows are read once and written as they come: no cache, no shuffle, no sort, no second pass to
-   count (the commit's own count is reported).
+2. The rows are read once, brought together by date (one shuffle, see `lake.file_sizing`) and
+   written: no cache, no sort, no second pass to count (the commit's own count is reported).
 3. All checks are made before the first row is written: a refusal writes nothing.
 4. A batch that another writer took is planned again, because a writer that was killed may still
    have committed; the third time in a row it stops.
@@ -24,6 +24,7 @@ from replog_pipeline.jobs.archive.retry import look_again
 from replog_pipeline.jobs.archive.signals import Stopper
 from replog_pipeline.lake import guards, table
 from replog_pipeline.lake.conflict import AnotherWriterError
+from replog_pipeline.lake.file_sizing import TARGET_MB, by_date, sized
 from replog_pipeline.lake.ledger import Ledger
 from replog_pipeline.progress import Progress
 from replog_pipeline.sources import Source, Wanted, extents
@@ -42,7 +43,8 @@ class ArchiveConfig:
     """`source` and `to` as on the command line. `interval` (seconds): go on until stopped, looking
     so often; None: what is there now.
 
-    `max_records` bounds a batch, not the run.
+    `max_records` bounds a batch, not the run. `file_mb`: a date's rows of a batch are one file up
+    to so many MiB.
     """
 
     source: str
@@ -52,6 +54,7 @@ class ArchiveConfig:
     max_records: int | None = None
     isolation: str = "read_uncommitted"
     allow_gaps: bool = False
+    file_mb: int = TARGET_MB
 
 
 @dataclass
@@ -190,10 +193,13 @@ class Archive:
         missed = guards.missed(self.result.ledger, plan.start)
         for line in (*plan.gaps, *missed):
             self.progress.say(f"archive: {line}")
-        with self.progress.step(
-            f"archive: batch {after.batch}, {plan.offsets:,} offsets", self.spark
+        with (
+            self.progress.step(
+                f"archive: batch {after.batch}, {plan.offsets:,} offsets", self.spark
+            ),
+            sized(self.spark, self.config.file_mb),
         ):
-            rows = self.target.append(transform(records), after)
+            rows = self.target.append(by_date(transform(records)), after)
         self.result.ledger, self.result.gaps = after, [*self.result.gaps, *plan.gaps]
         self.result.missed += missed
         self.result.rows, self.result.batches = self.result.rows + rows, self.result.batches + 1

@@ -18,7 +18,7 @@ from replog_pipeline.jobs.audit.job import (
     known_folders,
     run,
 )
-from replog_pipeline.sources import KafkaSource, SegmentsSource
+from replog_pipeline.sources import KafkaSource, SegmentsSource, reachable
 
 
 @click.command("audit")
@@ -77,6 +77,8 @@ def command(
             f"--cleanup-policy: {unknown[0]} is no topic of {config.source}; there is: "
             f"{', '.join(sorted(known))}"
         )
+    if isinstance(config.source, KafkaSource):
+        reachable.found(config.source)
     formats = ("kafka",) if isinstance(config.source, KafkaSource) else ()
     result = run(session.build("replog audit", formats=formats), config)
     if as_json:

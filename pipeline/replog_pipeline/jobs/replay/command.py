@@ -10,6 +10,7 @@ from replog_pipeline.errors import PipelineError
 from replog_pipeline.jobs.replay.job import ReplayConfig, destination, run
 from replog_pipeline.jobs.replay.origin import check_origin
 from replog_pipeline.progress import Progress
+from replog_pipeline.sources import reachable
 from twisted_broker.wire.compression import CODEC_NAMES
 
 
@@ -54,12 +55,13 @@ def command(
     """
     from replog_pipeline import session
 
-    destination(to)
+    target = destination(to)
     if not replication:
         raise PipelineError(
             "--replication 0: write 1 or more replicas, or leave it out for the cluster's default"
         )
     check_origin(source, topic)
+    reachable.check_address(target, "--to")
     progress = Progress(quiet)
     spark = session.build("replog replay", formats=("kafka", "delta"), tell=progress.say)
     result = run(spark, ReplayConfig(source, to, topic, compression, replication), progress)

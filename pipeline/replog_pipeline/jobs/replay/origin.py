@@ -37,12 +37,11 @@ def check_origin(place: str, topic: str | None) -> None:
     """What can be known of it without Spark. PipelineError."""
     if place.startswith(("kafka:", "segments:")):
         source = sources.parse(place)
-        names = (
-            [*source.topics]
-            if isinstance(source, KafkaSource)
-            else [name for name, _ in extents.of_directories(source).end]
-        )
-        chosen({(name, 0): 0 for name in names}, place, topic)
+        if isinstance(source, KafkaSource):
+            chosen({(name, 0): 0 for name in source.topics}, place, topic)
+        found = extents.check(source)
+        if found:
+            chosen(dict.fromkeys(found.partitions, 0), place, topic)
         return
     ledger = table.check_from(place)
     if ledger is not None:

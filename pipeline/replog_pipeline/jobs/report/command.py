@@ -27,7 +27,7 @@ from replog_pipeline.sources import KafkaSource, extents
 )
 @click.option("--quiet", is_flag=True, help="No progress on standard error.")
 def command(source: str, to: str, as_json: bool, quiet: bool) -> None:
-    """Tell what is in topics: traffic, partitions, batches, codecs, keys, compaction, lag; as
+    """Show what is in topics: traffic, partitions, batches, codecs, keys, compaction, lag; as
     tables and as an HTML page.
     """
     from replog_pipeline import session

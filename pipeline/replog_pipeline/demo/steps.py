@@ -68,18 +68,18 @@ def check(directory: Path) -> None:
 def run(
     spark: SparkSession, directory: Path, flights: int = ALL, progress: Progress | None = None
 ) -> Outcome:
-    """Tells the story below `directory`, which must be new or empty. Raises PipelineError."""
+    """Runs the demo below `directory`, which must be new or empty. Raises PipelineError."""
     check(directory)
-    story = Story(spark, directory, progress or Progress(quiet=True))
+    demo = Demo(spark, directory, progress or Progress(quiet=True))
     with Cluster(directory / "cluster") as cluster:
-        story.produce(cluster.bootstrap, flights)
-        story.round_trip(cluster.bootstrap)
-    story.look_at_files(cluster.log_directories)
-    return story.outcome
+        demo.produce(cluster.bootstrap, flights)
+        demo.round_trip(cluster.bootstrap)
+    demo.look_at_files(cluster.log_directories)
+    return demo.outcome
 
 
-class Story:
-    """The demo, step by step, in `directory`."""
+class Demo:
+    """The steps, in `directory`."""
 
     def __init__(self, spark: SparkSession, directory: Path, progress: Progress) -> None:
         self.spark, self.directory, self.progress = spark, directory, progress
@@ -183,13 +183,13 @@ def start(
 
 def await_all(producers: list[subprocess.Popen[str]]) -> list[int]:
     """What each of them produced. Raises PipelineError, after all have ended, if one failed."""
-    told = [producer.communicate() for producer in producers]
-    for producer, (_, error) in zip(producers, told, strict=True):
+    outputs = [producer.communicate() for producer in producers]
+    for producer, (_, error) in zip(producers, outputs, strict=True):
         if producer.returncode:
             raise PipelineError(
                 f"a producer failed: {(error.strip().splitlines() or ['no reason given'])[-1]}"
             )
-    return [int(output) for output, _ in told]
+    return [int(output) for output, _ in outputs]
 
 
 def differences(first: DataFrame, second: DataFrame) -> list[str]:

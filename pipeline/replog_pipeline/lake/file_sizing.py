@@ -1,0 +1,66 @@
+"""How many files a batch becomes: one for each date, unless it is large.
+
+1. Rows are brought together by date before they are written; otherwise every task that reads
+   writes a file for every date that it meets. That costs a shuffle.
+2. A date that is larger than the target is split, at the borders of what the reading tasks read:
+   one task's rows of a date stay in one file.
+3. The settings are the session's, so they are there only while the batch is written.
+
+4. A file is small below half of the target. Merged are those of a date, if it has two or more.
+
+Source: Spark's REBALANCE hint and its adaptive execution. Not here: a Delta table's files
+(OPTIMIZE has its own rules).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from replog_pipeline.lake.session_settings import configured
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TARGET_MB = 128
+FILES_AT_ONCE = 1_000
+"""Of a merge: bounds what is done again after a kill."""
+
+
+def by_date(rows: DataFrame) -> DataFrame:
+    """The same rows, those of a date together; write them within `sized`."""
+    return rows.hint("rebalance", "date")
+
+
+@contextmanager
+def sized(spark: SparkSession, target_mb: int) -> Iterator[None]:
+    """What is written in the block makes files of at most about `target_mb` MiB, as Spark's
+    shuffle counts them.
+    """
+    wanted = {
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.adaptive.advisoryPartitionSizeInBytes": str(target_mb << 20),
+    }
+    with configured(spark, wanted):
+        yield
+
+
+def small_files(
+    names: Sequence[str], size: Callable[[str], int], target_bytes: int
+) -> Iterator[list[str]]:
+    """Files to merge at once: whole dates, together at least one and up to about
+    `FILES_AT_ONCE`.
+    """
+    found: list[str] = []
+    for _, group in groupby(sorted(names), lambda name: name.rpartition("/")[0]):
+        small = [name for name in group if size(name) < target_bytes // 2]
+        if len(small) < 2:
+            continue
+        if found and len(found) + len(small) > FILES_AT_ONCE:
+            yield found
+            found = []
+        found = found + small
+    if found:
+        yield found

@@ -1,0 +1,132 @@
+"""`replog format`: what it writes, what it refuses, and that a broker starts on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.memory_broker import MemoryBroker
+from twisted_broker.cli.main import main
+from twisted_broker.log.filesystem import OsFileSystem
+from twisted_broker.log.log_directory import LogDirMismatch
+from twisted_broker.log.memory import MemoryFileSystem
+from twisted_broker.log.meta_properties import read_meta_properties
+from twisted_broker.tap import Options
+
+CLUSTER = "b3RoZXItY2x1c3Rlci1oZQ"
+
+
+def formatted(*options: object) -> Result:
+    return CliRunner().invoke(main, ["format", *map(str, options)])
+
+
+def refusal(*options: object) -> str:
+    """The one line of an error; the status is 2."""
+    done = formatted(*options)
+    assert done.exit_code == 2, done.output
+    return done.output.strip().splitlines()[-1]
+
+
+def test_a_directory_a_node_and_a_cluster(tmp_path: Path) -> None:
+    done = formatted("--data", tmp_path / "a/b", "--cluster-id", CLUSTER, "--set", "node.id=7")
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines() == [
+        f"formatted {tmp_path}/a/b for node 7 of cluster {CLUSTER}",
+        "a new cluster begins with eligible.leader.replicas.version 1, metadata.version 30",
+    ]
+    found = read_meta_properties(OsFileSystem(), str(tmp_path / "a/b"))
+    assert found is not None and (found.node_id, found.cluster_id) == (7, CLUSTER)
+    assert sorted(each.name for each in (tmp_path / "a/b").iterdir()) == [
+        "bootstrap.checkpoint",
+        "meta.properties",
+    ]
+
+
+def test_all_directories_of_a_file(tmp_path: Path) -> None:
+    """KIP-858: each has its own id; the levels lie where the metadata will."""
+    file = tmp_path / "server.properties"
+    file.write_text(
+        f"node.id=3\nlog.dirs={tmp_path}/1,{tmp_path}/2\nmetadata.log.dir={tmp_path}/meta\n"
+        "process.roles=broker,controller\n"
+        "listeners=PLAINTEXT://:9092,CONTROLLER://:9093\n"
+    )
+    done = formatted("--config", file, "--release-version", "4.0")
+    assert done.exit_code == 0 and "begins with metadata.version 25\n" in done.output, done.output
+    found = [read_meta_properties(OsFileSystem(), str(tmp_path / n)) for n in ("1", "2", "meta")]
+    assert len({each.directory_id for each in found if each}) == 3
+    assert len({each.cluster_id for each in found if each}) == 1
+    holders = [each.parent.name for each in tmp_path.glob("*/bootstrap.checkpoint")]
+    assert holders == ["meta"]
+
+
+def test_what_is_formatted_stays_as_it_is(tmp_path: Path) -> None:
+    """A second directory joins the first one's cluster."""
+    formatted("--data", tmp_path / "1")
+    before = (tmp_path / "1/meta.properties").read_bytes()
+    both = ["--set", f"log.dirs={tmp_path}/1,{tmp_path}/2"]
+    assert "is formatted already: give --ignore-formatted" in refusal(*both)
+    assert not (tmp_path / "2").exists()
+    done = formatted(*both, "--ignore-formatted")
+    assert done.exit_code == 0 and f"{tmp_path}/1 is formatted already" in done.output
+    assert (tmp_path / "1/meta.properties").read_bytes() == before
+    one, two = (read_meta_properties(OsFileSystem(), str(tmp_path / n)) for n in "12")
+    assert one and two and one.cluster_id == two.cluster_id
+    wrong = refusal(*both, "-g", "--cluster-id", CLUSTER)
+    assert f"not to node 1 of {CLUSTER}: choose another directory" in wrong
+
+
+def test_metadata_without_an_owner_is_not_formatted_over(tmp_path: Path) -> None:
+    log = tmp_path / "__cluster_metadata-0"
+    log.mkdir()
+    (log / f"{0:020d}.log").write_bytes(b"records")
+    assert "no meta.properties, which says which: put that back" in refusal("--data", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--release-version", "2.8"], "--release-version takes 3.7, 3.8, 3.9, 4.0"),
+        (["--feature", "metadata.version"], "--feature takes NAME=LEVEL"),
+        (["--feature", "metadata.version=3"], "metadata.version can be 17 to 30, not 3"),
+        (["--feature", "transaction.version=2"], "transaction.version is not served"),
+        (["-r", "4.0", "-f", "metadata.version=25"], "contradict: give one"),
+        (["-r", "3.9", "-f", "eligible.leader.replicas.version=1"], "needs metadata.version 23"),
+        (["--set", "node.id"], "--set takes NAME=VALUE"),
+        (["--set", "node.id=x"], "node.id"),
+    ],
+)
+def test_wrong_arguments_are_one_line(tmp_path: Path, options: list[str], line: str) -> None:
+    assert line in refusal("--data", tmp_path / "new", *options)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_broker_starts_on_it(tmp_path: Path) -> None:
+    """With the id and the levels that were chosen; another cluster id is refused."""
+    formatted("--data", tmp_path / "data", "-t", CLUSTER, "--release-version", "4.2")
+    files = MemoryFileSystem()
+    files.make_directories("/data")
+    for each in (tmp_path / "data").iterdir():
+        files.open(f"/data/{each.name}", create=True).write_at(0, (each.read_bytes(),))
+    with pytest.raises(LogDirMismatch, match=f"belongs to cluster {CLUSTER}"):
+        MemoryBroker(files=files, cluster_id="b" * 22).start()
+    node = MemoryBroker(files=files).start()
+    assert node.broker.cluster_id == CLUSTER
+    assert node.broker.parts.controller.image.features == {
+        "metadata.version": 29,
+        "eligible.leader.replicas.version": 1,
+    }
+    node.stop()
+
+
+def test_a_start_that_requires_it(tmp_path: Path) -> None:
+    """A disk that is not mounted does not become a new broker."""
+    data = ["--data", str(tmp_path / "data")]
+    with pytest.raises(SystemExit, match="data is not formatted: mount it, format it"):
+        Options().parseOptions([*data, "--require-formatted"])
+    assert not (tmp_path / "data").exists()
+    formatted(*data)
+    Options().parseOptions([*data, "--require-formatted"])
+    with pytest.raises(SystemExit, match="--data memory contradict"):
+        Options().parseOptions(["--data", "memory", "--require-formatted"])

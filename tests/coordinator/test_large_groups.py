@@ -1,0 +1,163 @@
+"""Groups of very many members, protocols and bytes: no turn is long, and what bounds them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.coordinator.broker_run import BrokerRun, TurnClock, subscription
+from tests.coordinator.group_run import GroupRun
+from twisted_broker.config import BrokerConfig
+from twisted_broker.coordinator import classic_group, coordinator_shard, group_records, membership
+from twisted_broker.coordinator.classic_group import ClassicGroup, ClassicGroupMember
+from twisted_broker.coordinator.coordinator_context import coordinator_settings
+from twisted_broker.coordinator.rebalance import MOST_MEMBERS, GroupSettings
+from twisted_broker.wire.errors import ErrorCode as E
+
+MEMBERS = 100
+EACH_SECONDS = 0.001
+
+
+def joined(run: BrokerRun, answered: list[float]) -> list[Any]:
+    """Members that wait for their generation; answering one takes a millisecond."""
+
+    def answer(result: Any) -> Any:
+        run.clock.rightNow += EACH_SECONDS
+        answered.append(run.clock.seconds())
+        return result
+
+    return [
+        run.join(instance=f"i{n}", session_ms=6_000).addCallback(answer) for n in range(MEMBERS)
+    ]
+
+
+def turns_until(run: BrokerRun, is_done: Any) -> list[float]:
+    """How long each turn took."""
+    took: list[float] = []
+    while not is_done():
+        began = run.clock.seconds()
+        run.clock.turn()
+        took.append(run.clock.seconds() - began)
+        if took[-1] == 0:
+            run.clock.rightNow += 0.001
+    return took
+
+
+def test_the_answers_of_a_rebalance_are_sent_in_turns() -> None:
+    """Of JoinGroup and of SyncGroup: a turn ends a few answers after its time is over."""
+    answered: list[float] = []
+    run = BrokerRun(clock=TurnClock(), initial_rebalance_delay_ms=1000)
+    waiting = joined(run, answered)
+    most = (coordinator_shard.AT_ONCE + 2 * coordinator_shard.RUN_PER_STEP) * EACH_SECONDS
+    assert max(turns_until(run, lambda: len(answered) == MEMBERS)) <= most
+    answers = [each.result for each in waiting]
+    leader = next(each for each in answers if each.leader == each.member_id)
+    assert len(leader.members) == MEMBERS and {each.generation for each in answers} == {1}
+    synced: list[Any] = []
+
+    def note(result: Any) -> Any:
+        run.clock.rightNow += EACH_SECONDS
+        synced.append(result)
+        return result
+
+    ids = [each.member_id for each in answers]
+    for member_id in sorted(ids, key=lambda each: each == leader.member_id):
+        given = {each: each.encode() for each in ids} if member_id == leader.member_id else None
+        run.sync(member_id, 1, given).addCallback(note)
+    assert max(turns_until(run, lambda: len(synced) == MEMBERS)) <= most
+    assert sorted(each.assignment.decode() for each in synced) == sorted(ids)
+
+
+def test_a_member_whose_answer_waits_for_its_turn_keeps_its_session() -> None:
+    """The session begins with the decision, not with the answer that may come later."""
+    answered: list[float] = []
+    run = BrokerRun(clock=TurnClock(), initial_rebalance_delay_ms=1000)
+    waiting = joined(run, answered)
+    while len(answered) < coordinator_shard.AT_ONCE:
+        run.clock.rightNow += 0.1
+        run.clock.turn()
+    last = next(each for each in waiting if not each.called)
+    run.pass_ms(5_900)
+    assert last.called
+    member = last.result.member_id
+    assert run.coordinator.heartbeat("g", member, f"i{waiting.index(last)}", 1) is E.NONE
+
+
+def test_who_waits_for_an_answer_when_the_broker_stops_gets_one() -> None:
+    """The end does not wait for turns, and nothing is answered twice."""
+    answered: list[float] = []
+    run = BrokerRun(clock=TurnClock(), initial_rebalance_delay_ms=1000)
+    waiting = joined(run, answered)
+    while not answered:
+        run.clock.rightNow += 0.1
+        run.clock.turn()
+    assert len(answered) < MEMBERS
+    run.coordinator.stop()
+    assert len(answered) == MEMBERS and all(each.called for each in waiting)
+
+
+def test_a_groups_size_is_bounded_whatever_is_set() -> None:
+    """`group.max.size` is 2^31-1 unless it is set."""
+    assert coordinator_settings(BrokerConfig({})).group.max_size == MOST_MEMBERS
+    assert coordinator_settings(BrokerConfig({"group.max.size": "7"})).group.max_size == 7
+
+
+def test_ids_that_wait_for_their_members_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that asks for ids and never joins; who has one still joins."""
+    monkeypatch.setattr(membership, "MOST_PENDING", 3)
+    run = GroupRun(GroupSettings(initial_rebalance_delay_ms=0))
+    given = [run.join().join for _ in range(4)]
+    assert [each.error for each in given] == [E.MEMBER_ID_REQUIRED] * 3 + [E.GROUP_MAX_SIZE_REACHED]
+    assert len(run.group.pending_joins) == 3
+    run.join(given[0].member_id)
+    assert given[0].member_id in run.group.members
+
+
+def test_the_bytes_of_all_members_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted as members join, change and go; who comes back with as much has room."""
+    monkeypatch.setattr(membership, "MOST_METADATA_BYTES", 1000)
+    run = GroupRun(GroupSettings(initial_rebalance_delay_ms=0))
+    large, small = {"range": bytes(800)}, {"range": bytes(200)}
+    first = run.stable(protocols=large)[0]
+    assert run.group.metadata_bytes == 800
+    assert run.join(known=False, protocols=large).join.error is E.GROUP_MAX_SIZE_REACHED
+    assert run.group.metadata_bytes == 800 and list(run.group.members) == [first]
+    assert run.join(first, protocols=large).join.error is E.NONE
+    run.sync(first, assignments={first: b""})
+    run.join(first, protocols=small)
+    assert run.group.metadata_bytes == 200
+    run.leave((first, None))
+    assert run.group.metadata_bytes == 0
+
+
+def test_a_record_of_too_many_bytes_is_refused_before_it_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the error of a record that the topic refuses."""
+    monkeypatch.setattr(group_records, "MOST_MEMBER_BYTES", 100)
+    run = BrokerRun()
+    waiting: Any = run.join(instance="i")
+    run.pass_ms(10)
+    member, before = waiting.result.member_id, len(run.records("g"))
+    synced: Any = run.sync(member, 1, {member: bytes(100)})
+    run.pass_ms(10)
+    assert synced.result.error is E.UNKNOWN_SERVER_ERROR
+    assert len(run.records("g")) == before
+
+
+def test_subscriptions_to_very_many_topics_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same one of several members counts once."""
+    monkeypatch.setattr(classic_group, "MOST_TOPICS", 4)
+    group = ClassicGroup("g", 0)
+
+    def add(name: str, *topics: str) -> None:
+        metadata = {"range": subscription(*topics)}
+        group.add(ClassicGroupMember(name, None, "c", "/h", 1, 1, metadata), "consumer")
+        group.protocol_name = "range"
+
+    for name in "abc":
+        add(name, "x", "y")
+    assert group.compute_subscribed_topics() == {"x", "y"}
+    add("d", "x", "y", "z")
+    assert group.compute_subscribed_topics() is None

@@ -1,0 +1,1 @@
+"""Random mutants of ring 0: how many the tests notice (`make mutants`)."""

@@ -1,0 +1,107 @@
+"""What `event_lines.py` promises: the form, and the bound in a storm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from twisted.internet.task import Clock
+from twisted.logger import Logger, formatEvent
+
+from twisted_broker.event_lines import MOST_LINES, EventLines, some
+from twisted_broker.interfaces import TopicPartition
+
+
+class Book:
+    """Lines, and the clock that they go by."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.clock = Clock()
+        logger = Logger(namespace="test", observer=self.events.append)
+        self.lines = EventLines(logger, self.clock, broker=1)
+
+    @property
+    def texts(self) -> list[str]:
+        return [formatEvent(event) for event in self.events]
+
+
+@pytest.fixture
+def book() -> Iterator[Book]:
+    made = Book()
+    yield made
+    made.lines.stop()
+    assert not made.clock.getDelayedCalls()
+
+
+def test_the_form(book: Book) -> None:
+    """`key=value`, dots in keys, quotes where a value would not be one word; the parts are fields
+    of the event, too.
+    """
+    book.lines.add(
+        "ISR shrunk",
+        partition=TopicPartition("t", 0),
+        isr=[1, 2],
+        leader_epoch=7,
+        unclean=False,
+        group='a "b"\n{c}',
+        name="",
+    )
+    assert book.texts == [
+        "ISR shrunk broker=1 partition=t-0 isr=1,2 leader.epoch=7 unclean=false "
+        'group="a \\"b\\"\\n{c}" name=""'
+    ]
+    assert book.events[0]["leader_epoch"] == 7 and book.events[0]["partition"] == "t-0"
+    book.lines.add("long", text="x" * 5000)
+    assert len(book.texts[1]) < 400
+
+
+def test_a_storm_is_a_few_lines_and_one_that_counts_the_rest(book: Book) -> None:
+    """Of each kind for itself; the next minute has its own lines."""
+    for number in range(1000):
+        book.lines.add("made", number=number)
+    book.lines.add("other")
+    assert len(book.texts) == MOST_LINES + 1
+    book.clock.advance(60)
+    assert book.texts[-1] == f"made, more in that minute: broker=1 count={1000 - MOST_LINES}"
+    book.lines.add("made", number=1000)
+    assert book.texts[-1] == "made broker=1 number=1000"
+    book.clock.advance(3600)
+    assert len(book.texts) == MOST_LINES + 3
+
+
+def test_a_stop_writes_what_was_counted(book: Book) -> None:
+    """Once."""
+    for _ in range(MOST_LINES + 5):
+        book.lines.add("made")
+    book.lines.stop()
+    book.lines.stop()
+    assert [text for text in book.texts if "more" in text] == [
+        "made, more in that minute: broker=1 count=5"
+    ]
+
+
+def test_minutes_pass_without_a_timer(book: Book) -> None:
+    """A few lines a minute, hour after hour, are all written."""
+    for _ in range(100):
+        for _ in range(5):
+            book.lines.add("made")
+        book.clock.advance(61)
+    assert len(book.texts) == 500 and not book.clock.getDelayedCalls()
+
+
+def test_names() -> None:
+    """The first ones and how many more."""
+    assert some(["a", "b"]) == "a,b" and some(range(10)) == "0,1,2,+7"
+
+
+def test_a_storm_of_errors_is_counted_at_its_level(book: Book) -> None:
+    """A directory with a thousand partitions fails: its lines stay errors, the summary too."""
+    for number in range(1000):
+        book.lines.error("partition is offline", partition=number)
+    book.lines.warn("partition is offline", partition=0)
+    book.clock.advance(60)
+    levels = [event["log_level"].name for event in book.events]
+    assert levels == ["error"] * MOST_LINES + ["warn", "error"]
+    assert book.texts[-1].startswith("partition is offline, more in that minute: broker=1 count=")

@@ -1,0 +1,209 @@
+"""What contradicts itself, or the machine, is one line before anything opens."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from twisted_broker.log.filesystem import OsFileSystem
+from twisted_broker.start_checks import check_machine
+from twisted_broker.tap import Options
+
+TWISTD = str(Path(sys.executable).parent / "twistd")
+
+
+def options(*arguments: str) -> Options:
+    made = Options()
+    made.parseOptions(list(arguments))
+    return made
+
+
+def refusal(*arguments: str) -> str:
+    with pytest.raises(SystemExit) as caught:
+        options(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_port_against_listeners() -> None:
+    """A `--port` or `--host` that would change what `--set listeners=` says; the same one, one
+    over a file's, or one beside a controller's listener is no contradiction.
+    """
+    assert "--port 9" in refusal("--set", "listeners=PLAINTEXT://127.0.0.1:8", "--port", "9")
+    said = refusal("--set", "listeners=PLAINTEXT://127.0.0.1:8", "--host", "localhost")
+    assert "--host localhost" in said and "listeners=PLAINTEXT://127.0.0.1:8" in said
+    options("--set", "listeners=PLAINTEXT://127.0.0.1:8", "--port", "8", "--host", "127.0.0.1")
+    options("--set", "listeners=CONTROLLER://127.0.0.1:8", "--port", "9", *CONTROLLER)
+
+
+CONTROLLER = ["--set", "process.roles=controller"]
+
+
+@pytest.mark.parametrize("name", ["log.dirs", "log.dir"])
+@pytest.mark.parametrize("data", ["memory", "here"])
+def test_data_against_log_dirs(name: str, data: str) -> None:
+    """Both say where the logs are."""
+    said = refusal("--set", f"{name}=/elsewhere", "--data", data)
+    assert f"--data {data}" in said and f"{name}=/elsewhere" in said
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("node.id=1\n# c\nnum.partitions\n", "line 3: num.partitions has no ="),
+        (
+            "num.partitions=1\nnode.id=1\\\n1\n\nnum.partitions=2\n",
+            "line 5: num.partitions is there twice, first on line 1",
+        ),
+        ("a\\=b=1\na\\=b: 1\n", "line 2: a=b is there twice, first on line 1"),
+    ],
+)
+def test_a_file_with_a_mistake(lines: str, words: str, tmp_path: Path) -> None:
+    """Kafka takes the last of two, and an empty value where there is no separator."""
+    path = tmp_path / "server.properties"
+    path.write_text(lines)
+    assert f"{path}, {words}" in refusal("--config", str(path))
+
+
+def test_a_file_for_zookeeper(tmp_path: Path) -> None:
+    """It would become an empty node of a cluster of its own; one that has `process.roles`, too, is
+    for KRaft.
+    """
+    path = tmp_path / "server.properties"
+    path.write_text(f"broker.id=0\nzookeeper.connect=localhost:2181\nlog.dirs={tmp_path}\n")
+    said = refusal("--config", str(path))
+    assert "zookeeper.connect='localhost:2181'" in said and "process.roles" in said
+    path.write_text(path.read_text() + "process.roles=broker,controller\n")
+    assert options("--config", str(path)).broker_config.node_id == 0
+
+
+def test_a_run_file_that_cannot_be_written(tmp_path: Path) -> None:
+    """Found before the start, not after it."""
+    missing = tmp_path / "missing"
+    said = refusal("--run-file", str(missing / "run.json"))
+    assert "--run-file" in said and str(missing) in said
+    assert "--run-file" in refusal("--run-file", str(tmp_path))
+    options("--run-file", str(tmp_path / "run.json"))
+
+
+def formatted(path: Path, node: int) -> None:
+    path.mkdir(parents=True)
+    (path / "meta.properties").write_text(
+        f"cluster.id=WX0qnP_ETA-YJlOPkAsqrA\nnode.id={node}\nversion=1\n"
+    )
+
+
+def start(*arguments: str) -> None:
+    made = options("--port", "0", *arguments)
+    check_machine(made.broker_configs, made.directories)
+
+
+def not_started(*arguments: str) -> str:
+    with pytest.raises(SystemExit) as caught:
+        start(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_several_brokers_on_the_directory_of_one(tmp_path: Path) -> None:
+    """`make run`, then `make run BROKERS=3`: its topics would be hidden behind empty brokers."""
+    formatted(tmp_path / "data", 1)
+    said = not_started("--data", str(tmp_path / "data"), "--brokers", "3")
+    assert str(tmp_path / "data") in said and "without --brokers" in said and "--data" in said
+    start("--data", str(tmp_path / "data"))
+
+
+def test_one_broker_on_the_directory_of_several(tmp_path: Path) -> None:
+    """The reverse; with more or as many it goes on."""
+    for node in (1, 2, 3):
+        formatted(tmp_path / "data" / f"broker-{node}", node)
+    said = not_started("--data", str(tmp_path / "data"))
+    assert str(tmp_path / "data") in said and "--brokers 3" in said and "--data" in said
+    start("--data", str(tmp_path / "data"), "--brokers", "3")
+    start("--data", str(tmp_path / "data"), "--brokers", "4")
+    start("--data", str(tmp_path / "data" / "broker-2"), "--set", "node.id=2")
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_taken_port_is_found_before_the_start(taken: int) -> None:
+    """The line of the start itself; any other broker's port, too. A free one is still free."""
+    with pytest.raises(SystemExit, match=f"PLAINTEXT://127.0.0.1:{taken} cannot be listened on"):
+        check_machine(options("--port", str(taken), "--data", "memory").broker_configs, ())
+    several = options("--port", str(taken - 1), "--data", "memory", "--brokers", "2")
+    with pytest.raises(SystemExit, match=f"PLAINTEXT://127.0.0.1:{taken} cannot be listened on"):
+        check_machine(several.broker_configs[1:], ())
+    start("--data", "memory")
+
+
+def test_a_directory_in_use_is_found_before_the_start(tmp_path: Path) -> None:
+    """And nothing is made: a directory without a lock file was never started."""
+    data = tmp_path / "data"
+    made = options("--port", "0", "--data", str(data)).broker_configs
+    check_machine(made, ())
+    assert not data.exists()
+    data.mkdir()
+    check_machine(made, ())
+    assert list(data.iterdir()) == []
+    release = OsFileSystem().lock(str(data / ".lock"))
+    with pytest.raises(SystemExit, match=f"{data} is in use by another process"):
+        check_machine(made, ())
+    release()
+    check_machine(made, ())
+
+
+def test_a_daemonised_start_on_a_taken_port(taken: int, tmp_path: Path) -> None:
+    """Status 1 and the line for who started it; no pid file, no process, nothing formatted."""
+    done = subprocess.run(
+        [TWISTD, "--pidfile=pid", "--logfile=log", "replog", "--port", str(taken), "-d", "data"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1 and "cannot be listened on" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "pid").exists() and not (tmp_path / "data").exists()
+
+
+def test_a_daemon_that_fails_later_leaves_no_pid_file(tmp_path: Path) -> None:
+    """A directory of another node is found when it is claimed: the daemon's log has the line."""
+    formatted(tmp_path / "data", 7)
+    subprocess.run(
+        [TWISTD, "--pidfile=pid", "--logfile=log", "replog", "--port", "0", "-d", "data"],
+        check=True,
+        timeout=60,
+        cwd=tmp_path,
+    )
+    pid_file, log = tmp_path / "pid", tmp_path / "log"
+    deadline = time.monotonic() + 60
+    while pid_file.exists() or not log.exists() or "Server Shut Down" not in log.read_text():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+    assert "belongs to node 7" in log.read_text()
+
+
+def test_a_failed_start_still_has_status_1(tmp_path: Path) -> None:
+    """In the foreground: after `twistd` has tidied up."""
+    formatted(tmp_path / "data", 7)
+    done = subprocess.run(
+        [TWISTD, "-n", "--pidfile=pid", "replog", "--port", "0", "-d", "data"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1 and "belongs to node 7" in done.stdout
+    assert not (tmp_path / "pid").exists()

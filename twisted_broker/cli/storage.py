@@ -1,0 +1,153 @@
+"""`replog format`: log directories before the first start.
+
+Owns the options of `format` and its output.
+
+1. The exit status is 0 when everything asked for is formatted, 2 for wrong arguments and for
+   directories that cannot be formatted; with 2 nothing was written, unless the disk failed.
+
+Not here: what is written (`cluster/storage_formatter.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from random import SystemRandom
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from twisted_broker.config import BrokerConfig
+
+
+@click.command("format")
+@click.option(
+    "--config",
+    "-c",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The node's server.properties.",
+)
+@click.option(
+    "--set", "settings", metavar="NAME=VALUE", multiple=True, help="A setting; may be repeated."
+)
+@click.option(
+    "--data",
+    "-d",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The log directory, where no file names log.dirs (./replog-data).",
+)
+@click.option(
+    "--cluster-id", "-t", help="The cluster: the same for all its nodes. Without it, a new one."
+)
+@click.option(
+    "--release-version",
+    "-r",
+    help="Begin with what this release of Kafka finalises, as 4.0: for brokers of that release.",
+)
+@click.option(
+    "--feature",
+    "-f",
+    "features",
+    metavar="NAME=LEVEL",
+    multiple=True,
+    help="The level of one feature; may be repeated.",
+)
+@click.option(
+    "--ignore-formatted",
+    "-g",
+    is_flag=True,
+    help="Leave directories that are formatted as they are, and format the others.",
+)
+def format_storage(
+    config: Path | None,
+    settings: tuple[str, ...],
+    data: Path | None,
+    cluster_id: str | None,
+    release_version: str | None,
+    features: tuple[str, ...],
+    ignore_formatted: bool,
+) -> None:
+    """Format the log directories of a node, as Kafka's kafka-storage does.
+
+    A broker formats empty directories at its first start by itself. Format them before when the
+    cluster id or the feature levels are to be chosen, or when the start must refuse an empty
+    directory (`twistd replog --require-formatted`), as after a disk that was not mounted.
+
+    The levels are for a new cluster: its controller reads them at its first start.
+    """
+    from twisted_broker.cluster.storage_formatter import Node, format_node
+    from twisted_broker.log.errors import CheckpointError
+    from twisted_broker.log.filesystem import OsFileSystem
+    from twisted_broker.log.log_directory import LogDirMismatch
+
+    found = _configuration(config, settings, data)
+    levels = _levels(release_version, features)
+    node = Node(
+        found.node_id,
+        cluster_id,
+        list(dict.fromkeys((*found.log_directories, found.metadata_directory))),
+        found.metadata_directory,
+        levels,
+    )
+    try:
+        done = format_node(
+            OsFileSystem(), node, SystemRandom(), time.time_ns() // 1_000_000, ignore_formatted
+        )
+    except (CheckpointError, LogDirMismatch, OSError) as error:
+        raise click.UsageError(str(error)) from error
+    for path in done.old:
+        click.echo(f"{path} is formatted already")
+    for path in done.new:
+        click.echo(f"formatted {path} for node {node.node_id} of cluster {done.cluster_id}")
+    if node.metadata_directory in done.new:
+        click.echo(
+            "a new cluster begins with "
+            + ", ".join(f"{name} {level}" for name, level in sorted(levels.items()) if level)
+        )
+
+
+def _configuration(file: Path | None, settings: tuple[str, ...], data: Path | None) -> BrokerConfig:
+    """As `twistd replog` would have it with these."""
+    from twisted_broker.config import SAMPLE_VALUES, BrokerConfig
+    from twisted_broker.settings import ConfigError, parse_properties
+
+    try:
+        values = dict(SAMPLE_VALUES) if file is None else parse_properties(file.read_text("utf-8"))
+        for each in settings:
+            name, equals, value = each.partition("=")
+            if not equals:
+                raise click.UsageError(f"--set takes NAME=VALUE, not {each!r}")
+            values[name.strip()] = value.strip()
+        if data is not None or not ("log.dirs" in values or "log.dir" in values):
+            values["log.dirs"] = str((data or Path("replog-data")).absolute())
+        return BrokerConfig(values)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _levels(release: str | None, features: tuple[str, ...]) -> dict[str, int]:
+    from twisted_broker.cluster.bootstrap import check_levels
+    from twisted_broker.cluster.storage_formatter import RELEASES, levels_of
+    from twisted_broker.image.metadata_image import METADATA_VERSION
+
+    given: dict[str, int] = {}
+    for each in features:
+        name, equals, level = each.partition("=")
+        if not equals or not level.isdecimal():
+            raise click.UsageError(f"--feature takes NAME=LEVEL, not {each!r}")
+        given[name] = int(level)
+    if release is None:
+        first = given.get(METADATA_VERSION, max(RELEASES.values()))
+    elif METADATA_VERSION in given:
+        raise click.UsageError(f"--release-version and {METADATA_VERSION} contradict: give one")
+    elif release not in RELEASES:
+        raise click.UsageError(f"--release-version takes {', '.join(RELEASES)}, not {release!r}")
+    else:
+        first = RELEASES[release]
+    levels = {**levels_of(first), **given}
+    try:
+        check_levels(levels)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    return levels

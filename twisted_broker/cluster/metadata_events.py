@@ -1,0 +1,215 @@
+"""What a change of the metadata means to an operator: (kind, parts) of lines for the log.
+Ring 0 (pure: docs/ARCHITECTURE.md 1).
+
+1. One line for each topic, broker and resource that changed; elections and reassignments of several
+   partitions in one change are one line.
+2. What costs is bounded: of a change of very many partitions the first `_MOST_LOOKED_AT` are
+   looked at.
+3. Of the ISR only what a broker's end changes is here: else its leader says how it changes.
+
+Source: Kafka's `ReplicationControlManager`, `ClusterControlManager`, `ConfigurationControlManager`
+(their info lines). Not here: the form of lines (`event_lines.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import islice
+
+from twisted_broker.image.entries import NO_LEADER, RECOVERING, BrokerRegistration
+from twisted_broker.image.metadata_image import (
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+    MetadataDelta,
+    PartitionDelta,
+)
+from twisted_broker.wire.primitives import uuid_text
+
+Event = tuple[str, dict[str, object]]
+_MOST_LOOKED_AT = 5_000
+_RESOURCES = {
+    TOPIC_RESOURCE: "topic",
+    BROKER_RESOURCE: "broker",
+    CLIENT_METRICS_RESOURCE: "client-metrics",
+    GROUP_RESOURCE: "group",
+}
+
+
+def events(delta: MetadataDelta) -> Iterator[Event]:
+    """Of one change, in the order in which a reader wants them."""
+    for node_id in sorted(delta.brokers):
+        yield from _broker(delta.before.brokers.get(node_id), delta.after.brokers.get(node_id))
+    yield from _topics(delta)
+    changed = [
+        change
+        for change in islice(delta.partitions.values(), _MOST_LOOKED_AT)
+        if change.before is not None and change.after is not None
+    ]
+    if delta.brokers:
+        yield from _shrunk(changed)
+    yield from _elections(changed)
+    yield from _reassignments(changed)
+    yield from _configs(delta)
+    # A new cluster begins with them.
+    for name in sorted(delta.features) if delta.before.features else ():
+        levels = (delta.before.features.get(name, 0), delta.after.features.get(name, 0))
+        yield "feature level changed", {"feature": name, "before": levels[0], "after": levels[1]}
+
+
+def _broker(before: BrokerRegistration | None, after: BrokerRegistration | None) -> Iterator[Event]:
+    if after is None:
+        if before is not None:
+            yield "broker unregistered", {"broker": before.id, "epoch": before.epoch}
+        return
+    own: dict[str, object] = {"broker": after.id, "epoch": after.epoch}
+    if before is None or before.epoch != after.epoch:
+        endpoints = [f"{each.name}://{each.host}:{each.port}" for each in after.listeners.values()]
+        rack = {} if after.rack is None else {"rack": after.rack}
+        yield "broker registered", {**own, "listeners": endpoints, **rack}
+        return
+    if after.in_controlled_shutdown and not before.in_controlled_shutdown:
+        yield "broker in controlled shutdown", own
+    if after.fenced != before.fenced:
+        yield "broker fenced" if after.fenced else "broker unfenced", own
+    if after.directories != before.directories:
+        counts = {"directories": len(after.directories), "before": len(before.directories)}
+        yield "broker's log directories changed", {**own, **counts}
+
+
+def _topics(delta: MetadataDelta) -> Iterator[Event]:
+    for topic_id, topic in delta.removed_topics.items():
+        yield (
+            "topic deleted",
+            {"topic": topic.name, "id": uuid_text(topic_id), "partitions": len(topic.partitions)},
+        )
+    for topic_id, topic in delta.created_topics.items():
+        first = next(iter(topic.partitions.values()), None)
+        yield (
+            "topic created",
+            {
+                "topic": topic.name,
+                "id": uuid_text(topic_id),
+                "partitions": len(topic.partitions),
+                "replication_factor": 0 if first is None else len(first.replicas),
+            },
+        )
+    grown = Counter(
+        change.topic_id
+        for change in islice(delta.partitions.values(), _MOST_LOOKED_AT)
+        if change.before is None and change.topic_id not in delta.created_topics
+    )
+    for topic_id, count in grown.items():
+        topic = delta.after.topics_by_id[topic_id]
+        total = len(topic.partitions)
+        yield (
+            "partitions added",
+            {"topic": topic.name, "partitions": total, "before": total - count},
+        )
+
+
+def _elections(changed: list[PartitionDelta]) -> Iterator[Event]:
+    elected = [
+        (change, before, after)
+        for change in changed
+        if (before := change.before) is not None
+        and (after := change.after) is not None
+        and before.leader != after.leader
+    ]
+    if len(elected) == 1:
+        change, before, after = elected[0]
+        yield (
+            "leader elected" if after.leader != NO_LEADER else "partition has no leader",
+            {
+                "partition": _name(change),
+                "leader": after.leader,
+                "before": before.leader,
+                "leader_epoch": after.leader_epoch,
+                "isr": after.isr,
+                "unclean": after.leader_recovery_state == RECOVERING,
+            },
+        )
+    elif elected:
+        leaders = Counter(after.leader for _, _, after in elected)
+        yield (
+            "leaders elected",
+            {
+                "partitions": len(elected),
+                "leaders": [f"{node}:{count}" for node, count in sorted(leaders.items())],
+                "offline": leaders[NO_LEADER],
+                "unclean": sum(
+                    after.leader_recovery_state == RECOVERING for _, _, after in elected
+                ),
+                "first": _name(elected[0][0]),
+            },
+        )
+
+
+def _shrunk(changed: list[PartitionDelta]) -> Iterator[Event]:
+    shrunk = [
+        change
+        for change in changed
+        if change.before is not None
+        and change.after is not None
+        and len(change.after.isr) < len(change.before.isr)
+    ]
+    if shrunk:
+        yield "ISR shrunk", {"partitions": len(shrunk), "first": _name(shrunk[0])}
+
+
+def _reassignments(changed: list[PartitionDelta]) -> Iterator[Event]:
+    kinds: dict[str, list[PartitionDelta]] = {}
+    for change in changed:
+        before, after = change.before, change.after
+        assert before is not None and after is not None
+        moved, moves = bool(before.adding or before.removing), bool(after.adding or after.removing)
+        if moves and (after.adding, after.removing) != (before.adding, before.removing):
+            kinds.setdefault("reassignment started", []).append(change)
+        elif moved and not moves:
+            was = set(before.replicas) - set(before.adding)
+            kind = "cancelled" if set(after.replicas) == was else "completed"
+            kinds.setdefault(f"reassignment {kind}", []).append(change)
+        elif not moves and set(before.replicas) != set(after.replicas):
+            # Only where nothing had to be copied.
+            kinds.setdefault("reassignment completed", []).append(change)
+    for kind, of_kind in kinds.items():
+        if len(of_kind) > 1:
+            yield kind, {"partitions": len(of_kind), "first": _name(of_kind[0])}
+            continue
+        (change,) = of_kind
+        assert change.before is not None and change.after is not None
+        after = change.after
+        target = [node for node in after.replicas if node not in after.removing]
+        yield kind, {"partition": _name(change), "replicas": target, "before": _was(change)}
+
+
+def _was(change: PartitionDelta) -> list[int]:
+    before = change.before
+    assert before is not None
+    return [node for node in before.replicas if node not in before.adding]
+
+
+def _configs(delta: MetadataDelta) -> Iterator[Event]:
+    removed = {topic.name for topic in delta.removed_topics.values()}
+    for kind, name in sorted(delta.configs):
+        if kind == TOPIC_RESOURCE and name in removed:
+            continue
+        changes = _differences(delta.before.config(kind, name), delta.after.config(kind, name))
+        if changes:
+            resource = _RESOURCES.get(kind, str(kind))
+            yield "settings changed", {"resource": resource, "name": name, "changes": changes}
+
+
+def _differences(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """`name=value;name=(default)` of all that differ."""
+    return ";".join(
+        f"{name}={after.get(name, '(default)')}"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    )
+
+
+def _name(change: PartitionDelta) -> str:
+    return f"{change.topic}-{change.partition}"

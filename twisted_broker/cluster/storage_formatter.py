@@ -1,0 +1,131 @@
+"""Formats the log directories of a node before its first start.
+
+Owns what a formatted directory holds: `meta.properties` in each, and `bootstrap.checkpoint` in that
+of the metadata.
+
+1. A directory that bears an id is never written to: it is refused, or skipped when wanted.
+2. `meta.properties` comes last, so that what a crash left half done is formatted again.
+
+Source: Kafka's `Formatter`, `StorageTool`; KIP-853. Not here: the metadata log itself, which a
+controller founds at its first start (`metadata_log.format_metadata`).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from twisted_broker.cluster.bootstrap import write_bootstrap
+from twisted_broker.cluster.metadata_check import holds_records
+from twisted_broker.cluster.partition_change import ELR_FEATURE
+from twisted_broker.image.metadata_image import METADATA_VERSION
+from twisted_broker.interfaces import IFileSystem, IRandom
+from twisted_broker.log.log_directory import LogDirMismatch, make_directory
+from twisted_broker.log.meta_properties import (
+    MetaProperties,
+    read_meta_properties,
+    write_meta_properties,
+)
+from twisted_broker.topic_names import METADATA_DIRECTORY
+from twisted_broker.wire.primitives import new_uuid, uuid_text
+
+RELEASES: Mapping[str, int] = {
+    "3.7": 19,
+    "3.8": 20,
+    "3.9": 21,
+    "4.0": 25,
+    "4.1": 27,
+    "4.2": 29,
+    "4.3": 30,
+}
+"""Kafka's releases, and the metadata.version that each begins a cluster with."""
+_ELR_BY_DEFAULT = 26  # 4.1-IV0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Whose directories are formatted.
+
+    `cluster_id` None: that of the directories which have one, else a new one. `directories`: all,
+    the metadata's among them. `levels`: what a new cluster finalises (`bootstrap.check_levels`).
+    """
+
+    node_id: int
+    cluster_id: str | None
+    directories: Sequence[str]
+    metadata_directory: str
+    levels: Mapping[str, int]
+
+
+class Formatted(NamedTuple):
+    """`new` were formatted, `old` already before and are as they were."""
+
+    cluster_id: str
+    new: list[str]
+    old: list[str]
+
+
+def format_node(
+    files: IFileSystem, node: Node, random: IRandom, wall_ms: int, ignore_formatted: bool
+) -> Formatted:
+    """Formats what is not formatted yet.
+
+    LogDirMismatch before anything is written: one is formatted already (unless `ignore_formatted`),
+    belongs to another node or cluster, or holds metadata without saying whose. CheckpointError,
+    OSError.
+    """
+    cluster_id, new, old = node.cluster_id, list[str](), list[str]()
+    for path in node.directories:
+        found = _properties(files, path)
+        if found is None:
+            new.append(path)
+            continue
+        if not ignore_formatted:
+            raise LogDirMismatch(
+                f"{path} is formatted already: give --ignore-formatted to format the others"
+            )
+        cluster_id = cluster_id or found.cluster_id
+        _check_owner(found, path, node.node_id, cluster_id)
+        old.append(path)
+    cluster_id = cluster_id or uuid_text(new_uuid(random.randbytes))
+    for path in new:
+        make_directory(files, path)
+        if path == node.metadata_directory:
+            write_bootstrap(files, path, node.levels, wall_ms)
+        properties = MetaProperties(cluster_id, node.node_id, new_uuid(random.randbytes))
+        write_meta_properties(files, path, properties)
+    return Formatted(cluster_id, new, old)
+
+
+def _properties(files: IFileSystem, path: str) -> MetaProperties | None:
+    """Of a formatted directory; None of one that is not."""
+    try:
+        found = read_meta_properties(files, path)
+    except FileNotFoundError:
+        return None
+    if found is None and holds_records(files, posixpath.join(path, METADATA_DIRECTORY)):
+        raise LogDirMismatch(
+            f"{path} holds a cluster's metadata, but no meta.properties, which says which: put "
+            "that back, or choose an empty directory"
+        )
+    return found
+
+
+def _check_owner(found: MetaProperties, path: str, node_id: int, cluster_id: str | None) -> None:
+    if found.cluster_id not in (None, cluster_id) or found.node_id not in (None, node_id):
+        raise LogDirMismatch(
+            f"{path} belongs to node {found.node_id} of cluster {found.cluster_id}, not to node "
+            f"{node_id} of {cluster_id}: choose another directory"
+        )
+
+
+def levels_of(metadata_version: int) -> dict[str, int]:
+    """What a new cluster of a metadata.version finalises unless its operator says otherwise: ELR
+    from Kafka 4.1 on.
+    """
+    return {
+        METADATA_VERSION: metadata_version,
+        ELR_FEATURE: int(metadata_version >= _ELR_BY_DEFAULT),
+    }

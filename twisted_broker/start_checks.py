@@ -1,0 +1,177 @@
+"""What options, files and the machine say against each other, found before anything opens.
+
+1. Each contradiction is one line that names both sides and what to do.
+2. Nothing is made, locked or listened on afterwards: what is tried is given back.
+3. A start that is refused here is refused before `twistd` leaves its terminal: who started it sees
+   the line and status 1.
+
+Ring 2. Source: our own; Java's properties files. Not here: settings against each other
+(`config_validation.py`); what only the start itself can find (`broker.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from twisted_broker.settings import ConfigError, property_lines
+
+if TYPE_CHECKING:
+    from twisted_broker.config import BrokerConfig
+    from twisted_broker.interfaces import IFileSystem
+    from twisted_broker.net.listeners import ConfiguredListener
+
+_META_PROPERTIES, _LOCK = "meta.properties", ".lock"
+_OF_SEVERAL = re.compile(r"broker-([1-9]\d*)\Z")
+_ZOOKEEPER = "zookeeper.connect"
+_DIRECTORIES = ("log.dirs", "log.dir")
+
+
+class StartError(Exception):
+    """The start is refused; `str()` is one line."""
+
+
+def check_file(path: str, text: str) -> None:
+    """A properties file without `=` on a line, or with a name twice. Raises StartError."""
+    seen: dict[str, int] = {}
+    for number, name, separated in property_lines(text):
+        if not separated:
+            raise StartError(f"{path}, line {number}: {name} has no =: write {name}=VALUE")
+        if name in seen:
+            raise StartError(
+                f"{path}, line {number}: {name} is there twice, first on line {seen[name]}: "
+                "remove one of them"
+            )
+        seen[name] = number
+
+
+def check_options(
+    settings: Mapping[str, str], data: str | None, changed: Iterable[tuple[str, str]]
+) -> None:
+    """`settings`: those of `--set`; `changed`: (option, value) that would change one of their
+    listeners. Raises StartError.
+    """
+    for option, value in changed:
+        raise StartError(
+            f"{option} {value} contradicts --set listeners={settings['listeners']}: give one of "
+            "the two"
+        )
+    for name in _DIRECTORIES:
+        if data is not None and name in settings:
+            raise StartError(
+                f"--data {data} contradicts --set {name}={settings[name]}: give one of the two"
+            )
+
+
+def check_zookeeper(values: Mapping[str, str]) -> None:
+    """A file of the time of ZooKeeper means another cluster than the one that would be made.
+
+    Raises ConfigError.
+    """
+    if values.get(_ZOOKEEPER) and "process.roles" not in values:
+        raise ConfigError(
+            _ZOOKEEPER,
+            values[_ZOOKEEPER],
+            "",
+            "there is no ZooKeeper since Kafka 4: remove it, and set process.roles, node.id and "
+            "controller.quorum.bootstrap.servers",
+        )
+
+
+def check_run_file(path: str) -> None:
+    """Raises StartError where it could not be written."""
+    directory = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path):
+        raise StartError(f"--run-file {path} is a directory: give the name of a file")
+    if not os.path.isdir(directory):
+        raise StartError(f"--run-file {path}: there is no directory {directory}: make it first")
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise StartError(f"--run-file {path}: this user may not write into {directory}")
+
+
+def _check_directories(directories: Iterable[str], brokers: int) -> None:
+    """`directories`: as given for all of the `brokers`. Raises StartError where another number of
+    brokers was started in one of them.
+    """
+    for path in directories:
+        alone = os.path.exists(os.path.join(path, _META_PROPERTIES))
+        if brokers > 1 and alone:
+            raise StartError(
+                f"{path} is the directory of one broker, whose topics {brokers} new ones would "
+                "not have: start it without --brokers, or give another directory with --data"
+            )
+        if brokers == 1 and not alone:
+            several = _of_several(path)
+            if several:
+                raise StartError(
+                    f"{path} has the directories of {len(several)} brokers of one process, whose "
+                    f"topics a new one would not have: start it with --brokers {max(several)}, or "
+                    "give another directory with --data"
+                )
+
+
+def _of_several(path: str) -> list[int]:
+    """The brokers of one process that were started in this directory."""
+    try:
+        names = os.listdir(path)
+    except OSError:
+        return []
+    found = [match for name in names if (match := _OF_SEVERAL.match(name))]
+    return [
+        int(match[1])
+        for match in found
+        if os.path.exists(os.path.join(path, match[0], _META_PROPERTIES))
+    ]
+
+
+def check_machine(configs: Sequence[BrokerConfig], directories: Sequence[str]) -> None:
+    """Ports that are taken, directories that another process uses, and `directories` (as given for
+    all brokers) in which another number of brokers was started. Raises SystemExit.
+    """
+    from twisted.internet.error import CannotListenError
+
+    from twisted_broker.log.filesystem import OsFileSystem
+    from twisted_broker.net.listeners import CannotBind, plan_listeners
+
+    files = OsFileSystem()
+    try:
+        _check_directories(directories, len(configs))
+        for config in configs:
+            plan = plan_listeners(config)
+            for endpoint in (*plan.controller, *plan.broker):
+                try:
+                    _try_port(endpoint)
+                except OSError as error:
+                    refused = CannotListenError(endpoint.host, endpoint.port, error)
+                    raise CannotBind(endpoint, refused, endpoint in plan.controller) from None
+            for path in config.log_directories:
+                _try_lock(files, path)
+    except (CannotBind, StartError) as error:
+        raise SystemExit(f"replog: {error}") from None
+
+
+def _try_port(endpoint: ConfiguredListener) -> None:
+    if not endpoint.port:
+        return
+    family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        tried.bind((endpoint.host, endpoint.port))
+
+
+def _try_lock(files: IFileSystem, path: str) -> None:
+    lock = os.path.join(path, _LOCK)
+    # Where there is none, no process runs; made here, it would be the trace of a start.
+    if not os.path.exists(lock):
+        return
+    try:
+        files.lock(lock)()
+    except BlockingIOError:
+        raise StartError(
+            f"{path} is in use by another process; stop it, or change log.dirs"
+        ) from None
+    except OSError:
+        return  # the start itself names it: an offline directory, if there are others

@@ -175,6 +175,19 @@ def test_a_segment_that_begins_below_the_end_of_the_one_before(compact: bool) ->
     assert again.gap is None and values(again)[4:] == [*new, b"later"]
 
 
+def test_an_overlap_below_the_log_start() -> None:
+    """The log begins anew at its start: the segment that it has now is not set aside."""
+    disk, old = lost_truncation(9)
+    log = loaded(disk, recovery_point=4, log_start_offset=12)
+    assert log.gap == Gap(9, 6, True) and log.segments.bases() == [12]
+    resolve_gap(log, True, NOW_MS)
+    log.append_as_leader(batch(b"new"), 9, NOW_MS)
+    again = open_log(disk.after_kill(), settings=SMALL, log_start_offset=12)
+    assert values(again) == [b"new"] and again.log_start_offset == 12
+    kept = [name for name in disk.listdir(DIRECTORY) if name.endswith(".log.aside")]
+    assert kept == [file_name(base, ".log.aside") for base in old if base != 12]
+
+
 def test_an_index_that_leads_astray_before_an_overlap() -> None:
     """The segment that is the last one then is trusted, and its end has to be found."""
     disk, _ = lost_truncation(9)

@@ -25,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import select
 from collections.abc import Callable
 from itertools import accumulate
 from time import perf_counter, thread_time
@@ -207,15 +208,20 @@ class _WatchedPoller:
     def __init__(self, poller: Any, watch: ReactorWatch) -> None:
         self._poller = poller
         wait, seconds = poller.poll, watch.seconds
+        if _is_poll(poller):
+            own = wait
 
-        def poll(*arguments: Any) -> Any:  # epoll takes two, poll one
+            def wait(timeout: float, maxevents: int) -> Any:
+                return own(timeout)
+
+        def poll(timeout: float = -1, maxevents: int = -1) -> Any:
             took = seconds() - watch.began
             watch.turns += 1
             watch.busy = busy = watch.busy + took
             if busy >= watch.sample_at:
                 watch.turn_ended(took)
             try:
-                return wait(*arguments)
+                return wait(timeout, maxevents)
             finally:
                 watch.what = None
                 watch.began = seconds()
@@ -225,6 +231,11 @@ class _WatchedPoller:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._poller, name)
+
+
+def _is_poll(poller: Any) -> bool:
+    """Whether it is poll's object, which takes no number of events as epoll's does."""
+    return hasattr(select, "poll") and isinstance(poller, type(select.poll()))
 
 
 class WatchedClock:

@@ -4,13 +4,17 @@ epoch are refused.
 
 from __future__ import annotations
 
+import signal
 import struct
+import threading
 import time
+from pathlib import Path
 
 import crc32c
 import pytest
 
 from tests.compat import raw
+from tests.compat.cluster_processes import Cluster
 from tests.compat.conftest import BrokerFactory
 
 OUT_OF_ORDER, INVALID_EPOCH, TRANSACTION_STATE, CORRUPT, INVALID_REQUEST = 45, 47, 48, 2, 42
@@ -173,3 +177,37 @@ def test_transactions_are_refused_plainly(broker: object, topic: str) -> None:
             produce(connection, topic, batch([b"x"], producer_id, epoch, 0, TRANSACTIONAL), "t")[0]
             == TRANSACTION_STATE
         )
+
+
+def test_a_producer_that_starts_while_the_controller_is_away(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """It is told to come again before its own patience ends, and has its id when the controller
+    is back.
+    """
+    from kafka import KafkaProducer
+
+    cluster = Cluster(tmp_path, count=1).start()
+    broker, controller = cluster.brokers[1], cluster.controller
+    request.addfinalizer(controller.kill)
+    request.addfinalizer(broker.kill)
+    first = KafkaProducer(bootstrap_servers=broker.bootstrap, enable_idempotence=False)
+    first.send("t", b"first").get(LIMIT_SECONDS)
+    first.close()
+    assert controller.process is not None
+    process = controller.process
+    process.send_signal(signal.SIGSTOP)
+    back = threading.Timer(12, process.send_signal, [signal.SIGCONT])
+    back.start()
+    try:
+        producer = KafkaProducer(
+            bootstrap_servers=broker.bootstrap,
+            enable_idempotence=True,
+            request_timeout_ms=8_000,
+        )
+        assert producer.send("t", b"second").get(LIMIT_SECONDS).offset == 1
+        assert not back.is_alive()
+        producer.close()
+    finally:
+        back.cancel()
+        process.send_signal(signal.SIGCONT)

@@ -45,6 +45,7 @@ def test_the_cluster_is_described(house: MemoryBroker, version: int) -> None:
         house.broker.cluster_id,
         1,
     )
+    assert answer.endpoint_type == 1, "brokers"
     assert [(broker.broker_id, broker.port) for broker in answer.brokers] == [(1, 9092)]
     assert answer.cluster_authorized_operations > 0
     if version == 2:

@@ -203,6 +203,34 @@ def requests(count: int) -> Iterator[tuple[str, Any, int]]:
     )
     fetched = offsets.OffsetFetchRequestTopic(name="wide", partition_indexes=list(range(count)))
     yield "OffsetFetch", offsets.OffsetFetchRequest(group_id="g", topics=[fetched]), 7
+    yield "OffsetFetch of all", offsets.OffsetFetchRequest(group_id="g", topics=None), 7
+    deleted = [offsets.OffsetDeleteRequestPartition(partition_index=n) for n in range(count)]
+    yield (
+        "OffsetDelete",
+        offsets.OffsetDeleteRequest(
+            group_id="g",
+            topics=[offsets.OffsetDeleteRequestTopic(name="wide", partitions=deleted)],
+        ),
+        0,
+    )
+    protocols = [groups.JoinGroupRequestProtocol(name=f"p{n}", metadata=b"") for n in range(count)]
+    yield (
+        "JoinGroup of many protocols",
+        groups.JoinGroupRequest(
+            group_id="g", session_timeout_ms=10_000, protocol_type="any", protocols=protocols
+        ),
+        0,
+    )
+    assignments = [
+        groups.SyncGroupRequestAssignment(member_id=f"m{n}", assignment=b"") for n in range(count)
+    ]
+    yield (
+        "SyncGroup",
+        groups.SyncGroupRequest(
+            group_id="g", generation_id=1, member_id="m", assignments=assignments
+        ),
+        3,
+    )
     yield (
         "FindCoordinator",
         offsets.FindCoordinatorRequest(

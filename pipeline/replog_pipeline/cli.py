@@ -34,6 +34,10 @@ COMMANDS = {
             "partitions, order."
         ),
     ),
+    "maintain": (
+        ".jobs.maintain.command",
+        "Merge the small files of a table, remove what killed runs left behind.",
+    ),
     "audit": (
         ".jobs.audit.command",
         "Look for gaps, duplicates, sequence jumps, damaged batches and hanging transactions.",

@@ -30,7 +30,7 @@ from replog_pipeline.machine import jars, java
 
 PLAIN_PATH = "/usr/local/bin:/usr/bin:/bin"
 AS_THEY_ARE = {"ignore_unknown_options": True, "allow_interspersed_args": False}
-JOBS = ("archive", "replay", "audit", "compare", "report")
+JOBS = ("archive", "replay", "maintain", "audit", "compare", "report")
 STANDARD_ERROR = "REPLOG_STANDARD_ERROR"
 """The environment's name for the file that the driver's standard error goes to."""
 

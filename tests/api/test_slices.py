@@ -536,45 +536,72 @@ def test_parts_of_a_request_give_the_answer_of_the_whole(house: MemoryBroker) ->
     assert all(not each.partition_result for each in everything.replica_election_results)
 
 
-def test_no_turn_of_a_topic_of_very_many_partitions_is_long() -> None:
-    """Its decision, its encoding, its write and its arrival at the broker are turns of their own;
-    one of them does no more for a partition than that.
-    """
-    count, calls = 4000, [0]
+class CountingClock(Clock):
+    """Counts the calls of functions in each of the calls that it makes, from `begin` to `end`."""
 
-    def profile(frame: Any, event: str, argument: Any) -> None:
-        calls[-1] += event in ("call", "c_call")
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = [0]
 
-    class CountingClock(Clock):
-        def callLater(  # type: ignore[override]  # Twisted names its parameters otherwise
-            self, when: float, what: Any, *arguments: Any, **more: Any
-        ) -> Any:
-            def counted() -> None:
-                calls.append(0)
-                what(*arguments, **more)
+    def callLater(  # type: ignore[override]  # Twisted names its parameters otherwise
+        self, when: float, what: Any, *arguments: Any, **more: Any
+    ) -> Any:
+        def counted() -> None:
+            self.counts.append(0)
+            what(*arguments, **more)
 
-            return super().callLater(when, counted)
+        return super().callLater(when, counted)
 
-    world = MemoryBroker.__new__(MemoryBroker)
-    world.clock = CountingClock()
-    world.network = MemoryNetwork(world.clock)
-    house = MemoryBroker(world=world).start()
-    wide = topics.CreatableTopic(name="wide", num_partitions=count, replication_factor=1)
+    def count(self, frame: Any, event: str, argument: Any) -> None:
+        self.counts[-1] += event in ("call", "c_call")
+
+
+def counting_house() -> tuple[MemoryBroker, CountingClock]:
+    world, clock = MemoryBroker.__new__(MemoryBroker), CountingClock()
+    world.clock, world.network = clock, MemoryNetwork(clock)
+    return MemoryBroker(world=world).start(), clock
+
+
+def counted(house: MemoryBroker, clock: CountingClock, request: Any, version: int) -> Any:
+    """The answer; what each turn until then did is in `clock.counts`."""
     answers: list[Any] = []
     connection = house.connection()
     house.run(connection.connect())
-    connection.send(topics.CreateTopicsRequest(topics=[wide], timeout_ms=60_000), 7).addCallback(
-        answers.append
-    )
-    sys.setprofile(profile)
+    connection.send(request, version).addCallback(answers.append)
+    clock.counts = [0]
+    sys.setprofile(clock.count)
     try:
         while not answers:
             house.step()
     finally:
         sys.setprofile(None)
-    assert answers[0].topics[0].error_code == 0
-    assert max(calls) < CALLS_FOR_A_PARTITION * count, sorted(calls)[-6:]
     connection.close()
+    return answers[0]
+
+
+def test_no_turn_of_a_topic_of_very_many_partitions_is_long() -> None:
+    """Its decision, its encoding, its write and its arrival at the broker are turns of their own;
+    one of them does no more for a partition than that.
+    """
+    (house, clock), count = counting_house(), 4000
+    wide = topics.CreatableTopic(name="wide", num_partitions=count, replication_factor=1)
+    answer = counted(house, clock, topics.CreateTopicsRequest(topics=[wide], timeout_ms=60_000), 7)
+    assert answer.topics[0].error_code == 0
+    assert max(clock.counts) < CALLS_FOR_A_PARTITION * count, sorted(clock.counts)[-6:]
+    house.stop()
+
+
+def test_no_turn_of_very_many_deletions_of_records_is_long() -> None:
+    """What is done at once waits for nothing."""
+    (house, clock), count = counting_house(), 4000
+    wide = topics.CreatableTopic(name="wide", num_partitions=count, replication_factor=1)
+    house.ask(topics.CreateTopicsRequest(topics=[wide], timeout_ms=60_000), 7)
+    house.pass_time(1)
+    asked = [topics.DeleteRecordsPartition(partition_index=n, offset=-1) for n in range(count)]
+    wanted = [topics.DeleteRecordsTopic(name="wide", partitions=asked)]
+    answer = counted(house, clock, topics.DeleteRecordsRequest(timeout_ms=1, topics=wanted), 2)
+    assert {each.error_code for each in answer.topics[0].partitions} == {0}
+    assert max(clock.counts) < CALLS_PER_SLICE, sorted(clock.counts)[-6:]
     house.stop()
 
 

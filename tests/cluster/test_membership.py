@@ -65,6 +65,8 @@ def test_a_broker_registers_and_is_unfenced_once_it_has_caught_up(fixture: Fixtu
     ("changes", "code"),
     [
         ({"cluster_id": "B" * 22}, ErrorCode.INCONSISTENT_CLUSTER_ID),
+        ({"cluster_id": "-" * 22}, ErrorCode.INCONSISTENT_CLUSTER_ID),
+        ({"cluster_id": "z" * 22}, ErrorCode.INCONSISTENT_CLUSTER_ID),
         (
             {
                 "features": [
@@ -195,6 +197,18 @@ def test_a_controlled_shutdown_moves_leaders_and_waits_for_the_others(fixture: F
     last = fixture.beat(1, epochs[1], want_shut_down=True)
     assert (last.should_shut_down, last.is_fenced) == (True, True)
     assert fixture.controller.image.brokers[1].fenced
+
+
+def test_a_controlled_shutdown_does_not_wait_for_what_came_after_it(fixture: Fixture) -> None:
+    """RL 8.2: the others need to know of its own beginning only."""
+    epochs = {broker: fixture.join(broker) for broker in (1, 2)}
+    make_topic(fixture, "t", [1, 2])
+    fixture.beat(1, epochs[1], want_shut_down=True)
+    began = fixture.controller.image.offset
+    make_topic(fixture, "u", [2])
+    assert fixture.controller.image.offset > began
+    fixture.beat(2, epochs[2], current_metadata_offset=began)
+    assert fixture.beat(1, epochs[1], want_shut_down=True).should_shut_down
 
 
 def test_a_controlled_shutdown_goes_on_when_the_controller_restarts(fixture: Fixture) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster.fixtures import Fixture, StalledWorker
 from tests.replication.fixtures import batch, make_log
-from twisted_broker.cluster import controller
+from twisted_broker.cluster import controller, metadata_check
 from twisted_broker.cluster.metadata_check import (
     Applied,
     MetadataDamage,
@@ -124,7 +124,7 @@ def test_the_first_of_several_breaks_is_named(damaged: bool) -> None:
     fixture = served()
     for number in range(3):
         fixture.controller.log.log.roll(fixture.now())
-        create(fixture, f"in-segment-{number}", 3)
+        fixture.create_topic(f"in-segment-{number}", 3)
     segments = sorted(path for path in content(fixture) if path.endswith(".log"))
     assert len(segments) == 4
     if damaged:
@@ -363,7 +363,39 @@ def test_logs_of_a_newer_leader_epoch_contradict_the_metadata() -> None:
     log.leader_epochs.assign(known + 3, log.log_end_offset)
     check_logs(image, [log])
     log.append_as_leader(batch(1), known + 3, fixture.wall_ms)
-    with pytest.raises(MetadataDamage, match=f"/logs/t1-2: .*epoch {known + 3},.*epoch {known} "):
+    size = log.segments.active.size // 2
+    with pytest.raises(
+        MetadataDamage, match=f"/logs/t1-2: .*epoch {known + 3},.*epoch {known} "
+    ) as alone:
         check_logs(image, [log])
+    assert f"`truncate -s {size} {log.segments.active.log.path}`" in str(alone.value)
+    assert "no checksum covers it" in str(alone.value) and "\n" not in str(alone.value)
+    with pytest.raises(MetadataDamage, match="older copy") as several:
+        check_logs(image, [log, log])
+    assert "checksum" not in str(several.value)
     log.topic_id = b"another topic id"
     check_logs(image, [log])
+
+
+@pytest.mark.parametrize("search_bytes", [*range(70, 100), 1 << 16])
+def test_a_good_batch_behind_damage_is_found_wherever_it_is(
+    search_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tells damage in the middle from a torn tail, which may be truncated."""
+    monkeypatch.setattr(metadata_check, "_SEARCH_BYTES", search_bytes)
+    good = b"".join(set_base(batch(1), offset) for offset in (40, 41, 42))
+    size = len(good) // 3
+    for torn in (1, 16, 61, 90):
+        files = MemoryFileSystem()
+        file = files.open("/log", create=True)
+        file.write_at(0, (good[:size], b"\2" * torn, good[size:]))
+        end, damage = file.size(), size
+        assert metadata_check._goes_on(file, damage, end, 41)
+        assert metadata_check._goes_on(file, damage, end - size, 41)
+        assert metadata_check._goes_on(file, damage, end, 42)
+        assert not metadata_check._goes_on(file, damage, end, 43)
+        assert not metadata_check._goes_on(file, damage, damage + torn, 0)
+
+
+def set_base(data: bytes, offset: int) -> bytes:
+    return offset.to_bytes(8, "big") + data[8:]

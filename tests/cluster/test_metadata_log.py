@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.fixtures import Fixture, StalledWorker
+from tests.cluster.fixtures import CLUSTER_ID, Fixture, StalledWorker
 from twisted_broker.cluster import metadata_log, metadata_store
 from twisted_broker.cluster.metadata_check import (
     MetadataDamage,
@@ -26,6 +26,7 @@ from twisted_broker.cluster.records import build_batch
 from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots
 from twisted_broker.log.checkpoints import read_whole
 from twisted_broker.log.filesystem import OsFileSystem
+from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.records import iterate_batches
@@ -307,10 +308,25 @@ def test_where_descriptors_are_short_the_controller_goes_on() -> None:
     assert len(list_snapshots(fixture.files, DIRECTORY)) == 1
 
 
-def test_where_no_descriptor_is_left_for_the_mark_it_stays_older(
+def test_a_sync_holds_its_files_no_longer_than_it_runs() -> None:
+    """A reference that stays would keep the descriptor of a deleted segment for ever."""
+    worker = StalledWorker()
+    fixture = Fixture(worker, {"metadata.max.idle.interval.ms": "0"}).start()
+    worker.run()
+    segments = [segment.log for segment in fixture.controller.log.log.segments]
+    fixture.send("broker_registration", fixture.registration(), 4)
+    assert [file.references for file in segments] == [1]
+    worker.run()
+    assert [file.references for file in segments] == [0]
+    fixture.send("broker_registration", fixture.registration(), 4)
+    worker.run(OSError(errno.EMFILE, "too many open files"))
+    assert [file.references for file in segments] == [0]
+
+
+def test_where_no_descriptor_is_left_the_durable_end_stays_older(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The sync itself was made: an older mark is true as well. The next sync moves it."""
+    """The sync itself was made: an older durable end is true as well. The next sync moves it."""
 
     def short(*arguments: object) -> None:
         raise OSError(errno.EMFILE, "too many open files")
@@ -320,12 +336,12 @@ def test_where_no_descriptor_is_left_for_the_mark_it_stays_older(
     before = read_durable_end(fixture.files, DIRECTORY)
     assert before is not None
     with monkeypatch.context() as patched:
-        patched.setattr(metadata_store, "move_mark", short)
-        create(fixture, "t")
+        patched.setattr(metadata_store, "update_durable_end", short)
+        fixture.create_topic("t")
     assert fixture.controller.log.failed is None
     assert "t" in fixture.controller.image.topics_by_name
     assert read_durable_end(fixture.files, DIRECTORY) == before
-    create(fixture, "u")
+    fixture.create_topic("u")
     after = read_durable_end(fixture.files, DIRECTORY)
     assert after is not None and after > before
 
@@ -504,3 +520,27 @@ def test_a_quorum_state_that_cannot_be_read_is_one_line_with_the_remedy(content:
     assert line.startswith(f"{path}: ") and "\n" not in line
     assert "`replog metadata recover --from A_BROKERS_LOG_DIR --to /data`" in line
     assert read_whole(fixture.files, path) == content
+
+
+def test_what_a_killed_process_wrote_counts_when_it_is_synced() -> None:
+    """RL 8.1: a process wrote a batch and was killed before its sync; the next one takes it for
+    committed, so it is durable first (simulation, one broker, seed 100162).
+    """
+    disk, worker = SimDisk(1), StalledWorker()
+    disk.make_directories("/data")
+    metadata_log.format_metadata(disk, "/data", CLUSTER_ID, True)
+    disk.sync_all()
+
+    def opened(files: SimDisk) -> metadata_log.MetadataLog:
+        return metadata_log.open_metadata_log(
+            files, worker, "/data", 1, lambda: 0, lambda offset: None, lambda error: None
+        )
+
+    log = opened(disk)
+    log.begin_epoch()
+    log.sync()
+    worker.run()
+    log.append([records.NoOpRecord()], 1)
+    again = opened(disk)
+    assert again.end_offset == log.end_offset == again.replay().offset + 1
+    assert opened(disk.after_power_loss(keep=0)).end_offset == log.end_offset

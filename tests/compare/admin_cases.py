@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.compare.side import Side
+from tests.compare.side import STANDS_FOR_LATIN_1, Side
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -48,6 +48,7 @@ def metadata(side: Side, version: int) -> None:
         asked("no such topic", f"{topic}-no")
         for name in BAD_NAMES:
             asked(f"name {name[:9]!r}", name)
+        asked("name not UTF-8", STANDS_FOR_LATIN_1.decode())
     if version >= 8:
         asked("operations of a topic", topic, include_topic_authorized_operations=True)
     if 8 <= version <= 10:
@@ -216,14 +217,15 @@ def create_topics(side: Side, version: int) -> None:
         asked("only checked", {"name": name("v")}, validate_only=True)
         asked("only checked, exists", {"name": name("a")}, validate_only=True)
     asked("none")
+    asked("timeout 0", {"name": name("late")}, timeout_ms=0)
 
 
 def delete_topics(side: Side, version: int) -> None:
     by_state = version >= 6
 
-    def asked(label: str, *names: str, states: Any = None) -> None:
+    def asked(label: str, *names: str, states: Any = None, timeout_ms: int = 10_000) -> None:
         topics = [{"name": name} for name in names] if states is None else states
-        side.ask(label, topics=topics, topic_names=list(names), timeout_ms=10_000)
+        side.ask(label, topics=topics, topic_names=list(names), timeout_ms=timeout_ms)
 
     first, second = side.topic("a"), side.topic("b")
     asked("no such topic", "nobody")
@@ -234,6 +236,7 @@ def delete_topics(side: Side, version: int) -> None:
     asked("again", first)
     asked("two", second, "nobody")
     asked("none")
+    asked("timeout 0", side.topic("late"), timeout_ms=0)
     if by_state:
         third = side.topic("c")
         topic_id = side.id_of(third)
@@ -268,6 +271,7 @@ def create_partitions(side: Side, version: int) -> None:
     asked("too few assigned", 7, rows=[[1]])
     asked("too many assigned", 5, rows=[[1], [1]])
     asked("none", 5, times=0)
+    asked("timeout 0", 5, timeout_ms=0)
 
 
 def describe_configs(side: Side, version: int) -> None:

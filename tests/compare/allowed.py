@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from tests.compare.differences import ABSENT, ANSWER, SENTENCE, Difference
 from tests.compare.side import ROUTE_OF
+from twisted_broker.config import BROKER_SETTINGS
 from twisted_broker.wire.schema import version_range
 
 LIST, NO_ANSWER, NOTHING = "(a list)", "(no answer)", "None"
@@ -383,6 +384,50 @@ def _kafka_fails() -> Iterator[Allowed]:
     )
 
 
+# -- what docs/COMPATIBILITY.md says of times
+
+_AT_ONCE = "ours needs one turn for it; Kafka's controller looks at the time first"
+_HEADER = "times of records are read where the header's are out of bounds"
+
+
+def _times() -> Iterator[Allowed]:
+    late = "REQUEST_TIMED_OUT"
+    for api, versions, path in (
+        ("CreateTopics", "2+", "topics.*.error_code"),
+        ("CreatePartitions", "0+", "results.*.error_code"),
+        ("DeleteTopics", "1+", "responses.*.error_code"),
+    ):
+        yield Allowed(_AT_ONCE, api, versions, "timeout 0", path, late, NONE)
+    yield from _case(
+        _AT_ONCE,
+        "CreateTopics",
+        "5+",
+        "timeout 0",
+        ("topics.*.num_partitions", "-1", "1"),
+        ("topics.*.replication_factor", "-1", "1"),
+        ("topics.*.configs.*", ABSENT, "{name: *}"),
+    )
+    for api, versions, path in (
+        ("CreateTopics", "7", "topics.*.topic_id"),
+        ("DeleteTopics", "6", "responses.*.topic_id"),
+    ):
+        yield Allowed(_AT_ONCE, api, versions, "timeout 0", path, "0" * 32, "'(id of *)'")
+    part = "responses.*.partition_responses.0"
+    for versions, fields in (
+        ("3+", ((".base_offset", "-1", "0"), (".error_code", "INVALID_TIMESTAMP", NONE))),
+        (
+            "8+",
+            (
+                (".error_message", SENTENCE, NOTHING),
+                (".record_errors.-", "{batch_index: 1, *}", ABSENT),
+            ),
+        ),
+    ):
+        label = "largest time understated"
+        for path, kafka, ours in fields:
+            yield Allowed(_HEADER, "Produce", versions, label, part + path, kafka, ours)
+
+
 # -- requests that no client sends
 
 _NOBODYS = "replica ids below -2 are nobody's: ours refuses them"
@@ -540,17 +585,9 @@ def _described() -> Iterator[Allowed]:
             (f".synonyms.'{name}'/5", ABSENT, shown),
             label="the broker, synonyms True",
         )
-    for name in (
-        "controlled.shutdown.timeout.ms",
-        "max.open.segments",
-        "reactor.slow.ms",
-        "refuse.unclean.truncation",
-        "status.port",
-        "validate.records",
-    ):
-        yield from row(
-            "our own settings", f"replog.{name}", ("", ABSENT, f"{{name: 'replog.{name}', *}}")
-        )
+    for name in BROKER_SETTINGS:
+        if name.startswith("replog."):
+            yield from row("our own settings", name, ("", ABSENT, f"{{name: '{name}', *}}"))
     for name, value, reason in (
         ("leader.imbalance.per.broker.percentage", "10", "Kafka 3.9 had it, 4 has it no more"),
         ("producer.id.expiration.check.interval.ms", "600000", "internal in Kafka"),
@@ -626,7 +663,7 @@ _BROKER_ONLY = ("no such operation", "resource twice", "broker, *")
 def _at_the_controller() -> Iterator[Allowed]:
     """Rows of what an administrator's client may ask there, too, and those of its own."""
     served = {name for name, route in ROUTE_OF.items() if route.controller.max >= 0}
-    for row in (*_throttles(), *_sentences(), *_twice(), *_strange()):
+    for row in (*_throttles(), *_sentences(), *_twice(), *_times(), *_strange()):
         forwarded = row.api in served and row.api not in ("Fetch", "ApiVersions")
         if forwarded and row.label not in _BROKER_ONLY:
             yield row._replace(api=f"{row.api}@controller")
@@ -687,6 +724,7 @@ ALLOWED: tuple[Allowed, ...] = (
     *_sentences(),
     *_twice(),
     *_kafka_fails(),
+    *_times(),
     *_strange(),
     *_described(),
     *_altered(),

@@ -1,6 +1,6 @@
 """Cases on the controller's listener: what its other nodes ask (BrokerRegistration and its kin, the
-metadata log), and what an administrator's client may ask there, too (`bootstrap.controllers`),
-which are the cases of `admin_cases.py`.
+metadata log), and what an administrator's client may ask there, too, which are the cases of
+`admin_cases.py`.
 """
 
 from __future__ import annotations

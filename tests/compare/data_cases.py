@@ -125,6 +125,9 @@ def _times(side: Side, now: int) -> None:
     data = side.batch(b"a", b"b", stamps=[now, now + 1000])
     produced(side, "largest time overstated", topic, patched(data, 35, ">q", now + 9 * HOUR_MS))
     produced(side, "base above the largest", topic, patched(data, 35, ">q", now - HOUR_MS))
+    late = side.batch(b"a", b"b", stamps=[now, now + 2 * HOUR_MS])
+    late = patched(late, 35, ">q", now)
+    produced(side, "largest time understated", side.topic("understated"), late)
     past = side.topic("past", message_timestamp_before_max_ms="600000")
     produced(
         side,

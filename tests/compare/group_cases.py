@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.compare.members import lives
-from tests.compare.side import Side
+from tests.compare.side import STANDS_FOR_LATIN_1, Side
 
 LONG_ID = "g" * 300
 
@@ -74,6 +74,7 @@ def find_coordinator(side: Side, version: int) -> None:
     found("empty key", 0, "")
     found("no keys", 0)
     found("a long key", 0, LONG_ID)
+    found("not UTF-8", 0, STANDS_FOR_LATIN_1.decode())
     if version >= 1:
         for kind in (2, 3, 5, -1):
             found(f"type {kind}", kind, keys[0])

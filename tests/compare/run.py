@@ -40,6 +40,7 @@ SETTINGS = {
 }
 Case = Callable[[Side, int], None]
 ON_CONTROLLER = "@controller"
+MORE = {"ApiVersions": (3,)}  # leaves out features from 0 on, which 4 has
 
 
 def cases(on_controller: bool = False) -> dict[str, Case]:
@@ -59,12 +60,13 @@ def cases(on_controller: bool = False) -> dict[str, Case]:
 
 
 def versions_of(name: str, *sides: Side) -> list[int]:
-    """The lowest, a middle and the highest version that all sides serve."""
+    """The lowest, a middle and the highest version that all sides serve, and those of `MORE`."""
     ranges = [side.versions.get(ROUTE_OF[name].api_key, (0, -1)) for side in sides]
     low, high = max(low for low, _ in ranges), min(high for _, high in ranges)
     # Produce is advertised from 0 on by Kafka, too, which serves it from 3 on (KAFKA-18659).
     low = max(low, 3) if name == "Produce" else low
-    return sorted({low, (low + high) // 2, high}) if low <= high else []
+    more = {version for version in MORE.get(name, ()) if low <= version <= high}
+    return sorted({low, (low + high) // 2, high} | more) if low <= high else []
 
 
 def differences(

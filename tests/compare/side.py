@@ -29,6 +29,8 @@ WAIT_SECONDS = 8.0
 CLOSED, SILENT = "(the connection was closed)", "(no answer)"
 ROUTE_OF = {route.name: route for route in ROUTES}
 METADATA_PARTITION = {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}
+# What no string of ours can be, in place of what one can: bytes that are not UTF-8.
+STANDS_FOR_LATIN_1, LATIN_1 = b"(latin-1)", b"caf\xe9-\xe8\xff.."
 _HIDDEN_TYPES = (str, bytes, int)
 
 
@@ -60,18 +62,18 @@ class Line:
         self.frame = b""  # of the last request
         self._due: list[tuple[str, int, int]] = []
 
-    def send(self, api: str, version: int, fields: dict[str, Any], answers: bool = True) -> None:
-        """`answers=False`: none is due. OSError where nobody takes it."""
+    def send(self, api: str, version: int, fields: dict[str, Any]) -> None:
+        """OSError where nobody takes it."""
         route = ROUTE_OF[api]
         body = encode(built(route.request_class(), version, fields), version)
+        body = body.replace(STANDS_FOR_LATIN_1, LATIN_1)
         self._correlation += 1
         head = encode_request_header(
             RequestHeader(route.api_key, version, self._correlation, "compare")
         )
         self.frame = head + body
         self._connection().sendall(struct.pack(">i", len(self.frame)) + self.frame)
-        if answers:
-            self._due.append((api, version, self._correlation))
+        self._due.append((api, version, self._correlation))
 
     def receive(self) -> Any:
         """The decoded answer to the oldest request that has none yet, CLOSED or SILENT."""
@@ -188,7 +190,9 @@ class Side:
 
     def latest(self, api: str, **fields: Any) -> Any:
         """The newest version of another API, to prepare or to look."""
+        before = len(self.frames)
         answer = self.call(api, ROUTE_OF[api].broker.max, fields)
+        del self.frames[before:]  # how often a case looks is no case
         assert isinstance(answer, Struct), f"{self.kind}: {api}: {answer}"
         return answer
 

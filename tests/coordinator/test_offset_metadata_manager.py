@@ -512,7 +512,12 @@ def test_a_stored_commit_of_very_many_enters_in_turns_before_what_is_stored_late
     done = []
     run.commit(one(7, topic="u")).addCallback(lambda _: done.append("small"))
     run.coordinator.delete_offsets("g", [("t", 1)]).addCallback(lambda _: done.append("deleted"))
-    long.addCallback(lambda answer: done.append("long") or answer)
+
+    def note(answer):
+        done.append("long")
+        return answer
+
+    long.addCallback(note)
     per_turn, before = [], len(run.partitions())
     while len(done) < 3:
         run.clock.turn()

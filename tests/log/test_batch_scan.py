@@ -9,7 +9,14 @@ import pytest
 from tests.log.batches import batch
 from twisted_broker.interfaces import IFile
 from twisted_broker.log import batch_scan
-from twisted_broker.log.batch_scan import BatchPlace, find_batch, scan, scan_headers, valid_batches
+from twisted_broker.log.batch_scan import (
+    BatchPlace,
+    find_batch,
+    place_at,
+    scan,
+    scan_headers,
+    valid_batches,
+)
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.wire.batch_fields import BASE_OFFSET
 from twisted_broker.wire.records import CorruptRecordError
@@ -81,6 +88,24 @@ def test_a_batch_that_ends_before_it_begins_is_damage(delta: int) -> None:
     file, places = written()
     end, damaged = file.size(), places[5]
     file.write_at(damaged.position + 23, (struct.pack(">i", delta),))
+    assert [place for place, _ in valid_batches(file, end)] == places[:5]
+    for walk in (scan, scan_headers):
+        with pytest.raises(CorruptRecordError):
+            list(walk(file, 0, end))
+    with pytest.raises(CorruptRecordError):
+        find_batch(file, 0, end, places[-1].base_offset)
+
+
+@pytest.mark.parametrize("length", [-1, 0, 13, 14, 48])
+def test_a_length_that_holds_no_header_is_damage(length: int) -> None:
+    """Lengths that an entry of magic 0 or 1 may have are too short for a batch."""
+    file, places = written()
+    head = bytearray(file.read_at(0, 61))
+    struct.pack_into(">i", head, 8, length)
+    with pytest.raises(CorruptRecordError):
+        place_at(head, 0, 0, file.size())
+    end, damaged = file.size(), places[5]
+    file.write_at(damaged.position + 8, (struct.pack(">i", length),))
     assert [place for place, _ in valid_batches(file, end)] == places[:5]
     for walk in (scan, scan_headers):
         with pytest.raises(CorruptRecordError):

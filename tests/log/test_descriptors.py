@@ -4,6 +4,7 @@ at EMFILE and ENFILE.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.log.batches import NOW_MS, batch
+from tests.log.batches import NOW_MS, batch, values
 from tests.log.test_log_manager import A, B, World, create, failure, fill
 from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
@@ -181,3 +182,23 @@ def test_the_reserve_is_given_for_files_and_fills_again(
     assert len(files._kept) == 2
     files.close()
     assert free == [3] and not files._kept
+
+
+@pytest.mark.parametrize("skip", range(4))
+def test_the_next_try_takes_the_directory_of_the_first(skip: int) -> None:
+    """The first try left a directory behind, and by now another one has fewer logs: two of one
+    name would stop the next start (simulation, three brokers, seed 100000).
+    """
+    world = World()
+    manager = world.manager()
+    world.files.faults[:] = [Fault(errno.EMFILE, "open", "/b-0/", skip=skip)]
+    with contextlib.suppress(OutOfDescriptors):
+        create(manager, B)
+    create(manager, A)
+    world.files.faults.clear()
+    log = create(manager, B)
+    fill(log, 2)
+    places = [path for path in ("/d1", "/d2") if world.files.exists(f"{path}/b-0")]
+    assert [f"{path}/b-0" for path in places] == [log.directory]
+    world.stop(manager)
+    assert values(world.manager().logs[B]) == [b"0", b"1"]

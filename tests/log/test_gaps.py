@@ -175,6 +175,32 @@ def test_a_segment_that_begins_below_the_end_of_the_one_before(compact: bool) ->
     assert again.gap is None and values(again)[4:] == [*new, b"later"]
 
 
+def test_an_overlap_below_the_log_start() -> None:
+    """The log begins anew at its start: the segment that it has now is not set aside."""
+    disk, old = lost_truncation(9)
+    log = loaded(disk, recovery_point=4, log_start_offset=12)
+    assert log.gap == Gap(9, 6, True) and log.segments.bases() == [12]
+    resolve_gap(log, True, NOW_MS)
+    log.append_as_leader(batch(b"new"), 9, NOW_MS)
+    again = open_log(disk.after_kill(), settings=SMALL, log_start_offset=12)
+    assert values(again) == [b"new"] and again.log_start_offset == 12
+    kept = [name for name in disk.listdir(DIRECTORY) if name.endswith(".log.aside")]
+    assert kept == [file_name(base, ".log.aside") for base in old if base != 12]
+
+
+def test_an_index_that_leads_astray_before_an_overlap() -> None:
+    """The segment that is the last one then is trusted, and its end has to be found."""
+    disk, _ = lost_truncation(9)
+    log = open_log(disk, settings=config(segment_bytes=2000), clean=True)
+    index = log.segments.at(log.segments.row_of(4)).offset_index.file.path
+    size = log.segments.at(log.segments.row_of(4)).size
+    log.segments.close()
+    disk.shorten(index, 0)
+    disk.damage(index, 0, (1).to_bytes(4, "big") + (size - 7).to_bytes(4, "big"))
+    found = loaded(disk, recovery_point=6)
+    assert found.gap == Gap(9, 6, True) and found.log_end_offset == 9
+
+
 def test_a_segment_that_was_dropped_and_fits() -> None:
     """As above, where the log had grown exactly up to it: leader epochs go back."""
     disk, _ = lost_truncation(6)
@@ -283,6 +309,17 @@ def test_compacted_topics_have_gaps_and_keep_them() -> None:
     log.update_config(config(segment_bytes=300, cleanup_policy=frozenset({"compact"})))
     assert resolve_gap(log, False, NOW_MS) is None and log.gap is None
     assert [one.base_offset for one in all_batches(log)] == [0, 2, 4, 8, 10, 12, 14]
+
+
+def test_a_gap_that_begins_below_the_log_start_leaves_an_empty_log() -> None:
+    """RL 3.6: the log start does not go back to where the gap begins."""
+    disk = without(disk_with_segments(), 6)
+    log = loaded(disk, log_start_offset=7)
+    assert log.gap == Gap(6, 8, True)
+    resolve_gap(log, True, NOW_MS)
+    assert (log.log_start_offset, log.log_end_offset) == (7, 7)
+    again = loaded(disk, log_start_offset=7)
+    assert (again.gap, again.log_start_offset, again.log_end_offset) == (None, 7, 7)
 
 
 def test_what_lies_below_the_log_start_is_not_missed() -> None:

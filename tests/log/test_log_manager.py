@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 from random import Random
@@ -121,6 +122,26 @@ def test_a_directory_of_somebody_else_is_refused(other: MetaProperties) -> None:
     world.files.make_directories("/d1")
     write_meta_properties(world.files, "/d1", other)
     assert isinstance(failure(world.manager(start=False)), LogDirMismatch)
+
+
+def test_an_id_of_a_directory_begins_with_no_dash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka's tools would take it for an option; such a draw is drawn again."""
+    drawn = [
+        bytes([0xF8]) + bytes(15),
+        bytes([0xFB]) + bytes(15),
+        bytes([0xF4]) + bytes([255]) * 15,
+    ]
+
+    class Drawing(Random):
+        def randbytes(self, n: int) -> bytes:
+            return drawn.pop(0)
+
+    monkeypatch.setattr(sys.modules[__name__], "Random", Drawing)
+    (directory,) = World(log_dirs="/d1").manager().directories.online()
+    assert not drawn
+    assert directory.directory_id is not None
+    assert directory.directory_id[:7] == b"\xf4" + b"\xff" * 5 + b"\x4f"
+    assert directory.directory_id[8] == 0xBF, "version 4, as RFC 9562 has it"
 
 
 def test_a_directory_in_use_is_refused() -> None:
@@ -404,7 +425,8 @@ def test_a_truncation_is_checkpointed() -> None:
 
 def test_many_truncations_want_one_checkpoint() -> None:
     """What waits for the worker writes what is the case when it runs; one that comes after its
-    beginning is written behind it. A log that was deleted meanwhile leaves no row.
+    beginning is written behind it: each log back to the segment that it was truncated in. A log
+    that was deleted meanwhile leaves no row.
     """
     world = World()
     manager = world.manager()
@@ -412,6 +434,8 @@ def test_many_truncations_want_one_checkpoint() -> None:
     logs = []
     for number in range(20):
         log = create(manager, TopicPartition("t", number))
+        fill(log, 4)
+        log.roll(NOW_MS)
         fill(log, 10)
         log.durability.flush()
         logs.append(log)
@@ -419,17 +443,17 @@ def test_many_truncations_want_one_checkpoint() -> None:
     for directory in directories:
         directory.disk = worker
     for log in logs:
-        log.truncate_to(4, NOW_MS)
+        log.truncate_to(6, NOW_MS)
     assert len(worker.jobs) == len(directories)
     logs[0].truncate_to(2, NOW_MS)
     assert len(worker.jobs) == len(directories)
     manager.delete(logs[1].topic_partition)
     worker.run_all()
-    rows = {}
+    rows: dict[TopicPartition, int] = {}
     for directory in directories:
         rows |= checkpoints.read_offsets(world.files, directory.path, checkpoints.RECOVERY_POINT)
     expected = {log.topic_partition: 4 for log in logs[2:]}
-    assert rows == expected | {logs[0].topic_partition: 2}
+    assert rows == expected | {logs[0].topic_partition: 0}
     logs[2].truncate_to(1, NOW_MS)
     assert len(worker.jobs) == 1
 
@@ -438,7 +462,7 @@ def test_a_step_of_the_calendar_delays_no_sync_by_age() -> None:
     """`flush.ms` is an interval: the clock on the wall may be set back by a day."""
     world = World(log_flush_scheduler_interval_ms="1000")
     steps = [0]
-    world.wall_ms = lambda: NOW_MS - steps[0]  # type: ignore[method-assign]
+    world.wall_ms = lambda: NOW_MS - steps[0]
     manager = world.manager()
     log = create(manager, flush_ms=5000)
     world.clock.advance(10)

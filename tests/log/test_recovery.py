@@ -167,6 +167,28 @@ def test_only_segments_from_the_recovery_point_are_scanned() -> None:
     assert open_log(disk, settings=SMALL, recovery_point=9).log_end_offset == 8
 
 
+def test_a_recovery_point_above_the_log_end_proves_nothing() -> None:
+    """RL 6.6: its checkpoint is older than a truncation, so what is below it may never have been
+    synced: every segment is checked.
+    """
+    disk = disk_with_segments()
+    log = open_log(disk, settings=SMALL, recovery_point=16)
+    log.truncate_to(6, NOW_MS)
+    for number in range(3):
+        log.append_as_leader(batch(b"n%d" % number + bytes(80), bytes(80)), 3, NOW_MS)
+    assert log.segments.bases()[-3:] == [6, 8, 10] and log.log_end_offset == 12
+    log.segments.close()
+    path = f"{DIRECTORY}/{file_name(8, '.log')}"
+    disk.damage(path, disk.size(path) - 50, b"\xff" * 50)
+    found = open_log(disk.after_kill(), settings=SMALL, recovery_point=16)
+    assert found.log_end_offset == 8 and len(values(found)) == 8
+    assert found.durability.recovery_point <= 8
+    # Below a recovery point that is in the log, files are trusted.
+    disk = disk_with_segments()
+    disk.damage(path, disk.size(path) - 50, b"\xff" * 50)
+    assert open_log(disk, settings=SMALL, recovery_point=16).log_end_offset == 16
+
+
 def test_damage_in_trusted_files_does_not_stop_the_start() -> None:
     """RL 3.6: a clean directory with rotten headers, without snapshots and epochs, still opens;
     only readers of the damage see it.

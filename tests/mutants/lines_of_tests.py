@@ -116,16 +116,13 @@ class LinesOfTests:
                 self.seconds.update(row[1])
 
     def of(self, module: str, first: int, last: int) -> tuple[list[str], bool]:
-        """The tests that run one of these lines of a module, and whether its import does; a line
-        that the import runs (a table, say) counts as run by all tests that run any line of the
-        module, and by all of its package.
+        """The tests that run one of these lines of a module, and whether its import does. A line
+        that the import runs may be a table: any test may read it and run no line of its module.
         """
         found, imported = self._contexts(module, first, last)
-        tests = [test for test in found if test in self.seconds]
         if imported:
-            of_package = f"tests/{Path(module).parts[1]}/"
-            tests += [test for test in self.seconds if test.startswith(of_package)]
-        return list(dict.fromkeys(tests)), imported
+            return list(self.seconds), True
+        return [test for test in found if test in self.seconds], False
 
     def seeds_of(self, module: str, first: int, last: int) -> list[int]:
         """The seeds that run one of these lines; the same."""

@@ -25,7 +25,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -104,7 +104,8 @@ class Trial:
         known, imported = self._lines.of(place.module, place.first, place.last)
         seconds = self._lines.seconds
         tests = [test for test in known if test in self._items]
-        tests.sort(key=lambda test: (_distance(place.module, test), seconds[test], test))
+        named = self._naming(place.scope) if imported else frozenset[str]()
+        tests.sort(key=lambda test: (_distance(place.module, test, named), seconds[test], test))
         chosen: list[str] = []
         left = self._seconds
         for test in tests:
@@ -113,6 +114,12 @@ class Trial:
                 break
             chosen.append(test)
         return chosen, imported or not place.function
+
+    def _naming(self, scope: str) -> frozenset[str]:
+        """The files of tests that have the name of a class or function."""
+        name = scope.partition(".")[0]
+        files = {test.partition("::")[0] for test in self._items}
+        return frozenset(file for file in files if name and name in (self._root / file).read_text())
 
     def _run_items(self, tests: Sequence[str]) -> Outcome | None:
         """The collected tests, in this process."""
@@ -168,10 +175,13 @@ class _Noticed:
             self.outcome = Outcome(verdict, f"{report.nodeid}: {last[4:].strip()}"[:300])
 
 
-def _distance(module: str, test: str) -> int:
-    """0 for the module's own tests, 1 for those of its package, 2 for others."""
-    path, name = Path(test.partition("::")[0]), Path(module)
-    if path.stem == f"test_{name.stem}":
+def _distance(module: str, test: str, named: Collection[str]) -> int:
+    """0 for the module's own tests and those in files that are `named`, 1 for those of its
+    package, 2 for others.
+    """
+    file = test.partition("::")[0]
+    path, name = Path(file), Path(module)
+    if path.stem == f"test_{name.stem}" or file in named:
         return 0
     return 1 if path.parts[1] == name.parts[1] else 2
 

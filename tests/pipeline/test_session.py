@@ -203,7 +203,7 @@ def test_a_table_in_a_folder_of_each_worker_is_warned_of(place, master, warned):
 def test_submit_without_a_job_names_the_jobs():
     with pytest.raises(
         PipelineError,
-        match=r"no job among the arguments; .* archive, replay, audit, compare, report$",
+        match=r"no job among the arguments; .* archive, replay, maintain, audit, compare, report$",
     ):
         submit.split(["--master", "yarn"])
 

@@ -21,7 +21,7 @@ from tests.replication.fixtures import (
 from tests.replication.pair import nodes
 from twisted_broker.config import LogConfig
 from twisted_broker.replication.explain.explanation import Explanation, explain, fetching_now
-from twisted_broker.replication.explain.reasons import Moment, duration
+from twisted_broker.replication.explain.reasons import Moment, duration, offset_count
 from twisted_broker.replication.partition.isr import IsrAnswer
 from twisted_broker.replication.partition.partition_history import TRUNCATIONS_KEPT
 from twisted_broker.wire.errors import ErrorCode
@@ -478,4 +478,30 @@ def test_lengths_are_written_for_people() -> None:
         "119.9 s",
         "2 min",
         "2.0 h",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("length_ms", "text"),
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1_000, "1.0 s"),
+        (119_900, "119.9 s"),
+        (120_000, "2 min"),
+        (3_600_000, "60 min"),
+        (7_199_000, "120 min"),
+        (7_200_000, "2.0 h"),
+        (90_000_000, "25.0 h"),
+    ],
+)
+def test_lengths_of_time(length_ms: int, text: str) -> None:
+    assert duration(length_ms) == text
+
+
+def test_counts_of_offsets() -> None:
+    assert [offset_count(count) for count in (0, 1, 1234)] == [
+        "0 offsets",
+        "1 offset",
+        "1,234 offsets",
     ]

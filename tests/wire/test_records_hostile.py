@@ -16,7 +16,7 @@ from twisted_broker.wire import records as r
 from twisted_broker.wire.batch_header import HEADER_BYTES
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.record_builder import append_varint, build_batch
-from twisted_broker.wire.record_walk import read_varint, read_varlong
+from twisted_broker.wire.record_walk import read_varint, read_varlong, walk_key_values
 
 from .record_samples import small_batch
 
@@ -91,6 +91,36 @@ def test_broken_record_is_typed(name: str) -> None:
     with pytest.raises(r.InvalidRecordError) as caught:
         list(batch_of(payload, count).records(LIMIT, sequential=True))
     assert caught.value.code == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("length beyond the batch", "record length 100, 20 bytes are left"),
+        ("key beyond the record", "key of 50 bytes in a record with 3 left"),
+        ("value beyond the record", "value of 50 bytes in a record with 2 left"),
+        ("length longer than the fields", "a record's fields end -1 bytes behind its length"),
+        ("offset delta wrong", "record 0 of the batch has offset delta 1"),
+        ("trailing bytes", "1 bytes after the last record"),
+    ],
+)
+def test_a_broken_record_is_described(name: str, text: str) -> None:
+    """Who wrote it can see what is wrong."""
+    payload, count = BROKEN[name]
+    with pytest.raises(r.InvalidRecordError) as caught:
+        list(batch_of(payload, count).records(LIMIT, sequential=True))
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("count", [-1, 2, 2**31 - 1])
+def test_more_records_than_the_bytes_can_hold_are_not_walked(count: int) -> None:
+    """Seven bytes are the least: whatever the count, nothing is read."""
+    payload = record(GOOD)
+    assert len(payload) < 14
+    with pytest.raises(r.InvalidRecordError) as caught:
+        list(walk_key_values(payload, 0, len(payload), count))
+    assert f"{count} records cannot be in {len(payload)} bytes" in str(caught.value)
+    assert list(walk_key_values(payload, 0, len(payload), 1)) == [(0, b"k", b"vv")]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,13 @@ from twisted_broker.wire.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from twisted_broker.wire.messages.metadata import MetadataRequest
+from twisted_broker.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 from twisted_broker.wire.messages.metadata_records import PartitionChangeRecord
 from twisted_broker.wire.messages.produce import (
     PartitionProduceData,
@@ -113,6 +119,23 @@ def test_arguments_are_keywords_that_exist() -> None:
 def test_a_field_that_the_version_lacks() -> None:
     """Dropped when ignorable or at its default, otherwise refused, as Kafka does."""
     assert decode(FetchRequest, encode(FetchRequest(session_id=9), 6), 6).session_id == 0
+    told = MetadataResponse(
+        throttle_time_ms=9,
+        brokers=[MetadataResponseBroker(node_id=1, rack="r")],
+        cluster_id="c",
+        controller_id=1,
+        topics=[
+            MetadataResponseTopic(
+                name="t",
+                topic_id=bytes(range(16)),
+                is_internal=True,
+                partitions=[MetadataResponsePartition(leader_epoch=4, offline_replicas=[2])],
+            )
+        ],
+        error_code=3,
+    )
+    first = decode(MetadataResponse, encode(told, 0), 0)
+    assert (first.controller_id, first.cluster_id, first.topics[0].name) == (-1, None, "t")
     with pytest.raises(ValueError, match="cannot carry replica_state"):
         encode(FetchRequest(replica_state=ReplicaState(replica_id=1)), 12)
     with pytest.raises(ValueError, match="cannot carry group_instance_id"):

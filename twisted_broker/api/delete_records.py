@@ -60,11 +60,16 @@ async def delete_records(
         response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
     replicas = context.replica_manager
     outcomes: list[DeleteOutcome] = []
+    undecided: list[DeleteOutcome] = []
     for start in range(0, len(offsets), _AT_A_TIME):
         if start:
             await context.next_turn()
-        outcomes += replicas.delete_records(offsets[start : start + _AT_A_TIME])
-    await replicas.wait_for_deletion(outcomes, context.bounded_wait(request.timeout_ms))
-    for result, outcome in zip(awaited, outcomes, strict=True):
+        some = replicas.delete_records(offsets[start : start + _AT_A_TIME])
+        outcomes += some
+        undecided += [
+            each for each in some if not each.error and each.low_watermark < each.required_offset
+        ]
+    await replicas.wait_for_deletion(undecided, context.bounded_wait(request.timeout_ms))
+    async for result, outcome in context.each(zip(awaited, outcomes, strict=True)):
         result.error_code, result.low_watermark = outcome.error, outcome.low_watermark
     return response

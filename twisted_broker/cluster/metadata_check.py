@@ -41,8 +41,8 @@ from twisted_broker.log.checkpoints import (
 )
 from twisted_broker.log.crash_cleanup import base_offset_of
 from twisted_broker.log.errors import CheckpointError
+from twisted_broker.log.flipped_epoch import EpochStart, flipped_epoch, start_of_last_epoch
 from twisted_broker.topic_names import METADATA_DIRECTORY
-from twisted_broker.wire.batch_fields import PARTITION_LEADER_EPOCH
 from twisted_broker.wire.batch_header import LENGTH_AT
 from twisted_broker.wire.control_batch import LEADER_CHANGE
 from twisted_broker.wire.errors import BrokerError, WireError
@@ -197,34 +197,26 @@ def check_logs(image: MetadataImage, logs: Iterable[Log]) -> None:
     """Whether an image is as new as the logs beside it. MetadataDamage where records were written
     in a leader epoch that it does not know yet.
     """
+    found: list[tuple[Log, int, EpochStart]] = []
     for log in logs:
         topic = image.topics_by_id.get(log.topic_id or b"")
         state = topic.partitions.get(log.topic_partition.partition) if topic is not None else None
         if state is not None and log.leader_epochs.latest_epoch > state.leader_epoch:
-            written = _last_epoch(log)
-            if written > state.leader_epoch:
-                raise MetadataDamage(
-                    log.directory,
-                    f"it has records of leader epoch {written}, the metadata on this node knows "
-                    f"epoch {state.leader_epoch} only: {METADATA_DIRECTORY} is an older copy; "
-                    "nothing was deleted. Put the newer one back, or rebuild it: "
-                    f"{recover_hint()}; or, if `replog verify` finds {log.directory} damaged, "
-                    "remove that: the leader has its records",
-                )
-
-
-def _last_epoch(log: Log) -> int:
-    """As the batch has it that begins it: the checkpoint of epochs alone may be damaged. -1: there
-    is none.
-    """
-    start = log.leader_epochs.start_offsets[-1]
-    try:
-        for segment in log.segments.between(start, log.log_end_offset):
-            for _, header in segment.headers_from(start):
-                return header[PARTITION_LEADER_EPOCH]
-    except CorruptRecordError:
-        pass
-    return -1
+            # As the batch has it: the checkpoint of epochs alone may be damaged.
+            start = start_of_last_epoch(log)
+            if start is not None and start.epoch > state.leader_epoch:
+                found.append((log, state.leader_epoch, start))
+    if not found:
+        return
+    log, known, start = found[0]
+    # A bit flips in one log, an older copy of the metadata contradicts many.
+    or_flipped = "" if len(found) > 1 else f". {flipped_epoch(log.directory, start)}"
+    raise MetadataDamage(
+        log.directory,
+        f"it has records of leader epoch {start.epoch}, the metadata on this node knows epoch "
+        f"{known} only: {METADATA_DIRECTORY} is an older copy; nothing was deleted. Put the newer "
+        f"one back, or rebuild it: {recover_hint()}{or_flipped}",
+    )
 
 
 def check_metadata(

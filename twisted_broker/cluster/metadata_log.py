@@ -129,10 +129,23 @@ def open_metadata_log(
     try:
         _check_leadership(files, log_directory, node_id)
         opened = open_directory(files, disk, log_directory, wall_ms(), applied=applied)
+        _sync_loaded(opened)
         return MetadataLog(opened, node_id, wall_ms, on_committed, on_fatal)
     except MetadataDamage as damage:
         damage.args = (f"{damage}; nothing was changed. {_remedy(damage, log_directory)}",)
         raise
+
+
+def _sync_loaded(opened: Opened) -> None:
+    """All that was loaded counts as committed at once. A process that was killed may have left some
+    of it unsynced. Raises OSError.
+    """
+    log = opened.log
+    for segment in log.segments.between(
+        min(opened.durable_end, log.log_end_offset - 1), log.log_end_offset
+    ):
+        segment.log.sync()
+    opened.files.sync_directory(log.directory)
 
 
 class _NotLed(MetadataDamage):

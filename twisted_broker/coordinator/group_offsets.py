@@ -129,6 +129,8 @@ class GroupOffsets:
 
     def partitions(self) -> list[TopicPartition]:
         """All that a record was written for: committed, in a transaction, in flight."""
+        if not self.transactional and not self._in_flight:
+            return list(self.committed)  # there may be a million, and to merge them takes a while
         found: dict[TopicPartition, None] = dict.fromkeys(self.committed)
         for offsets in self.transactional.values():
             found |= dict.fromkeys(offsets)

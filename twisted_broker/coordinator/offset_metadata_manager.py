@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred, succeed
 from twisted.python.failure import Failure
@@ -306,7 +307,7 @@ class OffsetMetadataManager:
             on_decided(False)
             return None
 
-        def settle(result: int | Failure) -> Failure | Deferred[None] | None:
+        def settle(result: int | Failure) -> Any:
             if isinstance(result, Failure):
                 if isinstance(result.value, AppendUndecided):
                     # The answer is an error now, but the record may still be replicated: memory
@@ -317,7 +318,8 @@ class OffsetMetadataManager:
                 return result
             return decide(result)
 
-        return written.addBoth(settle)
+        entered: Deferred[None] = written.addBoth(settle)
+        return entered
 
     def _enter(
         self,

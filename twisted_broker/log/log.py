@@ -657,7 +657,11 @@ class Log:
             kept = self.segments.set_aside_above(gap.offset, suffix)
         except OSError as error:
             raise self.fail(error) from error
-        self.truncate_to(gap.offset, wall_ms)
+        if gap.offset < self.log_start_offset:
+            # Nothing of the log is left, and its start does not go back.
+            self.truncate_fully_and_start_at(self.log_start_offset, wall_ms)
+        else:
+            self.truncate_to(gap.offset, wall_ms)
         return kept
 
     # -- the log start

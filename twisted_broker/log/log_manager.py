@@ -259,13 +259,23 @@ class LogManager:
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"{topic_partition} may be in a directory that is offline",
             )
-        return self._create(self._directory_for(directory_id), topic_partition, topic_id, config)
+        directory = self._directory_for(directory_id, topic_partition)
+        return self._create(directory, topic_partition, topic_id, config)
 
-    def _directory_for(self, directory_id: bytes | None) -> LogDirectory:
-        """The directory with this id, else the one with the fewest logs."""
+    def _directory_for(
+        self, directory_id: bytes | None, topic_partition: TopicPartition
+    ) -> LogDirectory:
+        """The directory with this id, else the one with the fewest logs; but where a try that ended
+        midway left something, that one.
+        """
         online = self.directories.online()
         if not online:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "all log directories are offline")
+        if len(online) > 1:
+            for directory in online:
+                path = posixpath.join(directory.path, str(topic_partition))
+                if self.runtime.files.is_directory(path):
+                    return directory
         for directory in online:
             # An id that is not here (its directory is gone) counts as none.
             if directory.directory_id == directory_id or len(online) == 1:

@@ -4,7 +4,8 @@ Owns `new_log`, `load_log`.
 
 1. After an unclean stop every batch from the recovery point's segment on is checked; at the first
    bad byte, or leader epoch that goes back, the log ends: the segment is truncated, later segments
-   are deleted. Below the recovery point the files are trusted.
+   are deleted. Below the recovery point the files are trusted; one above the log end is older than
+   a truncation, and nothing is.
 2. Indexes, leader epochs, producer state and aborted transactions of what was checked are made
    anew; a missing or impossible index is too. So are epochs that begin above the log start where
    batches below have one: they were trimmed to a log start that was lost.
@@ -91,7 +92,14 @@ def load_log(
     topic_id = _resolve_topic_id(pool, directory, topic_id, sync)
     log = Log(pool, directory, topic_partition, topic_id, config, random)
     epochs_lost = not _load_epochs(log)
-    recovered = _load_segments(log, recovery_point, clean, log_start_offset, wall_ms)
+    recovered, dropped = _load_segments(log, recovery_point, clean, log_start_offset, wall_ms)
+    if not (clean or dropped) and log.segments.active.next_offset() < recovery_point:
+        # The checkpoint is older than a truncation: what is below it now was perhaps never synced.
+        # Segments that were checked are checked again.
+        log.segments.close()
+        log = Log(pool, directory, topic_partition, topic_id, config, random)
+        epochs_lost, recovery_point = not _load_epochs(log), 0
+        recovered, _ = _load_segments(log, recovery_point, clean, log_start_offset, wall_ms)
     active = log.segments.active.base_offset
     if not clean or active in recovered:
         # Its end may be the work of a truncation, of this start or of a process that was killed
@@ -99,7 +107,7 @@ def load_log(
         recovery_point = min(recovery_point, active)
         log.durability.indexes_shrank = True
     _set_offsets(log, log_start_offset, recovery_point, wall_ms)
-    _finish_epochs(log, epochs_lost or (not clean and _contradict_epochs(log)))
+    _finish_epochs(log, epochs_lost, clean)
     _load_producers(log, recovered, wall_ms)
     log.set_high_watermark(log.log_start_offset)
     return log
@@ -142,16 +150,16 @@ def _load_epochs(log: Log) -> bool:
 
 def _load_segments(
     log: Log, recovery_point: int, clean: bool, log_start_offset: int, wall_ms: int
-) -> frozenset[int]:
+) -> tuple[frozenset[int], bool]:
     """Opens all segments, repairing those that need it; returns the base offsets of the repaired
-    ones.
+    ones, and whether bytes were dropped.
     """
     names = log.pool.files.listdir(log.directory)
     bases = sorted(
         base_offset_of(name) for name in names if name.endswith(LOG) and base_offset_of(name) >= 0
     )
     recovered: set[int] = set()
-    scanned = False
+    scanned = dropped = False
     for row, base in enumerate(bases):
         torn = not clean and base >= recovery_point
         if row and log.gap is None and (torn or base > log_start_offset):
@@ -162,6 +170,8 @@ def _load_segments(
                 # A truncation removed this segment, and the log grew past it again; the loss of
                 # power took the removal back. Read in order, old records would follow new ones.
                 log.gap = Gap(end, base, torn)
+                if not _opens(log, log.segments.active):
+                    recovered.add(log.segments.active.base_offset)
                 break
         segment = log.segments.make(base, wall_ms)
         segment.open()
@@ -185,13 +195,14 @@ def _load_segments(
                     truncated += segment.truncate_to(jump.offset, wall_ms)
         elif row + 1 == len(bases) and not _opens(log, segment):
             recovered.add(base)
+        dropped = dropped or truncated > 0
         # What is above a truncation would be behind a hole.
         if truncated and unchecked:
             _delete_from(log, bases[row + 1 :], wall_ms)
             break
     if not bases:
         log.segments.create(log_start_offset, wall_ms)
-    return frozenset(recovered)
+    return frozenset(recovered), dropped
 
 
 def _drop_older_end(log: Log, base: int, wall_ms: int) -> bool:
@@ -302,19 +313,26 @@ def _contradict_epochs(log: Log) -> bool:
     return found is not None and found != epoch
 
 
-def _finish_epochs(log: Log, lost: bool) -> None:
+def _finish_epochs(log: Log, lost: bool, clean: bool) -> None:
     cache = log.leader_epochs
-    if lost:
+    _trim_epochs(log)
+    if lost or (not clean and _contradict_epochs(log)):
         cache.clear()
-    cache.truncate_from_end(log.log_end_offset)
-    if lost or _lacks_first_epochs(log):
         _find_first_epochs(log)
-    cache.truncate_from_start(log.log_start_offset)
+    elif _lacks_first_epochs(log):
+        _find_first_epochs(log)
+    _trim_epochs(log)
     content = checkpoints.epochs_text(cache.epochs, cache.start_offsets)
     path = posixpath.join(log.directory, checkpoints.LEADER_EPOCH)
     if checkpoints.read_whole(log.pool.files, path) != content:
         checkpoints.write_aside(log.pool.files, path, content, sync=len(cache) > 0)
     cache.pass_changes()
+
+
+def _trim_epochs(log: Log) -> None:
+    log.leader_epochs.truncate_from_start(log.log_start_offset)
+    # Last: of an empty log no epoch is left.
+    log.leader_epochs.truncate_from_end(log.log_end_offset)
 
 
 def _lacks_first_epochs(log: Log) -> bool:

@@ -227,7 +227,10 @@ class LogSegments:
             base_offset_of(name) for name in files.listdir(self.directory) if name.endswith(LOG)
         ]
         # From the top down: a crash in between leaves no hole.
-        found = sorted((base for base in bases if base >= base_offset), reverse=True)
+        found = sorted(
+            (base for base in bases if base >= base_offset and base not in self._bases),
+            reverse=True,
+        )
         for base in found:
             segment = self.make(base, wall_ms)
             files.rename(segment.log.path, segment.log.path + suffix)

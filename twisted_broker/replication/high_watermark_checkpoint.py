@@ -112,7 +112,7 @@ class HighWatermarkCheckpoint:
     ) -> None:
         self._writing.add(directory)
         # A log that the checkpoint names and that has not been loaded yet keeps its row.
-        waiting = dict(self._loaded.get(directory, ()))
+        waiting = dict(self._loaded.get(directory, {}))
 
         def job() -> dict[TopicPartition, int]:
             offsets = waiting | {log.topic_partition: log.high_watermark for log in logs}

@@ -36,6 +36,7 @@ from twisted_broker.image.metadata_image import (
 )
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
+from twisted_broker.log.flipped_epoch import flipped_epoch, start_of_last_epoch
 from twisted_broker.log.gaps import resolve_gap
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.partition_history import older_metadata
@@ -240,8 +241,15 @@ def _make_leader(
     if (
         newest > state.leader_epoch
     ):  # its next append would be truncated by the next recovery: epochs in a log only grow
+        try:
+            begins = start_of_last_epoch(log)
+        except OSError:
+            # The line comes without the place then.
+            begins = None
         reason = older_metadata(
-            newest, f"the metadata makes it leader at epoch {state.leader_epoch}"
+            newest,
+            f"the metadata makes it leader at epoch {state.leader_epoch}",
+            flipped_epoch(log.directory, begins),
         )
         partition.following_failed(reason, replicas.runtime.now_ms())
         partition.fail(reason)

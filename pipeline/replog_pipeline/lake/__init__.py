@@ -13,6 +13,7 @@ There is no checkpoint beside the table, so none can be lost.
 | `files` | the few calls on files, local or through Hadoop |
 | `delta`, `parquet` | where each format keeps the ledger, and what makes an append atomic |
 | `timestamps` | microseconds in UTC, in both |
-| `file_sizing` | how many files a batch becomes |
+| `file_sizing` | how many files a batch becomes, and which are merged |
+| `maintained` | what merging came to |
 | `table` | which of the two lies at a path |
 """

@@ -14,8 +14,7 @@
    offsets are the largest in the table, read once from its rows; topic ids are then not known until
    the next batch.
 
-Source: Delta's protocol ("Transaction Identifiers", "Commit Provenance Information"). Not here:
-joining small files (OPTIMIZE does it).
+Source: Delta's protocol ("Transaction Identifiers", "Commit Provenance Information").
 """
 
 from __future__ import annotations
@@ -28,6 +27,8 @@ from typing import TYPE_CHECKING, Any
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.lake.conflict import AnotherWriterError
 from replog_pipeline.lake.ledger import Ledger, found_in
+from replog_pipeline.lake.maintained import Maintained
+from replog_pipeline.lake.session_settings import configured
 from replog_pipeline.lake.spark_table import SparkTable
 from replog_pipeline.lake.timestamps import in_microseconds
 
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 LOG = "_delta_log"
 APPLICATION = "replog-archive"
 COMMIT = re.compile(r"\d{20}\.json")
+SIZES = tuple(f"spark.databricks.delta.optimize.{each}FileSize" for each in ("min", "max"))
+LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+"""VACUUM lists with so many tasks however few folders there are: 10,000 unless said."""
 CONFLICTS = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
 
 
@@ -143,6 +147,25 @@ class DeltaTable(SparkTable):
             {row.topic: None for row in ends},
             {(row.topic, row.partition): row.next for row in ends},
         )
+
+    def maintain(self, target_mb: int, retain_hours: int) -> Maintained:
+        """OPTIMIZE, then VACUUM: files that no version of the last `retain_hours` names. An
+        archive may run meanwhile.
+        """
+        place = f"delta.`{self.files.path().replace('`', '``')}`"
+        sizes = dict.fromkeys(SIZES, str(target_mb << 20))
+        with in_microseconds(self.spark), configured(self.spark, sizes):
+            metrics = self.spark.sql(f"OPTIMIZE {place}").collect()[0].metrics
+        before = self.data_files()
+        listing = {LISTING_TASKS: str(4 * self.spark.sparkContext.defaultParallelism)}
+        with configured(self.spark, listing):
+            self.spark.sql(f"VACUUM {place} RETAIN {retain_hours} HOURS").collect()
+        removed = len(before - self.data_files())
+        return Maintained(self.format, metrics.numFilesRemoved, metrics.numFilesAdded, removed)
+
+    def data_files(self) -> set[str]:
+        """All that lie in the folder, also those that no version names."""
+        return {name for name in self.files.walk("") if name.endswith(".parquet")}
 
     def read(self) -> DataFrame:
         """The committed rows."""

@@ -6,15 +6,17 @@
    one task's rows of a date stay in one file.
 3. The settings are the session's, so they are there only while the batch is written.
 
+4. A file is small below half of the target. Merged are those of a date, if it has two or more.
 
-Source: Spark's REBALANCE hint and its adaptive execution. Not here: files that are there
-already.
+Source: Spark's REBALANCE hint and its adaptive execution. Not here: a Delta table's files
+(OPTIMIZE has its own rules).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from replog_pipeline.lake.session_settings import configured
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TARGET_MB = 128
+FILES_AT_ONCE = 1_000
+"""Of a merge: bounds what is done again after a kill."""
 
 
 def by_date(rows: DataFrame) -> DataFrame:
@@ -41,3 +45,22 @@ def sized(spark: SparkSession, target_mb: int) -> Iterator[None]:
     }
     with configured(spark, wanted):
         yield
+
+
+def small_files(
+    names: Sequence[str], size: Callable[[str], int], target_bytes: int
+) -> Iterator[list[str]]:
+    """Files to merge at once: whole dates, together at least one and up to about
+    `FILES_AT_ONCE`.
+    """
+    found: list[str] = []
+    for _, group in groupby(sorted(names), lambda name: name.rpartition("/")[0]):
+        small = [name for name in group if size(name) < target_bytes // 2]
+        if len(small) < 2:
+            continue
+        if found and len(found) + len(small) > FILES_AT_ONCE:
+            yield found
+            found = []
+        found = found + small
+    if found:
+        yield found

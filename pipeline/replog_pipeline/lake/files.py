@@ -40,6 +40,17 @@ class IFiles(Protocol):
 
     def read(self, name: str) -> bytes: ...
     def create(self, name: str, content: bytes) -> bool: ...
+    def size(self, name: str) -> int: ...
+    def modified(self, name: str) -> float:
+        """When it was last written: seconds since 1970."""
+        ...
+
+    def sync(self, folder: str) -> None:
+        """The files below are on the disk when this returns, where the file system lets us say
+        so.
+        """
+        ...
+
     def move(self, source: str, target: str) -> None: ...
     def remove(self, name: str) -> None:
         """With all below; nothing happens when it is not there."""
@@ -128,13 +139,28 @@ class LocalFiles:
         sync_folder(target.parent)
         return True
 
+    def size(self, name: str) -> int:
+        return (self.folder / name).stat().st_size
+
+    def modified(self, name: str) -> float:
+        return (self.folder / name).stat().st_mtime
+
+    def sync(self, folder: str) -> None:
+        base = self.folder / folder
+        for path in (base, *base.rglob("*")):
+            sync_folder(path)  # files alike
+
     def move(self, source: str, target: str) -> None:
         path = self.folder / target
         path.parent.mkdir(parents=True, exist_ok=True)
         os.replace(self.folder / source, path)
 
     def remove(self, name: str) -> None:
-        shutil.rmtree(self.folder / name, ignore_errors=True)
+        path = self.folder / name
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:

@@ -76,6 +76,15 @@ class HadoopFiles:
         self.system.delete(draft, False)
         return created
 
+    def size(self, name: str) -> int:
+        return int(self.system.getFileStatus(self._of(name)).getLen())
+
+    def modified(self, name: str) -> float:
+        return int(self.system.getFileStatus(self._of(name)).getModificationTime()) / 1000
+
+    def sync(self, folder: str) -> None:
+        """Nothing: closed files are the file system's."""
+
     def move(self, source: str, target: str) -> None:
         self.system.mkdirs(self._of(target).getParent())
         if not self.system.rename(self._of(source), self._of(target)):

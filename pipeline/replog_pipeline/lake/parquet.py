@@ -18,21 +18,29 @@
    newest ledger files that are gone with all of their data files; the table is then an older one of
    itself, and right.
 
-Not here: joining small files and ledgers; safety against a loss of power between Spark's write and
-the disk's.
+5. `merge` is a batch of its own that brings no offset: its files have the rows of those that its
+   ledger file names as replaced. They are synced before the commit; then the replaced ones are
+   removed and the new ones moved, in this order, so that a reader who lists files never sees a row
+   twice. A reader that took the old files' names meanwhile fails, and reads again.
+
+Not here: joining ledgers; safety against a loss of power between Spark's write of a batch and the
+disk's.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import time
 from functools import reduce
 from typing import TYPE_CHECKING
 
 from replog_pipeline.columns import COLUMNS, ddl
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.lake.conflict import AnotherWriterError
+from replog_pipeline.lake.file_sizing import by_date, sized, small_files
 from replog_pipeline.lake.ledger import Ledger, found_in
+from replog_pipeline.lake.maintained import Maintained
 from replog_pipeline.lake.spark_table import SparkTable
 from replog_pipeline.lake.timestamps import in_microseconds
 
@@ -42,6 +50,7 @@ if TYPE_CHECKING:
 LEDGERS = "_replog/ledger"
 STAGING = "_replog/staging"
 LEDGER = re.compile(r"\d{20}\.json")
+REPLACED = "replaced"
 SCHEMA = f"{ddl(COLUMNS)}, `date` date"
 
 
@@ -138,6 +147,14 @@ class ParquetTable(SparkTable):
 
         AnotherWriterError when that batch is taken.
         """
+        entry = self.stage(rows, after)
+        self.commit(after, entry)
+        self.publish(entry)
+        self.clean(after.batch)
+        return int(str(entry["rows"]))
+
+    def stage(self, rows: DataFrame, after: Ledger) -> dict[str, object]:
+        """Write `rows` where readers pass over them; the ledger entry that would commit them."""
         from pyspark.sql import Observation
         from pyspark.sql.functions import count, lit
 
@@ -151,16 +168,62 @@ class ParquetTable(SparkTable):
             self.files.remove(staging)
             raise
         written = [name for name in self.files.walk(staging) if name.endswith(".parquet")]
-        entry: dict[str, object] = {
+        return {
             "replog": after.to_json(),
             "files": written,
             "staging": staging,
             "rows": observed.get["rows"],
         }
+
+    def maintain(self, target_mb: int, retain_hours: int) -> Maintained:
+        """Merge small files, and remove what killed runs left more than `retain_hours` ago.
+
+        AnotherWriterError when an archive elsewhere took the batch; PipelineError when one runs
+        here.
+        """
+        with self.files.lock():
+            self.recover()
+            merged, into = 0, 0
+            for names in small_files(self.live(), self.files.size, target_mb << 20):
+                merged, into = merged + len(names), into + self.merge(names, target_mb)
+            return Maintained(self.format, merged, into, self.remove_orphans(retain_hours))
+
+    def merge(self, names: list[str], target_mb: int) -> int:
+        """Replace these files by as few as may be; how many those are."""
+        after = self.ledger().after({}, {})
+        with sized(self.spark, target_mb):
+            entry = self.stage(by_date(self.load("", names)), after)
+        if entry["rows"] != self.load("", names).count():
+            self.files.remove(str(entry["staging"]))
+            raise PipelineError(
+                f"merging files of {self.files.path()} gave {entry['rows']} rows, not as many "
+                "as they have: nothing was changed; please report it"
+            )
+        self.files.sync(str(entry["staging"]))
+        entry[REPLACED] = names
         self.commit(after, entry)
         self.publish(entry)
         self.clean(after.batch)
-        return int(observed.get["rows"])
+        return len(staged(entry))
+
+    def remove_orphans(self, retain_hours: int) -> int:
+        """Attempts and drafts of ledgers that were not committed, nor touched for so long; how
+        many. A younger one may be another machine's, at work.
+        """
+        before = time.time() - retain_hours * 3600
+        places = [f"{STAGING}/{name}" for name in self.files.names(STAGING)]
+        drafts = [f"{LEDGERS}/{name}" for name in self.files.names(LEDGERS) if name.startswith(".")]
+        old = [
+            place
+            for place in (*places, *drafts)
+            if all(
+                self.files.modified(each) < before
+                for each in (place, *(f"{place}/{name}" for name in self.files.walk(place)))
+            )
+        ]
+        for place in old:
+            self.files.remove(place)
+        return len(old)
 
     def commit(self, after: Ledger, entry: dict[str, object]) -> None:
         if not self.files.create(f"{LEDGERS}/{after.batch:020d}.json", json.dumps(entry).encode()):
@@ -171,6 +234,8 @@ class ParquetTable(SparkTable):
         """Move the files of a committed batch to where they belong; those that are there already
         stay.
         """
+        for name in replaced(entry):
+            self.files.remove(name)
         for name in staged(entry):
             if self.files.exists(f"{entry['staging']}/{name}"):
                 self.files.move(f"{entry['staging']}/{name}", name)
@@ -181,24 +246,34 @@ class ParquetTable(SparkTable):
                 )
 
     def clean(self, committed: int) -> None:
-        """Remove the staging of batches up to this one: moved, or of attempts that lost."""
+        """Remove the staging of batches up to this one: moved, or of attempts that lost. A batch
+        whose writer died elsewhere after its commit is moved first.
+        """
         for name in self.files.names(STAGING):
-            if int(name.split("-")[0]) <= committed:
-                self.files.remove(f"{STAGING}/{name}")
+            number, place = int(name.split("-")[0]), f"{STAGING}/{name}"
+            if number > committed:
+                continue
+            entry = self.entry(f"{number:020d}.json")
+            if entry["staging"] == place and any(
+                self.files.exists(f"{place}/{each}") for each in staged(entry)
+            ):
+                self.publish(entry)
+            self.files.remove(place)
 
     def read(self) -> DataFrame:
         """The committed rows, those of a batch that is still in staging included."""
         entries = self.entries()
-        placed = [name for entry in entries[:-1] for name in staged(entry)]
-        waiting = []
-        if entries:
-            last = entries[-1]
-            waiting = [name for name in staged(last) if not self.files.exists(name)]
-            placed += [name for name in staged(last) if name not in waiting]
-        parts = [self.load("", placed)]
+        last = entries[-1] if entries else {"files": []}
+        waiting = [name for name in staged(last) if not self.files.exists(name)]
+        gone = {*waiting}
+        parts = [self.load("", [name for name in live(entries) if name not in gone])]
         if waiting:
             parts.append(self.load(f"{last['staging']}", waiting))
         return reduce(lambda one, other: one.unionByName(other), parts)
+
+    def live(self) -> list[str]:
+        """The committed files. PipelineError when a ledger file was lost."""
+        return live(self.entries())
 
     def load(self, base: str, names: list[str]) -> DataFrame:
         if not names:
@@ -219,6 +294,18 @@ def staged(entry: dict[str, object]) -> list[str]:
             "a ledger file of the table names no files: restore it from a copy of the table"
         )
     return [str(name) for name in files]
+
+
+def replaced(entry: dict[str, object]) -> list[str]:
+    """The files whose rows a merge has taken over; none of a batch."""
+    files = entry.get(REPLACED, [])
+    return [str(name) for name in files] if isinstance(files, list) else []
+
+
+def live(entries: list[dict[str, object]]) -> list[str]:
+    """The files of all entries, without those that a merge replaced."""
+    taken = {name for entry in entries for name in replaced(entry)}
+    return [name for entry in entries for name in staged(entry) if name not in taken]
 
 
 def is_hidden(file: str) -> bool:

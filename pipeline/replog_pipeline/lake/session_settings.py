@@ -19,8 +19,8 @@ def configured(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]
             spark.conf.set(name, value)
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
+        for name, earlier in before.items():
+            if earlier is None:
                 spark.conf.unset(name)
             else:
-                spark.conf.set(name, value)
+                spark.conf.set(name, earlier)

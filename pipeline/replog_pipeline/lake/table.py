@@ -15,6 +15,7 @@ from replog_pipeline.lake import files as lake_files
 from replog_pipeline.lake.delta import LOG, DeltaTable
 from replog_pipeline.lake.files import IFiles, LocalFiles
 from replog_pipeline.lake.ledger import Ledger
+from replog_pipeline.lake.maintained import Maintained
 from replog_pipeline.lake.parquet import LEDGERS, ParquetTable
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class ITable(Protocol):
     def known(self) -> Ledger | None: ...
     def recover(self) -> None: ...
     def append(self, rows: DataFrame, after: Ledger) -> int: ...
+    def maintain(self, target_mb: int, retain_hours: int) -> Maintained: ...
     def read(self) -> DataFrame: ...
 
 
@@ -62,7 +64,12 @@ def claim(table: ITable) -> None:
     table.files.create(CLAIM, table.format.encode())
 
 
-def check_to(place: str, wanted: str | None) -> Ledger | None:
+def is_here(place: str) -> bool:
+    """Whether it is a folder of this machine, or of a mount."""
+    return lake_files.local(place) is not None
+
+
+def check_to(place: str, wanted: str | None, setting: str = "--to") -> Ledger | None:
     """What can be known of `--to` without Spark: its ledger, None if it is elsewhere or only the
     rows know it. PipelineError for a folder here that is no table, of another format, whose
     ledger or commit is damaged, or that cannot be written to.
@@ -76,10 +83,10 @@ def check_to(place: str, wanted: str | None) -> Ledger | None:
         check_format(found, wanted, place)
         for name in ("", LOG, LEDGERS):
             if not name or files.exists(name):
-                lake_files.check_writable(folder / name)
+                lake_files.check_writable(folder / name, setting)
         return of_format(None, files, found).known() if found else Ledger()
     except OSError as error:
-        raise lake_files.not_writable(error, Path(error.filename or folder)) from error
+        raise lake_files.not_writable(error, Path(error.filename or folder), setting) from error
 
 
 def check_from(place: str) -> Ledger | None:
@@ -108,7 +115,12 @@ def to_append(spark: SparkSession, place: str, wanted: str | None) -> ITable:
     return of_format(spark, files, found or wanted or "delta")
 
 
-def existing(spark: SparkSession | None, place: str, setting: str = "--from") -> ITable:
+def existing(
+    spark: SparkSession | None,
+    place: str,
+    setting: str = "--from",
+    others: str = ", kafka://HOST:PORT/TOPIC or segments:DIR",
+) -> ITable:
     """The table at `place`. PipelineError when there is none."""
     files = lake_files.of(spark, place)
     found = found_format(files)
@@ -116,8 +128,7 @@ def existing(spark: SparkSession | None, place: str, setting: str = "--from") ->
         ParquetTable(spark, files).entries()  # all of them may be lost
     if found is None or not (files.names(LOG) or files.names(LEDGERS)):
         raise PipelineError(
-            f"{setting} {place}: there is no table; name the --to of an archive, "
-            "kafka://HOST:PORT/TOPIC or segments:DIR"
+            f"{setting} {place}: there is no table; name the --to of an archive{others}"
         )
     return of_format(spark, files, found)
 

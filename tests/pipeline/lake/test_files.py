@@ -54,6 +54,19 @@ def test_of_many_that_create_a_name_one_does(tmp_path: Path) -> None:
     assert files.names("ledger") == ["1.json"]
 
 
+def test_a_file_goes_as_a_folder_does_and_what_is_not_there_is_no_obstacle(tmp_path: Path) -> None:
+    files = LocalFiles(tmp_path)
+    files.create("a/one", b"1")
+    files.create("a/two", b"")
+    files.sync("a")
+    assert files.size("a/one") == 1 and files.modified("a/one") > 0
+    files.remove("a/one")
+    files.remove("a/one")
+    assert files.names("a") == ["two"]
+    files.remove("a")
+    assert files.names() == []
+
+
 def test_a_table_has_one_writer_at_a_time(tmp_path: Path) -> None:
     one, other = LocalFiles(tmp_path), LocalFiles(tmp_path)
     with one.lock(), pytest.raises(PipelineError, match="another archive writes"), other.lock():
@@ -99,6 +112,28 @@ def test_a_writer_that_died_after_its_commit_is_finished(table: ParquetTable, mo
     table.recover()
     table.recover()
     assert visible(table) == FILES and table.files.names(STAGING) == []
+
+
+@pytest.mark.parametrize("moved", [0, 1])
+def test_a_batch_whose_writer_died_elsewhere_is_finished_by_a_later_one(
+    table: ParquetTable, moved: int
+) -> None:
+    """On another machine, that is: here the lock makes the later one recover first."""
+    first = Ledger().after({"t": None}, {("t", 0): 2})
+    entry = stage(table, first)
+    table.commit(first, entry)
+    for name in FILES[:moved]:
+        table.files.move(f"{entry['staging']}/{name}", name)
+    lost = stage(
+        table, Ledger().after({"t": None}, {("t", 0): 2}), ["date=2013-01-01/lost.parquet"]
+    )
+    second = first.after({"t": None}, {("t", 0): 4})
+    later = stage(table, second, ["date=2013-01-03/part-2.parquet"])
+    table.commit(second, later)
+    table.publish(later)
+    table.clean(second.batch)
+    assert visible(table) == [*FILES, "date=2013-01-03/part-2.parquet"]
+    assert table.files.names(STAGING) == [] and lost["staging"] != entry["staging"]
 
 
 def test_the_second_of_two_writers_of_a_batch_loses(table: ParquetTable) -> None:

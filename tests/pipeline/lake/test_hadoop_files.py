@@ -26,6 +26,9 @@ def test_calls_do_what_the_local_ones_do(spark: SparkSession, tmp_path: Path) ->
     assert hadoop.names() == [] and not hadoop.exists("a") and not hadoop.is_folder()
     assert hadoop.create("a/1.json", b"\0\xffone") and not hadoop.create("a/1.json", b"two")
     assert hadoop.read("a/1.json") == local.read("a/1.json") == b"\0\xffone"
+    assert hadoop.size("a/1.json") == local.size("a/1.json") == 5
+    assert abs(hadoop.modified("a/1.json") - local.modified("a/1.json")) < 1
+    hadoop.sync("a")
     hadoop.create("a/b/2", b"")
     assert (
         hadoop.walk("a")

@@ -34,6 +34,7 @@ from twisted.logger import Logger
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.append_info import LogAppendInfo
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
+from twisted_broker.log.flipped_epoch import flipped_epoch
 from twisted_broker.replication.fetcher.fetch_session_handler import (
     RequestedPartition,
     RequestedPartitions,
@@ -178,7 +179,9 @@ class Fetcher:
                 # Following would truncate records that a newer leader may have committed.
                 if latest_epoch > initial.leader_epoch:
                     reason = f"its leader leads at epoch {initial.leader_epoch}"
-                    self.partition_failed(topic_partition, older_metadata(latest_epoch, reason))
+                    remedy = flipped_epoch(f"its directory {topic_partition}", None)
+                    text = older_metadata(latest_epoch, reason, remedy)
+                    self.partition_failed(topic_partition, text)
             except BrokerError as error:
                 _logger.error(
                     "{fetcher} cannot fetch {partition}: {error}",

@@ -225,12 +225,14 @@ class PartitionHistory:
         self.failure = FollowingFailure(reason, now_ms)
 
 
-def older_metadata(newest_epoch: int, reason: str) -> str:
-    """Why a replica is neither led nor fetched whose log is ahead of the metadata."""
+def older_metadata(newest_epoch: int, reason: str, remedy: str) -> str:
+    """Why a replica is neither led nor fetched whose log is ahead of the metadata. `remedy`: where
+    it is a flipped bit (`log.flipped_epoch`).
+    """
     return (
         f"its log has records of leader epoch {newest_epoch}, but {reason}: the controller's "
-        "metadata is older than this replica "
-        "(restored from an older copy?); nothing is truncated"
+        "metadata is older than this replica (restored from an older copy?); nothing is "
+        f"truncated. {remedy}"
     )
 
 

@@ -11,9 +11,9 @@ from typing import Any
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.log import Log
 from twisted_broker.testing.checks.cluster import ClusterChecker
-from twisted_broker.testing.checks.committed_state import Key
+from twisted_broker.testing.checks.committed_state import Key, Violation
 from twisted_broker.testing.sim.node import SimNode
-from twisted_broker.wire.records import iterate_batches
+from twisted_broker.wire.records import CorruptRecordError, iterate_batches
 
 _RECORD_BYTES = 1 << 20
 
@@ -85,13 +85,17 @@ def is_there(checker: ClusterChecker, name: TopicPartition) -> bool:
 
 
 def final_values(checker: ClusterChecker, name: TopicPartition) -> dict[int, bytes]:
-    """Offset -> value of the leader's log."""
+    """Offset -> value of the leader's log. `Violation` where that is damaged."""
     log, node = final_log(checker, name)
     values: dict[int, bytes] = {}
     for segment in log.segments:
         data = bytes(node.disk.nodes[segment.log.path].data[: segment.size])
-        for batch in iterate_batches(data, check_crc=True):
-            values |= {
-                record.offset: bytes(record.value or b"") for record in batch.records(_RECORD_BYTES)
-            }
+        try:
+            for batch in iterate_batches(data, check_crc=True):
+                values |= {
+                    record.offset: bytes(record.value or b"")
+                    for record in batch.records(_RECORD_BYTES)
+                }
+        except CorruptRecordError as error:
+            raise Violation(f"{name}: its leader {node.name} holds damage: {error}") from error
     return values

@@ -4,11 +4,13 @@ Owns `damage_metadata` (`faults/base.py` says what a fault is), and `DAMAGES`, i
 
 1. It strikes when a broker's copy holds all that is committed: what no copy holds is lost with the
    only controller, which `replog metadata recover` says, and no quorum of one can mend.
-2. A node whose metadata is damaged does not start, or starts with all that was committed: what else
+2. An older copy is older than what the node noted beside its logs with its last checkpoint of high
+   watermarks: one that is younger is known to the other brokers only.
+3. A node whose metadata is damaged does not start, or starts with all that was committed: what else
    it does breaks a rule of `testing/checks/committed_state.py`. A controller without a log of its
    own that is older, or gone, cannot know; its brokers end instead, and it is `suspect` until it
    was rebuilt: what it decides is not the cluster's.
-3. The operator acts on a line that names the remedy, and does that: `read_source`, `most_advanced`
+4. The operator acts on a line that names the remedy, and does that: `read_source`, `most_advanced`
    and `recover` of the product, on the brokers' copies as they were when the controller ended. A
    node that refuses what was rebuilt so is a fault of the program.
 
@@ -20,7 +22,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable
 
-from twisted_broker.cluster.metadata_check import MetadataDamage
+from twisted_broker.cluster.metadata_check import MetadataDamage, read_applied
 from twisted_broker.cluster.metadata_copy import MetadataCopy
 from twisted_broker.cluster.metadata_recovery import (
     CannotRecover,
@@ -85,20 +87,23 @@ class _Rescue:
         self._node = injector.cluster.nodes[_CONTROLLER]
         self._is_alone = _is_alone(self._node)
         self._calm, self._rebuilt = 0, False
-        self._end = 0
+        self._end = self._older_end = 0
 
     # the damage
 
     def backup(self) -> dict[str, bytes]:
-        """A copy of the metadata directory as it is now."""
-        disk = self._node.disk
+        """A copy of the metadata directory as it is now; nothing while no controller runs."""
+        disk, broker = self._node.disk, self._node.broker
+        if broker is None or broker.parts.controller is None:
+            return {}
+        self._older_end = broker.parts.controller.log.end_offset
         return {path: disk.content(path) for path in disk.nodes if path.startswith(f"{_METADATA}/")}
 
     def strike_when_copied(self, looks: int, older: dict[str, bytes] | None = None) -> None:
         injector = self._injector
         if injector.ended or injector.held or injector.rescues:
             return
-        if not self._is_copied() or (older is not None and not self._all_follow()):
+        if not self._is_copied() or (older is not None and not self._is_known_to_be_older()):
             if looks:
                 injector.clock.callLater(_LOOK_SECONDS, self.strike_when_copied, looks - 1, older)
             return
@@ -131,8 +136,13 @@ class _Rescue:
             for copy in map(_copy_of, self._others())
         )
 
-    def _all_follow(self) -> bool:
-        """Whether no broker is behind: one that is could not know an older controller."""
+    def _is_known_to_be_older(self) -> bool:
+        """Whether the backup contradicts what the node noted beside its own logs, now and then;
+        without these, whether no broker is behind: one that is could not know an older controller.
+        """
+        if not self._is_alone:
+            directories = self._node.settings["log.dirs"].split(",")
+            return read_applied(self._node.disk, directories).end_offset > self._older_end
         roles = [None if each.broker is None else each.broker.role for each in self._others()]
         return all(
             role is not None and role.observer.image.offset + 1 >= self._end for role in roles

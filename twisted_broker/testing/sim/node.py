@@ -37,7 +37,9 @@ QUICK_DISK_MS = (0, 2)
 
 
 class SimNode:
-    """One machine. `broker` is None while no process runs; `incarnation` counts processes."""
+    """One machine. `broker` is None while no process runs; `incarnation` counts processes;
+    `ended_because` is what the last process said that ended itself.
+    """
 
     def __init__(self, world: SimWorld, node_id: int, settings: Mapping[str, str]) -> None:
         self.world, self.node_id, self.name = world, node_id, f"n{node_id}"
@@ -55,6 +57,7 @@ class SimNode:
         """its metadata is not the cluster's: an older copy, or none at all"""
         self.refusals: list[str] = []
         """why processes did not start, or ended themselves; whoever attends to them clears it"""
+        self.ended_because = ""
         self.disk_delay_ms = QUICK_DISK_MS
         self.stalled = False
 
@@ -145,6 +148,7 @@ class SimNode:
             self.world.note(self.name, why)
             if not self.stopping:
                 self.refusals.append(why)
+            self.ended_because = why
             self.kill()
 
     def kill(self) -> None:

@@ -181,8 +181,14 @@ class Probes:
         self._after(HighWatermarkCheckpoint, "_read", self._high_watermarks_read)
 
     def _loaded(
-        self, recovered: frozenset[int], log: Log, point: int, clean: bool, *rest: object
+        self,
+        found: tuple[frozenset[int], bool],
+        log: Log,
+        point: int,
+        clean: bool,
+        *rest: object,
     ) -> None:
+        recovered, _ = found
         if _METADATA in log.directory:
             return
         if clean:

@@ -13,6 +13,7 @@ Source: RELIABILITY 4; the simulations of FoundationDB and TigerBeetle. Not here
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -189,6 +190,7 @@ class Run:
         while not self.notes.acked_records and sim.now < self.options.seconds + _HEAL_SECONDS:
             sim.run_until(sim.now + 1.0)
             self._accept_loss()
+            self._drop_flipped_epochs()
 
     def _await_steady_state(self) -> str:
         """What is missing when the time for it is over."""
@@ -199,6 +201,7 @@ class Run:
             sim.run_until(sim.now + 2.0)
             missing = what_is_missing(self.checker) or self._consumers_behind()
             self._accept_loss()
+            self._drop_flipped_epochs()
             self._remake_replicas()
         return missing
 
@@ -222,6 +225,18 @@ class Run:
         if lost and self.cluster.sim.now - self._operated > _PATIENCE_SECONDS:
             self._operated = self.cluster.sim.now
             self._go(self._elect_uncleanly(lost))
+
+    def _drop_flipped_epochs(self) -> None:
+        """A broker does not start because of a batch's leader epoch, a flipped bit perhaps: the
+        operator does what the line says.
+        """
+        for node in self.cluster.nodes.values():
+            found = re.search(r"`truncate -s (\d+) (\S+)`", node.ended_because)
+            if found is not None and not node.ready:
+                node.ended_because = ""
+                if node.disk.exists(found[2]) and node.disk.size(found[2]) > int(found[1]):
+                    self.reach.by_hand("flipped epoch dropped")
+                    node.disk.shorten(found[2], int(found[1]))
 
     def _remake_replicas(self) -> None:
         """A replica whose log is refused (a flipped bit in a leader epoch, which no checksum

@@ -1,0 +1,48 @@
+"""`replog pipeline maintain`. Arguments are checked before Spark is started."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from replog_pipeline.jobs.maintain.job import RETAIN_HOURS, MaintainConfig, check, run
+from replog_pipeline.lake.file_sizing import TARGET_MB
+from replog_pipeline.progress import Progress
+
+
+@click.command("maintain")
+@click.argument("place", metavar="TABLE")
+@click.option(
+    "--target-file-mb",
+    "file_mb",
+    type=click.IntRange(min=1),
+    default=TARGET_MB,
+    show_default=True,
+    metavar="N",
+    help="Files are merged up to about N MiB.",
+)
+@click.option(
+    "--retain-hours",
+    type=click.IntRange(min=RETAIN_HOURS),
+    default=RETAIN_HOURS,
+    show_default=True,
+    metavar="H",
+    help="What was replaced or left behind in the last H hours stays.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+def command(place: str, file_mb: int, retain_hours: int, as_json: bool, quiet: bool) -> None:
+    """Merge the small files of a table (the --to of an archive), and remove what killed runs left
+    behind.
+
+    Run it again after any failure. No archive may run on a Parquet table meanwhile; on a Delta
+    table it may.
+    """
+    from replog_pipeline import session
+
+    check(place)
+    progress = Progress(quiet)
+    spark = session.build("replog maintain", formats=("delta",), tell=progress.say)
+    result = run(spark, MaintainConfig(place, file_mb, retain_hours), progress)
+    click.echo(json.dumps(result.to_json()) if as_json else str(result))

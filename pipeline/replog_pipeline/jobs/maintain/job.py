@@ -1,0 +1,69 @@
+"""`maintain`: small files of a table merged, orphans of killed runs removed.
+
+1. The rows and the ledger's offsets stay what they are: an archive goes on afterwards where it was.
+2. Killed at any point the table is whole, and a second run, or the next archive, finishes it.
+
+Source: our own. Not here: how a format does it (`lake.delta`, `lake.parquet`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from replog_pipeline.lake import table
+from replog_pipeline.lake.file_sizing import TARGET_MB
+from replog_pipeline.lake.maintained import Maintained
+from replog_pipeline.progress import Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RETAIN_HOURS = 168
+"""Delta's own default, and the least that it takes without being forced."""
+
+
+@dataclass(frozen=True)
+class MaintainConfig:
+    """`place`: the table. Files are merged up to about `file_mb` MiB."""
+
+    place: str
+    file_mb: int = TARGET_MB
+    retain_hours: int = RETAIN_HOURS
+
+
+@dataclass(frozen=True)
+class MaintainResult:
+    """It has no findings: it judges nothing."""
+
+    place: str
+    done: Maintained
+
+    def to_json(self) -> dict[str, object]:
+        return {"table": self.place, **asdict(self.done), "findings": []}
+
+    def __str__(self) -> str:
+        return (
+            f"{self.done.merged:,} small files of {self.place} merged into {self.done.into:,}, "
+            f"{self.done.removed:,} left-overs removed ({self.done.format})"
+        )
+
+
+def run(
+    spark: SparkSession, config: MaintainConfig, progress: Progress | None = None
+) -> MaintainResult:
+    """Maintain. Raises PipelineError."""
+    target = found(spark, config.place)
+    with (progress or Progress(quiet=True)).step(f"maintain: {config.place}", spark):
+        return MaintainResult(config.place, target.maintain(config.file_mb, config.retain_hours))
+
+
+def check(place: str) -> None:
+    """What can be known without Spark: PipelineError where there is no table, or a damaged one."""
+    table.check_to(place, None, "maintain")
+    if table.is_here(place):
+        found(None, place).known()
+
+
+def found(spark: SparkSession | None, place: str) -> table.ITable:
+    return table.existing(spark, place, "maintain", "")

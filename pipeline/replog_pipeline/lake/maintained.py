@@ -1,0 +1,17 @@
+"""What a table's maintenance came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Maintained:
+    """`merged` small files became `into`; `removed`: files, or a Parquet table's attempts, that
+    killed runs left or a merge replaced.
+    """
+
+    format: str
+    merged: int
+    into: int
+    removed: int

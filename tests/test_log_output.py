@@ -66,6 +66,7 @@ def test_a_wrong_level_is_one_line(text: str, words: str) -> None:
 
 @pytest.fixture
 def start() -> Iterator[Any]:
+    broker_loggers._own.clear()
     yield broker_loggers.start_with
     broker_loggers._own.clear()
     broker_loggers.start_with({})

@@ -26,6 +26,7 @@ class MemoryStore:
         self.starts: dict[int, int] = {}
         self.refuse: ErrorCode | None = None
         self.held: list[tuple[Deferred[int], int]] | None = None
+        self.commits: dict[int, Deferred[bool]] = {}
         self.reads = 0
         self.on_read: Callable[[int], None] = lambda index: None
 
@@ -78,6 +79,9 @@ class MemoryStore:
 
     def bounds(self, index: int) -> tuple[int, int]:
         return self.starts.get(index, 0), self.ends.get(index, 0)
+
+    def committed(self, index: int) -> Deferred[bool]:
+        return self.commits.get(index, succeed(True))
 
     def read(self, index: int, offset: int, max_bytes: int) -> bytes:
         """As a log reads: the first batch whole, the last one may be cut."""

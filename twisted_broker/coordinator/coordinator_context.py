@@ -70,6 +70,12 @@ class IOffsetsStore(Protocol):
         """
         ...
 
+    def committed(self, index: int) -> Deferred[bool]:
+        """Fires with True when all that the log holds now is below the high watermark, with False
+        when this broker stops leading the partition before. Raises BrokerError.
+        """
+        ...
+
     def read(self, index: int, offset: int, max_bytes: int) -> bytes:
         """Raises BrokerError."""
         ...

@@ -9,15 +9,15 @@ Owns `CoordinatorRuntime`: which shard serves a group, the loads in progress, th
    while it was read no heartbeat could have kept one alive.
 3. Memory is bounded: beyond `max_groups` a new group takes the place of an idle one (no members, no
    offsets), or is refused.
-4. A partition that cannot be read is not served, until its next leader epoch.
+4. What was read is committed before it is served: an answer from records that are lost with this
+   leader would be taken back, and a generation given out twice.
+5. A partition that cannot be read is not served, until its next leader epoch.
 
 Source: Apache Kafka 4.3.1 `CoordinatorRuntime`. Not here: requests (`group_coordinator.py`), expiry
 (`offset_cleanup.py`).
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 from twisted.logger import Logger
 
@@ -26,6 +26,7 @@ from twisted_broker.coordinator.coordinator_loader import load_steps
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard, CoordinatorState
 from twisted_broker.coordinator.group_entry import GroupEntry
 from twisted_broker.coordinator.group_records import fits_record, partition_for
+from twisted_broker.turns import Steps
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 # Bounds the search for an idle group to a fraction of a turn.
@@ -71,15 +72,22 @@ class CoordinatorRuntime:
                 pass
             shard.run_all_effects()
 
-    def _load_steps(self, shard: CoordinatorShard) -> Iterator[None]:
+    def _load_steps(self, shard: CoordinatorShard) -> Steps:
         """Reads the partition, serves it, starts its members' sessions; ends as soon as it is
         led elsewhere.
         """
         try:
             for _ in load_steps(shard):
-                yield
+                yield None
                 if shard.state is CoordinatorState.CLOSED:
                     return
+            # Kafka serves at once, and holds each answer back until the records are committed.
+            committed: list[bool] = []
+            caught_up = self._context.store.committed(shard.index).addCallback(committed.append)
+            if not committed:
+                yield caught_up
+            if shard.state is CoordinatorState.CLOSED or not committed[0]:
+                return
         except BrokerError as error:
             self._loading_failed(shard, error)
             return
@@ -101,7 +109,7 @@ class CoordinatorRuntime:
                 shard.manager.group_loaded(entry.group, self._context.wall_ms())
                 shard.run_effects()
             if number % SESSIONS_PER_STEP == 0:
-                yield
+                yield None
                 if shard.state is CoordinatorState.CLOSED:
                     return
 

@@ -6,8 +6,8 @@ Owns `ReplicaOffsetsStore`, the real `IOffsetsStore`.
    clients' rules do not.
 2. An append that timed out is still waited for, and one under which the ISR shrank counts as
    stored: memory follows the log, not the answer.
-3. A load reads up to the log end, beyond the high watermark too: what is there will be committed
-   under this leader, or the load repeated.
+3. A load reads up to the log end, beyond the high watermark too; `committed` fires when that has
+   caught up. What is above it may still be lost with this leader.
 
 Source: Apache Kafka 4.3.1 `CoordinatorPartitionWriter`, `CoordinatorLoaderImpl`. Not here: creating
 the topic (`offsets_topic.py`), which partitions are led here (`coordinator_publisher.py`).
@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, succeed
+from twisted.python.failure import Failure
 
 from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator.coordinator_context import (
@@ -39,6 +40,11 @@ ALL_REPLICAS = -1
 WAIT_ON_MS = 3_600_000
 # The record is in the log: it may still be replicated, so the commit is neither done nor refused.
 _UNDECIDED = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+
+
+def _not_committed(failure: Failure) -> bool:
+    failure.trap(BrokerError)
+    return False
 
 
 class ReplicaOffsetsStore:
@@ -98,6 +104,16 @@ class ReplicaOffsetsStore:
     def bounds(self, index: int) -> tuple[int, int]:
         log = self._log(index)
         return log.log_start_offset, log.log_end_offset
+
+    def committed(self, index: int) -> Deferred[bool]:
+        log = self._log(index)
+        last_offset = log.log_end_offset - 1
+        if log.high_watermark > last_offset:
+            return succeed(True)
+        awaited = AppendOutcome(
+            TopicPartition(OFFSETS_TOPIC, index), ErrorCode.NONE, last_offset, last_offset
+        )
+        return self._decided(awaited).addCallbacks(lambda _: True, _not_committed)
 
     def read(self, index: int, offset: int, max_bytes: int) -> bytes:
         found = self._log(index).read(offset, max_bytes).slice

@@ -59,8 +59,8 @@ def test_a_lone_broker() -> None:
 @pytest.mark.parametrize("seed", [29, 198])
 def test_seeds_that_failed_once(seed: int) -> None:
     """29: a coordinator served what it had read before that was committed; it was lost, and a
-    generation given out twice. 198: every partition of one topic lost all that could lead it, so that nothing was ever
-    acknowledged until an operator accepted it.
+    generation given out twice. 198: every partition of one topic lost all that could lead it, so
+    that nothing was ever acknowledged until an operator accepted it.
     """
     run = started(seed, 1, 3)
     text = run.communicate(timeout=100)[0]

@@ -68,9 +68,9 @@ def test_the_table_of_events() -> None:
     house = MemoryBroker().start()
     manager = house.broker.parts.replica_manager
     checks = {
-        manager._check_produces: "produce",
-        manager._check_fetches: "fetch",
-        manager._check_delete_records: "delete-records",
+        manager._complete_delayed_produces: "produce",
+        manager._complete_delayed_fetches: "fetch",
+        manager._complete_delayed_delete_records: "delete-records",
     }
     table = {
         event.__name__: {checks[effect] for effect in effects if effect in checks}

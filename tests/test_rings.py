@@ -16,7 +16,7 @@ import grimp
 ROOT = Path(__file__).parent.parent
 PACKAGE = "twisted_broker"
 DECIDING = ("wire", "log", "image", "replication", "cluster", "coordinator", "security")
-INJECTED = ("log/index.py", "replication/partition/isr.py", "coordinator/membership.py")
+INJECTED = ("log/index.py", "replication/partition/isr_state.py", "coordinator/membership.py")
 
 
 def ring_0_contract() -> dict[str, list[str]]:

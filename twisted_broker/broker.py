@@ -5,10 +5,10 @@ Owns the order of starting and stopping, and which part gets which collaborators
 1. Start: directories claimed and logs loaded; controller (its listener, then its epoch); the
    broker's ports bound, still closed to clients; metadata followed, registration, caught up,
    unfenced; then clients are let in, and `start` ends.
-2. Stop, as Kafka does: controlled shutdown (the whole way: `cluster/controlled_shutdown.py`),
-   listeners closed, coordinators, replica manager with its high-watermark checkpoint, controller,
-   logs closed cleanly, with their clean shutdown file. Each step happens whatever became of the one
-   before.
+2. Stop, as Kafka does: controlled shutdown (the whole way:
+   `cluster/broker_controlled_shutdown.py`), listeners closed, coordinators, replica manager with
+   its high-watermark checkpoint, controller, logs closed cleanly, with their clean shutdown file.
+   Each step happens whatever became of the one before.
 3. A broker talks to its controller over the network only, also when both are in one process.
 4. A start that fails stops what it started.
 

@@ -111,7 +111,7 @@ def test_topics_by_id(house: MemoryBroker, version: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_names_that_are_not_there(house: MemoryBroker, version: int) -> None:
-    """RL 8.2: unknown when nothing may be created; a name that no topic can have is
+    """Unknown when nothing may be created; a name that no topic can have is
     INVALID_TOPIC_EXCEPTION.
     """
     more = {"allow_auto_topic_creation": False} if version >= 4 else {}
@@ -175,7 +175,7 @@ def test_an_internal_topic_is_made_as_it_must_be() -> None:
 
 @pytest.mark.parametrize("version", [0, 12])
 def test_a_partition_whose_leader_is_gone(version: int) -> None:
-    """RL 8.2: LEADER_NOT_AVAILABLE, leader -1; the replica is offline from version 5 on, and
+    """RL 8.3: LEADER_NOT_AVAILABLE, leader -1; the replica is offline from version 5 on, and
     left out in version 0.
     """
     house = MemoryBroker().start()

@@ -14,7 +14,7 @@ from twisted.internet.task import Clock
 
 from twisted_broker.cluster.alter_partition_manager import RETRY_MS, AlterPartitionManager
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.partition.isr import IsrAnswer, IsrProposal
+from twisted_broker.replication.partition.isr_state import IsrAnswer, IsrProposal
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
 from twisted_broker.wire.schema import decode, encode

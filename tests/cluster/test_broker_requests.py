@@ -15,7 +15,7 @@ from twisted_broker.api.context import BrokerParts, ListenerName, RequestContext
 from twisted_broker.cluster.directory_assignments import DirectoryAssignments
 from twisted_broker.image.entries import LOST
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.partition.isr import IsrAnswer, IsrProposal
+from twisted_broker.replication.partition.isr_state import IsrAnswer, IsrProposal
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.security.principal import Principal
 from twisted_broker.wire.errors import BrokerError, ErrorCode

@@ -172,7 +172,7 @@ def test_a_restarted_lone_node_registers_at_once(fixture: Fixture) -> None:
 
 
 def test_a_stale_broker_epoch_is_refused(fixture: Fixture) -> None:
-    """RL 8.4: heartbeats under another epoch, or of nobody."""
+    """RL 8.2: heartbeats under another epoch, or of nobody."""
     epoch = fixture.join(1)
     for broker, wrong in ((1, epoch - 1), (5, epoch)):
         with pytest.raises(BrokerError) as caught:

@@ -373,7 +373,7 @@ class _Nobody:
 
 
 def test_permission_comes_first(cluster: Cluster) -> None:
-    """RL 5.1: ALTER on the cluster to move, DESCRIBE to look."""
+    """ALTER on the cluster to move, DESCRIBE to look."""
     cluster.fixture.authorizer = _Nobody(Operation.DESCRIBE)
     for ask in (lambda: cluster.elect(PREFERRED, 0), lambda: cluster.reassign([1])):
         with pytest.raises(BrokerError) as caught:

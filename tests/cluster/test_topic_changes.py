@@ -293,7 +293,7 @@ class Only(AllowAll):
 
 
 def test_permission_comes_before_existence(three: Fixture) -> None:
-    """RL 5.1: what may not be touched is refused alike, there or not; the rest of the request is
+    """What may not be touched is refused alike, there or not; the rest of the request is
     done.
     """
     (theirs,) = three.create_topics(topic("theirs"))

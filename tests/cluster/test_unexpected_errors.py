@@ -14,7 +14,7 @@ from tests.cluster.controller_fixture import ControllerFixture, MemberSide, serv
 from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.net.client import BrokerConnection, RequestTimedOut
-from twisted_broker.replication.partition.isr import IsrProposal
+from twisted_broker.replication.partition.isr_state import IsrProposal
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.messages.broker_lifecycle import (
     AlterPartitionRequest,

@@ -70,7 +70,7 @@ class Parts:
 
 
 def test_one_sync_runs_and_one_waits() -> None:
-    """RL 3.2: what is wanted while a sync runs is one more after it."""
+    """RL 3.6: what is wanted while a sync runs is one more after it."""
     parts = Parts()
     parts.append(10)
     for upto in (3, 5, 8):

@@ -288,7 +288,7 @@ def test_roll_of_an_empty_segment_changes_nothing() -> None:
 
 
 def test_index_entries_follow_the_interval() -> None:
-    """RL 3.1: an entry comes with the first batch after more than the interval; it says last
+    """RL 3.2: an entry comes with the first batch after more than the interval; it says last
     offset and first byte.
     """
     log = new_log(index_interval_bytes=250)

@@ -110,7 +110,7 @@ def test_a_seed_is_a_sample(tmp_path: Path) -> None:
 def test_ring_0_is_what_the_contract_says() -> None:
     modules = modules_of(ROOT)
     assert "twisted_broker/wire/messages/fetch.py" in modules
-    assert "twisted_broker/replication/partition/isr.py" in modules
+    assert "twisted_broker/replication/partition/isr_state.py" in modules
     assert "twisted_broker/log/filesystem.py" not in modules
     assert "twisted_broker/config.py" not in modules and len(modules) > 100
 

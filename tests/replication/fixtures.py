@@ -30,7 +30,7 @@ from twisted_broker.replication.partition.fetch_data import (
     FetchParams,
     FetchPartitionRequest,
 )
-from twisted_broker.replication.partition.isr import IsrAnswer, IsrProposal
+from twisted_broker.replication.partition.isr_state import IsrAnswer, IsrProposal
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.wire.errors import BrokerError, ErrorCode

@@ -21,7 +21,7 @@ from tests.replication.fixtures import (
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
-from twisted_broker.replication.partition.isr import PendingExpand, PendingShrink
+from twisted_broker.replication.partition.isr_state import PendingExpand, PendingShrink
 from twisted_broker.replication.purgatory.purgatory import Purgatory
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.records import BatchBuilder

@@ -22,7 +22,7 @@ from tests.replication.pair import nodes
 from twisted_broker.config import LogConfig
 from twisted_broker.replication.explain.explanation import Explanation, explain, fetching_now
 from twisted_broker.replication.explain.reasons import Moment, duration, offset_count
-from twisted_broker.replication.partition.isr import IsrAnswer
+from twisted_broker.replication.partition.isr_state import IsrAnswer
 from twisted_broker.replication.partition.partition_history import TRUNCATIONS_KEPT
 from twisted_broker.wire.errors import ErrorCode
 

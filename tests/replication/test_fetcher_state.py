@@ -24,7 +24,7 @@ from twisted_broker.replication.fetcher.fetcher_state import (
     InitialFetchState,
     PartitionFetchState,
 )
-from twisted_broker.replication.fetcher.truncation import (
+from twisted_broker.replication.fetcher.truncation_decision import (
     EpochEnd,
     LeaderEpochRequest,
     OffsetReset,

@@ -29,7 +29,7 @@ from tests.replication.test_following import REPLICAS, FollowerRig, sent_by_lead
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.replication.partition.fetch_data import HIGH_WATERMARK, LOG_END, TXN_COMMITTED
-from twisted_broker.replication.partition.isr import IsrAnswer, PendingExpand
+from twisted_broker.replication.partition.isr_state import IsrAnswer, PendingExpand
 from twisted_broker.replication.partition.offset_lookup import (
     LATEST,
     MAX_TIMESTAMP,

@@ -27,7 +27,7 @@ from twisted_broker.replication.fetcher.leader_endpoint import (
     fetch_version,
     list_offsets_version,
 )
-from twisted_broker.replication.fetcher.truncation import EpochEnd, LeaderEpochRequest
+from twisted_broker.replication.fetcher.truncation_decision import EpochEnd, LeaderEpochRequest
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import fetch as fetch_wire
 from twisted_broker.wire.messages import list_offsets as offsets_wire

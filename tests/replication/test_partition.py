@@ -24,7 +24,7 @@ from twisted_broker.replication.partition.fetch_data import (
     FetchParams,
     FetchPartitionRequest,
 )
-from twisted_broker.replication.partition.isr import (
+from twisted_broker.replication.partition.isr_state import (
     CommittedIsr,
     IsrAnswer,
     PendingExpand,

@@ -18,7 +18,7 @@ from tests.replication.fixtures import (
 )
 from twisted_broker.config import LogConfig
 from twisted_broker.log.append_info import AppendOrigin
-from twisted_broker.replication.partition.isr import CommittedIsr, IsrAnswer
+from twisted_broker.replication.partition.isr_state import CommittedIsr, IsrAnswer
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 FOLLOWERS = (2, 3)

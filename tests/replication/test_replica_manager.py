@@ -28,7 +28,7 @@ from twisted_broker.log.checkpoints import HIGH_WATERMARK as HIGH_WATERMARK_FILE
 from twisted_broker.log.checkpoints import metadata_offset, read_offsets
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.replication.partition.fetch_data import TXN_COMMITTED
-from twisted_broker.replication.partition.isr import CommittedIsr
+from twisted_broker.replication.partition.isr_state import CommittedIsr
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.topic_names import INTERNAL_TOPICS, METADATA_TOPIC

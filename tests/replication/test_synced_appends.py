@@ -53,13 +53,13 @@ def test_acknowledged_means_synced(acks):
 
 
 def test_acks_0_waits_for_nothing():
-    """RL 1.6."""
+    """RL 1.7."""
     fixture, _ = led()
     assert not fixture.replicas.must_wait([fixture.produce(acks=0)], 0)
 
 
 def test_without_the_setting_acks_1_waits_for_nothing():
-    """RL 1.6: the default is replication, not the disk."""
+    """RL 1.7: the default is replication, not the disk."""
     fixture = Fixture()
     fixture.topic()
     fixture.partition().log.durability.disk = ManualWorker()

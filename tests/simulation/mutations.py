@@ -42,7 +42,7 @@ from twisted_broker.log.leader_epochs import LeaderEpochFileCache
 from twisted_broker.log.log import Log
 from twisted_broker.replication.fetcher import fetcher_manager, followed_replicas
 from twisted_broker.replication.fetcher.fetcher_state import PartitionFetchState
-from twisted_broker.replication.partition.isr import CommittedIsr, IsrProposal, PendingShrink
+from twisted_broker.replication.partition.isr_state import CommittedIsr, IsrProposal, PendingShrink
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.remote_replica import RemoteReplica
 from twisted_broker.testing.sim.__main__ import Verdict, run_seed

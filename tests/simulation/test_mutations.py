@@ -82,6 +82,8 @@ WINDOW = 64
 one of these many seeds. The search ends at the first that catches it, so the window costs nothing
 while the recorded one does.
 """
+REFUSED_AT_START = {"checkpoint_renamed_without_sync"}
+"""A broker does not start on the empty file that a loss of power leaves: that is how it shows."""
 _OF_THE_MUTATION = re.compile(r"(TypeError|AttributeError|NameError|AssertionError)")
 """A mutation that breaks by itself is no mistake that was noticed."""
 
@@ -111,7 +113,8 @@ def test_a_recorded_seed_catches_it(name: str) -> None:
         f"tests.simulation.mutations {name})"
     )
     seed, verdict = found
-    assert "not healed" not in str(verdict.violation), verdict.violation
+    if name not in REFUSED_AT_START:
+        assert "not healed" not in str(verdict.violation), verdict.violation
     assert not _OF_THE_MUTATION.search(str(verdict.violation)), verdict.violation
     assert run_seed(seed).violation is None, "the seed fails without the mutation, too"
 

@@ -82,7 +82,7 @@ def test_a_planted_mistake_is_a_few_actions(tmp_path: Path) -> None:
     """The file is much shorter than the run, fails by the same rule, and passes without the
     mistake; the command says both.
     """
-    name, path, out = "high_watermark_below_the_minimum_isr", tmp_path / "short.json", io.StringIO()
+    name, path, out = "produce_completed_on_the_log_end", tmp_path / "short.json", io.StringIO()
     found = search(name, WINDOW, RECORDED[name])
     assert found is not None
     recorded = found[1].recorded

@@ -21,6 +21,7 @@ from twisted_broker.cluster import (
     alter_partition_decision,
     broker_registry,
     config_changes,
+    heartbeat_decision,
     partition_requests,
     topic_changes,
 )
@@ -147,12 +148,12 @@ async def broker_heartbeat(
     """Changes of state are durable before the broker is answered."""
     controller = _controller(context)
     now_ms = controller.runtime.now_ms()
-    beat = broker_registry.heartbeat(controller.view, request, controller.sessions, now_ms)
+    beat = heartbeat_decision.heartbeat(controller.view, request, controller.sessions, now_ms)
     if beat.records:
         written = controller.write(beat.records)
         if beat.enters_shutdown:
             last = controller.log.end_offset - 1
-            broker_registry.note_shutdown_offset(
+            heartbeat_decision.note_shutdown_offset(
                 controller.sessions, request.broker_id, request.broker_epoch, last, now_ms
             )
         await written

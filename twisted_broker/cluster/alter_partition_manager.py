@@ -26,7 +26,7 @@ from twisted_broker.cluster.controller_channel import (
 )
 from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
 from twisted_broker.interfaces import Runtime
-from twisted_broker.replication.partition.isr import IsrAnswer, IsrProposal
+from twisted_broker.replication.partition.isr_state import IsrAnswer, IsrProposal
 from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
 

@@ -15,7 +15,7 @@ Owns `BrokerLifecycleManager`.
    with its connection: the connection may have died for one side only, and the controller be well.
 
 Source: Kafka's `BrokerLifecycleManager`; KRAFT 3.5; `RL 8.2`. Not here: what a registration says
-(`registration.py`), how long a controlled shutdown may take (`controlled_shutdown.py`), the
+(`registration.py`), how long a controlled shutdown may take (`broker_controlled_shutdown.py`), the
 controller's side (`broker_registry.py`), the clean-shutdown file (`broker.py` writes and reads it).
 """
 
@@ -28,7 +28,7 @@ from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from twisted_broker.cluster.controlled_shutdown import ControlledShutdown
+from twisted_broker.cluster.broker_controlled_shutdown import ControlledShutdown
 from twisted_broker.cluster.controller_channel import ControllerChannel, check_answer
 from twisted_broker.cluster.observer import MetadataObserver
 from twisted_broker.cluster.registration import Registration

@@ -1,8 +1,8 @@
-"""Brokers register, send heartbeats, are fenced, shut down: what the controller decides about
-membership. The broker's side is `registration.py` and `broker_lifecycle_manager.py`.
+"""Brokers register, are fenced, unregister: what the controller decides about membership. The
+broker's side is `registration.py` and `broker_lifecycle_manager.py`.
 
-Owns the sessions (`BrokerSessions`), and the decisions on BrokerRegistration, BrokerHeartbeat,
-UnregisterBroker and lapsed sessions.
+Owns the sessions (`BrokerSessions`), and the decisions on BrokerRegistration, UnregisterBroker and
+lapsed sessions.
 
 Its states, and what moves a broker between them:
 
@@ -23,11 +23,10 @@ Its states, and what moves a broker between them:
    which the controller's own process did not run does not count.
 4. A registration that does not name the last epoch was an unclean stop: the node leaves all ISRs
    and is eligible nowhere.
-5. A heartbeat names all directories that failed since the broker started; those that are out of its
-   registration already change nothing. Without any directory it is fenced, and may go.
 
 Source: Kafka's `ClusterControlManager`, `BrokerHeartbeatManager`, `ReplicationControlManager`;
-KRAFT 3.4, 3.5; `RL 8.2`. Not here: time (an argument, monotonic ms).
+KRAFT 3.4, 3.5; `RL 8.2`. Not here: heartbeats
+(`heartbeat_decision.py`); time (an argument, monotonic ms).
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ from typing import NamedTuple
 
 from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.records import (
-    CORDON_LEVEL,
     DIRECTORIES_LEVEL,
     MINIMUM_METADATA_VERSION,
 )
@@ -50,7 +48,6 @@ from twisted_broker.stall_tolerance import SESSION_STALL_MS
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.messages.broker_lifecycle import (
-    BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
 )
 from twisted_broker.wire.schema import Record
@@ -58,7 +55,11 @@ from twisted_broker.wire.schema import Record
 _KRAFT_VERSION = "kraft.version"
 
 
-class _Session:
+class BrokerSession:
+    """What a broker's heartbeats said since this controller leads. Times are monotonic ms; offsets
+    -1 and None: nothing yet.
+    """
+
     __slots__ = ("contact_ms", "heard", "metadata_offset", "shutdown_offset")
 
     def __init__(self, contact_ms: int, heard: bool) -> None:
@@ -75,10 +76,10 @@ class BrokerSessions:
 
     def __init__(self, timeout_ms: int) -> None:
         self.timeout_ms = timeout_ms
-        self._sessions: dict[tuple[int, int], _Session] = {}
+        self._sessions: dict[tuple[int, int], BrokerSession] = {}
         self._looked_ms: int | None = None
 
-    def touch(self, broker: int, epoch: int, metadata_offset: int, now_ms: int) -> _Session:
+    def touch(self, broker: int, epoch: int, metadata_offset: int, now_ms: int) -> BrokerSession:
         """A heartbeat of a broker under this broker epoch, which knows the metadata up to
         `metadata_offset`. Its session, new for a new epoch.
         """
@@ -86,7 +87,7 @@ class BrokerSessions:
         if session is None:
             for key in [key for key in self._sessions if key[0] == broker]:
                 del self._sessions[key]
-            session = self._sessions[broker, epoch] = _Session(now_ms, heard=True)
+            session = self._sessions[broker, epoch] = BrokerSession(now_ms, heard=True)
         session.contact_ms, session.heard = now_ms, True
         session.metadata_offset = max(session.metadata_offset, metadata_offset)
         return session
@@ -116,7 +117,7 @@ class BrokerSessions:
         found = []
         for broker in image.live_brokers():
             session = self._sessions.setdefault(
-                (broker.id, broker.epoch), _Session(now_ms, heard=False)
+                (broker.id, broker.epoch), BrokerSession(now_ms, heard=False)
             )
             if now_ms - session.contact_ms >= self.timeout_ms:
                 found.append(broker)
@@ -266,16 +267,6 @@ def _check_directories(
         )
 
 
-class HeartbeatDecision(NamedTuple):
-    """A heartbeat's outcome: records to write, and the answer once they are committed."""
-
-    records: list[Record]
-    caught_up: bool
-    fenced: bool = False
-    should_shut_down: bool = False
-    enters_shutdown: bool = False
-
-
 def check_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerRegistration:
     """The broker's registration; raises BrokerError for one that is not registered, or under
     another epoch.
@@ -291,140 +282,12 @@ def check_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> Brok
     return broker
 
 
-def heartbeat(
-    view: ClusterView, request: BrokerHeartbeatRequest, sessions: BrokerSessions, now_ms: int
-) -> HeartbeatDecision:
-    """Decides what a heartbeat changes. Raises BrokerError(STALE_BROKER_EPOCH)."""
-    broker = check_epoch(view.image, request.broker_id, request.broker_epoch)
-    session = sessions.touch(broker.id, broker.epoch, request.current_metadata_offset, now_ms)
-    caught_up = request.current_metadata_offset >= broker.epoch
-    if _has_no_directory_left(broker, request):
-        return HeartbeatDecision(
-            [] if broker.fenced else fence(view, broker),
-            caught_up,
-            fenced=True,
-            should_shut_down=request.want_shut_down,
-        )
-    failed = _failed_directories(view, broker, request)
-    if failed:
-        return HeartbeatDecision(failed, caught_up, fenced=broker.fenced)
-    found = _cordon(view, broker, request)
-    if broker.fenced:
-        if request.want_shut_down or request.want_fence or not caught_up:
-            return HeartbeatDecision(
-                found, caught_up, fenced=True, should_shut_down=request.want_shut_down
-            )
-        return HeartbeatDecision(found + _unfence(view, broker), caught_up)
-    if broker.in_controlled_shutdown:
-        if not _may_shut_down(view, broker, sessions, session):
-            return HeartbeatDecision(found, caught_up)
-        return HeartbeatDecision(
-            found + fence(view, broker), caught_up, fenced=True, should_shut_down=True
-        )
-    if request.want_fence or (request.want_shut_down and not view.leads_any(broker.id)):
-        return HeartbeatDecision(
-            found + fence(view, broker),
-            caught_up,
-            fenced=True,
-            should_shut_down=request.want_shut_down,
-        )
-    if request.want_shut_down:
-        return HeartbeatDecision(
-            found + _begin_controlled_shutdown(view, broker), caught_up, enters_shutdown=True
-        )
-    return HeartbeatDecision(found, caught_up)
-
-
-def _begin_controlled_shutdown(view: ClusterView, broker: BrokerRegistration) -> list[Record]:
-    """Takes the broker out of all ISRs where another one is left, and gives what it leads to
-    others.
-    """
-    change = records.BrokerRegistrationChangeRecord(
-        broker_id=broker.id, broker_epoch=broker.epoch, in_controlled_shutdown=1
-    )
-    return [change, *view.changes_without_broker(broker.id)]
-
-
-def _may_shut_down(
-    view: ClusterView, broker: BrokerRegistration, sessions: BrokerSessions, session: _Session
-) -> bool:
-    """Whether a controlled shutdown is over: the broker leads nothing, and all that live have seen
-    who leads now.
-    """
-    if session.shutdown_offset is None:
-        # Granted by a controller before this one: all that is known here is to be seen.
-        session.shutdown_offset = view.image.offset
-    lowest = sessions.lowest_offset(view.image)
-    seen = lowest is None or session.shutdown_offset <= lowest
-    return seen and not view.leads_any(broker.id)
-
-
-def note_shutdown_offset(
-    sessions: BrokerSessions, broker_id: int, broker_epoch: int, offset: int, now_ms: int
-) -> None:
-    """Remembers the offset that all others must have seen before the broker may go."""
-    session = sessions.touch(broker_id, broker_epoch, -1, now_ms)
-    if session.shutdown_offset is None:
-        session.shutdown_offset = offset
-
-
 def fence(view: ClusterView, broker: BrokerRegistration) -> list[Record]:
     """A broker that is no longer heard, or leaves."""
     change = records.BrokerRegistrationChangeRecord(
         broker_id=broker.id, broker_epoch=broker.epoch, fenced=1
     )
     return [*view.changes_without_broker(broker.id), change]
-
-
-def _unfence(view: ClusterView, broker: BrokerRegistration) -> list[Record]:
-    change = records.BrokerRegistrationChangeRecord(
-        broker_id=broker.id, broker_epoch=broker.epoch, fenced=-1
-    )
-    return [change, *view.elections_with_broker(broker.id)]
-
-
-def _has_no_directory_left(broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> bool:
-    """No record could say so (an empty list changes nothing), and there is nothing that such a
-    broker could serve, or be waited for.
-    """
-    return bool(broker.directories) and set(broker.directories) <= {
-        bytes(directory) for directory in request.offline_log_dirs
-    }
-
-
-def _failed_directories(
-    view: ClusterView, broker: BrokerRegistration, request: BrokerHeartbeatRequest
-) -> list[Record]:
-    """Directories that the broker lost: it leaves the ISRs of what lay there.
-
-    The rest of the heartbeat is decided by the next one.
-    """
-    failed = {bytes(directory) for directory in request.offline_log_dirs} & set(broker.directories)
-    if not failed:
-        return []
-    online = [directory for directory in broker.directories if directory not in failed]
-    change = records.BrokerRegistrationChangeRecord(
-        broker_id=broker.id, broker_epoch=broker.epoch, log_dirs=online
-    )
-    return [change, *view.changes_without_broker(broker.id, directories=failed)]
-
-
-def _cordon(
-    view: ClusterView, broker: BrokerRegistration, request: BrokerHeartbeatRequest
-) -> list[Record]:
-    """Directories that take nothing new any more, or again; below metadata.version 4.3 no record
-    can say it.
-    """
-    if request.cordoned_log_dirs is None or view.image.metadata_version < CORDON_LEVEL:
-        return []
-    cordoned = tuple(sorted(bytes(directory) for directory in request.cordoned_log_dirs))
-    if cordoned == broker.cordoned or not (cordoned or broker.cordoned):
-        return []
-    return [
-        records.BrokerRegistrationChangeRecord(
-            broker_id=broker.id, broker_epoch=broker.epoch, cordoned_log_dirs=list(cordoned)
-        )
-    ]
 
 
 def unregister(view: ClusterView, broker_id: int) -> list[Record]:

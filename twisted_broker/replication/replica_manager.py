@@ -61,7 +61,7 @@ from twisted_broker.replication.partition.fetch_data import (
     FetchPartitionRequest,
     FetchPartitionResult,
 )
-from twisted_broker.replication.partition.isr import IsrAnswer, PendingIsr
+from twisted_broker.replication.partition.isr_state import IsrAnswer, PendingIsr
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.topic_stats import BrokerStats
 from twisted_broker.replication.preferred_read_replica import reads_nearby, redirected
@@ -208,19 +208,27 @@ class ReplicaManager:
 
         A partition's listeners (fetch sessions in which it is idle) were called before.
         """
-        checks = (self._check_produces, self._check_fetches, self._check_delete_records)
+        checks = (
+            self._complete_delayed_produces,
+            self._complete_delayed_fetches,
+            self._complete_delayed_delete_records,
+        )
         return {
-            LogEndChanged: (self._check_fetches,),
+            LogEndChanged: (self._complete_delayed_fetches,),
             HighWatermarkAdvanced: checks,
-            LogSynced: (self._check_produces,),
+            LogSynced: (self._complete_delayed_produces,),
             LogStartAdvanced: (
                 self._log_start_advanced,
-                self._check_delete_records,
-                self._check_fetches,
+                self._complete_delayed_delete_records,
+                self._complete_delayed_fetches,
             ),
             IsrChangeWanted: (self._submit_alter_partition,),
-            IsrChanged: (self._mark_isr_rate, self._check_produces, self._check_fetches),
-            LeaderEpochBegan: (self._check_fetches,),
+            IsrChanged: (
+                self._mark_isr_rate,
+                self._complete_delayed_produces,
+                self._complete_delayed_fetches,
+            ),
+            LeaderEpochBegan: (self._complete_delayed_fetches,),
             BecameFollower: (self._withdraw_alter_partition, *checks),
             ReplicaStopped: (self._withdraw_alter_partition, *checks),
             PartitionFailed: (self._log_failure, self._stop_fetcher, *checks),
@@ -264,15 +272,15 @@ class ReplicaManager:
         if self.fetchers is not None:
             self.fetchers.log_start_moved(event.partition.topic_partition)
 
-    def _check_produces(self, event: Event) -> None:
+    def _complete_delayed_produces(self, event: Event) -> None:
         if self.produce_purgatory.waiting:
             self.produce_purgatory.check_and_complete(event.partition.topic_partition)
 
-    def _check_fetches(self, event: Event) -> None:
+    def _complete_delayed_fetches(self, event: Event) -> None:
         if self.fetch_purgatory.waiting:
             self.fetch_purgatory.check_and_complete(event.partition.topic_partition)
 
-    def _check_delete_records(self, event: Event) -> None:
+    def _complete_delayed_delete_records(self, event: Event) -> None:
         if self.delete_records_purgatory.waiting:
             self.delete_records_purgatory.check_and_complete(event.partition.topic_partition)
 

@@ -25,7 +25,7 @@ from twisted_broker.replication.fetcher.fetch_session_handler import (
 )
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
-from twisted_broker.replication.fetcher.truncation import EpochEnd, LeaderEpochRequest
+from twisted_broker.replication.fetcher.truncation_decision import EpochEnd, LeaderEpochRequest
 from twisted_broker.replication.partition.fetch_data import (
     LOG_END,
     FetchParams,

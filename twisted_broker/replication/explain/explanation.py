@@ -25,7 +25,7 @@ from twisted_broker.replication.explain.reasons import (
     out_of_sync,
 )
 from twisted_broker.replication.explain.waiting_requests import WaitingRequest, waiting_requests
-from twisted_broker.replication.partition.isr import PendingExpand, PendingShrink
+from twisted_broker.replication.partition.isr_state import PendingExpand, PendingShrink
 
 if TYPE_CHECKING:
     from twisted_broker.replication.fetcher.fetcher_state import PartitionFetchState

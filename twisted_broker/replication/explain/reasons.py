@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from twisted_broker.replication.partition.isr import PendingExpand, PendingShrink
+from twisted_broker.replication.partition.isr_state import PendingExpand, PendingShrink
 from twisted_broker.replication.partition.partition_history import Cause, OutOfIsr
 
 if TYPE_CHECKING:

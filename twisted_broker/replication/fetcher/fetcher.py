@@ -47,7 +47,7 @@ from twisted_broker.replication.fetcher.fetcher_state import (
     PartitionFetchState,
 )
 from twisted_broker.replication.fetcher.leader_endpoint import EARLIEST, LATEST, LeaderEndPoint
-from twisted_broker.replication.fetcher.truncation import (
+from twisted_broker.replication.fetcher.truncation_decision import (
     EpochEnd,
     LeaderEpochRequest,
     OffsetReset,

@@ -12,7 +12,7 @@ Owns `FollowedReplicas`, the `FetchTarget` of this broker's followers.
    is the replica manager's.
 
 Source: RL 6.3-6.5; Kafka's `ReplicaFetcherThread`. Not here: when to do it (`fetcher`), where to
-truncate (`truncation`), the change itself (`partition`), follower quotas.
+truncate (`truncation_decision`), the change itself (`partition`), follower quotas.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.replication.collaborators import IReplicas
 from twisted_broker.replication.fetcher.fetch_session_handler import RequestedPartition
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition
-from twisted_broker.replication.fetcher.truncation import (
+from twisted_broker.replication.fetcher.truncation_decision import (
     EpochEnd,
     OffsetReset,
     OffsetTruncationState,

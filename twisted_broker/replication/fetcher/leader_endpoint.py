@@ -33,7 +33,7 @@ from twisted_broker.replication.fetcher.fetch_session_handler import (
     SessionRequest,
 )
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition
-from twisted_broker.replication.fetcher.truncation import EpochEnd, LeaderEpochRequest
+from twisted_broker.replication.fetcher.truncation_decision import EpochEnd, LeaderEpochRequest
 from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
 from twisted_broker.wire.messages import fetch as fetch_messages
 from twisted_broker.wire.messages import list_offsets as list_offsets_messages

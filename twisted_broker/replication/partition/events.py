@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from twisted_broker.replication.partition.isr import PendingIsr
+    from twisted_broker.replication.partition.isr_state import PendingIsr
     from twisted_broker.replication.partition.partition import Partition
     from twisted_broker.replication.partition.remote_replica import RemoteReplica
 

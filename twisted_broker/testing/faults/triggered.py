@@ -11,7 +11,7 @@ an expansion is pending). Not here: the checks.
 from __future__ import annotations
 
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.partition.isr import PendingExpand
+from twisted_broker.replication.partition.isr_state import PendingExpand
 from twisted_broker.testing.faults.base import FaultInjector, partitions
 from twisted_broker.testing.sim.node import CONTROLLER_PORT, SimNode
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twisted_broker.replication.partition.isr import (
+from twisted_broker.replication.partition.isr_state import (
     CommittedIsr,
     IsrAnswer,
     PendingExpand,

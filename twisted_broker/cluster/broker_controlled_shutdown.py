@@ -6,7 +6,7 @@ Owns `ControlledShutdown`, of one broker. The whole way:
     Broker.stop -> Broker.controlled_shutdown                         broker.py
       -> BrokerLifecycleManager.controlled_shutdown                   broker_lifecycle_manager.py
            starts the wait (`begin`) and sends heartbeats that want the shutdown
-      -> heartbeat: moves the leaders, then confirms                  broker_registry.py, controller
+      -> heartbeat: moves the leaders, then confirms                  heartbeat_decision.py
       -> the answer, or the end of the wait (`over`) -> `end`: `done` fires, the broker goes on
 
 1. It waits `replog.controlled.shutdown.timeout.ms` at most, whatever the controller does. Every

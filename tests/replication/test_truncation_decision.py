@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twisted_broker.log.leader_epochs import LeaderEpochFileCache
-from twisted_broker.replication.fetcher.truncation import (
+from twisted_broker.replication.fetcher.truncation_decision import (
     EpochEnd,
     OffsetReset,
     OffsetTruncationState,

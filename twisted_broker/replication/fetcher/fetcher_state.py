@@ -19,7 +19,8 @@ for them, and the decisions: who may be fetched, whether an answer still counts,
    delayed, gone, new, answered, or marked so. It makes `requested` those of all that are ready.
 
 Source: RL 6.2-6.5; Kafka's `AbstractFetcherThread`; KIP-320, KIP-595. Pure: times are monotonic
-milliseconds. Not here: rounds (`fetcher`), where to truncate and where to go on (`truncation_decision`),
+milliseconds. Not here: rounds (`fetcher`), where to truncate and where to go on
+(`truncation_decision`),
 doing it (`followed_replicas`), throttling.
 """
 

@@ -24,7 +24,8 @@ Owns its role, its in-sync replicas and what moves its high watermark.
    arguments: `now_ms` monotonic, `wall_ms` the calendar's.
 
 Source: RL 1.10, 1.14, 2.1-2.8, 6.3, 6.4; KRAFT 3.6; Kafka's `Partition`. Not here: the states of an
-ISR (`isr_state`), offset look-ups (`offset_lookup`), waiting (`delayed_operations`), when a follower
+ISR (`isr_state`), offset look-ups (`offset_lookup`), waiting (`delayed_operations`), when a
+follower
 appends or truncates (`fetcher`).
 """
 

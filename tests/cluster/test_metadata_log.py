@@ -22,7 +22,7 @@ from twisted_broker.cluster.quorum_state import (
     read_quorum_state,
     write_quorum_state,
 )
-from twisted_broker.cluster.records import build_batch
+from twisted_broker.cluster.records import batch_records, build_batch
 from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots
 from twisted_broker.log.checkpoints import read_whole
 from twisted_broker.log.filesystem import OsFileSystem
@@ -240,6 +240,9 @@ def test_the_bootstrap_is_one_transaction_in_one_batch(fixture: Fixture) -> None
     """RL 8.1: a new cluster is finalised as a whole or not at all."""
     second = batches(fixture)[1]
     assert (second.base_offset, second.last_offset) == (1, 5)
+    names = [type(record).__name__ for record in batch_records(second)]
+    assert (names[0], names[-1]) == ("BeginTransactionRecord", "EndTransactionRecord")
+    assert names.count("FeatureLevelRecord") == 2
 
 
 def test_an_idle_log_gets_an_empty_record_every_500_ms(fixture: Fixture) -> None:

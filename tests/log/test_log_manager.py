@@ -310,7 +310,9 @@ def test_deletion_renames_at_once_and_removes_later() -> None:
     assert len(renamed) == 1 and renamed[0].startswith("a-0.")
     assert len(held.read()) == held.length
     fill(create(manager), 1)
-    world.clock.advance(60)
+    world.clock.advance(59.9)
+    assert [n for n in world.files.listdir("/d1") if n.endswith("-delete")] == renamed
+    world.clock.advance(0.1)
     assert not [name for name in world.files.listdir("/d1") if name.endswith("-delete")]
     assert len(held.read()) == held.length
     held.release()

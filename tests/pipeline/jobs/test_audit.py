@@ -171,7 +171,9 @@ def test_over_the_wire_markers_are_no_gaps(spark, kafka_files):
 
 
 def test_over_the_wire_what_is_missing_beside_markers_is_a_gap(spark, tmp_path):
-    """A log of a transaction and its end, and what came after that and was cut out."""
+    """A log of a transaction and its end, and what came after that and is missing. Stopped cleanly:
+    recovery would end it there.
+    """
     inside = [
         batch(1, is_transactional=True, producer_id=7, producer_epoch=0, base_sequence=0),
         end_marker(11, producer=7),
@@ -179,7 +181,7 @@ def test_over_the_wire_what_is_missing_beside_markers_is_a_gap(spark, tmp_path):
     partition(tmp_path / "log", "rich-0", {0: [batch(0, 1), *inside, batch(20)]})
     partition(tmp_path / "log", "stamped-0", {0: [batch(0)]})
     checkpoint(tmp_path / "log", "log-start-offset-checkpoint", {"rich-0": 0, "stamped-0": 0})
-    broker = serve(tmp_path / "broker", tmp_path / "log")
+    broker = serve(tmp_path / "broker", tmp_path / "log", clean=True)
     try:
         source = sources.parse(f"kafka://{broker.bootstrap}/rich")
         strict, lenient = (

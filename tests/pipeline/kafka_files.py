@@ -39,10 +39,8 @@ def expected(log_directory: Path, topic: str, isolation: str) -> list[list[Any]]
     return found
 
 
-def serve(directory: Path, log_directory: Path, clean: bool = False) -> BrokerProcess:
-    """A broker that has the topics, and Kafka's files as their logs; ready. `clean`: it trusts
-    them, as after a clean stop; else it recovers them, and a log ends before offsets left out.
-    """
+def serve(directory: Path, log_directory: Path) -> BrokerProcess:
+    """A broker that has the topics, and Kafka's files as their logs; ready."""
     broker = BrokerProcess(directory, {"log.retention.ms": "-1"}).start()
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     try:
@@ -60,7 +58,7 @@ def serve(directory: Path, log_directory: Path, clean: bool = False) -> BrokerPr
     for stale in (
         "recovery-point-offset-checkpoint",
         "replication-offset-checkpoint",
-        *(() if clean else (".kafka_cleanshutdown",)),
+        ".kafka_cleanshutdown",
     ):
         (Path(broker.data) / stale).unlink(missing_ok=True)
     return broker.start()

@@ -171,17 +171,17 @@ def test_over_the_wire_markers_are_no_gaps(spark, kafka_files):
 
 
 def test_over_the_wire_what_is_missing_beside_markers_is_a_gap(spark, tmp_path):
-    """A log of a transaction and its end, and what came after that and is missing. Stopped cleanly:
-    recovery would end it there.
+    """A log of a transaction and its end, and what came after that and is missing. Two batches
+    follow: one alone, at the very end, would be dropped by recovery.
     """
     inside = [
         batch(1, is_transactional=True, producer_id=7, producer_epoch=0, base_sequence=0),
         end_marker(11, producer=7),
     ]
-    partition(tmp_path / "log", "rich-0", {0: [batch(0, 1), *inside, batch(20)]})
+    partition(tmp_path / "log", "rich-0", {0: [batch(0, 1), *inside, batch(20), batch(30)]})
     partition(tmp_path / "log", "stamped-0", {0: [batch(0)]})
     checkpoint(tmp_path / "log", "log-start-offset-checkpoint", {"rich-0": 0, "stamped-0": 0})
-    broker = serve(tmp_path / "broker", tmp_path / "log", clean=True)
+    broker = serve(tmp_path / "broker", tmp_path / "log")
     try:
         source = sources.parse(f"kafka://{broker.bootstrap}/rich")
         strict, lenient = (

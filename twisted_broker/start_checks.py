@@ -17,7 +17,7 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from twisted_broker.settings import ConfigError, property_lines
+from twisted_broker.settings import ConfigError, parse_properties, property_lines
 
 if TYPE_CHECKING:
     from twisted_broker.config import BrokerConfig
@@ -32,6 +32,24 @@ _DIRECTORIES = ("log.dirs", "log.dir")
 
 class StartError(Exception):
     """The start is refused; `str()` is one line."""
+
+
+def read_values(path: str | None, settings: Mapping[str, str]) -> dict[str, str]:
+    """What a node is started with: a properties file, or without one Kafka's sample, under the
+    values of `--set`. Raises StartError, ConfigError, OSError.
+    """
+    from twisted_broker.config import SAMPLE_VALUES
+
+    if path is None:
+        values = dict(SAMPLE_VALUES)
+    else:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        check_file(path, text)
+        values = parse_properties(text)
+    values |= settings
+    check_zookeeper(values)
+    return values
 
 
 def check_file(path: str, text: str) -> None:

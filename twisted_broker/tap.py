@@ -35,14 +35,13 @@ from twisted_broker import garbage_collection
 from twisted_broker.log_output import LogOptionError, parse_levels, use_json
 from twisted_broker.operating_system import check_system
 from twisted_broker.reactor_watch import ReactorWatch, WatchedClock
-from twisted_broker.settings import ConfigError, parse_properties
+from twisted_broker.settings import ConfigError
 from twisted_broker.start_checks import (
     StartError,
-    check_file,
     check_machine,
     check_options,
     check_run_file,
-    check_zookeeper,
+    read_values,
 )
 
 if TYPE_CHECKING:
@@ -196,17 +195,8 @@ class Options(UsageOptions):
         return configs
 
     def _chosen(self) -> dict[str, str]:
-        from twisted_broker.config import SAMPLE_VALUES
-
-        values = dict(SAMPLE_VALUES)
-        if self["config"] is not None:
-            with open(self["config"], encoding="utf-8") as file:
-                text = file.read()
-            check_file(self["config"], text)
-            values = parse_properties(text)
         check_options(self.settings, self["data"], self._changed_listeners())
-        values |= self.settings
-        check_zookeeper(values)
+        values = read_values(self["config"], self.settings)
         values["listeners"] = ",".join(self._listeners(values))
         if self["data"] is not None or not ("log.dirs" in values or "log.dir" in values):
             values["log.dirs"] = self._directory()

@@ -102,6 +102,22 @@ def test_wrong_arguments_are_one_line(tmp_path: Path, options: list[str], line: 
     assert not (tmp_path / "new").exists()
 
 
+def test_a_file_is_read_as_the_start_reads_it(tmp_path: Path) -> None:
+    """A contradiction is refused by both, in the same words."""
+    file, data = tmp_path / "server.properties", tmp_path / "new"
+    for text, line in (
+        ("node.id=1\nnode.id=2\n", "line 2: node.id is there twice"),
+        ("node.id\n", "line 1: node.id has no ="),
+        ("zookeeper.connect=localhost:2181\nbroker.id=0\n", "there is no ZooKeeper since Kafka 4"),
+    ):
+        file.write_text(text)
+        assert line in refusal("--config", file, "--data", data)
+        with pytest.raises(SystemExit, match=line):
+            Options().parseOptions(["--config", str(file), "--data", str(data)])
+    assert "contradicts --set log.dirs" in refusal("--data", data, "--set", f"log.dirs={data}")
+    assert not data.exists()
+
+
 def test_a_broker_starts_on_it(tmp_path: Path) -> None:
     """With the id and the levels that were chosen; another cluster id is refused."""
     formatted("--data", tmp_path / "data", "-t", CLUSTER, "--release-version", "4.2")

@@ -107,22 +107,25 @@ def format_storage(
         )
 
 
-def _configuration(file: Path | None, settings: tuple[str, ...], data: Path | None) -> BrokerConfig:
-    """As `twistd replog` would have it with these."""
-    from twisted_broker.config import SAMPLE_VALUES, BrokerConfig
-    from twisted_broker.settings import ConfigError, parse_properties
+def _configuration(file: Path | None, given: tuple[str, ...], data: Path | None) -> BrokerConfig:
+    """As `twistd replog` would have it with these, with the same refusals."""
+    from twisted_broker.config import BrokerConfig
+    from twisted_broker.settings import ConfigError
+    from twisted_broker.start_checks import StartError, check_options, read_values
 
+    settings = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals:
+            raise click.UsageError(f"--set takes NAME=VALUE, not {each!r}")
+        settings[name.strip()] = value.strip()
     try:
-        values = dict(SAMPLE_VALUES) if file is None else parse_properties(file.read_text("utf-8"))
-        for each in settings:
-            name, equals, value = each.partition("=")
-            if not equals:
-                raise click.UsageError(f"--set takes NAME=VALUE, not {each!r}")
-            values[name.strip()] = value.strip()
+        check_options(settings, None if data is None else str(data), ())
+        values = read_values(None if file is None else str(file), settings)
         if data is not None or not ("log.dirs" in values or "log.dir" in values):
             values["log.dirs"] = str((data or Path("replog-data")).absolute())
         return BrokerConfig(values)
-    except ConfigError as error:
+    except (ConfigError, StartError, OSError) as error:
         raise click.UsageError(str(error)) from error
 
 

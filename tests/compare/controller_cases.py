@@ -232,6 +232,13 @@ def envelope(side: Side, version: int) -> None:
         )
 
 
+def _leader_epoch(side: Side) -> int:
+    """Of the metadata's partition."""
+    topics = [{"topic_name": METADATA, "partitions": [{"partition_index": 0}]}]
+    epoch: int = side.latest("DescribeQuorum", topics=topics).topics[0].partitions[0].leader_epoch
+    return epoch
+
+
 def fetch(side: Side, version: int) -> None:
     def tidy(answer: Any) -> None:
         """The two logs are not the same: their ends and bytes are not compared."""
@@ -246,15 +253,7 @@ def fetch(side: Side, version: int) -> None:
         for node in answer.node_endpoints:
             node.port = 1
 
-    epoch = (
-        side.latest(
-            "DescribeQuorum",
-            topics=[{"topic_name": METADATA, "partitions": [{"partition_index": 0}]}],
-        )
-        .topics[0]
-        .partitions[0]
-        .leader_epoch
-    )
+    epoch = _leader_epoch(side)
 
     def asked(label: str, **more: Any) -> None:
         part = {
@@ -293,15 +292,7 @@ def fetch(side: Side, version: int) -> None:
 
 
 def fetch_snapshot(side: Side, version: int) -> None:
-    epoch = (
-        side.latest(
-            "DescribeQuorum",
-            topics=[{"topic_name": METADATA, "partitions": [{"partition_index": 0}]}],
-        )
-        .topics[0]
-        .partitions[0]
-        .leader_epoch
-    )
+    epoch = _leader_epoch(side)
 
     def tidy(answer: Any) -> None:
         for topic in answer.topics:

@@ -134,6 +134,10 @@ BEHAVIOUR = """
 - **A missing segment file** between two others takes the partition offline (KAFKA_STORAGE_ERROR; one log line names the file and the remedy). Kafka
   serves the segments that are left. After an unclean stop the log is truncated before a gap above its recovery point, and one
   line says which offsets are gone; the segments behind the gap are kept as `.log.aside`.
+- **A last batch that leaves offsets out** within its segment is dropped after an unclean stop, with one line, in topics that are not compacted: a bit
+  of its base offset was flipped, which no checksum covers. Kafka serves it, and goes on behind it.
+- **A group coordinator that takes over** answers COORDINATOR_LOAD_IN_PROGRESS until what it read is below the high watermark. Kafka serves at once,
+  and holds back each answer that comes from records which are not committed yet.
 - **A replica that a metadata snapshot does not list** is kept as `TOPIC-N.<hex>-stray`, not deleted. A replica is deleted only when a record of the
   metadata log removes it.
 - **Transactions** are not supported yet. FindCoordinator for a transactional id and InitProducerId with a transactional id get INVALID_REQUEST; a

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.log.batches import NOW_MS, batch, config, marker, open_log, values
+from tests.log.batches import NOW_MS, batch, config, marker, open_log, slice_bytes, values
 from twisted_broker.log import producer_batch_recovery
 from twisted_broker.log.append_info import AppendOrigin, LogAppendInfo
 from twisted_broker.log.errors import CheckpointError
@@ -296,6 +296,21 @@ def test_snapshots_stay_with_their_segments() -> None:
     again = open_log(files, settings=config(segment_bytes=3000), clean=True, recovery_point=20)
     assert 20 in again.producers.snapshots and first + 1 not in again.producers.snapshots
     assert again.producers.producers[1].last_sequence == 19
+
+
+def test_a_followers_snapshot_is_its_leaders() -> None:
+    """RL 3.1: the offset in its name is where the log ends, and not past it: what follows there is
+    read again, and a gap after it refused as ever.
+    """
+    leader = new_log()
+    send(leader, 0, 3)
+    follower = new_log()
+    follower.append_as_follower(slice_bytes(leader.read(0, 1 << 20)), 0, NOW_MS)
+    for log in (leader, follower):
+        log.close()
+        assert log.producers.snapshots == {3}
+    again = open_log(follower.pool.files, clean=True, recovery_point=3)
+    assert send(again, 3).first_offset == 3
 
 
 @pytest.mark.parametrize(

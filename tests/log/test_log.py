@@ -337,6 +337,7 @@ def test_read_sizes() -> None:
     assert len(slice_bytes(log.read(0, 1))) == size
     cut = log.read(0, size - 1, min_one_message=False)
     assert cut.first_entry_incomplete and len(slice_bytes(cut)) == size - 1
+    assert not log.read(2, size - 1, min_one_message=False).first_entry_incomplete
     assert log.read(0, 0, min_one_message=False).slice is None
     assert len(slice_bytes(log.read(0, size + 30))) == size + 30
     assert len(slice_bytes(log.read(0, 10 * size))) == 2 * size

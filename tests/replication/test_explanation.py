@@ -186,6 +186,24 @@ def test_the_leader_before_is_out_since_this_one_leads(alive: bool, rule: str) -
     }
 
 
+def test_since_when_the_isr_is_as_it_is() -> None:
+    """RL 2.2: since its last change, or since this leader; an assigned replica changes nothing."""
+    fixture = PartitionFixture(replicas=(1, 2))
+    began = told(fixture).isr_since_ms
+    fixture.now_ms += 5 * SECOND
+    grown = registration(LOCAL, (1, 2, 3), (1, 2), 5, 11)._replace(adding=(3,))
+    fixture.partition.make_leader(grown, fixture.log, fixture.now_ms)
+    assert told(fixture).isr_since_ms == began - 5 * SECOND
+    fixture.partition.make_follower(
+        registration(2, (1, 2, 3), (1, 2), 6, 12), fixture.log, fixture.now_ms
+    )
+    fixture.now_ms += 5 * SECOND
+    fixture.partition.make_leader(
+        registration(LOCAL, (1, 2, 3), (1, 2), 7, 13), fixture.log, fixture.now_ms
+    )
+    assert told(fixture).isr_since_ms == WALL_MS
+
+
 def test_replicas_out_before_this_leader_and_new_ones_have_different_reasons() -> None:
     """RL 2.2, 8.5: who was out when this broker began to lead; who was assigned since."""
     fixture = PartitionFixture(replicas=(1, 2, 3), isr=(1, 2))

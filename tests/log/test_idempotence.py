@@ -21,6 +21,7 @@ from twisted_broker.log.index import OffsetIndex
 from twisted_broker.log.log import Log
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
+from twisted_broker.log.segment import LogSegment
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import BatchHeader, set_offsets_and_epoch
 
@@ -296,6 +297,25 @@ def test_snapshots_stay_with_their_segments() -> None:
     again = open_log(files, settings=config(segment_bytes=3000), clean=True, recovery_point=20)
     assert 20 in again.producers.snapshots and first + 1 not in again.producers.snapshots
     assert again.producers.producers[1].last_sequence == 19
+
+
+def test_the_newest_snapshot_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RL 3.1: after a clean stop no batch before it is read again, however many older snapshots
+    there are.
+    """
+    read: list[int] = []
+    real = LogSegment.headers_from
+    monkeypatch.setattr(
+        LogSegment,
+        "headers_from",
+        lambda segment, start: read.append(segment.base_offset) or real(segment, start),
+    )
+    log = new_log(segment_bytes=300)
+    for number in range(20):
+        send(log, number)
+    again = closed_and_opened(log)
+    assert len(again.producers.snapshots) > 3 and read in ([], [again.segments.active.base_offset])
+    assert again.producers.last_snapshot_offset == 20
 
 
 def test_a_followers_snapshot_is_its_leaders() -> None:

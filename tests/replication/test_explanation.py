@@ -99,6 +99,11 @@ def test_what_keeps_a_replica_out_is_named_one_by_one() -> None:
         "it is shutting down",
         "it fetches under broker epoch 103, but is registered under 200",
     ]
+    fixture.brokers.ineligible.discard(3)
+    fixture.follower_fetches(3, 1, epoch=-1)  # as versions before KIP-903 do
+    assert told(fixture).out_of_sync[0].holds_back == [
+        "its log end 1 is 2 offsets below the high watermark"
+    ]
 
 
 def test_an_expansion_on_its_way_and_a_refused_one_are_shown() -> None:

@@ -197,7 +197,8 @@ def test_follower_drops_a_partial_tail_and_checks_crcs() -> None:
     first, second = replicated(log, 0, b"a"), replicated(log, 1, b"b")
     assert log.append_as_follower(first + second[:40], 0, NOW_MS).last_offset == 0
     nothing = log.append_as_follower(second[:5], 0, NOW_MS)
-    assert (nothing.first_offset, nothing.bytes, nothing.records_count) == (-1, 0, 0)
+    assert (nothing.first_offset, nothing.last_offset, nothing.bytes) == (-1, -1, 0)
+    assert (nothing.max_timestamp, nothing.log_append_time_ms, nothing.records_count) == (-1, -1, 0)
     broken = bytearray(second)
     broken[-1] ^= 1
     refused(ErrorCode.CORRUPT_MESSAGE, lambda: log.append_as_follower(bytes(broken), 0, NOW_MS))
@@ -275,6 +276,10 @@ def test_rolls_when_a_relative_offset_would_not_fit() -> None:
     log.append_as_follower(replicated(log, 2**31, b"c"), 0, NOW_MS)
     assert [segment.base_offset for segment in log.segments] == [0, 2**31]
     assert values(log) == [b"a", b"b", b"c"]
+    log = new_log()
+    fetched = [replicated(log, offset, b"v") for offset in (0, 2**31 - 1, 2**31)]
+    log.append_as_follower(b"".join(fetched), 0, NOW_MS)
+    assert [segment.base_offset for segment in log.segments] == [0, 2**31], "in one answer"
 
 
 def test_roll_of_an_empty_segment_changes_nothing() -> None:

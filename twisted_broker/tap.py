@@ -351,6 +351,7 @@ def production_runtime(reactor: Any, config: Any, watch: ReactorWatch, *, in_mem
 
     files: Any
     disk: Any
+    cleaner: Any = None
     if in_memory:
         from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 
@@ -365,6 +366,12 @@ def production_runtime(reactor: Any, config: Any, watch: ReactorWatch, *, in_mem
             OsFileSystem(_RESERVE),
             lambda directory: DiskThread(reactor.callFromThread, f"disk {directory}", watch),
         )
+
+        def cleaner() -> Any:
+            from twisted_broker.log.cleaner.worker_process import CleanerProcess
+
+            return CleanerProcess(reactor.callFromThread)
+
     network = ReactorNetwork(
         reactor,
         backlog=config.integer("socket.listen.backlog.size"),
@@ -380,6 +387,7 @@ def production_runtime(reactor: Any, config: Any, watch: ReactorWatch, *, in_mem
         disk=disk,
         random=Random(),
         marks=watch,
+        cleaner=cleaner,
     )
 
 

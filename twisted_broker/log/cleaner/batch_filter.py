@@ -50,9 +50,9 @@ class BatchFilter:
     __slots__ = (
         "_last_records",
         "_map",
-        "_wall_ms",
         "_transactions",
         "_upper_bound",
+        "_wall_ms",
         "horizon_ms",
         "kept_records",
     )

@@ -377,6 +377,55 @@ def test_the_second_read_does_not_count_a_followers_progress_again():
     assert fixture.partition().remote_replicas[2].last_fetch_ms == before
 
 
+@pytest.mark.parametrize("when", ["records", "time"])
+def test_what_wakes_a_followers_fetch_does_not_count_its_progress_again(when: str):
+    """RL 1.9: the second read is later than the request: the follower is as far as it was when
+    it sent that.
+    """
+    fixture = led((1, 2))
+    fixture.produce(2)
+    params = follower(2, max_wait_ms=5_000, min_bytes=10_000 if when == "time" else 1)
+    first = fixture.replicas.fetch(params, [at(2)])
+    remote = fixture.partition().remote_replicas[2]
+    before = (remote.last_fetch_ms, remote.last_caught_up_ms, remote.log_end_offset)
+    given: list = []
+    fixture.replicas.delayed_fetch(params, first).addCallback(given.append)
+    fixture.advance(1)
+    fixture.produce(3)
+    fixture.advance(5 if when == "time" else 0)
+    ((result,),) = given
+    assert result.size > 0, "it was read anew"
+    assert (remote.last_fetch_ms, remote.last_caught_up_ms, remote.log_end_offset) == before
+
+
+def test_the_second_read_has_the_limits_of_the_first():
+    """RL 1.9: of each partition and of the whole; the first partition that has records gives one
+    whole batch, the next what is left.
+    """
+    fixture = led()
+    fixture.topic("other", None, OTHER_ID)
+    size = len(batch(value=b"x" * 1000))
+
+    def second_read(*requests, **options) -> list[int]:
+        params = consumer(min_bytes=4 * size, **options)
+        given: list = []
+        first = fixture.replicas.fetch(params, list(requests))
+        assert not ReplicaManager.answers_at_once(params, first)
+        fixture.replicas.delayed_fetch(params, first).addCallback(given.append)
+        for _ in range(2):
+            fixture.produce(value=b"x" * 1000)
+            fixture.produce(tp=OTHER, value=b"x" * 1000)
+        fixture.advance(1)
+        sizes = [result.size for result in given[0]]
+        for result in given[0]:
+            result.release()
+        return sizes
+
+    assert second_read(at(0, max_bytes=10), at(0, OTHER)) == [size, 2 * size]
+    assert second_read(at(2), at(2, OTHER), max_bytes=10) == [size, 0]
+    assert second_read(at(4, max_bytes=100), at(4, OTHER), hard_max_bytes=True) == [100, 2 * size]
+
+
 def test_first_read_slices_are_given_back():
     """A fetch that goes on to wait holds no file."""
     fixture = led()

@@ -301,7 +301,7 @@ def test_leader_epochs(epoch, code):
 
 
 def test_divergence():
-    """KIP-595: a reader whose last epoch ended earlier here is told where, at once."""
+    """RL 6.3, KIP-595: a reader whose last epoch ended earlier here is told where, at once."""
     api = made()
     api.fixture.produce(3)
     api.fixture.topic(states={0: registration(leader_epoch=4, partition_epoch=1)})

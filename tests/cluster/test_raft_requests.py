@@ -73,7 +73,7 @@ def test_the_log_is_read_from_the_start(fixture: Fixture, version: int) -> None:
 def test_another_epoch_learns_the_leader_and_its_address(
     fixture: Fixture, epoch: int, code: ErrorCode
 ) -> None:
-    """KRAFT 1.1, 3.2: leader discovery in one round trip."""
+    """RL 8.2, KRAFT 1.1, 3.2: leader discovery in one round trip."""
     response = fixture.ask("fetch", request(current_leader_epoch=epoch), 18)
     answer = response.responses[0].partitions[0]
     assert answer.error_code == code and answer.records is None

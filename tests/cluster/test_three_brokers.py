@@ -310,7 +310,7 @@ class Moving(Three):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_moved_under_load_with_deaths_nothing_is_lost(seed: int) -> None:
-    """RL 8.5, RL 9: through reassignments, cancellations, elections and kills every acknowledged
+    """RL 8.5, 9.1: through reassignments, cancellations, elections and kills every acknowledged
     record is in every replica, in order.
     """
     settings = {

@@ -100,8 +100,8 @@ def failure(manager: LogManager) -> Any:
 
 
 def test_a_new_directory_is_formatted_once() -> None:
-    """FILE_FORMATS 1: meta.properties with node, cluster and a directory id that stays the same
-    over restarts.
+    """RL 3.6, FILE_FORMATS 1: meta.properties with node, cluster and a directory id that stays the
+    same over restarts.
     """
     world = World()
     manager = world.manager()
@@ -299,11 +299,11 @@ def test_a_log_belongs_to_one_topic_id() -> None:
 
 def test_deletion_renames_at_once_and_removes_later() -> None:
     """RL 1.5: the directory is renamed `-delete`, the name is free again, and the files go after
-    the delay; slices are read meanwhile.
+    the topic's `file.delete.delay.ms`; slices are read meanwhile.
     """
     world = World()
     manager = world.manager()
-    log = create(manager)
+    log = create(manager, file_delete_delay_ms=7_000)
     fill(log, 3)
     held = log.read(0, 1000).slice
     assert held is not None
@@ -313,7 +313,7 @@ def test_deletion_renames_at_once_and_removes_later() -> None:
     assert len(renamed) == 1 and renamed[0].startswith("a-0.")
     assert len(held.read()) == held.length
     fill(create(manager), 1)
-    world.clock.advance(59.9)
+    world.clock.advance(6.9)
     assert [n for n in world.files.listdir("/d1") if n.endswith("-delete")] == renamed
     world.clock.advance(0.1)
     assert not [name for name in world.files.listdir("/d1") if name.endswith("-delete")]

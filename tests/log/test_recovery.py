@@ -82,7 +82,7 @@ def test_a_complete_swap_wins(clean: bool) -> None:
 
 
 def test_a_swap_interrupted_anywhere_ends_the_same() -> None:
-    """RL 3.6: whatever prefix of the replacement was done before a crash, and wherever the
+    """RL 3.6, 3.7: whatever prefix of the replacement was done before a crash, and wherever the
     repair itself crashes, one state comes out.
     """
     for at in range(200):

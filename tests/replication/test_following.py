@@ -406,7 +406,9 @@ def test_a_failed_directory_ends_the_fetching_of_its_partitions() -> None:
 
 
 def test_the_number_of_fetchers_per_leader() -> None:
-    """RL 6.1: `num.replica.fetchers` connections to each leader, numbered in their client ids."""
+    """RL 6.1, 6.2: `num.replica.fetchers` connections to each leader, numbered in their client
+    ids.
+    """
     fixture = FollowerRig(num_replica_fetchers="2")
     fixture.topic(states={number: registration(2, REPLICAS, (2, 3), 1, 10) for number in range(4)})
     assert sorted(wire.client_id for wire in fixture.wires) == [
@@ -462,7 +464,7 @@ def test_a_broker_that_leaves_stops_following_what_it_is_not_in_sync_with() -> N
 
 
 def test_shutdown_ends_all_fetching() -> None:
-    """RL 1.1: fetchers go first; nothing is asked or taken in afterwards."""
+    """RL 1.1, 1.4: fetchers go first; nothing is asked or taken in afterwards."""
     fixture = FollowerRig()
     fixture.follow()
     fixture.replicas.shutdown()

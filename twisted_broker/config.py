@@ -586,7 +586,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         Type.SHORT,
         "offsets.topic.replication.factor",
         3,
-        "Replicas of __consumer_offsets; fewer while there are fewer brokers.",
+        "Replicas of __consumer_offsets; it is not made while fewer brokers are registered.",
         1,
     ),
     _bytes(
@@ -845,11 +845,11 @@ does not say otherwise.
 """
 
 SAMPLE_VALUES: Mapping[str, str] = {
-    "offsets.topic.replication.factor": "3",
+    "offsets.topic.replication.factor": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
 """What a start without `--config` says, on top of the rows' defaults: Kafka's sample file, and
-no delay before a lone broker's first group.
+no delay before a lone broker's first group. Several brokers differ (`start_checks.read_values`).
 """
 
 REFUSED: Mapping[str, str] = {

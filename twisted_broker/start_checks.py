@@ -28,20 +28,26 @@ _META_PROPERTIES, _LOCK = "meta.properties", ".lock"
 _OF_SEVERAL = re.compile(r"broker-([1-9]\d*)\Z")
 _ZOOKEEPER = "zookeeper.connect"
 _DIRECTORIES = ("log.dirs", "log.dir")
+_OFFSETS_REPLICAS = "offsets.topic.replication.factor"
 
 
 class StartError(Exception):
     """The start is refused; `str()` is one line."""
 
 
-def read_values(path: str | None, settings: Mapping[str, str]) -> dict[str, str]:
+def read_values(path: str | None, settings: Mapping[str, str], brokers: int = 1) -> dict[str, str]:
     """What a node is started with: a properties file, or without one Kafka's sample, under the
-    values of `--set`. Raises StartError, ConfigError, OSError.
+    values of `--set`. `brokers`: in this process. Raises StartError, ConfigError, OSError.
     """
     from twisted_broker.config import SAMPLE_VALUES
 
     if path is None:
         values = dict(SAMPLE_VALUES)
+        if "controller" not in settings.get("process.roles", "broker,controller"):
+            # One of several machines: Kafka's default, which is for a cluster.
+            del values[_OFFSETS_REPLICAS]
+        elif brokers > 1:
+            values[_OFFSETS_REPLICAS] = str(min(3, brokers))
     else:
         with open(path, encoding="utf-8") as file:
             text = file.read()

@@ -196,7 +196,7 @@ class Options(UsageOptions):
 
     def _chosen(self) -> dict[str, str]:
         check_options(self.settings, self["data"], self._changed_listeners())
-        values = read_values(self["config"], self.settings)
+        values = read_values(self["config"], self.settings, int(self["brokers"]))
         values["listeners"] = ",".join(self._listeners(values))
         if self["data"] is not None or not ("log.dirs" in values or "log.dir" in values):
             values["log.dirs"] = self._directory()

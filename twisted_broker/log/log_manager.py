@@ -452,7 +452,7 @@ class LogManager:
             # First: what happens from here on wants a job of its own.
             directory.is_checkpoint_waiting = False
             offsets = {
-                log.topic_partition: log.durability.recovery_point
+                log.topic_partition: log.durability.point_to_checkpoint()
                 for log in logs
                 if log.failed is None  # set aside meanwhile: its name may be another log's by now
             }
@@ -569,7 +569,9 @@ class LogManager:
         is_open = any(log.gap is not None and log.gap.torn for log in logs)
         # Written after `finish`'s jobs: by then all of each log is synced.
         points = {
-            log.topic_partition: log.durability.recovery_point if log.gap else log.log_end_offset
+            log.topic_partition: log.durability.point_to_checkpoint(
+                log.durability.recovery_point if log.gap else log.log_end_offset
+            )
             for log in logs
         }
         starts = _log_starts(logs)

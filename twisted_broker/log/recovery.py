@@ -304,7 +304,7 @@ def _set_offsets(log: Log, log_start_offset: int, recovery_point: int, wall_ms: 
     active.load_timestamps()
     log.segments.log_end_offset = log.durability.unflushed_since = end
     log.watermarks.log_start_offset = max(log_start_offset, log.segments.first.base_offset)
-    log.durability.recovery_point = min(max(recovery_point, 0), end)
+    log.durability.begin_at(min(max(recovery_point, 0), end))
 
 
 def _contradict_epochs(log: Log) -> bool:

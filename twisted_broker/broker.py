@@ -57,7 +57,7 @@ from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.settings import INT_MAX, ConfigError
 from twisted_broker.topic_names import METADATA_DIRECTORY
-from twisted_broker.turns import Turns
+from twisted_broker.turns import SECONDS_PER_TURN, Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.primitives import new_uuid, uuid_text
 
@@ -78,7 +78,9 @@ if TYPE_CHECKING:
 
 _logger = Logger(namespace="replog")
 
-_PARTITIONS_A_TURN = 50
+# Making the log of a new partition takes a millisecond, opening an old one 30 us. A turn is over
+# after its time; the number is for a clock that stands still within a turn.
+_PARTITIONS_A_PIECE, _PIECES_A_TURN = 10, 5
 
 STARTING_ERRORS = (
     BrokerError,
@@ -156,6 +158,7 @@ class Broker:
         self._started = self._stopping = self._caught_up = False
         self._deltas: deque[MetadataDelta] = deque()
         self._delta_call: IDelayedCall | None = None
+        self._is_taking_deltas = False
         config.subscribe(self._counts.settings_changed)
 
     @property
@@ -606,7 +609,9 @@ class Broker:
         )
         await lifecycle.caught_up
         self._caught_up = True
-        self._take_delta(MetadataDelta.between(MetadataImage(), role.observer.image))
+        self._metadata_changed(MetadataDelta.between(MetadataImage(), role.observer.image))
+        while self._deltas:  # so that the reactor is not held by the logs of many partitions
+            await self._turns.next_turn()
         lifecycle.ready_to_unfence()
         await lifecycle.unfenced
         role.groups.start()
@@ -623,16 +628,23 @@ class Broker:
         """
         if not self._caught_up:
             return
-        self._deltas.extend(delta.pieces(_PARTITIONS_A_TURN))
-        if self._delta_call is None:
-            self._next_delta()
+        self._deltas.extend(delta.pieces(_PARTITIONS_A_PIECE))
+        if self._delta_call is None and not self._is_taking_deltas:
+            self._next_deltas()
 
-    def _next_delta(self) -> None:
-        delta = self._deltas.popleft()
-        self._delta_call = (
-            self.runtime.clock.callLater(0, self._next_delta) if self._deltas else None
-        )
-        self._take_delta(delta)
+    def _next_deltas(self) -> None:
+        """Those of one turn."""
+        self._delta_call, self._is_taking_deltas = None, True
+        until = self.runtime.clock.seconds() + SECONDS_PER_TURN
+        try:
+            for _ in range(_PIECES_A_TURN):
+                self._take_delta(self._deltas.popleft())
+                if not self._deltas or self.runtime.clock.seconds() >= until:
+                    break
+        finally:
+            self._is_taking_deltas = False
+            if self._deltas:
+                self._delta_call = self.runtime.clock.callLater(0, self._next_deltas)
 
     def _take_delta(self, delta: MetadataDelta) -> None:
         """Settings first, then roles."""

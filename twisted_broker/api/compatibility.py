@@ -170,6 +170,7 @@ BEHAVIOUR = """
 | members of one group, whatever `group.max.size` is; ids given to members that did not come back yet | 3,000 each | GROUP_MAX_SIZE_REACHED |
 | metadata of all members of one group together | 32 MiB | GROUP_MAX_SIZE_REACHED |
 | protocols that one member names in JoinGroup | 100 | INVALID_REQUEST |
+| members, metadata and assignments in one answer of DescribeGroups | 64 MiB, each member counted with 300 bytes more | COORDINATOR_LOAD_IN_PROGRESS for the other groups: clients request them again |
 | subscriptions and assignments in one group's record (a topic takes 1 MiB unless it is set otherwise) | 8 MiB | UNKNOWN_SERVER_ERROR, as for a record that the topic refuses |
 | topics in all subscriptions of one group | 50,000 | the group counts as subscribed to every topic: its offsets do not expire while it is stable |
 

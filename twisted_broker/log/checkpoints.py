@@ -34,6 +34,8 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
 _METADATA_AGAIN = TopicPartition(METADATA_TOPIC, 1)  # there is no such partition
 _VERSION = "0"
+# To search a checkpoint for so few names is faster than to take 20,000 rows apart, which is 5 ms.
+_FEW_ROWS = 32
 
 
 def write_aside(files: IFileSystem, path: str, content: bytes, sync: bool = True) -> None:
@@ -135,7 +137,10 @@ def drop_rows(files: IFileSystem, directory: str, partitions: Iterable[TopicPart
     dropped = {f"{each.topic} {each.partition}".encode() for each in partitions}
     for name in (RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK, CLEANER_OFFSET):
         path = posixpath.join(directory, name)
-        lines = (read_whole(files, path) or b"").splitlines()
+        content = read_whole(files, path) or b""
+        if len(dropped) <= _FEW_ROWS and not any(b"\n%b " % each in content for each in dropped):
+            continue
+        lines = content.splitlines()
         # Words are as we write them; a damaged file counts as empty for whoever reads its rows.
         kept = [line for line in lines[2:] if line.rpartition(b" ")[0] not in dropped]
         if len(kept) < len(lines) - 2:

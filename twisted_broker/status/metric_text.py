@@ -96,7 +96,9 @@ class Exposition:
                 found = [at for at, key in enumerate(sources) if bean.keys[key] in keys]
                 labels = tuple(labels[at] for at in found)
                 sources = tuple(keys.index(bean.keys[sources[at]]) for at in found)
-            yield self.family(name, kind, doc), labels, sources
+            # A counter's name ends so: readers of the newer format would add the end themselves.
+            of_name = kind if kind != "counter" or name.endswith("_total") else "untyped"
+            yield self.family(name, of_name, doc), labels, sources
 
     def text(self, piece_bytes: int = 1 << 16) -> Iterator[bytes]:
         """All of it, in pieces of about that size."""

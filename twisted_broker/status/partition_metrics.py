@@ -23,7 +23,7 @@ from twisted_broker.status.metric_names import Kind, MBean
 from twisted_broker.status.metric_text import Exposition, Family
 
 # About a millisecond.
-PARTITIONS_PER_PIECE = 100
+PARTITIONS_PER_PIECE = 50
 _KEYS = ("topic", "partition")
 _COUNTS = (
     ("PartitionCount", "Replicas held here."),
@@ -75,9 +75,9 @@ def partitions(out: Exposition, replicas: Any, image: MetadataImage | None) -> I
         for each in held[start : start + PARTITIONS_PER_PIECE]:
             _look(each, counts, rows)
             name, number = each.topic_partition
-            if each.leader_log is not None and image is not None:
+            if number == 0 and each.leader_log is not None and image is not None:
                 topic = image.topics_by_name.get(name)
-                if topic is not None and number == min(topic.partitions, default=-1):
+                if topic is not None:
                     topics.add(f'{{topic="{name}"}}', len(topic.partitions))
         for found, of_kind in zip(rows, families, strict=True):
             _add(of_kind, found)

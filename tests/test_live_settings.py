@@ -40,6 +40,7 @@ OTHERS: dict[str, Callable[[MemoryBroker], Any]] = {
     "max.connections.per.ip": lambda house: house.broker._counts.maximum_per_host,
     "num.replica.fetchers": lambda house: house.broker.role.fetchers.count,
     "producer.id.expiration.ms": lambda house: log_config(house).producer_id_expiration_ms,
+    "replog.log.dir.free.warn.bytes": lambda house: house.broker.log_manager.free_space.limit,
     "replog.refuse.unclean.truncation": lambda house: house.broker.role.fetchers._refuses_unclean(),
 }
 

@@ -184,6 +184,8 @@ class Broker:
             groups=None if role is None else role.groups,
             controller=self._controller,
             turns=self._turns,
+            lifecycle=None if role is None else role.lifecycle,
+            listening=self._factories,
         )
 
     def _cluster_id(self, wanted: str | None) -> str:

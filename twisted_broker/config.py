@@ -574,6 +574,15 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         0,
         unit="ms",
     ),
+    _long(
+        "replog.log.dir.free.warn.bytes",
+        1 << 30,
+        "Warn when the disk of a log directory has less than that left, what is one segment by "
+        "default; 0: never.",
+        0,
+        unit="bytes",
+        live=True,
+    ),
     _int("replog.max.open.segments", 512, "Segment files held open at a time.", 8),
     _flag(
         "replog.validate.records",

@@ -37,6 +37,7 @@ from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.cleaner.log_cleaner import LogCleaner
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors, is_out_of_descriptors
+from twisted_broker.log.free_space import FreeSpace
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directories import LogDirectories
 from twisted_broker.log.log_directory import DELETE_SUFFIX, STRAY_SUFFIX, LogDirectory
@@ -96,6 +97,7 @@ class LogManager:
             self._fail_logs,
             config.text("metadata.log.dir") or "",
         )
+        self.free_space = FreeSpace(runtime, config, self.directories)
         self.logs: dict[TopicPartition, Log] = {}
         self._listeners: list[LogListener] = []
         self._rivals: list[Log] = []
@@ -555,6 +557,7 @@ class LogManager:
         self._stopped = True
         self._tasks.stop()
         self.cleaner.stop()
+        self.free_space.stop()
         self._lines.stop()
         # What was to be removed later stays: the next start finds it by its name.
         self.directories.cancel_delayed()

@@ -30,6 +30,7 @@ from twisted.internet.error import CannotListenError
 from twisted.logger import Logger
 
 from twisted_broker.api import broker_loggers
+from twisted_broker.api.audit import audit_lines
 from twisted_broker.api.context import BrokerParts
 from twisted_broker.api.dispatch import BoundRoute, Dispatcher
 from twisted_broker.cluster.metadata_check import MetadataDamage, recover_hint
@@ -132,6 +133,7 @@ class Broker:
         self._was_started = runtime.files.exists(posixpath.join(self.metadata_directory, LOCK))
         self.cluster_id = self._cluster_id(cluster_id)
         self._turns = Turns(runtime.clock, runtime.marks)
+        self._audit = audit_lines(runtime.clock, config.node_id)
         self.log_manager = LogManager(
             runtime,
             config,
@@ -181,6 +183,7 @@ class Broker:
             groups=None if role is None else role.groups,
             controller=self._controller,
             turns=self._turns,
+            audit=self._audit,
         )
 
     def _cluster_id(self, wanted: str | None) -> str:
@@ -700,6 +703,7 @@ class Broker:
                 _logger.failure("a step of the shutdown failed; the shutdown continues")
         for dispatcher in self._dispatchers:
             dispatcher.slow.stop()
+        self._audit.stop()
 
     async def _stop_serving(self) -> None:
         await self.controlled_shutdown()

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from twisted_broker.api.audit import audit_lines
 from twisted_broker.net.listeners import ListenerName
 from twisted_broker.security.acl import (
     CLUSTER_NAME,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from twisted_broker.config import BrokerConfig
     from twisted_broker.coordinator.group_coordinator import GroupCoordinator
     from twisted_broker.coordinator.offsets_topic import OffsetsTopic
+    from twisted_broker.event_lines import EventLines
     from twisted_broker.interfaces import Runtime
     from twisted_broker.log.log_manager import LogManager
     from twisted_broker.net.connection import KafkaConnection
@@ -63,6 +65,7 @@ class BrokerParts:
     """
 
     __slots__ = (
+        "audit",
         "authorizer",
         "cluster_id",
         "config",
@@ -94,6 +97,7 @@ class BrokerParts:
         groups: GroupCoordinator | None = None,
         controller: Controller | None = None,
         turns: Turns | None = None,
+        audit: EventLines | None = None,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -108,6 +112,7 @@ class BrokerParts:
         self.groups = groups
         self.controller = controller
         self.turns = turns or Turns(runtime.clock, runtime.marks)
+        self.audit = audit or audit_lines(runtime.clock, node_id)
 
 
 class Encoded:

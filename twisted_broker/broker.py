@@ -30,6 +30,7 @@ from twisted.internet.error import CannotListenError
 from twisted.logger import Logger
 
 from twisted_broker.api import broker_loggers
+from twisted_broker.api.audit import audit_lines
 from twisted_broker.api.context import BrokerParts
 from twisted_broker.api.dispatch import BoundRoute, Dispatcher
 from twisted_broker.cluster.metadata_check import MetadataDamage, recover_hint
@@ -134,6 +135,7 @@ class Broker:
         self._was_started = runtime.files.exists(posixpath.join(self.metadata_directory, LOCK))
         self.cluster_id = self._cluster_id(cluster_id)
         self._turns = Turns(runtime.clock, runtime.marks)
+        self._audit = audit_lines(runtime.clock, config.node_id)
         self.log_manager = LogManager(
             runtime,
             config,
@@ -186,6 +188,7 @@ class Broker:
             turns=self._turns,
             lifecycle=None if role is None else role.lifecycle,
             listening=self._factories,
+            audit=self._audit,
         )
 
     def _cluster_id(self, wanted: str | None) -> str:
@@ -714,6 +717,7 @@ class Broker:
                 _logger.failure("a step of the shutdown failed; the shutdown continues")
         for dispatcher in self._dispatchers:
             dispatcher.slow.stop()
+        self._audit.stop()
 
     async def _stop_serving(self) -> None:
         await self.controlled_shutdown()

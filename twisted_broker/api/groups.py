@@ -21,6 +21,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from twisted_broker.api import audit
 from twisted_broker.api.context import Encoded, RequestContext
 from twisted_broker.coordinator.group_coordinator import (
     LISTED_PER_STEP,
@@ -345,6 +346,10 @@ async def delete_groups(
         if context.elements_left < 0:
             await context.next_turn()
         error = deleted if isinstance(deleted, ErrorCode) else await deleted
+        if not error:
+            audit.changed(context, "group deleted", group=group_id)
+        elif error in audit.DENIED:
+            audit.denied(context, [group_id])
         results.append(DeletableGroupResult(group_id=group_id, error_code=error))
     return DeleteGroupsResponse(results=results)
 

@@ -34,6 +34,7 @@ from twisted_broker.coordinator.effects import (
     CompleteRequest,
     GroupEmptied,
     Purpose,
+    RebalanceStarted,
     ScheduleTimer,
     TimerKind,
     WriteGroup,
@@ -193,6 +194,8 @@ class CoordinatorShard:
                         self._timer.schedule(effect)
                     elif isinstance(effect, CancelTimer):
                         self._timer.cancel(effect)
+                    elif isinstance(effect, RebalanceStarted):
+                        self._say_started(effect)
                     else:
                         waiting.append(effect)
                 if not waiting or not most or not (large_too or not _is_large(waiting[0])):
@@ -232,6 +235,15 @@ class CoordinatorShard:
                 self._say(group, purpose)
             self.manager.write_ended(group, purpose, error, self.context.wall_ms())
             self.run_effects()
+
+    def _say_started(self, effect: RebalanceStarted) -> None:
+        self.context.lines.add(
+            "rebalance started",
+            group=effect.group_id,
+            generation=effect.generation,
+            members=effect.members,
+            reason=effect.reason,
+        )
 
     def _say(self, group: ClassicGroup, purpose: Purpose) -> None:
         """A rebalance is over when its assignment is stored."""

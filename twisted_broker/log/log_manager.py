@@ -506,6 +506,7 @@ class LogManager:
         if self.logs.get(log.topic_partition) is log:
             before = log.log_start_offset
             if log.failed is None and log.gap is None and not self.cleaner.is_cleaning(log):
+                size = log.size_in_bytes
                 try:
                     deleted = log.delete_old_segments(self.runtime.wall_ms())
                     if deleted:
@@ -513,6 +514,7 @@ class LogManager:
                             "retention deleted segments",
                             partition=log.topic_partition,
                             segments=deleted,
+                            bytes=size - log.size_in_bytes,
                             log_start_offset=log.log_start_offset,
                         )
                 except OutOfDescriptors:

@@ -271,12 +271,23 @@ class Broker:
             await self.log_manager.shutdown()
             raise
         self._undo.append(self._stop_logs)
-        if "controller" in self.roles and not self._is_formatted:
-            _logger.info(
-                "formatted {path} as new cluster {id}",
-                path=self.metadata_directory,
-                id=self.cluster_id,
-            )
+        self._log_formatted()
+
+    def _log_formatted(self) -> None:
+        """A directory that was expected to hold data, and was empty, is seen by these lines."""
+        founds = "controller" in self.roles and not self._is_formatted
+        for directory in self.log_manager.directories.claimed():
+            if founds and directory.path == posixpath.normpath(self.metadata_directory):
+                _logger.info(
+                    "formatted {path} as new cluster {id}", path=directory.path, id=self.cluster_id
+                )
+            elif directory.is_new:
+                _logger.info(
+                    "formatted {path} for node {node} of cluster {id}: it was empty",
+                    path=directory.path,
+                    node=self.config.node_id,
+                    id=self.cluster_id,
+                )
 
     def _format_metadata(self) -> None:
         """The metadata of a new cluster, before the directory bears its id.

@@ -406,6 +406,23 @@ def test_a_disk_that_fails_under_the_copy_fails_its_directory() -> None:
     node.stop()
 
 
+@pytest.mark.parametrize("lost", ["/data", "/more"])
+def test_a_disk_that_cannot_be_read_at_the_start(lost: str) -> None:
+    """One of several, the first too, which holds the copy: it is offline, the other serves. With
+    no other one that says whose the node is, nothing starts.
+    """
+    controller = memory_controller().start()
+    disk = SimDisk(3)
+    memory_broker(controller, files=disk, log_dirs="/data,/more").start().stop()
+    disk.faults.append(Fault(EIO, "open", f"{lost}/meta.properties"))
+    disk.faults.append(Fault(EIO, "open", f"{lost}/.lock"))
+    node = memory_broker(controller, files=disk, log_dirs="/data,/more").start()
+    assert node.broker.log_manager.directories.offline() == [lost] and node.fatal == []
+    node.stop()
+    with pytest.raises(OSError, match=r"meta\.properties"):
+        memory_broker(controller, files=disk, log_dirs=lost).start()
+
+
 def test_a_node_that_is_the_controller_too_keeps_one_log() -> None:
     """Its own; there is no copy beside it."""
     node = MemoryBroker().start()

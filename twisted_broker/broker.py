@@ -186,12 +186,19 @@ class Broker:
     def _cluster_id(self, wanted: str | None) -> str:
         """The cluster id of the log directories; "" when only a remote controller knows it.
 
-        Raises LogDirMismatch when it is not `wanted`.
+        Raises LogDirMismatch when it is not `wanted`, and OSError when no directory that can be
+        read has one: a disk that fails under one of several takes only that one offline, later.
         """
+        unreadable: OSError | None = None
         for path in dict.fromkeys((*self.config.log_directories, self.metadata_directory)):
             try:
                 found = read_meta_properties(self.runtime.files, path)
             except FileNotFoundError:
+                continue
+            except OSError as error:
+                if path == self.metadata_directory and "controller" in self.roles:
+                    raise
+                unreadable = unreadable or error
                 continue
             if found is not None and found.cluster_id is not None:
                 if wanted not in (None, found.cluster_id):
@@ -201,6 +208,8 @@ class Broker:
                     )
                 self._is_formatted = True
                 return found.cluster_id
+        if unreadable is not None:
+            raise unreadable
         if wanted is None:
             self._check_unnamed()
         if wanted is None and "controller" not in self.roles:

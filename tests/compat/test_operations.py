@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -137,6 +138,29 @@ def test_a_start_says_what_it_formatted(example: Example) -> None:
     for node, line in RECIPES[PREPARATION].lines:
         terminal._await_line(node, line)
     example.failed = False
+
+
+def test_the_readmes_processes(tmp_path: Path) -> None:
+    """The lines of README's "Several brokers", typed in one go: they end, and no node warns of
+    anything (but of long turns, which are the machine's).
+    """
+    text = (PAGE.parents[1] / "README.md").read_text()
+    section = text.partition("\n## Several brokers\n")[2].partition("\n## ")[0]
+    blocks = [
+        block for block in re.findall(r"(?:^(?: {4}.*)?\n)+", section, re.M) if "c.pid" in block
+    ]
+    (lines,) = blocks
+    for port in ("9090", "9092", "9093"):
+        lines = re.sub(rf"\b{port}\b", str(free_port()), lines)
+    terminal = Terminal(tmp_path / "terminal", {"CLUSTER": str(tmp_path / "terminal")}, False)
+    try:
+        terminal.type(lines)
+        logs = [(tmp_path / "terminal" / f"{node}.log").read_text() for node in ("c", "b1", "b2")]
+    finally:
+        terminal.close()
+    assert all(" ready on 127.0.0.1:" in log for log in logs)
+    said = [line for log in logs for line in log.splitlines() if re.search("#(warn|error)", line)]
+    assert [line for line in said if "replog.reactor#warn" not in line] == []
 
 
 @pytest.fixture

@@ -194,12 +194,19 @@ class Broker:
     def _cluster_id(self, wanted: str | None) -> str:
         """The cluster id of the log directories; "" when only a remote controller knows it.
 
-        Raises LogDirMismatch when it is not `wanted`.
+        Raises LogDirMismatch when it is not `wanted`, and OSError when no directory that can be
+        read has one: a disk that fails under one of several takes only that one offline, later.
         """
+        unreadable: OSError | None = None
         for path in dict.fromkeys((*self.config.log_directories, self.metadata_directory)):
             try:
                 found = read_meta_properties(self.runtime.files, path)
             except FileNotFoundError:
+                continue
+            except OSError as error:
+                if path == self.metadata_directory and "controller" in self.roles:
+                    raise
+                unreadable = unreadable or error
                 continue
             if found is not None and found.cluster_id is not None:
                 if wanted not in (None, found.cluster_id):
@@ -209,6 +216,8 @@ class Broker:
                     )
                 self._is_formatted = True
                 return found.cluster_id
+        if unreadable is not None:
+            raise unreadable
         if wanted is None:
             self._check_unnamed()
         if wanted is None and "controller" not in self.roles:
@@ -279,12 +288,23 @@ class Broker:
             await self.log_manager.shutdown()
             raise
         self._undo.append(self._stop_logs)
-        if "controller" in self.roles and not self._is_formatted:
-            _logger.info(
-                "formatted {path} as new cluster {id}",
-                path=self.metadata_directory,
-                id=self.cluster_id,
-            )
+        self._log_formatted()
+
+    def _log_formatted(self) -> None:
+        """A directory that was expected to hold data, and was empty, is seen by these lines."""
+        founds = "controller" in self.roles and not self._is_formatted
+        for directory in self.log_manager.directories.claimed():
+            if founds and directory.path == posixpath.normpath(self.metadata_directory):
+                _logger.info(
+                    "formatted {path} as new cluster {id}", path=directory.path, id=self.cluster_id
+                )
+            elif directory.is_new:
+                _logger.info(
+                    "formatted {path} for node {node} of cluster {id}: it was empty",
+                    path=directory.path,
+                    node=self.config.node_id,
+                    id=self.cluster_id,
+                )
 
     def _format_metadata(self) -> None:
         """The metadata of a new cluster, before the directory bears its id.

@@ -171,7 +171,7 @@ def check_machine(configs: Sequence[BrokerConfig], directories: Sequence[str]) -
                 except OSError as error:
                     refused = CannotListenError(endpoint.host, endpoint.port, error)
                     raise CannotBind(endpoint, refused, endpoint in plan.controller) from None
-            for path in config.log_directories:
+            for path in (*config.log_directories, config.metadata_directory):
                 _try_lock(files, path)
     except (CannotBind, StartError) as error:
         raise SystemExit(f"replog: {error}") from None

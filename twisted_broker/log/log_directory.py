@@ -79,10 +79,10 @@ def make_directory(files: IFileSystem, path: str) -> None:
 class LogDirectory:
     """`warn(text)` takes one-line warnings; `reader`: see `OpenFiles`.
 
-    `failed` is the error that took it offline; `without_id` are new logs without
-    `partition.metadata`, `unsynced_names` those whose file of that name is not synced yet;
-    `is_name_sync_due`: a timer for their sync runs. `is_checkpoint_waiting`: a job that writes the
-    recovery points has not begun.
+    `failed` is the error that took it offline; `is_new`: this process formatted it. `without_id`
+    are new logs without `partition.metadata`, `unsynced_names` those whose file of that name is not
+    synced yet; `is_name_sync_due`: a timer for their sync runs. `is_checkpoint_waiting`: a job
+    that writes the recovery points has not begun.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class LogDirectory:
         self.files, self.path, self.disk, self.random, self.warn = files, path, disk, random, warn
         self.pool = OpenFiles(files, open_files, reader)
         self.directory_id = bytes(16)
-        self.loaded = False
+        self.loaded = self.is_new = False
         self.was_clean = False
         self.previous_broker_epoch = -1
         self.recovery_points: dict[TopicPartition, int] = {}
@@ -154,6 +154,7 @@ class LogDirectory:
         properties = MetaProperties(cluster_id, node_id, self.directory_id)
         if found != properties:
             write_meta_properties(self.files, self.path, properties)
+        self.is_new = found is None
 
     def load(self, config: LogConfig, wall_ms: int) -> list[Log]:
         """Opens every log of the directory, all with `config`.

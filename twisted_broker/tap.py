@@ -268,9 +268,8 @@ def makeService(options: Options) -> Any:
     broker_loggers.start_with(options.levels)
     clock.seconds = time.monotonic
     clock.callWhenRunning(_stop_on_hangup, clock)
-    descriptors = raise_file_limit()
-    if _uses_select(clock):
-        descriptors = min(descriptors, _SELECT_LIMIT)
+    raise_file_limit()
+    descriptors = file_limit(clock)
     watch = ReactorWatch(options.broker_config.integer("replog.reactor.slow.ms"))
     watch.install(clock)
     in_memory = options["data"] == MEMORY
@@ -306,6 +305,13 @@ def _choose_reactor() -> None:
         from twisted.internet import pollreactor
 
         pollreactor.install()
+
+
+def file_limit(reactor: Any) -> int:
+    """How many descriptors this process may use with this reactor."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = _UNLIMITED if soft == resource.RLIM_INFINITY else soft
+    return min(limit, _SELECT_LIMIT) if _uses_select(reactor) else limit
 
 
 def _uses_select(reactor: Any) -> bool:

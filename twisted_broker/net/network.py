@@ -19,6 +19,7 @@ from typing import Any
 from twisted.internet.abstract import isIPv6Address
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint
+from twisted.internet.task import deferLater
 
 from twisted_broker.interfaces import IFile
 from twisted_broker.net.epoll_group import EpollGroup
@@ -66,6 +67,16 @@ class ReactorNetwork:
         )
         listening.startListening()
         return listening
+
+    async def close(self) -> None:
+        """For a program that goes on without a broker, whose ports and connections were closed:
+        ends when the last connection is gone, and leaves nothing with the reactor.
+        """
+        group, self._group = self._group, None
+        if group is not None:
+            while group.has_transports():  # an aborted connection goes in the next turn
+                await deferLater(self._reactor, 0)
+            group.stop()
 
     def connect(self, host: str, port: int, factory: Any, timeout: float) -> Deferred[Any]:
         """`timeout` in seconds. Fires with the protocol; fails with Twisted's `ConnectError`s."""

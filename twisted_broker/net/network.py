@@ -14,6 +14,8 @@ from __future__ import annotations
 import errno
 import os
 import select
+import socket
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.abstract import isIPv6Address
@@ -37,7 +39,10 @@ one of two modes.
 
 
 class ReactorNetwork:
-    """`send_buffer` and `receive_buffer` in bytes, 0 or less leaves them to the system."""
+    """`send_buffer` and `receive_buffer` in bytes, 0 or less leaves them to the system.
+
+    `inherited(host, port)`: a socket that listens there already, or None.
+    """
 
     def __init__(
         self,
@@ -47,8 +52,10 @@ class ReactorNetwork:
         send_buffer: int = SEND_BUFFER_BYTES,
         receive_buffer: int = -1,
         watch: ReactorWatch | None = None,
+        inherited: Callable[[str, int], socket.socket | None] = lambda host, port: None,
     ) -> None:
         self._reactor = reactor
+        self._inherited = inherited
         self._watch = watch
         self._backlog = backlog
         self._buffers = (send_buffer, receive_buffer)
@@ -62,9 +69,14 @@ class ReactorNetwork:
         if self._group is None and hasattr(select, "epoll"):
             self._group = EpollGroup(self._reactor, self._watch)
             self._group.start()
+        inherited = self._inherited(host, port)
+        if inherited is not None:
+            host = inherited.getsockname()[0]
         listening = ListeningPort(
             port, factory, self._backlog, host, self._reactor, self._group, self._buffers
         )
+        if inherited is not None:
+            listening.adopt(inherited)
         listening.startListening()
         return listening
 

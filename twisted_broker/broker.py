@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from twisted.internet.defer import ensureDeferred
+from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.error import CannotListenError
 from twisted.logger import Logger
 
@@ -161,6 +161,7 @@ class Broker:
         self._deltas: deque[MetadataDelta] = deque()
         self._delta_call: IDelayedCall | None = None
         self._is_taking_deltas = False
+        self._adopting: Deferred[str] | None = None
         config.subscribe(self._counts.settings_changed)
 
     @property
@@ -241,8 +242,10 @@ class Broker:
         """A new broker belongs to the cluster of its controller."""
         from twisted_broker.cluster.cluster_id import fetch_cluster_id
 
-        found = await fetch_cluster_id(self.runtime, self._controllers(), lambda: self._stopping)
-        self.cluster_id = found
+        self._adopting = ensureDeferred(
+            fetch_cluster_id(self.runtime, self._controllers(), lambda: self._stopping)
+        )
+        self.cluster_id = await self._adopting
         self.parts = self._make_parts({})
 
     def served(self) -> list[BoundRoute]:
@@ -729,6 +732,8 @@ class Broker:
     async def stop(self) -> None:
         """Takes back what was started, in the reverse order; never raises."""
         self._stopping = True
+        if self._adopting is not None:
+            self._adopting.cancel()
         undo, self._undo = self._undo, []
         for step in reversed(undo):
             try:

@@ -397,8 +397,8 @@ MOVES = st.sampled_from(["next", "repeat", "gap", "reload", "clean reload", "tru
 @settings(max_examples=80, deadline=None)
 @given(moves=st.lists(st.tuples(MOVES, st.integers(1, 5), st.integers(1, 3)), max_size=40))
 def test_no_loss_no_duplicate_whatever_happens(moves: list[tuple[str, int, int]]) -> None:
-    """RL 9: under retries, gaps, reloads and truncations the log holds each accepted value once,
-    in the producer's order.
+    """RL 9.4, 3.2: under retries, gaps, reloads and truncations the log holds each accepted
+    value once, in the producer's order.
     """
     log = new_log(segment_bytes=500)
     files = log.pool.files

@@ -487,7 +487,7 @@ def test_publishing_comes_after_writing() -> None:
 
 
 def test_high_watermark_stays_within_the_log() -> None:
-    """RL 3: the high watermark is clamped to [log start, log end]; its place is looked up when
+    """RL 2.2: the high watermark is clamped to [log start, log end]; its place is looked up when
     only the offset is known.
     """
     log = new_log()
@@ -573,7 +573,7 @@ def test_truncation_reopens_a_transaction() -> None:
 
 
 def test_log_start_passes_an_open_transaction() -> None:
-    """RL 3: the last stable offset never lies below the log start."""
+    """RL 3.3: the last stable offset never lies below the log start."""
     log = new_log()
     open_transaction(log, 1)
     log.append_as_leader(batch(1), 0, NOW_MS)

@@ -16,6 +16,8 @@ from tests.replication.fixtures import (
     registration,
 )
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.topic_stats import COUNTERS, BrokerStats
 from twisted_broker.wire.errors import ErrorCode
 
@@ -74,6 +76,31 @@ def test_failures_and_rejected_bytes() -> None:
     )
     assert fixture.produce(1, acks=-1).error == ErrorCode.NOT_ENOUGH_REPLICAS
     assert stats.failed_produces == 1
+
+
+def test_only_reads_that_fail_unexpectedly_count_as_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RL 1.13: FailedFetchRequests: not an offset out of range, an old leader epoch, another
+    broker's partition or a failed disk; each is a request all the same.
+    """
+    fixture = Fixture()
+    fixture.topic()
+    stats = fixture.replicas.stats.topics["t"]
+    fixture.replicas.fetch(consumer(), [at(9), at(0, current_leader_epoch=7)])
+    assert (stats.fetches, stats.failed_fetches) == (2, 0)
+
+    def broken(*_: object, **__: object) -> None:
+        raise error
+
+    error: Exception = LogDirFailure("/elsewhere", OSError("EIO"))
+    monkeypatch.setattr(Partition, "read", broken)
+    (result,) = fixture.replicas.fetch(consumer(), [at(0)])
+    assert (result.error, stats.failed_fetches) == (ErrorCode.KAFKA_STORAGE_ERROR, 0)
+    error = RuntimeError("a bug")
+    results = fixture.replicas.fetch(consumer(), [at(0), at(0)])
+    assert [each.error for each in results] == [ErrorCode.UNKNOWN_SERVER_ERROR] * 2
+    assert (stats.failed_fetches, fixture.replicas.stats.total().failed_fetches) == (2, 2)
 
 
 def test_reads_of_consumers_and_followers_count_apart() -> None:

@@ -21,6 +21,8 @@ TESTS = (
     "tests/replication",
     "tests/cluster",
     "tests/coordinator",
+    "tests/net/test_cold_slices.py",
+    "tests/testing/test_sim_disk.py",
     "tests/scenarios/test_scenarios.py",
     "tests/image",
     "tests/api",

@@ -21,6 +21,7 @@ TESTS = (
     "tests/replication",
     "tests/cluster",
     "tests/coordinator",
+    "tests/cli/test_storage.py",
     "tests/net/test_cold_slices.py",
     "tests/testing/test_sim_disk.py",
     "tests/scenarios/test_scenarios.py",

@@ -192,6 +192,19 @@ def test_lines_that_move_keep_their_tests(tmp_path: Path, monkeypatch: pytest.Mo
     ]
 
 
+def test_nothing_of_ring_0_is_imported_before_it_is_measured() -> None:
+    """Else nobody would be seen to run what an import runs: no test would meet its mutants."""
+    code = (
+        "import sys, tests.mutants.run\n"
+        "from pathlib import Path\n"
+        "from tests.mutants.ring_0 import modules_of\n"
+        "names = {module[:-3].replace('/', '.') for module in modules_of(Path())}\n"
+        "print(sorted(names & sys.modules.keys()))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert run.stdout == "[]\n", run.stdout + run.stderr
+
+
 def test_each_file_of_tests_has_an_equal_share() -> None:
     """The module's own tests first; then what runs most lines of it for its time, from all files
     in turn: a costly file does not keep the others back.

@@ -267,6 +267,21 @@ def test_rolls_when_an_index_is_full() -> None:
     )
 
 
+@pytest.mark.parametrize("late_ms", [0, 1])
+def test_a_segment_is_as_old_after_a_restart(late_ms: int) -> None:
+    """RL 3.1: `segment.ms` counts from the first batch's time, which is read from the file."""
+    log = new_log(segment_ms=1000)
+    for later_ms in (0, 500):
+        log.append_as_leader(batch(1, timestamp=NOW_MS + later_ms), 0, NOW_MS + later_ms)
+    log.close()
+    again = open_log(
+        log.pool.files, settings=log.config, clean=True, recovery_point=2, wall_ms=NOW_MS + 900
+    )
+    at_ms = NOW_MS + 1000 + late_ms
+    again.append_as_leader(batch(1, timestamp=at_ms), 0, at_ms)
+    assert len(again.segments) == 1 + late_ms
+
+
 def test_rolls_when_a_relative_offset_would_not_fit() -> None:
     """RL 3.1: offsets more than 2^31-1 above the base go to a new segment."""
     log = new_log()

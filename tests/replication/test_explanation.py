@@ -22,7 +22,7 @@ from tests.replication.pair import nodes
 from twisted_broker.config import LogConfig
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.replication.explain.explanation import Explanation, explain, fetching_now
-from twisted_broker.replication.explain.reasons import Moment, duration, offset_count
+from twisted_broker.replication.explain.reasons import Moment, broker_names, duration, offset_count
 from twisted_broker.replication.partition.isr_state import IsrAnswer
 from twisted_broker.replication.partition.partition_history import TRUNCATIONS_KEPT
 from twisted_broker.wire.errors import ErrorCode
@@ -543,6 +543,15 @@ def test_lengths_are_written_for_people() -> None:
 )
 def test_lengths_of_time(length_ms: int, text: str) -> None:
     assert duration(length_ms) == text
+
+
+def test_brokers_are_named_in_their_order() -> None:
+    assert [broker_names(brokers) for brokers in ((), (3,), (3, 1), (2, 3, 1))] == [
+        "nobody",
+        "broker 3",
+        "brokers 1 and 3",
+        "brokers 1, 2 and 3",
+    ]
 
 
 def test_counts_of_offsets() -> None:

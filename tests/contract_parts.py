@@ -338,7 +338,7 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
         ),
         "FailedIsrUpdates": "test_refused_isr_changes_are_counted",
         "MaxLag": "test_the_largest_lag",
-        "MinFetchRate": "test_the_rate_of_the_slowest_fetcher_is_between_two_looks",
+        "MinFetchRate": "test_rates_are_between_two_scrapes",
         "FailedPartitionsCount; per fetcher requests, bytes, lag per partition": (
             "test_fetchers_show_lag_requests_and_failures"
         ),

@@ -9,6 +9,7 @@ import pytest
 from tests.memory_broker import MemoryBroker
 from tests.status.published_dashboards import (
     DASHBOARDS,
+    Sample,
     expressions,
     has_value,
     samples_of,
@@ -20,7 +21,7 @@ from twisted_broker.wire.messages import offsets
 from twisted_broker.wire.messages.fetch import FetchRequest
 from twisted_broker.wire.messages.metadata import MetadataRequest
 
-Scrapes = list[dict[str, list[object]]]
+Scrapes = list[dict[str, list[Sample]]]
 
 
 class Watched(Marks):

@@ -90,7 +90,8 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
         "when none is in flight": "test_one_request_is_in_flight_and_the_rest_goes_together",
         "again after a good answer": "test_the_next_request_leaves_at_once_after_a_good_answer",
         "after an error they are sent again 50 ms later": (
-            "test_an_error_of_the_whole_is_tried_again_with_what_is_still_wanted"
+            "test_an_error_of_the_whole_is_tried_again_with_what_is_still_wanted",
+            "test_what_an_error_left_is_tried_50_ms_later",
         ),
         "answers are per partition": "test_each_partition_has_its_own_answer",
     },
@@ -781,7 +782,10 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
             "test_nothing_is_applied_answered_or_served_before_it_is_durable",
             "test_what_is_not_durable_is_not_served",
         ),
-        "`quorum-state` is fsynced before": "test_an_epoch_that_was_begun_is_never_led_again",
+        "`quorum-state` is fsynced before": (
+            "test_an_epoch_is_durable_before_it_is_used",
+            "test_an_epoch_that_was_begun_is_never_led_again",
+        ),
         "with a LeaderChange record": "test_a_restart_replays_the_log_and_leads_a_new_epoch",
         "NoOp every 500 ms": "test_an_idle_log_gets_an_empty_record_every_500_ms",
         "A restart replays the log: nothing is lost": (
@@ -814,7 +818,10 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
             "test_a_broker_registers_and_is_unfenced_once_it_has_caught_up"
         ),
         "heartbeats every 2 s": "test_heartbeats_keep_the_session",
-        "(session 9 s)": "test_a_silent_broker_is_fenced_after_its_session",
+        "(session 9 s)": (
+            "test_a_silent_broker_is_fenced_after_its_session",
+            "test_defaults_are_kafkas",
+        ),
         "requests a controlled shutdown and stops when it leads nothing": (
             "test_a_controlled_shutdown_moves_leaders_and_waits_for_the_others",
             "test_a_controlled_shutdown_over_the_network",

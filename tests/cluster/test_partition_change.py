@@ -75,19 +75,23 @@ def test_below_the_minimum_isr_who_leaves_stays_eligible() -> None:
     assert (back.isr, back.elr) == ((1, 2), ())
 
 
-def test_the_last_member_may_leave_with_elr_and_is_remembered() -> None:
-    """KIP-966: the ISR becomes empty, nobody leads, the last leader is the last known one;
-    exactly as Kafka 4.3.1 records it.
+@pytest.mark.parametrize("node", [0, 1])
+def test_the_last_member_may_leave_with_elr_and_is_remembered(node: int) -> None:
+    """KIP-966: the ISR becomes empty, nobody leads, the last leader is the last known one, until
+    there is a leader again; exactly as Kafka 4.3.1 records it.
     """
-    state = partition((1,), 1)
+    state = partition((node,), node)._replace(replicas=(node, 2, 3))
     change = change_partition(state, TOPIC, 0, rules(()), isr=[])
     assert change is not None
     assert (change.isr, change.leader, change.eligible_leader_replicas, change.last_known_elr) == (
         [],
         NO_LEADER,
-        [1],
-        [1],
+        [node],
+        [node],
     )
+    gone = after(state, change)
+    back = after(gone, change_partition(gone, TOPIC, 0, rules({node})))
+    assert (back.leader, back.last_known_elr) == (node, ())
 
 
 def test_without_elr_the_last_member_stays_in_the_isr() -> None:

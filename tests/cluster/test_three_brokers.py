@@ -57,7 +57,7 @@ class Three:
         assert not self.cluster.bugs, self.cluster.bugs
 
     def ask(self, number: int, request: Any, version: int) -> Any:
-        connection = BrokerConnection(self.runtime, f"n{number}", CLIENT_PORT, "client")
+        connection = BrokerConnection(self.runtime, self.node(number).name, CLIENT_PORT, "client")
         found: list[Any] = []
         connection.send(request, version).addBoth(found.append)
         self.until(lambda: found, f"an answer to {request!r}")
@@ -69,7 +69,7 @@ class Three:
     @property
     def image(self) -> MetadataImage:
         """What the controller has decided and made durable."""
-        broker = self.node(1).broker
+        broker = self.cluster.nodes["n1"].broker
         assert broker is not None
         image: MetadataImage = broker.parts.controller.image
         return image

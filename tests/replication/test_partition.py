@@ -238,6 +238,16 @@ def test_make_follower():
     assert code_of(fixture.append) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+def test_a_line_of_the_log_says_what_a_partition_is():
+    """An effect that fails is reported with it."""
+    fixture = PartitionFixture()
+    assert repr(fixture.partition).startswith("<partition t-0 leads at epoch 5 ")
+    fixture.partition.make_follower(registration(2, (1, 2), None, 6, 11), fixture.log, 0)
+    assert repr(fixture.partition).startswith("<partition t-0 follows 2 at epoch 6 ")
+    fixture.partition.fail("disk")
+    assert repr(fixture.partition).startswith("<partition t-0 offline at epoch 6 ")
+
+
 def test_append_as_follower_and_the_leaders_watermark():
     """RL 6.4: offsets as they came; the high watermark is min(own end, the leader's)."""
     leader = PartitionFixture(replicas=(1,))

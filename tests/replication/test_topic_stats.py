@@ -10,6 +10,7 @@ from tests.replication.fixtures import (
     Fixture,
     at,
     batch,
+    broker_registration,
     consumer,
     follower,
     registration,
@@ -124,12 +125,16 @@ def test_reads_of_consumers_and_followers_count_apart() -> None:
     assert (stats.replication_bytes_out, stats.reassignment_bytes_out) == (2 * size, size)
 
 
-def test_what_is_read_and_given_back_is_not_counted() -> None:
-    """RL 1.9, 1.13: a fetch that has to wait reads anew; the first read was never sent."""
+@pytest.mark.parametrize("node", [0, 2])
+def test_what_is_read_and_given_back_is_not_counted(node: int) -> None:
+    """RL 1.9, 1.13: a fetch that has to wait reads anew; the first read was never sent. A node may
+    have the id 0.
+    """
     fixture = Fixture()
-    fixture.topic(states={0: registration(LOCAL, (1, 2))})
+    fixture.publish(brokers={number: broker_registration(number) for number in (node, 1)})
+    fixture.topic(states={0: registration(LOCAL, (1, node))})
     fixture.produce(1)
-    for params in (follower(2, min_bytes=10_000), consumer(min_bytes=10_000)):
+    for params in (follower(node, min_bytes=10_000), consumer(min_bytes=10_000)):
         fixture.replicas.delayed_fetch(params, fixture.replicas.fetch(params, [at(0)]))
     stats = fixture.replicas.stats.topics["t"]
     assert (stats.bytes_out, stats.replication_bytes_out, stats.fetches) == (0, 0, 2)

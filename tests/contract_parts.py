@@ -609,7 +609,10 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
         ),
     },
     (5, 1): {
-        "Follower fetch: ClusterAction": "test_a_followers_fetch_asks_for_the_cluster_alone",
+        "Follower fetch: ClusterAction": (
+            "test_a_followers_fetch_asks_for_the_cluster_alone",
+            "test_followers_need_cluster_action",
+        ),
         "consumer: Read": "test_a_consumers_fetch_asks_for_each_topic_then_reads",
         "produce: Write (TransactionalId": (
             "test_a_produce_asks_for_the_transactional_id_then_for_each_topic_then_appends"

@@ -47,13 +47,10 @@ LATER_PARTS: dict[Line, dict[str, str]] = {
     (1, 13): {"throttle": QUOTAS},
     (2, 1): {"controller epoch": ZOOKEEPER},
     (2, 5): {"ZooKeeper: compare-and-set": ZOOKEEPER, "record it for 1.2": ZOOKEEPER},
-    (3, 5): {"cleaning pauses": COMPACTION},
-    (3, 6): {"`cleaner-offset-checkpoint`": COMPACTION},
-    (3, 7): {"compaction (tombstones": COMPACTION},
     (3, 8): {"a replica moves between directories": DIRECTORIES},
     (6, 2): {"not over the follower quota while lagging": QUOTAS},
     (6, 4): {"quotas": QUOTAS},
-    (9, 2): {"compacted: the same last value": COMPACTION},
+    (9, 2): {"compacted: the same last value": f"{COMPACTION} in the simulation"},
     (9, 4): {"read_committed shows": TRANSACTIONS},
 }
 
@@ -542,6 +539,7 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
         "trims epoch cache": ("test_truncate_to", "epochs_are_truncated_with_the_log.txt"),
         "producer state": "test_whatever_happens_meanwhile_the_state_is_that_of_the_log",
         "high watermark": "test_after_a_truncation_no_place_is_what_it_was",
+        "a cleaning round under way comes to nothing": "test_a_log_that_was_truncated_meanwhile",
         "the recovery-point checkpoint is written at once": "test_a_truncation_is_checkpointed",
         "`truncate_fully_and_start_at`": "test_truncate_below_the_first_segment_and_fully",
     },
@@ -564,6 +562,7 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
         "`recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`": (
             "test_checkpoints_are_written_while_running"
         ),
+        "`cleaner-offset-checkpoint`": ("test_a_dirty_log_is_cleaned_and_the_checkpoint_follows"),
         "`meta.properties`": "test_a_new_directory_is_formatted_once",
         "`.lock`": "test_a_directory_in_use_is_refused",
     },
@@ -576,7 +575,16 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
             "retention_stops_at_the_high_watermark.txt",
         ),
         "an expired active segment rolls first": "test_an_expired_active_segment_rolls_first",
-        "crash-safe swaps": "test_a_swap_interrupted_anywhere_ends_the_same",
+        "compaction (tombstones": "test_a_tombstone_goes_when_its_horizon_is_over",
+        "dirty ratio, lags": (
+            "test_a_log_that_is_clean_enough_waits",
+            "test_what_may_not_be_cleaned",
+        ),
+        "transaction markers)": "test_records_of_an_aborted_transaction_go_and_its_marker_waits",
+        "crash-safe swaps": (
+            "test_a_crash_at_any_step_leaves_the_old_log_or_the_new_one",
+            "test_a_swap_interrupted_anywhere_ends_the_same",
+        ),
     },
     (3, 8): {
         "new replicas to the least loaded": "test_new_logs_go_to_the_least_loaded_directory",

@@ -83,7 +83,7 @@ def test_epochs_wrap_to_one():
 
 
 def test_sessionless_and_full():
-    """RL 5.2: Epoch -1 without an id opens nothing; epoch 0 opens a session with a positive id."""
+    """RL 5.2: epoch -1 without an id opens nothing; epoch 0 opens a session with a positive id."""
     sessions = cache()
     assert type(new_context(sessions, 0, -1, False, False, [at(0, A)], (), 0)) is FetchContext
     assert isinstance(

@@ -162,6 +162,19 @@ def test_a_directory_in_use_is_found_before_the_start(tmp_path: Path) -> None:
     check_machine(made, ())
 
 
+def test_a_metadata_directory_in_use_is_found_before_the_start(tmp_path: Path) -> None:
+    """That of `metadata.log.dir`, where it is none of `log.dirs`."""
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    more = ["--set", f"metadata.log.dir={alone}"]
+    made = options("--port", "0", "--data", str(tmp_path / "data"), *more).broker_configs
+    release = OsFileSystem().lock(str(alone / ".lock"))
+    with pytest.raises(SystemExit, match=f"{alone} is in use by another process"):
+        check_machine(made, ())
+    release()
+    check_machine(made, ())
+
+
 def test_a_daemonised_start_on_a_taken_port(taken: int, tmp_path: Path) -> None:
     """Status 1 and the line for who started it; no pid file, no process, nothing formatted."""
     done = subprocess.run(

@@ -100,8 +100,8 @@ def failure(manager: LogManager) -> Any:
 
 
 def test_a_new_directory_is_formatted_once() -> None:
-    """FILE_FORMATS 1: meta.properties with node, cluster and a directory id that stays the same
-    over restarts.
+    """RL 3.6, FILE_FORMATS 1: meta.properties with node, cluster and a directory id that stays the
+    same over restarts.
     """
     world = World()
     manager = world.manager()
@@ -154,8 +154,8 @@ def test_a_directory_in_use_is_refused() -> None:
 
 
 def test_logs_survive_a_clean_stop_without_a_scan() -> None:
-    """RL 3.6: after a clean stop the mark carries the broker epoch, is removed at start, and no
-    record file is read whole.
+    """RL 3.6: after a clean stop the mark carries the broker epoch, is removed at start, and
+    records are not looked at: a scan would end the log where one of them is damaged.
     """
     world = World()
     manager = world.manager()
@@ -166,6 +166,9 @@ def test_logs_survive_a_clean_stop_without_a_scan() -> None:
     world.stop(manager, epoch=77)
     assert checkpoints.read_clean_shutdown(world.files, "/d1") == 77
     assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {A: 20}
+    damaged = world.files.after_kill()
+    damaged.flip_bit("/d1/a-0/" + file_name(0, ".log"), 64)  # in the first record
+    assert World(damaged).manager().logs[A].log_end_offset == 20
     again = world.manager()
     assert checkpoints.read_clean_shutdown(world.files, "/d1") is None
     assert [directory.previous_broker_epoch for directory in again.directories.online()] == [77, 77]
@@ -297,11 +300,11 @@ def test_a_log_belongs_to_one_topic_id() -> None:
 
 def test_deletion_renames_at_once_and_removes_later() -> None:
     """RL 1.5: the directory is renamed `-delete`, the name is free again, and the files go after
-    the delay; slices are read meanwhile.
+    the topic's `file.delete.delay.ms`; slices are read meanwhile.
     """
     world = World()
     manager = world.manager()
-    log = create(manager)
+    log = create(manager, file_delete_delay_ms=7_000)
     fill(log, 3)
     held = log.read(0, 1000).slice
     assert held is not None
@@ -311,7 +314,7 @@ def test_deletion_renames_at_once_and_removes_later() -> None:
     assert len(renamed) == 1 and renamed[0].startswith("a-0.")
     assert len(held.read()) == held.length
     fill(create(manager), 1)
-    world.clock.advance(59.9)
+    world.clock.advance(6.9)
     assert [n for n in world.files.listdir("/d1") if n.endswith("-delete")] == renamed
     world.clock.advance(0.1)
     assert not [name for name in world.files.listdir("/d1") if name.endswith("-delete")]

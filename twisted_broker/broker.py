@@ -159,6 +159,7 @@ class Broker:
         self._deltas: deque[MetadataDelta] = deque()
         self._delta_call: IDelayedCall | None = None
         self._is_taking_deltas = False
+        self._counts.settings_changed(config)
         config.subscribe(self._counts.settings_changed)
 
     @property

@@ -162,6 +162,7 @@ class Broker:
         self._delta_call: IDelayedCall | None = None
         self._is_taking_deltas = False
         self._adopting: Deferred[str] | None = None
+        self._counts.settings_changed(config)
         config.subscribe(self._counts.settings_changed)
 
     @property

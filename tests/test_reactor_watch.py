@@ -183,7 +183,9 @@ def test_a_start_is_slow_only_when_it_is_very_slow() -> None:
 
 def test_nothing_is_watched_without_a_limit_or_a_poller() -> None:
     assert not Machine(slow_ms=0).installed
-    assert not ReactorWatch(50).install(SimpleNamespace())
+    watch = ReactorWatch(50)
+    assert not watch.install(SimpleNamespace()) and watch.numbers() is None
+    assert Machine().watch.numbers() is not None
 
 
 @pytest.mark.parametrize("poller", ["epoll", "poll"])

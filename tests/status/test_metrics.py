@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from tests.replication.fixtures import LOCAL, TP, Fixture, registration
+from tests.replication.fixtures import LOCAL, TP, Fixture, at, batch, consumer, registration
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.collaborators import IReplicas
@@ -82,6 +82,39 @@ def test_partitions_are_counted_by_their_state() -> None:
         found[f"kafka_server_replicamanager_{name}"]
         for name in ("reassigningpartitions", "offlinereplicacount")
     ] == [1, 1]
+
+
+def test_what_waits_is_counted_by_purgatory() -> None:
+    """RL 1.13: NumDelayedOperations are requests, PurgatorySize is their entries, one for each
+    partition; what is answered goes out of both.
+    """
+    fixture = Fixture()
+    fixture.topic(states={number: registration(LOCAL, (1, 2)) for number in range(2)})
+
+    def counted() -> dict[str, tuple[float, float]]:
+        found, bare = numbers(fixture), "kafka_server_delayedoperationpurgatory_"
+        labels = {
+            kind: f'{{delayedOperation="{kind}",delayedoperation="{kind}"}}'
+            for kind in ("Produce", "Fetch", "DeleteRecords")
+        }
+        return {
+            kind: (
+                found[f"{bare}numdelayedoperations{label}"],
+                found[f"{bare}purgatorysize{label}"],
+            )
+            for kind, label in labels.items()
+        }
+
+    names = [TopicPartition("t", number) for number in range(2)]
+    params = consumer(max_wait_ms=60_000)
+    first = fixture.replicas.fetch(params, [at(0, name) for name in names])
+    fixture.replicas.delayed_fetch(params, first)
+    for name in names:
+        outcomes = fixture.replicas.produce([(name, batch())], -1)
+        fixture.replicas.wait_for_replicas(outcomes, 60_000)
+    assert counted() == {"Produce": (2, 2), "Fetch": (1, 2), "DeleteRecords": (0, 0)}
+    fixture.advance(61)
+    assert {waiting for waiting, _ in counted().values()} == {0}
 
 
 class NoConnection:

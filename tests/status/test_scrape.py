@@ -114,7 +114,7 @@ def test_a_reader_that_pauses_gets_all_of_it() -> None:
     """The text waits here, nothing of it is lost; a piece in each turn."""
     clock, request = Clock(), SlowRequest()
     pieces = [b"a", b"b", b"c", b"d", b"e"]
-    Sender(request, pieces, clock).send()  # type: ignore[arg-type]
+    Sender(request, pieces, clock).send()
     assert request.taken == [b"a"]
     for count in (2, 4):
         clock.pump([1] * 5)
@@ -130,7 +130,7 @@ def test_a_reader_that_leaves_gets_no_more() -> None:
     """Whether it is full or not; its text goes."""
     for pieces in ([b"a", b"b", b"c"], [b"a", b"b", b"c", b"d", b"e"]):
         clock, request = Clock(), SlowRequest()
-        sender = Sender(request, pieces, clock)  # type: ignore[arg-type]
+        sender = Sender(request, pieces, clock)
         sender.send()
         sender.stopProducing()
         clock.pump([1] * 5)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from twisted_broker.api.audit import audit_lines
 from twisted_broker.net.listeners import ListenerName
 from twisted_broker.security.acl import (
     CLUSTER_NAME,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from twisted_broker.config import BrokerConfig
     from twisted_broker.coordinator.group_coordinator import GroupCoordinator
     from twisted_broker.coordinator.offsets_topic import OffsetsTopic
+    from twisted_broker.event_lines import EventLines
     from twisted_broker.interfaces import Runtime
     from twisted_broker.log.log_manager import LogManager
     from twisted_broker.net.connection import KafkaConnection
@@ -66,6 +68,7 @@ class BrokerParts:
     """
 
     __slots__ = (
+        "audit",
         "authorizer",
         "cluster_id",
         "config",
@@ -101,6 +104,7 @@ class BrokerParts:
         turns: Turns | None = None,
         lifecycle: BrokerLifecycleManager | None = None,
         listening: Sequence[ConnectionFactory] = (),
+        audit: EventLines | None = None,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -117,6 +121,7 @@ class BrokerParts:
         self.turns = turns or Turns(runtime.clock, runtime.marks)
         self.lifecycle = lifecycle
         self.listening = listening
+        self.audit = audit or audit_lines(runtime.clock, node_id)
 
 
 class Encoded:

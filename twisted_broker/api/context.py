@@ -89,6 +89,7 @@ class BrokerParts:
         config: BrokerConfig,
         runtime: Runtime,
         authorizer: Authorizer,
+        audit: EventLines | None = None,
         features: Mapping[str, tuple[int, int]] | None = None,
         log_manager: LogManager | None = None,
         replica_manager: ReplicaManager | None = None,
@@ -97,13 +98,13 @@ class BrokerParts:
         groups: GroupCoordinator | None = None,
         controller: Controller | None = None,
         turns: Turns | None = None,
-        audit: EventLines | None = None,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
         self.config = config
         self.runtime = runtime
         self.authorizer = authorizer
+        self.audit = audit or audit_lines(runtime.clock, node_id)
         self.features = features or {}
         self.log_manager = log_manager
         self.replica_manager = replica_manager
@@ -112,7 +113,6 @@ class BrokerParts:
         self.groups = groups
         self.controller = controller
         self.turns = turns or Turns(runtime.clock, runtime.marks)
-        self.audit = audit or audit_lines(runtime.clock, node_id)
 
 
 class Encoded:

@@ -29,7 +29,7 @@ from twisted_broker.cluster.broker_registry import BrokerSessions, fence
 from twisted_broker.cluster.cluster_view import ClusterView, with_dynamic_defaults
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.cluster.image_records import controller_record
-from twisted_broker.cluster.metadata_events import events
+from twisted_broker.cluster.metadata_events import ELECTIONS, events
 from twisted_broker.cluster.metadata_log import MetadataLog
 from twisted_broker.cluster.raft_requests import RaftRequests
 from twisted_broker.cluster.records import TransactionBuffer
@@ -62,7 +62,8 @@ class Controller:
     """`open_log(on_committed, on_fatal)` gives its log; `start` makes it the active controller,
     unless `check(image)` raises. `bootstrap()`: what a new cluster begins with.
 
-    `on_fatal(error)` is called when its disk failed.
+    `on_fatal(error)` is called when its disk failed. `elections`: changes of a partition's leader
+    since its start, as the log's lines count them.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Controller:
         self._idle_ms = config.integer("metadata.max.idle.interval.ms")
         self._last_write_ms = self._last_snapshot_ms = self._last_balance_ms = 0
         self._ticks = PeriodicTask(runtime.clock, self.tick, "the controller's periodic work")
+        self.elections = 0
         self._lines = EventLines(_logger, runtime.clock, controller=self.node_id)
         self._unsaid: deque[tuple[int, MetadataDelta]] = deque()  # as long as `_waiting`
 
@@ -272,6 +274,8 @@ class Controller:
             try:
                 for kind, parts in events(delta):
                     self._lines.add(kind, **parts)
+                    if kind in ELECTIONS:
+                        self.elections += int(str(parts.get("partitions", 1)))
             except Exception:  # a line that cannot be written must not stop the controller
                 _logger.failure("describing a change of the metadata failed; this is a bug")
 

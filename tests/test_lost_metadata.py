@@ -199,6 +199,26 @@ def test_a_founder_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(told) == 1
 
 
+def test_an_empty_directory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that was replaced, or is not mounted: a node whose other directory is formatted says
+    which one was not.
+    """
+    told: list[str] = []
+    node = MemoryBroker(log_dirs="/data,/more").start()
+    node.stop()
+    node.files.remove_tree("/more")
+    monkeypatch.setattr(
+        broker._logger, "info", lambda text, **fields: told.append(text.format(**fields))
+    )
+    again = MemoryBroker(files=node.files, log_dirs="/data,/more").start()
+    line = f"formatted /more for node 1 of cluster {again.broker.cluster_id}: it was empty"
+    assert [each for each in told if "formatted" in each] == [line]
+    again.stop()
+    told.clear()
+    MemoryBroker(files=node.files, log_dirs="/data,/more").start().stop()
+    assert not [each for each in told if "formatted" in each]
+
+
 @pytest.mark.parametrize("keep", [0.0, 0.5, 1.0])
 def test_a_crash_while_a_cluster_is_founded_is_no_lost_directory(keep: float) -> None:
     """At whatever operation the power goes: the next start founds the cluster, or goes on with
@@ -384,6 +404,23 @@ def test_a_disk_that_fails_under_the_copy_fails_its_directory() -> None:
         == controller.broker.parts.controller.log.high_watermark - 1
     )
     node.stop()
+
+
+@pytest.mark.parametrize("lost", ["/data", "/more"])
+def test_a_disk_that_cannot_be_read_at_the_start(lost: str) -> None:
+    """One of several, the first too, which holds the copy: it is offline, the other serves. With
+    no other one that says whose the node is, nothing starts.
+    """
+    controller = memory_controller().start()
+    disk = SimDisk(3)
+    memory_broker(controller, files=disk, log_dirs="/data,/more").start().stop()
+    disk.faults.append(Fault(EIO, "open", f"{lost}/meta.properties"))
+    disk.faults.append(Fault(EIO, "open", f"{lost}/.lock"))
+    node = memory_broker(controller, files=disk, log_dirs="/data,/more").start()
+    assert node.broker.log_manager.directories.offline() == [lost] and node.fatal == []
+    node.stop()
+    with pytest.raises(OSError, match=r"meta\.properties"):
+        memory_broker(controller, files=disk, log_dirs=lost).start()
 
 
 def test_a_node_that_is_the_controller_too_keeps_one_log() -> None:

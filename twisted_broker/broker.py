@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from twisted.internet.defer import ensureDeferred
+from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.error import CannotListenError
 from twisted.logger import Logger
 
@@ -58,7 +58,7 @@ from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.settings import INT_MAX, ConfigError
 from twisted_broker.topic_names import METADATA_DIRECTORY
-from twisted_broker.turns import Turns
+from twisted_broker.turns import SECONDS_PER_TURN, Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.primitives import new_uuid, uuid_text
 
@@ -79,7 +79,9 @@ if TYPE_CHECKING:
 
 _logger = Logger(namespace="replog")
 
-_PARTITIONS_A_TURN = 50
+# Making the log of a new partition takes a millisecond, opening an old one 30 us. A turn is over
+# after its time; the number is for a clock that stands still within a turn.
+_PARTITIONS_A_PIECE, _PIECES_A_TURN = 10, 5
 
 STARTING_ERRORS = (
     BrokerError,
@@ -159,6 +161,8 @@ class Broker:
         self._started = self._leaving = self._stopping = self._caught_up = False
         self._deltas: deque[MetadataDelta] = deque()
         self._delta_call: IDelayedCall | None = None
+        self._is_taking_deltas = False
+        self._adopting: Deferred[str] | None = None
         config.subscribe(self._counts.settings_changed)
 
     @property
@@ -176,7 +180,6 @@ class Broker:
             config=self.config,
             runtime=self.runtime,
             authorizer=AllowAll(),
-            audit=self._audit,
             features=features,
             log_manager=self.log_manager,
             replica_manager=None if role is None else role.replica_manager,
@@ -185,17 +188,27 @@ class Broker:
             groups=None if role is None else role.groups,
             controller=self._controller,
             turns=self._turns,
+            lifecycle=None if role is None else role.lifecycle,
+            listening=self._factories,
+            audit=self._audit,
         )
 
     def _cluster_id(self, wanted: str | None) -> str:
         """The cluster id of the log directories; "" when only a remote controller knows it.
 
-        Raises LogDirMismatch when it is not `wanted`.
+        Raises LogDirMismatch when it is not `wanted`, and OSError when no directory that can be
+        read has one: a disk that fails under one of several takes only that one offline, later.
         """
+        unreadable: OSError | None = None
         for path in dict.fromkeys((*self.config.log_directories, self.metadata_directory)):
             try:
                 found = read_meta_properties(self.runtime.files, path)
             except FileNotFoundError:
+                continue
+            except OSError as error:
+                if path == self.metadata_directory and "controller" in self.roles:
+                    raise
+                unreadable = unreadable or error
                 continue
             if found is not None and found.cluster_id is not None:
                 if wanted not in (None, found.cluster_id):
@@ -205,6 +218,8 @@ class Broker:
                     )
                 self._is_formatted = True
                 return found.cluster_id
+        if unreadable is not None:
+            raise unreadable
         if wanted is None:
             self._check_unnamed()
         if wanted is None and "controller" not in self.roles:
@@ -228,8 +243,10 @@ class Broker:
         """A new broker belongs to the cluster of its controller."""
         from twisted_broker.cluster.cluster_id import fetch_cluster_id
 
-        found = await fetch_cluster_id(self.runtime, self._controllers(), lambda: self._stopping)
-        self.cluster_id = found
+        self._adopting = ensureDeferred(
+            fetch_cluster_id(self.runtime, self._controllers(), lambda: self._stopping)
+        )
+        self.cluster_id = await self._adopting
         self.parts = self._make_parts({})
 
     def served(self) -> list[BoundRoute]:
@@ -325,12 +342,23 @@ class Broker:
             await self.log_manager.shutdown()
             raise
         self._undo.append(self._stop_logs)
-        if "controller" in self.roles and not self._is_formatted:
-            _logger.info(
-                "formatted {path} as new cluster {id}",
-                path=self.metadata_directory,
-                id=self.cluster_id,
-            )
+        self._log_formatted()
+
+    def _log_formatted(self) -> None:
+        """A directory that was expected to hold data, and was empty, is seen by these lines."""
+        founds = "controller" in self.roles and not self._is_formatted
+        for directory in self.log_manager.directories.claimed():
+            if founds and directory.path == posixpath.normpath(self.metadata_directory):
+                _logger.info(
+                    "formatted {path} as new cluster {id}", path=directory.path, id=self.cluster_id
+                )
+            elif directory.is_new:
+                _logger.info(
+                    "formatted {path} for node {node} of cluster {id}: it was empty",
+                    path=directory.path,
+                    node=self.config.node_id,
+                    id=self.cluster_id,
+                )
 
     def _format_metadata(self) -> None:
         """The metadata of a new cluster, before the directory bears its id.
@@ -660,7 +688,9 @@ class Broker:
         )
         await lifecycle.caught_up
         self._caught_up = True
-        self._take_delta(MetadataDelta.between(MetadataImage(), role.observer.image))
+        self._metadata_changed(MetadataDelta.between(MetadataImage(), role.observer.image))
+        while self._deltas:  # so that the reactor is not held by the logs of many partitions
+            await self._turns.next_turn()
         lifecycle.ready_to_unfence()
         await lifecycle.unfenced
         role.groups.start()
@@ -677,16 +707,23 @@ class Broker:
         """
         if not self._caught_up:
             return
-        self._deltas.extend(delta.pieces(_PARTITIONS_A_TURN))
-        if self._delta_call is None:
-            self._next_delta()
+        self._deltas.extend(delta.pieces(_PARTITIONS_A_PIECE))
+        if self._delta_call is None and not self._is_taking_deltas:
+            self._next_deltas()
 
-    def _next_delta(self) -> None:
-        delta = self._deltas.popleft()
-        self._delta_call = (
-            self.runtime.clock.callLater(0, self._next_delta) if self._deltas else None
-        )
-        self._take_delta(delta)
+    def _next_deltas(self) -> None:
+        """Those of one turn."""
+        self._delta_call, self._is_taking_deltas = None, True
+        until = self.runtime.clock.seconds() + SECONDS_PER_TURN
+        try:
+            for _ in range(_PIECES_A_TURN):
+                self._take_delta(self._deltas.popleft())
+                if not self._deltas or self.runtime.clock.seconds() >= until:
+                    break
+        finally:
+            self._is_taking_deltas = False
+            if self._deltas:
+                self._delta_call = self.runtime.clock.callLater(0, self._next_deltas)
 
     def _take_delta(self, delta: MetadataDelta) -> None:
         """Settings first, then roles."""
@@ -747,6 +784,8 @@ class Broker:
     async def stop(self) -> None:
         """Takes back what was started, in the reverse order; never raises."""
         self._stopping = True
+        if self._adopting is not None:
+            self._adopting.cancel()
         undo, self._undo = self._undo, []
         for step in reversed(undo):
             try:

@@ -235,6 +235,18 @@ def test_a_partition_is_explained_to_people_and_to_programs(house: MemoryBroker)
     assert headers["content-type"] == "application/json"
 
 
+def test_a_disk_that_is_nearly_full_is_a_trouble(house: MemoryBroker) -> None:
+    """Below the limit of the line in the log; the free space stands in the table."""
+    space = house.broker.log_manager.free_space
+    space.look()
+    looking = Looking(house)
+    page = page_of(looking, "/")
+    assert "✓ All is well" in page.whole and page.row("/data")[4].endswith("GiB")
+    space.found["/data"] = (1 << 40, 1 << 20)
+    text = page_of(looking, "/").whole
+    assert "the disk of log directory /data is nearly full: 1.0 MiB of 1.0 TiB are free" in text
+
+
 def test_a_controllers_page_shows_the_cluster() -> None:
     """Brokers with their heartbeats and metadata offsets, its own state; no groups."""
     house = MemoryBroker(
@@ -326,7 +338,7 @@ def one_turn(house: MemoryBroker, profile: Any = None) -> None:
 MOST_CALLS = 6_000
 
 
-def test_no_turn_of_a_page_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_turn_of_a_page_is_long() -> None:
     """Topics, partitions and troubles by the thousand: written in many turns."""
     house = MemoryBroker().start()
     register_dead(house, 7)
@@ -341,8 +353,6 @@ def test_no_turn_of_a_page_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
         request = topics.CreateTopicsRequest(topics=[new], timeout_ms=30_000)
         assert not house.ask(request, 7).topics[0].error_code
     house.pass_time(2)
-    # A real disk knows it; this twin adds up all of its files.
-    monkeypatch.setattr(house.files, "free_bytes", lambda path: (1 << 40, 1 << 39))
     looking = Looking(house)
     looking.get("/")  # loads what is loaded once
     for path in ("/", "/?topic=1", "/topics/t1?from=100"):

@@ -13,7 +13,7 @@ Not here: everything that decides; the parts do.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Iterable, Mapping
+from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted_broker.api.audit import audit_lines
@@ -33,6 +33,7 @@ __all__ = ["BrokerParts", "ListenerName", "RequestContext"]
 
 if TYPE_CHECKING:
     from twisted_broker.api.dispatch import Dispatcher
+    from twisted_broker.cluster.broker_lifecycle_manager import BrokerLifecycleManager
     from twisted_broker.cluster.controller import Controller
     from twisted_broker.cluster.forwarding_manager import ForwardingManager
     from twisted_broker.config import BrokerConfig
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from twisted_broker.interfaces import Runtime
     from twisted_broker.log.log_manager import LogManager
     from twisted_broker.net.connection import KafkaConnection
+    from twisted_broker.net.connection_limits import ConnectionFactory
     from twisted_broker.replication.live_brokers import ImageSource
     from twisted_broker.replication.replica_manager import ReplicaManager
 
@@ -61,7 +63,8 @@ class BrokerParts:
     """The parts of one node, joined in `broker.py`; they do not change.
 
     What a process without that role lacks is None: `replica_manager`, `metadata`, `forwarding` and
-    `groups` belong to a broker, `controller` to a controller.
+    `groups` and `lifecycle` belong to a broker, `controller` to a controller. `listening`: the
+    factories of its listeners.
     """
 
     __slots__ = (
@@ -73,6 +76,8 @@ class BrokerParts:
         "features",
         "forwarding",
         "groups",
+        "lifecycle",
+        "listening",
         "log_manager",
         "metadata",
         "node_id",
@@ -89,7 +94,6 @@ class BrokerParts:
         config: BrokerConfig,
         runtime: Runtime,
         authorizer: Authorizer,
-        audit: EventLines | None = None,
         features: Mapping[str, tuple[int, int]] | None = None,
         log_manager: LogManager | None = None,
         replica_manager: ReplicaManager | None = None,
@@ -98,13 +102,15 @@ class BrokerParts:
         groups: GroupCoordinator | None = None,
         controller: Controller | None = None,
         turns: Turns | None = None,
+        lifecycle: BrokerLifecycleManager | None = None,
+        listening: Sequence[ConnectionFactory] = (),
+        audit: EventLines | None = None,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
         self.config = config
         self.runtime = runtime
         self.authorizer = authorizer
-        self.audit = audit or audit_lines(runtime.clock, node_id)
         self.features = features or {}
         self.log_manager = log_manager
         self.replica_manager = replica_manager
@@ -113,6 +119,9 @@ class BrokerParts:
         self.groups = groups
         self.controller = controller
         self.turns = turns or Turns(runtime.clock, runtime.marks)
+        self.lifecycle = lifecycle
+        self.listening = listening
+        self.audit = audit or audit_lines(runtime.clock, node_id)
 
 
 class Encoded:

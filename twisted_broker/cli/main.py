@@ -19,6 +19,7 @@ from twisted_broker.cli.group import CommandGroup
 from twisted_broker.cli.metadata import metadata
 from twisted_broker.cli.rows import lines
 from twisted_broker.cli.storage import format_storage
+from twisted_broker.cli.unregister import unregister
 from twisted_broker.operating_system import check_system
 
 
@@ -28,13 +29,15 @@ def main() -> None:
     """Inspect the files of a Kafka broker, and explain the state of its replicas.
 
     Files are only read, so the broker may be running. Only `format` and `metadata recover` write:
-    into new directories, and into that of a controller that is stopped.
+    into new directories, and into that of a controller that is stopped. `unregister` changes a
+    running cluster.
     """
     check_system()
 
 
 main.add_command(metadata)
 main.add_command(format_storage)
+main.add_command(unregister)
 
 
 @main.command("dump-log")

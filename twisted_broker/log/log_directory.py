@@ -79,10 +79,10 @@ def make_directory(files: IFileSystem, path: str) -> None:
 class LogDirectory:
     """`warn(text)` takes one-line warnings; `reader`: see `OpenFiles`.
 
-    `failed` is the error that took it offline; `without_id` are new logs without
-    `partition.metadata`, `unsynced_names` those whose file of that name is not synced yet;
-    `is_name_sync_due`: a timer for their sync runs. `is_checkpoint_waiting`: a job that writes the
-    recovery points has not begun.
+    `failed` is the error that took it offline; `is_new`: this process formatted it. `without_id`
+    are new logs without `partition.metadata`, `unsynced_names` those whose file of that name is not
+    synced yet; `is_name_sync_due`: a timer for their sync runs. `is_checkpoint_waiting`: a job
+    that writes the recovery points has not begun.
     """
 
     def __init__(
@@ -98,11 +98,12 @@ class LogDirectory:
         self.files, self.path, self.disk, self.random, self.warn = files, path, disk, random, warn
         self.pool = OpenFiles(files, open_files, reader)
         self.directory_id = bytes(16)
-        self.loaded = False
+        self.loaded = self.is_new = False
         self.was_clean = False
         self.previous_broker_epoch = -1
         self.recovery_points: dict[TopicPartition, int] = {}
         self.log_starts: dict[TopicPartition, int] = {}
+        self.cleaner_offsets: dict[TopicPartition, int] = {}
         self.failed: OSError | None = None
         self.to_delete: list[str] = []
         self.without_id: deque[Log] = deque()
@@ -153,6 +154,7 @@ class LogDirectory:
         properties = MetaProperties(cluster_id, node_id, self.directory_id)
         if found != properties:
             write_meta_properties(self.files, self.path, properties)
+        self.is_new = found is None
 
     def load(self, config: LogConfig, wall_ms: int) -> list[Log]:
         """Opens every log of the directory, all with `config`.
@@ -183,6 +185,7 @@ class LogDirectory:
     def _open_logs(self, config: LogConfig, wall_ms: int) -> list[Log]:
         self.recovery_points = self._offsets(checkpoints.RECOVERY_POINT)
         self.log_starts = self._offsets(checkpoints.LOG_START_OFFSET)
+        self.cleaner_offsets = self._offsets(checkpoints.CLEANER_OFFSET)
         logs = []
         without_id = []
         for name in self.files.listdir(self.path):
@@ -198,6 +201,7 @@ class LogDirectory:
                     without_id.append(partition)
                     self.recovery_points.pop(partition, None)
                     self.log_starts.pop(partition, None)
+                    self.cleaner_offsets.pop(partition, None)
                 logs.append(self.open(partition, None, config, wall_ms))
         if without_id:
             # For the high watermarks, which are read later.
@@ -238,6 +242,7 @@ class LogDirectory:
             wall_ms=wall_ms,
             random=self.random,
             sync=not is_new,
+            cleaned_upto=self.cleaner_offsets.get(partition, 0),
         )
 
     def create(

@@ -4,7 +4,8 @@ programs), `/metrics`, `/healthz`, `/readyz`.
 Owns the resources and the site. Only reads; anything else is 404, or 405, with one line.
 
 1. An answer is made when it is requested, a page in pieces between which others are served, and
-   sent when it is whole. When its client goes, the rest is not made.
+   sent when it is whole; `/metrics` is in `metrics_resource.py`. When its client goes, the rest is
+   not made.
 2. Every answer forbids the browser scripts, frames, and whatever is not from here (`html.py`).
 
 Source: `twisted.web`. Loaded with the first connection (`status/http_server.py`).
@@ -17,7 +18,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from prometheus_client import CONTENT_TYPE_LATEST
 from twisted.internet.defer import ensureDeferred
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
@@ -29,7 +29,7 @@ from twisted.web.server import NOT_DONE_YET, Site
 from twisted_broker.interfaces import Health, IClock, TopicPartition
 from twisted_broker.status.health import live, ready
 from twisted_broker.status.html import HEADERS, ICON, ClientGone, Pauses
-from twisted_broker.status.metrics import exposition, text_of
+from twisted_broker.status.metrics_resource import Scrapes
 from twisted_broker.status.overview_page import Wanted, number, overview
 from twisted_broker.status.partition_pages import explain_page, topic_page
 from twisted_broker.status.view import BrokerView
@@ -49,11 +49,13 @@ class StatusResource(Resource):
     def __init__(self, view: BrokerView, health: Callable[[], Health]) -> None:
         Resource.__init__(self)
         self._view, self._health = view, health
-        self._numbers = exposition(view)
+        self._scrapes = Scrapes(view)
 
-    def render_GET(self, request: Request) -> int:
+    def render_GET(self, request: Request) -> bytes | int:
         """Never raises: what goes wrong here is 500 and a traceback in our log."""
-        parts: Any = self._view.parts
+        if request.path == b"/metrics":
+            return self._scrapes.answer(request)
+        parts = self._view.parts
         pauses = Pauses(parts.turns, parts.runtime.clock)
         request.notifyFinish().addErrback(lambda _: setattr(pauses, "is_client_gone", True))
         ensureDeferred(self._respond(request, pauses))
@@ -91,8 +93,6 @@ class StatusResource(Resource):
         arguments: Mapping[bytes, list[bytes]] = request.args or {}
         if parts == [""]:
             return 200, _HTML, await overview(self._view, pauses, Wanted.of(arguments))
-        if parts == ["metrics"]:
-            return 200, CONTENT_TYPE_LATEST, text_of(self._numbers)
         if parts == ["healthz"]:
             code, body = live(self._health())
             return code, _JSON, body

@@ -1,15 +1,14 @@
 """What one broker knows of itself, for the page: log directories, its own troubles, the groups that
-it coordinates. Ring 1.
+it coordinates. Ring 0.
 
 Owns `Directory` and `GroupRow`, and how they are found.
 
 1. It only reads. What walks over all replicas, or over what a group committed, pauses.
-2. The free space of a disk is looked up by the directory's worker, and waited for a second at most:
-   a disk that hangs does not hold the page.
-3. The lag of a group is up to the high watermark as this broker knows it, of the partitions that
+2. The lag of a group is up to the high watermark as this broker knows it, of the partitions that
    have a replica here; how many these are is said. It is never below 0.
 
-Source: our own. Not here: the cluster (`cluster_state.py`), HTML (`overview_page.py`).
+Source: our own. Not here: the cluster (`cluster_state.py`), looking at disks
+(`log/free_space.py`), HTML (`overview_page.py`).
 """
 
 from __future__ import annotations
@@ -18,23 +17,17 @@ from collections.abc import Generator, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from twisted.internet.defer import Deferred, ensureDeferred
-from twisted.internet.error import TimeoutError as DeferredTimeout
-
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.explain.reasons import duration
 from twisted_broker.status.cluster_state import MOST_TROUBLES, Trouble, plural, sorted_part
 
 _REPLICAS_PER_PIECE = 500
 _OFFSETS_PER_PIECE = 200
-_DISK_SECONDS = 1.0
-# Of the whole disk: below it is a trouble.
-_LOW_SHARE = 0.05
 
 
 class Directory(NamedTuple):
-    """A log directory. `free`, `total`: bytes, -1 where the disk does not answer; `error`: why it
-    is offline, empty while it is not.
+    """A log directory. `free`, `total`: bytes, -1 where nobody looked yet; `error`: why it is
+    offline, empty while it is not.
     """
 
     path: str
@@ -57,22 +50,6 @@ class GroupRow(NamedTuple):
     offsets: int
 
 
-async def free_bytes(runtime: Any, directory: Any) -> tuple[int, int]:
-    """(total, free) of the directory's disk; -1 each where it does not answer in time."""
-    found: Deferred[Any] = Deferred()
-
-    def done(result: Any, error: BaseException | None) -> None:
-        if not found.called:
-            found.callback((-1, -1) if error is not None else result)
-
-    directory.disk.submit(lambda: runtime.files.free_bytes(directory.path), done)
-    try:
-        total, free = await found.addTimeout(_DISK_SECONDS, runtime.clock)
-    except DeferredTimeout:
-        return -1, -1
-    return int(total), int(free)
-
-
 def sizes_by_directory(log_manager: Any, found: dict[str, list[int]]) -> Iterator[None]:
     """`found`: [logs, bytes] by the path of the directory."""
     for number, log in enumerate(log_manager, 1):
@@ -84,26 +61,19 @@ def sizes_by_directory(log_manager: Any, found: dict[str, list[int]]) -> Iterato
             yield
 
 
-async def directories(parts: Any, sizes: dict[str, list[int]]) -> list[Directory]:
+def directories(log_manager: Any, sizes: dict[str, list[int]]) -> list[Directory]:
     """All log directories, the one of the metadata included."""
-    claimed = parts.log_manager.directories.claimed()
-    # All at once: several may hang.
-    looks = {
-        each.path: ensureDeferred(free_bytes(parts.runtime, each))
-        for each in claimed
-        if each.failed is None
-    }
     rows = []
-    for each in claimed:
-        total, free = await looks[each.path] if each.path in looks else (-1, -1)
+    for each in log_manager.directories.claimed():
+        total, free = log_manager.free_space.found.get(each.path, (-1, -1))
         logs, size = sizes.get(each.path, (0, 0))
         error = "" if each.failed is None else str(each.failed) or "it failed"
         rows.append(Directory(each.path, error, logs, size, total, free))
     return rows
 
 
-def troubles_of_directories(found: list[Directory]) -> Iterator[Trouble]:
-    """Offline ones, then those whose disk is nearly full."""
+def troubles_of_directories(found: list[Directory], least_free: int) -> Iterator[Trouble]:
+    """Offline ones, then those whose disk is nearly full: fewer than `least_free` bytes."""
     for each in found:
         if each.error:
             yield Trouble(
@@ -111,15 +81,10 @@ def troubles_of_directories(found: list[Directory]) -> Iterator[Trouble]:
                 f"{plural(each.logs, 'replica')} in it"
             )
     for each in found:
-        if not each.error and each.free < 0:
-            yield Trouble(
-                f"the disk of log directory {each.path} did not answer within a second", False
-            )
-        elif not each.error and each.free < each.total * _LOW_SHARE:
+        if not each.error and 0 <= each.free < least_free:
             yield Trouble(
                 f"the disk of log directory {each.path} is nearly full: "
-                f"{byte_text(each.free)} of {byte_text(each.total)} are free",
-                each.free < each.total * _LOW_SHARE / 5,
+                f"{byte_text(each.free)} of {byte_text(each.total)} are free"
             )
 
 

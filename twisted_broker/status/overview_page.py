@@ -129,10 +129,12 @@ async def overview(view: BrokerView, pauses: Pauses, wanted: Wanted) -> bytes:
     if parts.log_manager is not None:
         sizes: dict[str, list[int]] = {}
         await pauses.run(sizes_by_directory(parts.log_manager, sizes))
-        found = await directories(parts, sizes)
+        found = directories(parts.log_manager, sizes)
     troubles = [
         *troubles_of_controller(parts.metadata),
-        *troubles_of_directories(found),
+        *troubles_of_directories(
+            found, 0 if parts.log_manager is None else parts.log_manager.free_space.limit
+        ),
         *state.troubles(image),
         *own,
     ]
@@ -159,7 +161,7 @@ async def overview(view: BrokerView, pauses: Pauses, wanted: Wanted) -> bytes:
 
 def name_of(view: BrokerView) -> str:
     """What this node is."""
-    node, is_controller = view.parts.node_id, getattr(view.parts, "controller", None) is not None
+    node, is_controller = view.parts.node_id, view.parts.controller is not None
     if view.replicas is None:
         return f"Controller {node}" if is_controller else f"Node {node}, starting"
     return f"Broker {node} and controller" if is_controller else f"Broker {node}"
@@ -214,7 +216,7 @@ class _Page:
         self._view, self._parts = view, view.parts
         self._image, self._state = image, state
         self._pauses, self._wanted = pauses, wanted
-        self._controller: Any = getattr(view.parts, "controller", None)
+        self._controller = view.parts.controller
 
     # trouble
 

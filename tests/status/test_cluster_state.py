@@ -66,7 +66,7 @@ def test_a_cluster_that_is_well() -> None:
 def test_a_partition_without_a_leader_says_who_could_lead() -> None:
     """The brokers whose return brings it back without loss."""
     brokers = [broker(1), broker(2, fenced=True), broker(3, fenced=True)]
-    (first, second, third, *of_brokers) = troubles(
+    (*of_brokers, first, second, third) = troubles(
         image(
             partition((2, 3), leader=-1, isr=(2,)),
             partition((2, 3), leader=-1, isr=(), elr=(2, 3)),

@@ -30,7 +30,7 @@ from twisted_broker.image.metadata_image import BROKER_RESOURCE, TOPIC_RESOURCE,
 from twisted_broker.replication.explain.reasons import broker_names
 
 # Of one kind; the rest is counted.
-MOST_TROUBLES = 20
+MOST_TROUBLES = 10
 _PARTITIONS_PER_PIECE = 200
 _NAMES_PER_PIECE = 500
 MIN_ISR = "min.insync.replicas"
@@ -95,9 +95,9 @@ class ClusterState:
     lagging_count: int = 0
 
     def troubles(self, image: MetadataImage) -> Iterator[Trouble]:
-        """The worst first."""
-        yield from _with_rest(self.offline, self.counts.offline, "partitions without a leader")
+        """Causes before what follows from them, else the worst first."""
         yield from self._of_brokers(image)
+        yield from _with_rest(self.offline, self.counts.offline, "partitions without a leader")
         yield from _with_rest(
             self.under_minimum,
             self.counts.under_minimum,

@@ -330,7 +330,7 @@ class _Page:
             return
         session = self._controller.sessions.session_of(broker)
         if session is None or not session.heard:
-            yield from ("–", "not since this controller started")
+            yield from ("–", "none counts")
             return
         behind = self._image.offset - session.metadata_offset
         yield f"{session.metadata_offset:,}" + (f" ({behind:,} behind)" if behind > 100 else "")

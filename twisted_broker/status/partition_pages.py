@@ -160,6 +160,10 @@ def _role(found: dict[str, Any]) -> str:
         return f"It has no leader; {own}"
     if role != "leader":
         own += f"; broker {metadata['leader']} leads it"
+    if len(metadata["isr"]) < len(metadata["replicas"]):
+        own += (
+            f"; in sync are {brokers_text(metadata['isr'])} of {brokers_text(metadata['replicas'])}"
+        )
     return own[0].upper() + own[1:]
 
 

@@ -561,7 +561,8 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _int(
         "replog.status.port",
         0,
-        "Port on 127.0.0.1 for /, /metrics and /explain; 0 picks a free one, -1 none.",
+        "Port on 127.0.0.1 for the page /, /metrics, /healthz and /readyz; 0 picks a free one, -1 "
+        "none.",
         -1,
         high=65535,
     ),

@@ -208,6 +208,22 @@ def test_an_epoch_that_was_begun_is_never_led_again(fixture: Fixture) -> None:
     assert fixture.controller.epoch == seen + 2
 
 
+def test_an_epoch_is_durable_before_it_is_used() -> None:
+    """RL 8.1: quorum-state is synced, its name too, before anything of the epoch is: a loss of
+    power leaves it when it leaves nothing else of this start.
+    """
+    fixture = Fixture(StalledWorker())
+    disk = SimDisk(1)
+    disk.make_directories("/data")
+    disk.sync_all()
+    fixture.runtime.files = fixture.files = disk
+    fixture.controller = fixture.open()
+    fixture.start()
+    left = disk.after_power_loss(keep=0)
+    assert left.content(f"{DIRECTORY}/{0:020d}.log") == b""
+    assert read_quorum_state(left, DIRECTORY) == QuorumState(1, 1)
+
+
 @pytest.mark.parametrize("leader", [None, 3])
 def test_what_this_node_never_led_is_not_led(fixture: Fixture, leader: int | None) -> None:
     """A broker's copy has no quorum-state; a voter's names another leader: both may lack what was
@@ -471,8 +487,8 @@ def test_the_names_of_snapshots() -> None:
 
 
 @pytest.mark.skipif(
-    "REPLOG_KAFKA_JARS" not in os.environ,
-    reason="REPLOG_KAFKA_JARS names no class path of Apache Kafka's tools",
+    "KAFKA_JARS" not in os.environ,
+    reason="Apache Kafka's tools: set KAFKA_JARS to a folder of its jars",
 )
 def test_kafkas_dump_tool_reads_log_and_snapshot(tmp_path: Path) -> None:
     """RL 8.1: readable by Kafka's dump tool, records decoded, snapshot included."""
@@ -495,7 +511,7 @@ def dump(path: Path) -> str:
     tool = [
         "java",
         "-cp",
-        os.environ["REPLOG_KAFKA_JARS"],
+        os.environ["KAFKA_JARS"] + "/*",
         "org.apache.kafka.tools.DumpLogSegments",
     ]
     done = subprocess.run(

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from twisted_broker.cluster.metadata_check import LogEnd
 from twisted_broker.cluster.metadata_loader import MetadataLoader, MetadataRegression
 from twisted_broker.cluster.records import RECORDS_PER_STEP, build_batch
 from twisted_broker.cluster.snapshots import SnapshotId, snapshot_bytes
@@ -194,8 +195,9 @@ def test_the_last_batch_is_compared_on_a_new_connection() -> None:
     loader.batches(log[2] + log[3], 4)
     assert names(loader) == ["t0", "t1", "t2", "t3"]
     loader.compare_last()
-    with pytest.raises(MetadataRegression, match="has another batch at offset 3"):
+    with pytest.raises(MetadataRegression, match="has another batch at offset 3") as caught:
         loader.batches(batch(3, topic(7)) + batch(4, topic(8)), 5)
+    assert caught.value.found == caught.value.applied == LogEnd(4, 1)
     assert names(loader) == ["t0", "t1", "t2", "t3"]
 
 

@@ -205,13 +205,14 @@ def test_follower_drops_a_partial_tail_and_checks_crcs() -> None:
     assert log.log_end_offset == 1
 
 
-def test_follower_stops_before_a_newer_epoch() -> None:
+@pytest.mark.parametrize("own", [0, 3])
+def test_follower_stops_before_a_newer_epoch(own: int) -> None:
     """RL 3.2: batches of an epoch above the fetch's own are left out, with all behind them
     (Kafka 4.3.1).
     """
     log = new_log()
     info = log.append_as_follower(
-        replicated(log, 0, b"a", epoch=2) + replicated(log, 1, b"b", epoch=4), 3, NOW_MS
+        replicated(log, 0, b"a", epoch=own) + replicated(log, 1, b"b", epoch=own + 1), own, NOW_MS
     )
     assert info.last_offset == 0 and log.log_end_offset == 1
 

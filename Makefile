@@ -52,9 +52,10 @@ endif
 	$(BIN)/twistd -n --pidfile= replog --brokers $(BROKERS) --port $(PORT) --data $(DATA) $(ARGS)
 
 lint: $(VENV)/.test ## ruff, mypy, import contract
-	$(BIN)/ruff check twisted_broker twisted pipeline tests benchmarks
-	$(BIN)/ruff format --check twisted_broker twisted pipeline tests benchmarks
+	$(BIN)/ruff check twisted_broker twisted pipeline tests benchmarks examples
+	$(BIN)/ruff format --check twisted_broker twisted pipeline tests benchmarks examples
 	$(BIN)/mypy -p twisted_broker -p replog_pipeline -p tests -p benchmarks
+	$(BIN)/mypy --strict examples/embedded/*.py
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.test ## tests on memory twins

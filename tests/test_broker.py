@@ -17,6 +17,7 @@ from twisted_broker.broker import Broker
 from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.log.segment_file import SegmentFile
+from twisted_broker.replication import role_change
 from twisted_broker.settings import ConfigError
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Fault
@@ -392,8 +393,8 @@ def test_descriptors_that_are_short_fail_no_directory(error: int) -> None:
 
 
 def test_many_partitions_are_taken_over_in_several_turns() -> None:
-    """Broker: a topic of 120 partitions does not hold up heartbeats: its logs are made fifty a
-    turn, and all of them are led in the end.
+    """Broker: a topic of 120 partitions does not hold up heartbeats: its logs are made ten at a
+    time, and all of them are led in the end.
     """
     house = MemoryBroker().start()
     manager = house.broker.parts.replica_manager
@@ -408,13 +409,46 @@ def test_many_partitions_are_taken_over_in_several_turns() -> None:
 
     manager.subscribe(Observer())
     create(house, "wide", 120)
-    assert [(count, seen.count(count)) for count in sorted(set(seen))] == [
-        (50, 50),
-        (100, 50),
-        (120, 20),
-    ]
+    assert seen == [count for count in range(10, 121, 10) for _ in range(10)]
     house.stop()
     assert not house.clock.getDelayedCalls()
+
+
+def test_the_first_metadata_of_a_start_is_taken_over_in_several_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Broker: fifty partitions a turn, fewer where the clock says that a turn is over; strays are
+    set aside once, before all of them; the fence is lifted after the last.
+    """
+    house = MemoryBroker().start()
+    create(house, "wide", 120)
+    house.stop()
+    files = house.files
+    taken: list[int] = []
+    fenced: list[bool] = []
+    strays: list[int] = []
+    original, set_aside = Broker._next_deltas, role_change._set_strays_aside
+
+    def counted(broker: Broker) -> None:
+        manager = broker.parts.replica_manager
+        assert manager is not None and broker.role is not None
+        before = len(manager.leaders())
+        original(broker)
+        taken.append(len(manager.leaders()) - before)
+        fenced.append(broker.role.observer.image.brokers[1].fenced)
+
+    def noted(manager: Any, image: Any) -> None:
+        strays.append(len(manager.leaders()))
+        set_aside(manager, image)
+
+    monkeypatch.setattr(Broker, "_next_deltas", counted)
+    monkeypatch.setattr(role_change, "_set_strays_aside", noted)
+    house = MemoryBroker(files).start()
+    # led by nobody until the fence is lifted, which is the next delta
+    manager = house.broker.parts.replica_manager
+    assert len(manager.partitions) == 120 and strays == [0]
+    assert taken == [0, 0, 0, *[50, 50, 20]] and fenced[:3] == [True] * 3
+    house.stop()
 
 
 def test_a_broker_that_was_unregistered_while_it_lives_serves_on() -> None:

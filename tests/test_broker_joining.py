@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import ensureDeferred
+from twisted.internet.protocol import Factory, Protocol
 
 from tests.memory_broker import MemoryBroker
 from twisted_broker.cluster import observer
@@ -80,6 +81,24 @@ def test_stopped_before_its_controller_came_it_ends() -> None:
     with pytest.raises(BrokerError):
         broker.run(starting)
     assert not broker.files.exists("/data/meta.properties")
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.05])
+def test_stopped_while_its_controller_says_nothing_it_ends_at_once(pause_s: float) -> None:
+    """Neither the request that waits nor the pause after a failed one outlives the stop."""
+    controller = memory_controller()
+    if not pause_s:
+        controller.network.listen("127.0.0.1", 9093, Factory.forProtocol(Protocol))
+    broker = memory_broker(controller)
+    starting = ensureDeferred(broker.broker.start())
+    broker.pass_time(1 + pause_s)
+    assert broker.clock.getDelayedCalls()
+    stopped = ensureDeferred(broker.broker.stop())
+    broker.pass_time(0.01)
+    assert stopped.called and starting.called
+    assert broker.clock.getDelayedCalls() == []
+    with pytest.raises(BrokerError):
+        broker.run(starting)
 
 
 def test_a_named_cluster_must_be_the_directorys() -> None:

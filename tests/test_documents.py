@@ -38,7 +38,7 @@ def test_the_readme_has_links() -> None:
 PACKAGE = ROOT / "twisted_broker"
 SOURCES = sorted(
     path
-    for folder in ("twisted_broker", "pipeline", "tests", "benchmarks", "twisted")
+    for folder in ("twisted_broker", "pipeline", "tests", "benchmarks", "twisted", "examples")
     for path in (ROOT / folder).rglob("*")
     if path.is_file() and not {"__pycache__", "build"} & set(path.parts)
 )

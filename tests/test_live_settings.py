@@ -27,16 +27,31 @@ from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequ
 BROKER = 4
 TOPIC_ROWS = {name: row for row in TOPIC_SETTINGS.values() for name, _ in row.broker}
 OTHERS: dict[str, Callable[[MemoryBroker], Any]] = {
+    "log.cleaner.backoff.ms": lambda house: cleaner_config(house, "backoff.ms"),
+    "log.cleaner.dedupe.buffer.size": lambda house: cleaner_config(house, "dedupe.buffer.size"),
+    "log.cleaner.io.buffer.load.factor": lambda house: cleaner_config(
+        house, "io.buffer.load.factor"
+    ),
+    "log.cleaner.io.max.bytes.per.second": lambda house: cleaner_config(
+        house, "io.max.bytes.per.second"
+    ),
+    "log.cleaner.threads": lambda house: cleaner_config(house, "threads"),
     "max.connections": lambda house: house.broker._counts.maximum,
     "max.connections.per.ip": lambda house: house.broker._counts.maximum_per_host,
     "num.replica.fetchers": lambda house: house.broker.role.fetchers.count,
     "producer.id.expiration.ms": lambda house: log_config(house).producer_id_expiration_ms,
+    "replog.log.dir.free.warn.bytes": lambda house: house.broker.log_manager.free_space.limit,
     "replog.refuse.unclean.truncation": lambda house: house.broker.role.fetchers._refuses_unclean(),
 }
 
 
 def log_config(house: MemoryBroker) -> Any:
     return house.broker.log_manager.logs[TopicPartition("t", 0)].config
+
+
+def cleaner_config(house: MemoryBroker, name: str) -> Any:
+    """What the cleaner reads before each round."""
+    return house.broker.log_manager.cleaner._config[f"log.cleaner.{name}"]
 
 
 def obeyed(house: MemoryBroker, name: str) -> Any:

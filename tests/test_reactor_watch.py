@@ -25,8 +25,8 @@ from twisted_broker.reactor_watch import (
     WatchedClock,
     name_of,
 )
-from twisted_broker.status.metrics import exposition, text_of
-from twisted_broker.status.view import BrokerView
+from twisted_broker.status.metric_text import Exposition
+from twisted_broker.status.metrics import reactor_turns
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
 
 
@@ -183,7 +183,9 @@ def test_a_start_is_slow_only_when_it_is_very_slow() -> None:
 
 def test_nothing_is_watched_without_a_limit_or_a_poller() -> None:
     assert not Machine(slow_ms=0).installed
-    assert not ReactorWatch(50).install(SimpleNamespace())
+    watch = ReactorWatch(50)
+    assert not watch.install(SimpleNamespace()) and watch.numbers() is None
+    assert Machine().watch.numbers() is not None
 
 
 @pytest.mark.parametrize("poller", ["epoll", "poll"])
@@ -253,13 +255,14 @@ def test_the_numbers_are_in_the_metrics() -> None:
         machine.poll()
         machine.piece("x", seconds)
     machine.poll()
-    parts: Any = SimpleNamespace(
-        replica_manager=None, runtime=SimpleNamespace(marks=machine.watch), node_id=1
-    )
-    text = text_of(exposition(BrokerView(lambda: parts))).decode()
-    assert "replog_reactor_turns_total 6.0" in text
+    numbers = machine.watch.numbers()
+    assert numbers is not None
+    out = Exposition()
+    reactor_turns(out, numbers)
+    text = b"".join(out.text()).decode()
+    assert "replog_reactor_turns_total 6\n" in text
     assert "replog_reactor_longest_turn_seconds 7.0" in text
-    assert 'replog_reactor_slow_turn_seconds_bucket{le="0.1"} 1.0' in text
-    assert f'replog_reactor_slow_turn_seconds_bucket{{le="{BUCKETS_SECONDS[-1]}"}} 2.0' in text
-    assert 'replog_reactor_slow_turn_seconds_bucket{le="+Inf"} 3.0' in text
-    assert "replog_reactor_slow_turn_seconds_count 3.0" in text
+    assert 'replog_reactor_slow_turn_seconds_bucket{le="0.1"} 1\n' in text
+    assert f'replog_reactor_slow_turn_seconds_bucket{{le="{BUCKETS_SECONDS[-1]}"}} 2\n' in text
+    assert 'replog_reactor_slow_turn_seconds_bucket{le="+Inf"} 3\n' in text
+    assert "replog_reactor_slow_turn_seconds_count 3\n" in text

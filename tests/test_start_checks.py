@@ -220,3 +220,30 @@ def test_a_failed_start_still_has_status_1(tmp_path: Path) -> None:
     )
     assert done.returncode == 1 and "belongs to node 7" in done.stdout
     assert not (tmp_path / "pid").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "factors"),
+    [
+        ([], [1]),
+        (["--brokers", "2"], [2, 2]),
+        (["--brokers", "5"], [3] * 5),
+        (["--brokers", "3", "--set", "offsets.topic.replication.factor=1"], [1] * 3),
+        (["--set", "process.roles=broker"], [3]),
+    ],
+)
+def test_groups_are_served_however_many_brokers(arguments: list[str], factors: list[int]) -> None:
+    """Without a file the offsets topic has as many replicas as this process can hold; a broker of
+    a cluster, and one with a file of its own, have Kafka's default.
+    """
+    quorum = ["--set", "controller.quorum.bootstrap.servers=127.0.0.1:9"]
+    more = quorum if "process.roles=broker" in arguments else []
+    configs = options("--data", "memory", *arguments, *more).broker_configs
+    assert [each.integer("offsets.topic.replication.factor") for each in configs] == factors
+
+
+def test_a_file_says_how_many_replicas_offsets_have(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("log.dirs=/nowhere\n")
+    (config,) = options("--config", str(path)).broker_configs
+    assert config.integer("offsets.topic.replication.factor") == 3

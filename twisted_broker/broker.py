@@ -25,11 +25,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from twisted.internet.defer import ensureDeferred
+from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.error import CannotListenError
 from twisted.logger import Logger
 
 from twisted_broker.api import broker_loggers
+from twisted_broker.api.audit import audit_lines
 from twisted_broker.api.context import BrokerParts
 from twisted_broker.api.dispatch import BoundRoute, Dispatcher
 from twisted_broker.cluster.metadata_check import MetadataDamage, recover_hint
@@ -57,7 +58,7 @@ from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.settings import INT_MAX, ConfigError
 from twisted_broker.topic_names import METADATA_DIRECTORY
-from twisted_broker.turns import Turns
+from twisted_broker.turns import SECONDS_PER_TURN, Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.primitives import new_uuid, uuid_text
 
@@ -78,7 +79,9 @@ if TYPE_CHECKING:
 
 _logger = Logger(namespace="replog")
 
-_PARTITIONS_A_TURN = 50
+# Making the log of a new partition takes a millisecond, opening an old one 30 us. A turn is over
+# after its time; the number is for a clock that stands still within a turn.
+_PARTITIONS_A_PIECE, _PIECES_A_TURN = 10, 5
 
 STARTING_ERRORS = (
     BrokerError,
@@ -132,6 +135,7 @@ class Broker:
         self._was_started = runtime.files.exists(posixpath.join(self.metadata_directory, LOCK))
         self.cluster_id = self._cluster_id(cluster_id)
         self._turns = Turns(runtime.clock, runtime.marks)
+        self._audit = audit_lines(runtime.clock, config.node_id)
         self.log_manager = LogManager(
             runtime,
             config,
@@ -156,6 +160,8 @@ class Broker:
         self._started = self._stopping = self._caught_up = False
         self._deltas: deque[MetadataDelta] = deque()
         self._delta_call: IDelayedCall | None = None
+        self._is_taking_deltas = False
+        self._adopting: Deferred[str] | None = None
         config.subscribe(self._counts.settings_changed)
 
     @property
@@ -181,6 +187,9 @@ class Broker:
             groups=None if role is None else role.groups,
             controller=self._controller,
             turns=self._turns,
+            lifecycle=None if role is None else role.lifecycle,
+            listening=self._factories,
+            audit=self._audit,
         )
 
     def _cluster_id(self, wanted: str | None) -> str:
@@ -233,8 +242,10 @@ class Broker:
         """A new broker belongs to the cluster of its controller."""
         from twisted_broker.cluster.cluster_id import fetch_cluster_id
 
-        found = await fetch_cluster_id(self.runtime, self._controllers(), lambda: self._stopping)
-        self.cluster_id = found
+        self._adopting = ensureDeferred(
+            fetch_cluster_id(self.runtime, self._controllers(), lambda: self._stopping)
+        )
+        self.cluster_id = await self._adopting
         self.parts = self._make_parts({})
 
     def served(self) -> list[BoundRoute]:
@@ -635,7 +646,9 @@ class Broker:
         )
         await lifecycle.caught_up
         self._caught_up = True
-        self._take_delta(MetadataDelta.between(MetadataImage(), role.observer.image))
+        self._metadata_changed(MetadataDelta.between(MetadataImage(), role.observer.image))
+        while self._deltas:  # so that the reactor is not held by the logs of many partitions
+            await self._turns.next_turn()
         lifecycle.ready_to_unfence()
         await lifecycle.unfenced
         role.groups.start()
@@ -652,16 +665,23 @@ class Broker:
         """
         if not self._caught_up:
             return
-        self._deltas.extend(delta.pieces(_PARTITIONS_A_TURN))
-        if self._delta_call is None:
-            self._next_delta()
+        self._deltas.extend(delta.pieces(_PARTITIONS_A_PIECE))
+        if self._delta_call is None and not self._is_taking_deltas:
+            self._next_deltas()
 
-    def _next_delta(self) -> None:
-        delta = self._deltas.popleft()
-        self._delta_call = (
-            self.runtime.clock.callLater(0, self._next_delta) if self._deltas else None
-        )
-        self._take_delta(delta)
+    def _next_deltas(self) -> None:
+        """Those of one turn."""
+        self._delta_call, self._is_taking_deltas = None, True
+        until = self.runtime.clock.seconds() + SECONDS_PER_TURN
+        try:
+            for _ in range(_PIECES_A_TURN):
+                self._take_delta(self._deltas.popleft())
+                if not self._deltas or self.runtime.clock.seconds() >= until:
+                    break
+        finally:
+            self._is_taking_deltas = False
+            if self._deltas:
+                self._delta_call = self.runtime.clock.callLater(0, self._next_deltas)
 
     def _take_delta(self, delta: MetadataDelta) -> None:
         """Settings first, then roles."""
@@ -721,6 +741,8 @@ class Broker:
     async def stop(self) -> None:
         """Takes back what was started, in the reverse order; never raises."""
         self._stopping = True
+        if self._adopting is not None:
+            self._adopting.cancel()
         undo, self._undo = self._undo, []
         for step in reversed(undo):
             try:
@@ -729,6 +751,7 @@ class Broker:
                 _logger.failure("a step of the shutdown failed; the shutdown continues")
         for dispatcher in self._dispatchers:
             dispatcher.slow.stop()
+        self._audit.stop()
 
     async def _stop_serving(self) -> None:
         await self.controlled_shutdown()

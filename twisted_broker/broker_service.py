@@ -122,6 +122,7 @@ class BrokerService(Service):
         self._status_ports[broker] = port
         await port.open()
         await broker.start()
+        broker.log_manager.free_space.start()
 
     async def _stop_broker(self, broker: Broker) -> None:
         await broker.stop()

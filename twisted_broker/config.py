@@ -507,6 +507,36 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         high=1.0,
         live=True,
     ),
+    _flag("log.cleaner.enable", True, "Whether compacted topics are cleaned."),
+    _int("log.cleaner.threads", 1, "Logs that are cleaned at a time.", 0, live=True),
+    _ms(
+        "log.cleaner.backoff.ms",
+        15000,
+        "Time after which it is looked again whether a log is to be cleaned.",
+        0,
+        live=True,
+    ),
+    _long(
+        "log.cleaner.dedupe.buffer.size",
+        134217728,
+        "Memory for the keys of the rounds that run, all together.",
+        unit="bytes",
+        live=True,
+    ),
+    Setting(
+        "log.cleaner.io.buffer.load.factor",
+        Type.DOUBLE,
+        0.9,
+        "Share of that memory that is filled.",
+        live=True,
+    ),
+    Setting(
+        "log.cleaner.io.max.bytes.per.second",
+        Type.DOUBLE,
+        1.7976931348623157e308,
+        "What a round reads and writes at most in a second.",
+        live=True,
+    ),
     _int(
         "producer.id.expiration.ms",
         86400000,
@@ -544,6 +574,15 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         0,
         unit="ms",
     ),
+    _long(
+        "replog.log.dir.free.warn.bytes",
+        1 << 30,
+        "Warn when the disk of a log directory has less than that left, what is one segment by "
+        "default; 0: never.",
+        0,
+        unit="bytes",
+        live=True,
+    ),
     _int("replog.max.open.segments", 512, "Segment files held open at a time.", 8),
     _flag(
         "replog.validate.records",
@@ -556,7 +595,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         Type.SHORT,
         "offsets.topic.replication.factor",
         3,
-        "Replicas of __consumer_offsets; fewer while there are fewer brokers.",
+        "Replicas of __consumer_offsets; it is not made while fewer brokers are registered.",
         1,
     ),
     _bytes(
@@ -815,11 +854,11 @@ does not say otherwise.
 """
 
 SAMPLE_VALUES: Mapping[str, str] = {
-    "offsets.topic.replication.factor": "3",
+    "offsets.topic.replication.factor": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
 """What a start without `--config` says, on top of the rows' defaults: Kafka's sample file, and
-no delay before a lone broker's first group.
+no delay before a lone broker's first group. Several brokers differ (`start_checks.read_values`).
 """
 
 REFUSED: Mapping[str, str] = {
@@ -910,6 +949,12 @@ class BrokerConfig:
         value = self._values[name]
         assert isinstance(value, int), name
         return value
+
+    def number(self, name: str) -> float:
+        """The value of a setting that need not be whole."""
+        value = self[name]
+        assert isinstance(value, (int, float))
+        return float(value)
 
     def boolean(self, name: str) -> bool:
         value = self._values[name]

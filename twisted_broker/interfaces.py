@@ -129,6 +129,8 @@ class IFileSystem(Protocol):
 
     def modified_ms(self, path: str) -> int: ...
 
+    def set_modified_ms(self, path: str, wall_ms: int) -> None: ...
+
     def listdir(self, path: str) -> list[str]: ...
 
     def make_directories(self, path: str) -> None: ...
@@ -174,6 +176,25 @@ class IDiskWorker(Protocol):
         ...
 
     def stop(self) -> None: ...
+
+
+class ICleanerWorker(Protocol):
+    """Runs rounds of the log cleaner away from the reactor, one after another."""
+
+    def submit(
+        self,
+        plan: Any,
+        bytes_per_second: float,
+        done: Callable[[Any, BaseException | None], None],
+    ) -> None:
+        """Runs the round of this `CleaningPlan`; later calls `done(CleaningResult, None)` or
+        `done(None, error)` on the reactor's thread.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Ends a round that runs; nothing is reported for it."""
+        ...
 
 
 class INetwork(Protocol):
@@ -237,6 +258,8 @@ class Runtime:
     disk: Callable[[str], IDiskWorker]
     random: IRandom
     marks: Marks = field(default_factory=Marks)
+    cleaner: Callable[[], ICleanerWorker] | None = None
+    """makes a worker that cleans logs; None: that is done on a disk worker, piece by piece"""
 
     def now_ms(self) -> int:
         """Monotonic milliseconds, for intervals and for time as an argument."""

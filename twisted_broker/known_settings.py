@@ -111,13 +111,7 @@ internal.metadata.log.segment.bytes int - #
 internal.metadata.max.batch.size.in.bytes int 8388608 #
 kafka.metrics.polling.interval.secs int 10 1..
 kafka.metrics.reporters list ""
-log.cleaner.backoff.ms long 15000 0.. +
-log.cleaner.dedupe.buffer.size long 134217728 +
-log.cleaner.enable boolean true
-log.cleaner.io.buffer.load.factor double 0.9 +
 log.cleaner.io.buffer.size int 524288 0.. +
-log.cleaner.io.max.bytes.per.second double 1.7976931348623157e308 +
-log.cleaner.threads int 1 0.. +
 log.dir.failure.timeout.ms long 30000 1..
 log.initial.task.delay.ms long 30000 0.. #
 log.local.retention.bytes long -2 -2.. +

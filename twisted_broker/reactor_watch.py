@@ -53,6 +53,7 @@ class ReactorWatch(Marks):
     """
 
     __slots__ = (
+        "_is_installed",
         "_is_starting",
         "_lines",
         "_minute_began",
@@ -88,7 +89,7 @@ class ReactorWatch(Marks):
         super().__init__()
         self._wanted = slow_ms / 1000
         self.slow = max(self._wanted, STARTING_SECONDS)
-        self._is_starting = True
+        self._is_installed, self._is_starting = False, True
         self.notable = self._wanted / _PIECE_SHARE if slow_ms else float("inf")
         self.seconds = seconds
         self.usage = usage or ThreadUsage()
@@ -103,18 +104,24 @@ class ReactorWatch(Marks):
         self._unsaid, self._unsaid_longest = 0, 0.0
 
     def install(self, reactor: Any) -> bool:
-        """Watches its turns from now on; False where it has no poller to watch (select, kqueue)."""
+        """Watches its turns from now on; False where it has no poller to watch (select, kqueue,
+        asyncio).
+        """
         poller = getattr(reactor, "_poller", None)
         if not self._wanted or poller is None:
             return False
         reactor._poller = _WatchedPoller(poller, self)
+        self._is_installed = True
         return True
 
     def started(self) -> None:
         """From the next turn on all is counted that is slower than was set."""
         self._is_starting, self.sample_at = False, 0.0
 
-    def numbers(self) -> TurnNumbers:
+    def numbers(self) -> TurnNumbers | None:
+        """None where nothing is watched: no turns is not what nobody counted."""
+        if not self._is_installed:
+            return None
         below = accumulate(self.buckets)
         return TurnNumbers(
             self.turns,

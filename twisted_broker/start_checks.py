@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from twisted_broker.settings import ConfigError, parse_properties, property_lines
@@ -23,25 +23,32 @@ if TYPE_CHECKING:
     from twisted_broker.config import BrokerConfig
     from twisted_broker.interfaces import IFileSystem
     from twisted_broker.net.listeners import ConfiguredListener
+    from twisted_broker.systemd import InheritedSockets
 
 _META_PROPERTIES, _LOCK = "meta.properties", ".lock"
 _OF_SEVERAL = re.compile(r"broker-([1-9]\d*)\Z")
 _ZOOKEEPER = "zookeeper.connect"
 _DIRECTORIES = ("log.dirs", "log.dir")
+_OFFSETS_REPLICAS = "offsets.topic.replication.factor"
 
 
 class StartError(Exception):
     """The start is refused; `str()` is one line."""
 
 
-def read_values(path: str | None, settings: Mapping[str, str]) -> dict[str, str]:
+def read_values(path: str | None, settings: Mapping[str, str], brokers: int = 1) -> dict[str, str]:
     """What a node is started with: a properties file, or without one Kafka's sample, under the
-    values of `--set`. Raises StartError, ConfigError, OSError.
+    values of `--set`. `brokers`: in this process. Raises StartError, ConfigError, OSError.
     """
     from twisted_broker.config import SAMPLE_VALUES
 
     if path is None:
         values = dict(SAMPLE_VALUES)
+        if "controller" not in settings.get("process.roles", "broker,controller"):
+            # One of several machines: Kafka's default, which is for a cluster.
+            del values[_OFFSETS_REPLICAS]
+        elif brokers > 1:
+            values[_OFFSETS_REPLICAS] = str(min(3, brokers))
     else:
         with open(path, encoding="utf-8") as file:
             text = file.read()
@@ -145,9 +152,14 @@ def _of_several(path: str) -> list[int]:
     ]
 
 
-def check_machine(configs: Sequence[BrokerConfig], directories: Sequence[str]) -> None:
+def check_machine(
+    configs: Sequence[BrokerConfig],
+    directories: Sequence[str],
+    inherited: InheritedSockets | None = None,
+) -> None:
     """Ports that are taken, directories that another process uses, and `directories` (as given for
-    all brokers) in which another number of brokers was started. Raises SystemExit.
+    all brokers) in which another number of brokers was started; `inherited` sockets that no
+    listener has. Raises SystemExit.
     """
     from twisted.internet.error import CannotListenError
 
@@ -156,10 +168,14 @@ def check_machine(configs: Sequence[BrokerConfig], directories: Sequence[str]) -
 
     files = OsFileSystem()
     try:
+        if inherited is not None:
+            inherited.check(_addresses(configs))
         _check_directories(directories, len(configs))
         for config in configs:
             plan = plan_listeners(config)
             for endpoint in (*plan.controller, *plan.broker):
+                if inherited is not None and inherited.has(endpoint.host, endpoint.port):
+                    continue
                 try:
                     _try_port(endpoint)
                 except OSError as error:
@@ -169,6 +185,17 @@ def check_machine(configs: Sequence[BrokerConfig], directories: Sequence[str]) -
                 _try_lock(files, path)
     except (CannotBind, StartError) as error:
         raise SystemExit(f"replog: {error}") from None
+
+
+def _addresses(configs: Iterable[BrokerConfig]) -> Iterator[tuple[str, int]]:
+    """Of all that these nodes listen on."""
+    from twisted_broker.net.listeners import plan_listeners
+    from twisted_broker.status.http_server import HOST
+
+    for config in configs:
+        plan = plan_listeners(config)
+        yield from ((each.host, each.port) for each in (*plan.controller, *plan.broker))
+        yield HOST, config.integer("replog.status.port")
 
 
 def _try_port(endpoint: ConfiguredListener) -> None:

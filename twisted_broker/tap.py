@@ -10,8 +10,8 @@
 5. Time is monotonic: the reactor's `seconds` becomes `time.monotonic`, so that a step of the wall
    clock moves no timer.
 
-Ring 2: the only place that imports the reactor. Source: `twisted.application`; Kafka's
-server.properties.
+Ring 2: with `embedded.py` the only place that imports the reactor. Source: `twisted.application`;
+Kafka's server.properties.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from twisted_broker.start_checks import (
     check_run_file,
     read_values,
 )
+from twisted_broker.systemd import InheritedSockets, ServiceManager
 
 if TYPE_CHECKING:
     from twisted_broker.config import BrokerConfig
@@ -196,7 +197,7 @@ class Options(UsageOptions):
 
     def _chosen(self) -> dict[str, str]:
         check_options(self.settings, self["data"], self._changed_listeners())
-        values = read_values(self["config"], self.settings)
+        values = read_values(self["config"], self.settings, int(self["brokers"]))
         values["listeners"] = ",".join(self._listeners(values))
         if self["data"] is not None or not ("log.dirs" in values or "log.dir" in values):
             values["log.dirs"] = self._directory()
@@ -256,7 +257,13 @@ def makeService(options: Options) -> Any:
 
     Raises SystemExit where a port is taken, or a directory in use or of other brokers.
     """
-    check_machine(options.broker_configs, options.directories)
+    manager = ServiceManager(os.environ)
+    manager.starting()
+    try:
+        inherited = InheritedSockets.of(os.environ)
+    except StartError as error:
+        raise SystemExit(f"replog: {error}") from None
+    check_machine(options.broker_configs, options.directories, inherited)
     garbage_collection.spare_start()
     _choose_reactor()
     from twisted.internet import reactor
@@ -268,9 +275,8 @@ def makeService(options: Options) -> Any:
     broker_loggers.start_with(options.levels)
     clock.seconds = time.monotonic
     clock.callWhenRunning(_stop_on_hangup, clock)
-    descriptors = raise_file_limit()
-    if _uses_select(clock):
-        descriptors = min(descriptors, _SELECT_LIMIT)
+    raise_file_limit()
+    descriptors = file_limit(clock)
     watch = ReactorWatch(options.broker_config.integer("replog.reactor.slow.ms"))
     watch.install(clock)
     in_memory = options["data"] == MEMORY
@@ -280,20 +286,20 @@ def makeService(options: Options) -> Any:
         "reactor": clock,
         "descriptors": descriptors,
     }
-    more["on_stop_again"] = partial(_take_signals, clock)
-    more["when_ready"] = partial(_ready, watch)
+    more["on_stop_again"] = partial(_stopping, clock, manager)
+    more["when_ready"] = lambda: _ready(watch, manager, service, clock)
+    make_runtime = partial(
+        production_runtime, clock, watch=watch, in_memory=in_memory, inherited=inherited
+    )
+    service: BrokerService
     if len(options.broker_configs) == 1:
         config = options.broker_config
-        return BrokerService(
-            config, production_runtime(clock, config, watch, in_memory=in_memory), **more
-        )
-    from twisted_broker.local_cluster import LocalCluster
+        service = BrokerService(config, make_runtime(config), **more)
+    else:
+        from twisted_broker.local_cluster import LocalCluster
 
-    return LocalCluster(
-        options.broker_configs,
-        lambda config: production_runtime(clock, config, watch, in_memory=in_memory),
-        **more,
-    )
+        service = LocalCluster(options.broker_configs, make_runtime, **more)
+    return service
 
 
 def _choose_reactor() -> None:
@@ -308,9 +314,23 @@ def _choose_reactor() -> None:
         pollreactor.install()
 
 
+def file_limit(reactor: Any) -> int:
+    """How many descriptors this process may use with this reactor."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = _UNLIMITED if soft == resource.RLIM_INFINITY else soft
+    return min(limit, _SELECT_LIMIT) if _uses_select(reactor) else limit
+
+
 def _uses_select(reactor: Any) -> bool:
     made_in = sys.modules.get("twisted.internet.selectreactor")
     return made_in is not None and isinstance(reactor, made_in.SelectReactor)
+
+
+def _stopping(
+    reactor: Any, manager: ServiceManager, skip_controlled_shutdown: Callable[[], None]
+) -> None:
+    manager.stopping()
+    _take_signals(reactor, skip_controlled_shutdown)
 
 
 def _take_signals(reactor: Any, skip_controlled_shutdown: Callable[[], None]) -> None:
@@ -322,12 +342,13 @@ def _take_signals(reactor: Any, skip_controlled_shutdown: Callable[[], None]) ->
             )
 
 
-def _ready(watch: ReactorWatch) -> None:
+def _ready(watch: ReactorWatch, manager: ServiceManager, service: Any, reactor: Any) -> None:
     from twisted_broker.api import broker_loggers
 
     garbage_collection.settle()
     broker_loggers.apply()
     watch.started()
+    manager.ready(service.who, reactor)
 
 
 def _stop_on_hangup(reactor: Any) -> None:
@@ -343,14 +364,24 @@ def _stop(reactor: Any) -> None:
         reactor.stop()
 
 
-def production_runtime(reactor: Any, config: Any, watch: ReactorWatch, *, in_memory: bool) -> Any:
-    """The world as it is: reactor, wall clock, sockets, and the disk or memory."""
+def production_runtime(
+    reactor: Any,
+    config: Any,
+    watch: ReactorWatch,
+    *,
+    in_memory: bool,
+    inherited: InheritedSockets | None = None,
+) -> Any:
+    """The world as it is: reactor, wall clock, sockets (some `inherited`), and the disk or
+    memory.
+    """
     from twisted_broker.interfaces import Runtime
     from twisted_broker.log.disk_worker import DiskThread
     from twisted_broker.net.network import SEND_BUFFER_BYTES, ReactorNetwork
 
     files: Any
     disk: Any
+    cleaner: Any = None
     if in_memory:
         from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 
@@ -365,12 +396,19 @@ def production_runtime(reactor: Any, config: Any, watch: ReactorWatch, *, in_mem
             OsFileSystem(_RESERVE),
             lambda directory: DiskThread(reactor.callFromThread, f"disk {directory}", watch),
         )
+
+        def cleaner() -> Any:
+            from twisted_broker.log.cleaner.worker_process import CleanerProcess
+
+            return CleanerProcess(reactor.callFromThread)
+
     network = ReactorNetwork(
         reactor,
         backlog=config.integer("socket.listen.backlog.size"),
         send_buffer=_if_set(config, "socket.send.buffer.bytes", SEND_BUFFER_BYTES),
         receive_buffer=_if_set(config, "socket.receive.buffer.bytes", -1),
         watch=watch,
+        inherited=(inherited or InheritedSockets()).take,
     )
     return Runtime(
         clock=WatchedClock(reactor, watch),
@@ -380,6 +418,7 @@ def production_runtime(reactor: Any, config: Any, watch: ReactorWatch, *, in_mem
         disk=disk,
         random=Random(),
         marks=watch,
+        cleaner=cleaner,
     )
 
 

@@ -441,9 +441,10 @@ def test_requests_are_counted_and_timed() -> None:
     server.ask(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
     (served,) = server.dispatcher.served
     assert (served.requests, served.errors) == (129, {ErrorCode.INVALID_REQUEST: 1})
-    assert served.waits == 1 and served.remote_seconds == pytest.approx(5)
-    assert served.timed == 2 and served.local_seconds == pytest.approx(0.002)
-    assert served.responses == 3 and served.response_seconds == served.queue_seconds == 0
+    times = served.times.all
+    assert times.count == 65, "the first 64, and the 128th"
+    assert times.sums == pytest.approx([0, 65, 5000, 0, 0, 5065])
+    assert list(times.kept[2]).count(5000) == 1 and times.kept[2][0] == 0
     assert [correlation_id for correlation_id, _ in server.answers(MetadataResponse, 9)] == list(
         range(1, 130)
     )
@@ -482,6 +483,9 @@ def test_what_waits_behind_others_is_queued_and_what_is_answered_early_waits_to_
     waits[0].callback(None)
     server.house.run()
     found = {served.route.api_key: served for served in server.dispatcher.served}
-    assert (found[3].requests, found[3].timed, found[3].queue_seconds) == (64, 1, pytest.approx(3))
-    assert (found[0].responses, found[0].response_seconds) == (2, pytest.approx(2))
+    assert (found[3].requests, found[3].times.all.count) == (64, 64)
+    assert found[3].times.all.sums == pytest.approx([3000, 0, 0, 0, 0, 3000])
+    first, second = zip(*found[0].times.all.kept, strict=True)
+    assert first == pytest.approx((0, 0, 3000, 0, 0, 3000))
+    assert second == pytest.approx((0, 0, 1000, 2000, 0, 3000)), "answered first, sent second"
     assert len(server.frames()) == 66

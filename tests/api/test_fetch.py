@@ -271,6 +271,24 @@ def test_replica_ids_that_nobody_may_use(replica):
     assert parts(got(api, ("t", 0, 0), replica=-2))[0].error_code == ErrorCode.NONE
 
 
+@pytest.mark.parametrize("version", [2, 11, 17])
+@pytest.mark.parametrize("replica", [-1, -2])
+def test_who_is_no_follower_reads_to_the_high_watermark(replica: int, version: int) -> None:
+    """RL 1.8: a consumer, and the old debugging consumer, which is served as one: neither sees
+    what is not committed, neither is a follower whose progress counts.
+    """
+    api = made(states={0: registration(1, (1, 2))})
+    for value in (b"one", b"two", b"three"):
+        api.fixture.produce(value=value)
+    got(api, ("t", 0, 2), replica=2)
+    before = api.fixture.partition().log.high_watermark
+    (partition,) = parts(got(api, ("t", 0, 0), replica=replica, version=version))
+    assert (before, values(partition.records)) == (2, [b"one", b"two"])
+    (partition,) = parts(got(api, ("t", 0, 3), replica=replica, version=version))
+    assert (partition.error_code, partition.high_watermark) == (ErrorCode.NONE, 2)
+    assert api.fixture.partition().log.high_watermark == 2
+
+
 @pytest.mark.parametrize(
     ("epoch", "code"),
     [(-1, "NONE"), (2, "FENCED_LEADER_EPOCH"), (3, "NONE"), (4, "UNKNOWN_LEADER_EPOCH")],
@@ -283,7 +301,7 @@ def test_leader_epochs(epoch, code):
 
 
 def test_divergence():
-    """KIP-595: a reader whose last epoch ended earlier here is told where, at once."""
+    """RL 6.3, KIP-595: a reader whose last epoch ended earlier here is told where, at once."""
     api = made()
     api.fixture.produce(3)
     api.fixture.topic(states={0: registration(leader_epoch=4, partition_epoch=1)})

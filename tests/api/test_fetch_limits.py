@@ -80,7 +80,7 @@ def test_old_versions_have_no_limit_for_the_answer(version: int) -> None:
     [(4, "NOT_LEADER_OR_FOLLOWER"), (10, "NOT_LEADER_OR_FOLLOWER"), (11, "NONE"), (18, "NONE")],
 )
 def test_a_follower_serves_consumers_from_version_11_on(version: int, code: str) -> None:
-    """RL 2.7: older consumers, and followers, must go to the leader."""
+    """RL 2.7, 1.8: older consumers, and followers, must go to the leader."""
     api = filled()
     api.fixture.topic(states={0: registration(2, (1, 2), None, 1, 1)})
     (partition,) = parts(got(api, ("t", 0, 0), version=version))

@@ -4,6 +4,7 @@ import pytest
 
 from tests.api.group_api import ApiRun, each_version
 from tests.coordinator.broker_run import subscription
+from twisted_broker.api import groups as api_groups
 from twisted_broker.api.groups import MOST_PROTOCOLS
 from twisted_broker.api.routes import ROUTES
 from twisted_broker.coordinator.offset_metadata_manager import OffsetToCommit
@@ -430,3 +431,17 @@ def test_every_row_of_groups_and_offsets_has_its_function():
     """The API table and these modules agree."""
     rows = [row for row in ROUTES if row.messages in ("groups", "offsets")]
     assert len(rows) == 11 and all(callable(row.function(False)) for row in rows)
+
+
+def test_an_answer_about_large_groups_is_bounded(monkeypatch):
+    """However often it is named: what has no room is requested again. The first has room."""
+    monkeypatch.setattr(api_groups, "MOST_DESCRIBED_BYTES", 2 * api_groups.BYTES_OF_A_MEMBER)
+    run = ApiRun()
+    member_of(run)
+    answer = run.ask(DescribeGroupsRequest(groups=["nobody", *["g"] * 5]), 5).groups
+    assert [g.error_code for g in answer] == [
+        E.NONE,
+        *[E.NONE] * 2,
+        *[E.COORDINATOR_LOAD_IN_PROGRESS] * 3,
+    ]
+    assert [len(g.members) for g in answer] == [0, 1, 1, 0, 0, 0]

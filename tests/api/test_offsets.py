@@ -292,7 +292,7 @@ def test_the_first_question_makes_the_topic(version):
     assert (made.name, made.num_partitions, made.replication_factor) == (
         "__consumer_offsets",
         50,
-        1,
+        3,
     )
     assert {c.name: c.value for c in made.configs} == {
         "cleanup.policy": "compact",

@@ -41,7 +41,7 @@ def second_batch(data: bytes) -> int:
 
 
 def test_equal_replicas_are_no_finding(three: list[Path]) -> None:
-    """RL 9: the same bytes below the high watermark; the exit status says so."""
+    """RL 9.2: the same bytes below the high watermark; the exit status says so."""
     status, lines = run("--replicas", *three)
     assert status == 0 and len(lines) == 1 and lines[0].endswith("no findings")
 
@@ -83,7 +83,7 @@ def test_a_replica_that_ends_early_is_a_finding(three: list[Path]) -> None:
 
 
 def test_above_the_high_watermark_replicas_may_differ(three: list[Path]) -> None:
-    """RL 9: only what is committed is the same everywhere."""
+    """RL 9.2: only what is committed is the same everywhere."""
     file = three[0] / PARTITION / SEGMENT
     data = file.read_bytes()
     builder = BatchBuilder(base_offset=high_watermark(three[0]), leader_epoch=3)

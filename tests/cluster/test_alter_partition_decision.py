@@ -72,7 +72,7 @@ def cluster(fixture: Fixture) -> Cluster:
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_the_isr_shrinks_and_expands(cluster: Cluster, version: int) -> None:
-    """RL 8.3, 8.4: each change raises the partition epoch only, and the answer says the new
+    """RL 8.3, 8.4, 2.5: each change raises the partition epoch only, and the answer says the new
     state.
     """
     answer = cluster.ask([1, 2], version=version)

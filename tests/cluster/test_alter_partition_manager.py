@@ -103,7 +103,7 @@ def fixture() -> Fixture:
 
 
 def test_what_is_proposed_in_one_turn_goes_in_one_request(fixture: Fixture) -> None:
-    """RL 1.2: one AlterPartition with all that was collected: sender, broker epoch, and per
+    """RL 1.2, 2.5: one AlterPartition with all that was collected: sender, broker epoch, and per
     partition epochs and members.
     """
     for number in range(3):

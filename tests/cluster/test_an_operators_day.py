@@ -20,7 +20,14 @@ from twisted_broker.wire.messages import configs as config_messages
 from twisted_broker.wire.messages import groups as group_messages
 from twisted_broker.wire.messages import reassignment as reassignment_messages
 from twisted_broker.wire.messages.offsets import FindCoordinatorRequest
-from twisted_broker.wire.messages.topics import DeleteTopicsRequest
+from twisted_broker.wire.messages.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+    DeleteTopicsRequest,
+)
+
+BY_TEST = r"principal=User:ANONYMOUS client\.id=\S+ client=\S+"
 
 
 class Log:
@@ -139,6 +146,15 @@ def configure(three: Three, name: str, value: str | None) -> None:
     assert three.ask(1, request, 1).responses[0].error_code == 0
 
 
+def delete_records(three: Three, number: int) -> None:
+    """Up to the high watermark."""
+    part = DeleteRecordsPartition(partition_index=number, offset=-1)
+    topic = DeleteRecordsTopic(name="t", partitions=[part])
+    request = DeleteRecordsRequest(topics=[topic], timeout_ms=30_000)
+    answer = three.ask(three.partitions()[number].leader, request, 2)
+    assert answer.topics[0].partitions[0].error_code == 0
+
+
 def test_a_day(three: Three, log: Log) -> None:
     """Start, topic, settings, rebalance, retention, a broker lost and back, its ISR, elections, a
     reassignment, a full disk, a deletion, a stop: a line each, and errors only for the disk.
@@ -156,15 +172,24 @@ def test_a_day(three: Three, log: Log) -> None:
     expect(
         log,
         r"topic created controller=1 topic=t id=\S+ partitions=6 replication.factor=3",
+        rf"audit topic created node=1 {BY_TEST} topic=t partitions=6 replication\.factor=3",
         *(rf"leadership taken broker={node} count=2 partitions=t-\d,t-\d" for node in (1, 2, 3)),
     )
     configure(three, "segment.ms", "1")
     configure(three, "retention.ms", "1")
     said = "settings changed controller=1 resource=topic name=t changes="
-    expect(log, re.escape(said) + '"segment.ms=1"', re.escape(said) + '"retention.ms=1"')
+    audited = rf"audit settings changed node=1 {BY_TEST} resource=topic name=t settings="
+    expect(
+        log,
+        re.escape(said) + '"segment.ms=1"',
+        re.escape(said) + '"retention.ms=1"',
+        audited + r"segment\.ms",
+        audited + r"retention\.ms",
+    )
     join(three, "readers")
     lines = expect(
         log,
+        r'rebalance started group=readers generation=0 members=1 reason="member \S+ joined"',
         r"rebalance completed group=readers generation=1 members=1 protocol=range leader=\S+",
         r"topic created controller=1 topic=__consumer_offsets .*",
     )
@@ -174,12 +199,14 @@ def test_a_day(three: Three, log: Log) -> None:
     lines = log.take()
     assert any(
         re.fullmatch(
-            r"retention deleted segments broker=\d partition=t-0 segments=\d+ "
+            r"retention deleted segments broker=\d partition=t-0 segments=\d+ bytes=[1-9]\d+ "
             r"log.start.offset=\d",
             line,
         )
         for line in lines
     ), lines
+    delete_records(three, 0)
+    expect(log, rf"audit records deleted node=\d {BY_TEST} partition=t-0 before=\d+")
     # a broker is lost, and comes back
     three.node(3).kill()
     three.until(lambda: 3 not in three.partitions()[0].isr, "3 is out")
@@ -220,6 +247,7 @@ def test_a_day(three: Three, log: Log) -> None:
     expect(
         log,
         r"reassignment completed controller=1 partitions=6 first=t-0",
+        rf"audit reassignment requested node=1 {BY_TEST} topic=t count=6 partitions=0,1,2,\+3",
         r"replicas removed broker=3 count=6 partitions=t-0,t-1,t-2,\+3",
     )
     reassign(three, [1, 2, 3], 6)
@@ -246,7 +274,11 @@ def test_a_day(three: Three, log: Log) -> None:
     log.take()
     deleted = three.ask(1, DeleteTopicsRequest(topic_names=["t"], timeout_ms=30_000), 4)
     assert deleted.responses[0].error_code == 0
-    expect(log, r"topic deleted controller=1 topic=t id=\S+ partitions=6")
+    expect(
+        log,
+        r"topic deleted controller=1 topic=t id=\S+ partitions=6",
+        rf"audit topic deleted node=1 {BY_TEST} topic=t",
+    )
 
 
 def test_ordinary_changes_of_leaders_log_no_errors(three: Three, log: Log) -> None:

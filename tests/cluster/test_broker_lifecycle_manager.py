@@ -12,10 +12,16 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import capturedLogs, formatEvent
 
 from tests.cluster.controller_fixture import PORT, ControllerFixture, MemberSide, served
+from tests.cluster.fixtures import DIRECTORY_ID
+from twisted_broker.cluster import broker_registry, heartbeat_decision
 from twisted_broker.cluster.broker_lifecycle_manager import BrokerState
-from twisted_broker.image.entries import FeatureRange
+from twisted_broker.cluster.features import SUPPORTED_FEATURES
+from twisted_broker.image.entries import Endpoint, FeatureRange
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.messages.broker_lifecycle import BrokerHeartbeatRequest
+from twisted_broker.wire.messages.broker_lifecycle import (
+    BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
+)
 from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
 
 
@@ -34,6 +40,30 @@ def test_a_lone_broker_serves_without_any_wait(fixture: ControllerFixture) -> No
     broker = fixture.controller.image.brokers[2]
     assert broker.epoch == member.lifecycle.broker_epoch and not broker.fenced
     assert broker.listeners["PLAINTEXT"].port == 9002
+
+
+def test_what_a_broker_says_when_it_registers(
+    fixture: ControllerFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RL 8.2: its incarnation, listeners, the ranges of its features, its log directories, and
+    the previous broker epoch; the controller's record has them.
+    """
+    heard: list[BrokerRegistrationRequest] = []
+    register = broker_registry.register
+
+    def noted(view: Any, request: BrokerRegistrationRequest, *rest: Any) -> Any:
+        heard.append(request)
+        return register(view, request, *rest)
+
+    monkeypatch.setattr(broker_registry, "register", noted)
+    MemberSide(fixture, 2).follow().join(previous=41, incarnation=b"of this process!")
+    (request,) = heard
+    assert (request.broker_id, request.previous_broker_epoch) == (2, 41)
+    broker = fixture.controller.image.brokers[2]
+    assert broker.incarnation_id == request.incarnation_id == b"of this process!"
+    assert broker.listeners == {"PLAINTEXT": Endpoint("PLAINTEXT", "127.0.0.1", 9002)}
+    assert broker.features == SUPPORTED_FEATURES
+    assert broker.directories == (DIRECTORY_ID[:15] + bytes([2]),)
 
 
 def test_joining_before_the_leader_is_known(fixture: ControllerFixture) -> None:
@@ -64,11 +94,24 @@ def test_the_fence_stays_until_the_broker_is_ready(fixture: ControllerFixture) -
     assert member.lifecycle.unfenced.called and fixture.clock.seconds() == at
 
 
-def test_heartbeats_keep_the_session(fixture: ControllerFixture) -> None:
-    """RL 8.2: every 2 s; a minute later nothing has changed."""
+def test_heartbeats_keep_the_session(
+    fixture: ControllerFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RL 8.2: every 2 s (`broker.heartbeat.interval.ms`), from the one on that lifted the fence;
+    a minute later nothing has changed.
+    """
+    heard: list[float] = []
+    decide = heartbeat_decision.heartbeat
+
+    def noted(*arguments: Any) -> Any:
+        heard.append(fixture.clock.seconds())
+        return decide(*arguments)
+
     member = MemberSide(fixture, 2).follow().join()
     brokers = fixture.controller.image.brokers
-    fixture.pass_time(60.0)
+    monkeypatch.setattr(heartbeat_decision, "heartbeat", noted)
+    fixture.pass_time(60.5)
+    assert heard == [2.0 * number for number in range(1, 31)]
     assert (
         fixture.controller.image.brokers == brokers
         and member.lifecycle.state is BrokerState.RUNNING

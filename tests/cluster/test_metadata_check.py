@@ -28,7 +28,7 @@ from twisted_broker.log.checkpoints import (
     write_offsets,
 )
 from twisted_broker.log.memory import MemoryFileSystem
-from twisted_broker.wire.records import iterate_batches
+from twisted_broker.wire.records import BatchBuilder, iterate_batches
 
 DIRECTORY = "/data/__cluster_metadata-0"
 LOG = f"{DIRECTORY}/{0:020d}.log"
@@ -108,6 +108,21 @@ def test_a_log_that_is_shorter_than_it_was_durable_is_refused() -> None:
         f"ends at offset {offset}, but was durable up to {fixture.controller.log.end_offset}"
         in str(damage)
     )
+
+
+def test_a_record_that_nobody_knows_is_refused() -> None:
+    """A whole batch of a newer version's record is no damage that the check finds: the replay names
+    the offset.
+    """
+    fixture = served()
+    log = fixture.controller.log
+    builder = BatchBuilder(base_offset=log.end_offset, leader_epoch=log.epoch)
+    builder.append(0, None, bytes((1, 125, 0)))
+    file = fixture.files.open(LOG)
+    file.write_at(file.size(), (builder.build(),))
+    with pytest.raises(MetadataDamage, match=r"the log is not understood.*type 125") as caught:
+        fixture.restart()
+    assert caught.value.offset == log.end_offset
 
 
 def test_a_lost_segment_is_refused() -> None:

@@ -65,8 +65,8 @@ def test_a_follower_that_goes_changes_the_partition_epoch_only() -> None:
 
 
 def test_below_the_minimum_isr_who_leaves_stays_eligible() -> None:
-    """KIP-966: members that leave while the ISR is below the minimum could still lead without
-    loss.
+    """RL 8.3, KIP-966: members that leave while the ISR is below the minimum could still lead
+    without loss.
     """
     state = partition((1, 2), 1)
     changed = after(state, change_partition(state, TOPIC, 0, rules({1}), isr=[1]))
@@ -75,19 +75,23 @@ def test_below_the_minimum_isr_who_leaves_stays_eligible() -> None:
     assert (back.isr, back.elr) == ((1, 2), ())
 
 
-def test_the_last_member_may_leave_with_elr_and_is_remembered() -> None:
-    """KIP-966: the ISR becomes empty, nobody leads, the last leader is the last known one;
-    exactly as Kafka 4.3.1 records it.
+@pytest.mark.parametrize("node", [0, 1])
+def test_the_last_member_may_leave_with_elr_and_is_remembered(node: int) -> None:
+    """KIP-966: the ISR becomes empty, nobody leads, the last leader is the last known one, until
+    there is a leader again; exactly as Kafka 4.3.1 records it.
     """
-    state = partition((1,), 1)
+    state = partition((node,), node)._replace(replicas=(node, 2, 3))
     change = change_partition(state, TOPIC, 0, rules(()), isr=[])
     assert change is not None
     assert (change.isr, change.leader, change.eligible_leader_replicas, change.last_known_elr) == (
         [],
         NO_LEADER,
-        [1],
-        [1],
+        [node],
+        [node],
     )
+    gone = after(state, change)
+    back = after(gone, change_partition(gone, TOPIC, 0, rules({node})))
+    assert (back.leader, back.last_known_elr) == (node, ())
 
 
 def test_without_elr_the_last_member_stays_in_the_isr() -> None:
@@ -103,7 +107,7 @@ def test_without_elr_the_last_member_stays_in_the_isr() -> None:
 
 
 def test_an_eligible_replica_leads_alone_and_cleanly() -> None:
-    """KIP-966: out of an empty ISR, from the ELR: the new leader is the ISR, nothing is
+    """RL 8.3, KIP-966: out of an empty ISR, from the ELR: the new leader is the ISR, nothing is
     recovering, the last known leader is forgotten.
     """
     state = partition((), NO_LEADER, elr=(2, 3), last=(2,))
@@ -187,7 +191,7 @@ def test_whatever_happens_the_outcome_is_sound(
     unclean: bool,
     warnings_for: set[int],
 ) -> None:
-    """RL 9: the leader is in its ISR, or there is none; nobody is in ISR and ELR; nobody
+    """RL 9.3: the leader is in its ISR, or there is none; nobody is in ISR and ELR; nobody
     doubtful is eligible; epochs only grow.
     """
     state = partition(tuple(sorted(isr)), leader if leader in isr else -1)

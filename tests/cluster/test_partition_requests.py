@@ -219,8 +219,11 @@ def test_an_unknown_kind_of_election(cluster: Cluster) -> None:
 @pytest.mark.parametrize(("name", "kind"), [("t", 2), ("", 4)])
 def test_the_setting_acts_at_once(cluster: Cluster, name: str, kind: int) -> None:
     """RL 1.11, 8.3: a topic without a leader gets one when `unclean.leader.election.enable` is
-    switched on, its own or the cluster's.
+    switched on, its own or the cluster's; one that has it switched off holds no other back.
     """
+    other = CreatableTopic(name="a", num_partitions=1, replication_factor=1)
+    cluster.fixture.ask("create_topics", CreateTopicsRequest(topics=[other]), 7)
+    cluster.set_unclean("false", "a")
     cluster.leave_only_3()
     cluster.set_unclean("false", name, kind)
     assert cluster.partition().leader == NO_LEADER

@@ -73,7 +73,7 @@ def test_the_log_is_read_from_the_start(fixture: Fixture, version: int) -> None:
 def test_another_epoch_learns_the_leader_and_its_address(
     fixture: Fixture, epoch: int, code: ErrorCode
 ) -> None:
-    """KRAFT 1.1, 3.2: leader discovery in one round trip."""
+    """RL 8.2, KRAFT 1.1, 3.2: leader discovery in one round trip."""
     response = fixture.ask("fetch", request(current_leader_epoch=epoch), 18)
     answer = response.responses[0].partitions[0]
     assert answer.error_code == code and answer.records is None
@@ -151,13 +151,22 @@ def test_a_fetch_that_is_given_up_leaves_nothing(fixture: Fixture) -> None:
 
 
 def test_an_observer_whose_high_watermark_is_behind_is_answered_at_once(fixture: Fixture) -> None:
-    """RL 8.1, KIP-1166: v18 says what the observer knows; earlier versions, and the field's
-    default, wait.
+    """RL 8.1, KIP-1166: v18 says what the observer knows; earlier versions cannot, and wait, as
+    does the field's default.
     """
     end = fixture.controller.log.high_watermark
-    answered = fixture.send("fetch", caught_up(fixture, high_watermark=end - 1), 18)
+    waiting = {}
+    for version in (13, 17, 18):
+        behind = caught_up(fixture, version=version, high_watermark=end - 1)
+        decoded = decode(fetch.FetchRequest, encode(behind, version), version)
+        waiting[version] = fixture.send("fetch", decoded, version)
+    answered = waiting.pop(18)
     assert answered.called and answered.result.responses[0].partitions[0].high_watermark == end
-    assert not fixture.send("fetch", caught_up(fixture, high_watermark=BEHIND_NOTHING), 18).called
+    waiting[0] = fixture.send("fetch", caught_up(fixture, high_watermark=BEHIND_NOTHING), 18)
+    assert not any(each.called for each in waiting.values())
+    fixture.register()
+    for each in waiting.values():
+        assert each.result.responses[0].partitions[0].high_watermark > end
 
 
 def test_what_is_not_durable_is_not_served() -> None:

@@ -272,7 +272,7 @@ class Partitions(RuleBasedStateMachine):
 
     @invariant()
     def sound(self) -> None:
-        """RL 9, 8.3."""
+        """RL 9.3, 8.3."""
         state, before = self.state, self.before
         assert state.replicas and len(set(state.replicas)) == len(state.replicas) == len(
             state.directories

@@ -4,8 +4,10 @@ a deletion in absence leave behind.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from errno import EIO
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -26,6 +28,8 @@ from twisted_broker.wire.messages.produce import (
 )
 from twisted_broker.wire.messages.topics import (
     CreatableTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
     CreateTopicsRequest,
     DeleteTopicsRequest,
 )
@@ -54,7 +58,7 @@ class Three:
         assert not self.cluster.bugs, self.cluster.bugs
 
     def ask(self, number: int, request: Any, version: int) -> Any:
-        connection = BrokerConnection(self.runtime, f"n{number}", CLIENT_PORT, "client")
+        connection = BrokerConnection(self.runtime, self.node(number).name, CLIENT_PORT, "client")
         found: list[Any] = []
         connection.send(request, version).addBoth(found.append)
         self.until(lambda: found, f"an answer to {request!r}")
@@ -66,7 +70,7 @@ class Three:
     @property
     def image(self) -> MetadataImage:
         """What the controller has decided and made durable."""
-        broker = self.node(1).broker
+        broker = self.cluster.nodes["n1"].broker
         assert broker is not None
         image: MetadataImage = broker.parts.controller.image
         return image
@@ -207,6 +211,8 @@ class Moving(Three):
         super().__init__(cluster)
         self.random = Random(cluster.seed)
         self.acknowledged: list[bytes] = []
+        self.places: list[int] = []
+        """The partition of each."""
         self.connections = {
             number: BrokerConnection(self.runtime, f"n{number}", CLIENT_PORT, "writer")
             for number in self.numbers
@@ -222,27 +228,33 @@ class Moving(Three):
         """One record after another, each until it is acknowledged."""
         self._send(b"%d" % len(self.acknowledged))
 
+    def next_place(self) -> int:
+        """The partition to write to."""
+        return 0
+
     def _send(self, value: bytes) -> None:
-        state = self.partitions()[0]
+        place = self.next_place()
+        state = self.partitions()[place]
         if state.leader < 0:
             self.runtime.clock.callLater(0.05, self._send, value)
             return
         builder = BatchBuilder()
         builder.append(0, None, value)
         data = TopicProduceData(
-            name="t", partition_data=[PartitionProduceData(index=0, records=builder.build())]
+            name="t", partition_data=[PartitionProduceData(index=place, records=builder.build())]
         )
         request = ProduceRequest(acks=-1, timeout_ms=3_000, topic_data=[data])
         self.connections[state.leader].send(request, 9, timeout_ms=4_000).addBoth(
-            self._answered, value
+            self._answered, value, place
         )
 
-    def _answered(self, answer: Any, value: bytes) -> None:
+    def _answered(self, answer: Any, value: bytes, place: int) -> None:
         if (
             getattr(answer, "responses", None)
             and answer.responses[0].partition_responses[0].error_code == 0
         ):
             self.acknowledged.append(value)
+            self.places.append(place)
             self.runtime.clock.callLater(0.01, self.write)
         else:
             self.runtime.clock.callLater(0.05, self._send, value)
@@ -282,9 +294,9 @@ class Moving(Three):
         )
         return int(self.ask(1, request, 1).responses[0].partitions[0].error_code)
 
-    def values(self, number: int) -> list[bytes | None]:
+    def values(self, number: int, partition: int = 0) -> list[bytes | None]:
         """All records of a replica up to its log end."""
-        log = self.log(number)
+        log = self.log(number, partition)
         found: list[bytes | None] = []
         while log.log_start_offset + len(found) < log.log_end_offset:
             data = log.read(log.log_start_offset + len(found), 1 << 20, log.segments.log_end, True)
@@ -299,7 +311,7 @@ class Moving(Three):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_moved_under_load_with_deaths_nothing_is_lost(seed: int) -> None:
-    """RL 8.5, RL 9: through reassignments, cancellations, elections and kills every acknowledged
+    """RL 8.5, 9.1: through reassignments, cancellations, elections and kills every acknowledged
     record is in every replica, in order.
     """
     settings = {
@@ -332,4 +344,57 @@ def test_moved_under_load_with_deaths_nothing_is_lost(seed: int) -> None:
             assert all(value in missing for value in acknowledged), (
                 f"a record is not on {number}, or out of order"
             )
+        assert len(acknowledged) > 50
+
+
+class Growing(Moving):
+    """The client writes to all partitions in turn, to new ones as soon as they are there; the
+    broker `dying` dies as soon as it has acknowledged something.
+    """
+
+    dying = 0
+
+    def next_place(self) -> int:
+        return (self.places[-1] + 1) % len(self.partitions()) if self.places else 0
+
+    def _answered(self, answer: Any, value: bytes, place: int) -> None:
+        super()._answered(answer, value, place)
+        leader = self.partitions()[place].leader
+        if leader == self.dying and self.acknowledged[-1:] == [value]:
+            self.node(leader).kill()
+            self.dying = 0
+
+    def wrote_to_all(self, count: int) -> bool:
+        """Whether its last records went to all of so many partitions."""
+        return set(self.places[-count:]) == set(range(count))
+
+    def grow(self, count: int) -> None:
+        grown = CreatePartitionsTopic(name="t", count=count, assignments=None)
+        request = CreatePartitionsRequest(topics=[grown], timeout_ms=30_000)
+        assert self.ask(1, request, 3).results[0].error_code == 0
+
+
+def test_grown_under_load_nothing_is_lost() -> None:
+    """RL 8.5: a topic grows while it is written, others come and go beside it, and a broker dies:
+    every acknowledged record is in every replica of its partition, in order.
+    """
+    settings = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "300"}
+    with SimCluster(4, 3, settings, NetworkConditions(), shuffle=True) as cluster:
+        growing = Growing(cluster)
+        for count in (2, 3, 6):
+            growing.create(2, f"beside-{count}")
+            growing.grow(count)
+            cluster.run_until(cluster.sim.now + 0.5)
+            gone = DeleteTopicsRequest(topic_names=[f"beside-{count}"], timeout_ms=30_000)
+            assert growing.ask(1, gone, 4).responses[0].error_code == 0
+            growing.until(partial(growing.wrote_to_all, count), "all partitions take records")
+            if count == 3:
+                growing.dying = 3
+        assert not growing.node(3).is_up
+        growing.node(3).start()
+        growing.until(lambda: growing.node(3).ready and growing.all_in_sync(), "all are back")
+        acknowledged = list(zip(growing.places, growing.acknowledged, strict=True))
+        for number, place in itertools.product((1, 2, 3), range(6)):
+            held = iter(growing.values(number, place))
+            assert all(value in held for at, value in acknowledged if at == place), (number, place)
         assert len(acknowledged) > 50

@@ -71,6 +71,7 @@ class Cluster:
             "broker.heartbeat.interval.ms": "400",
             "replica.fetch.backoff.ms": "200",
             "replica.lag.time.max.ms": "4000",
+            "offsets.topic.replication.factor": str(min(3, self.count)),
         }
         return BrokerProcess(self.directory / (name or f"broker-{node_id}"), settings)
 

@@ -70,7 +70,7 @@ def test_kill_9_of_a_leader_loses_nothing(cluster: Cluster, view: View, topic: s
 
 
 def test_a_follower_that_comes_back_catches_up(cluster: Cluster, view: View, topic: str) -> None:
-    """RL 6: what was written while a follower was away is on its disk when it is in the ISR
+    """RL 6.4: what was written while a follower was away is on its disk when it is in the ISR
     again, byte for byte.
     """
     view.create(topic, partitions=1)

@@ -151,8 +151,8 @@ def wait_for_metadata(address: tuple[str, int], process: subprocess.Popen[bytes]
 def test_kafka_opens_our_directory_and_gives_it_back(
     new_broker: BrokerFactory, topic: str, jars: str
 ) -> None:
-    """Apache Kafka starts on what we leave, metadata log and all, serves records and offsets,
-    writes; then we start on what it leaves.
+    """RL 3.1: Apache Kafka starts on what we leave, metadata log and all, serves records and
+    offsets, writes; then we start on what it leaves.
     """
     broker = new_broker().start()
     ours: list[clients.Row] = [(b"k%d" % n, b"ours %d" % n, (("h", b"x"),)) for n in range(100)]

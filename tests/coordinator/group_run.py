@@ -9,6 +9,7 @@ from twisted_broker.coordinator.effects import (
     CancelTimer,
     CompleteRequest,
     Purpose,
+    RebalanceStarted,
     ScheduleTimer,
     TimerKind,
     WriteGroup,
@@ -56,6 +57,7 @@ class GroupRun:
         self.settings = settings or GroupSettings(initial_rebalance_delay_ms=0)
         self.manager = GroupMetadataManager(lambda: self.settings)
         self.timers: dict[tuple[TimerKind, str], int] = {}
+        self.started: list[RebalanceStarted] = []
         self.stored: list[GroupMetadata] = []
         self.waiting_writes: list[Purpose] = []
         self.hold_writes = False
@@ -74,6 +76,8 @@ class GroupRun:
                 self.timers[(done.kind, done.member_id)] = self.now_ms + done.delay_ms
             elif isinstance(done, CancelTimer):
                 self.timers.pop((done.kind, done.member_id), None)
+            elif isinstance(done, RebalanceStarted):
+                self.started.append(done)
             else:
                 assert isinstance(done, WriteGroup)
                 self.stored.append(done.metadata)

@@ -146,6 +146,60 @@ def test_a_record_of_too_many_bytes_is_refused_before_it_is_written(
     assert len(run.records("g")) == before
 
 
+def test_the_record_of_a_large_group_is_encoded_in_turns_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not in the turn of the leader's SyncGroup; what was decided later waits for it, and the
+    record is the same.
+    """
+    monkeypatch.setattr(coordinator_shard, "LARGE_MEMBERS", MEMBERS - 1)
+    run = BrokerRun(clock=TurnClock(), initial_rebalance_delay_ms=1000)
+    answered: list[float] = []
+    waiting = joined(run, answered)
+    turns_until(run, lambda: len(answered) == MEMBERS)
+    answers = [each.result for each in waiting]
+    leader = next(each for each in answers if each.leader == each.member_id)
+    before = len(run.records("g"))
+    given = {each.member_id: each.member_id.encode() for each in answers}
+    synced: Any = run.sync(leader.member_id, 1, given)
+    other = run.join(known=True)
+    assert len(run.records("g")) == before and not synced.called and not other.called
+    turns_until(run, lambda: synced.called)
+    assert other.called and synced.result.assignment == leader.member_id.encode()
+    key, value = run.records("g")[-1]
+    read = group_records.read_record(key, value)
+    assert isinstance(read, group_records.GroupRecord) and read.value is not None
+    assert {m.member_id: m.assignment for m in read.value.members} == given
+    assert group_records.group_record("g", read.value) == (key, value)
+
+
+def test_a_large_record_that_is_refused_or_overtaken_by_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Refused: all rebalance, as with a small one. When the broker stops before it is encoded,
+    nothing is written, then or later.
+    """
+    monkeypatch.setattr(coordinator_shard, "LARGE_BYTES", 99)
+    run = BrokerRun(clock=TurnClock())
+    waiting: Any = run.join(instance="i")
+    turns_until(run, lambda: waiting.called)
+    member, before = waiting.result.member_id, len(run.records("g"))
+    with monkeypatch.context() as limits:
+        limits.setattr(group_records, "MOST_MEMBER_BYTES", 100)
+        refused: Any = run.sync(member, 1, {member: bytes(101)})
+        turns_until(run, lambda: refused.called)
+    assert refused.result.error is E.UNKNOWN_SERVER_ERROR and len(run.records("g")) == before
+    again: Any = run.join(member=member, instance="i")
+    turns_until(run, lambda: again.called)
+    synced: Any = run.sync(member, again.result.generation, {member: bytes(101)})
+    assert not synced.called
+    run.coordinator.stop()
+    assert synced.result.error is E.NOT_COORDINATOR
+    while run.clock.getDelayedCalls():
+        run.clock.turn()
+    assert len(run.records("g")) == before
+
+
 def test_subscriptions_to_very_many_topics_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same one of several members counts once."""
     monkeypatch.setattr(classic_group, "MOST_TOPICS", 4)

@@ -9,6 +9,51 @@ S = ClassicGroupState
 
 
 # the rebalance
+def test_a_rebalance_says_why_it_begins():
+    """Kafka's "Preparing to rebalance": the group, its generation, how many, the reason."""
+    run = GroupRun()
+    leader, follower = run.stable(2, session_ms=10_000)
+    (first,) = run.started
+    assert (first.group_id, first.generation, first.members) == ("g", 0, 1)
+    assert first.reason == f"member {leader} joined"
+    run.join(leader)
+    assert run.started[-1].reason == f"member {leader} joined again"
+    run.join(follower)
+    run.synced([leader, follower])
+    run.leave((follower, None))
+    run.join(leader)
+    run.synced([leader])
+    assert (run.started[-1].reason, run.started[-1].members) == (f"member {follower} left", 1)
+    count = len(run.started)
+    run.advance(10_000)
+    assert run.started[-1].reason == f"the session of member {leader} expired"
+    assert len(run.started) == count + 1
+
+
+def test_members_that_do_not_sync_are_the_reason():
+    """A new rebalance without them."""
+    run = GroupRun()
+    leader, follower = run.stable(2, session_ms=900_000)
+    run.join(leader, session_ms=900_000)
+    run.join(follower, session_ms=900_000)
+    run.sync(leader, assignments={leader: b"x"})
+    run.advance(60_000)
+    assert run.started[-1].reason == "without SyncGroup in time: 1"
+
+
+def test_static_members_and_lost_assignments_are_reasons():
+    """What a client or the disk did."""
+    run = GroupRun()
+    (leader,) = run.stable()
+    run.join(leader)
+    run.hold_writes = True
+    run.sync(leader, assignments={leader: b"x"})
+    run.finish_write(E.COORDINATOR_NOT_AVAILABLE)
+    assert run.started[-1].reason == (
+        "the assignment could not be stored: COORDINATOR_NOT_AVAILABLE"
+    )
+
+
 def test_a_rebalance_ends_when_all_members_joined():
     """The last join completes the round for all, in the next generation."""
     run = GroupRun()

@@ -23,7 +23,8 @@ def test_every_version_is_read(version):
     )
     body = encode(subscription, version)
     assert subscribed_topics(version.to_bytes(2, "big") + body) == ["a", "b"]
-    assert subscribed_topics(b"\0\x63" + body + b"more") == ["a", "b"]
+    for unknown in (b"\0\x63", b"\1\0", b"\x7f\xff"):
+        assert subscribed_topics(unknown + body + b"more") == ["a", "b"]
 
 
 @given(st.binary(max_size=40))

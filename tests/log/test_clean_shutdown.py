@@ -164,3 +164,23 @@ def test_a_start_that_fails_anywhere_keeps_the_places_in_isr_and_elr(
     ((previous, known),) = told
     assert previous == known
     again.stop()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"7",
+        b'{"version":0}',
+        b'{"version":1,"brokerEpoch":5}',
+        b'{"version":-1,"brokerEpoch":5}',
+        b'{"version":0,"brokerEpoch":"5"}',
+    ],
+)
+def test_a_file_that_is_not_understood_has_no_epoch(content: bytes) -> None:
+    """RL 8.2: only version 0 is known; anything else counts as an unclean stop."""
+    world = stopped()
+    file = world.files.open(f"/d1/{checkpoints.CLEAN_SHUTDOWN}", create=True)
+    file.truncate(0)
+    file.write_at(0, (content,))
+    assert checkpoints.read_clean_shutdown(world.files, "/d1") == -1

@@ -201,6 +201,17 @@ def test_an_index_that_leads_astray_before_an_overlap() -> None:
     assert found.gap == Gap(9, 6, True) and found.log_end_offset == 9
 
 
+def test_an_overlapping_segment_that_cannot_be_read() -> None:
+    """Its first batch is damaged: nobody can tell which segment is the newer one, so the log starts
+    with the first, and the other is set aside as ever.
+    """
+    disk, _ = lost_truncation(9)
+    disk.damage(f"{DIRECTORY}/{file_name(6, '.log')}", 8, b"\xff\xff\xff\xff")
+    log = loaded(disk, recovery_point=4)
+    assert log.gap == Gap(9, 6, True) and log.log_end_offset == 9
+    assert values(log)[4:] == [b"new%d" % number for number in range(4, 9)]
+
+
 def test_a_segment_that_was_dropped_and_fits() -> None:
     """As above, where the log had grown exactly up to it: leader epochs go back."""
     disk, _ = lost_truncation(6)

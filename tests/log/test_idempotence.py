@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.log.batches import NOW_MS, batch, config, marker, open_log, values
+from tests.log.batches import NOW_MS, batch, config, marker, open_log, slice_bytes, values
 from twisted_broker.log import producer_batch_recovery
 from twisted_broker.log.append_info import AppendOrigin, LogAppendInfo
 from twisted_broker.log.errors import CheckpointError
@@ -21,6 +21,7 @@ from twisted_broker.log.index import OffsetIndex
 from twisted_broker.log.log import Log
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
+from twisted_broker.log.segment import LogSegment
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import BatchHeader, set_offsets_and_epoch
 
@@ -298,6 +299,40 @@ def test_snapshots_stay_with_their_segments() -> None:
     assert again.producers.producers[1].last_sequence == 19
 
 
+def test_the_newest_snapshot_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RL 3.1: after a clean stop no batch before it is read again, however many older snapshots
+    there are.
+    """
+    read: list[int] = []
+    real = LogSegment.headers_from
+    monkeypatch.setattr(
+        LogSegment,
+        "headers_from",
+        lambda segment, start: read.append(segment.base_offset) or real(segment, start),
+    )
+    log = new_log(segment_bytes=300)
+    for number in range(20):
+        send(log, number)
+    again = closed_and_opened(log)
+    assert len(again.producers.snapshots) > 3 and read in ([], [again.segments.active.base_offset])
+    assert again.producers.last_snapshot_offset == 20
+
+
+def test_a_followers_snapshot_is_its_leaders() -> None:
+    """RL 3.1: the offset in its name is where the log ends, and not past it: what follows there is
+    read again, and a gap after it refused as ever.
+    """
+    leader = new_log()
+    send(leader, 0, 3)
+    follower = new_log()
+    follower.append_as_follower(slice_bytes(leader.read(0, 1 << 20)), 0, NOW_MS)
+    for log in (leader, follower):
+        log.close()
+        assert log.producers.snapshots == {3}
+    again = open_log(follower.pool.files, clean=True, recovery_point=3)
+    assert send(again, 3).first_offset == 3
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"\0", b"not a snapshot at all", encode_snapshot([ProducerEntry(1, 0)])[:-1]]
 )
@@ -362,8 +397,8 @@ MOVES = st.sampled_from(["next", "repeat", "gap", "reload", "clean reload", "tru
 @settings(max_examples=80, deadline=None)
 @given(moves=st.lists(st.tuples(MOVES, st.integers(1, 5), st.integers(1, 3)), max_size=40))
 def test_no_loss_no_duplicate_whatever_happens(moves: list[tuple[str, int, int]]) -> None:
-    """RL 9: under retries, gaps, reloads and truncations the log holds each accepted value once,
-    in the producer's order.
+    """RL 9.4, 3.2: under retries, gaps, reloads and truncations the log holds each accepted
+    value once, in the producer's order.
     """
     log = new_log(segment_bytes=500)
     files = log.pool.files

@@ -133,6 +133,10 @@ def test_time_index() -> None:
     assert index.last_entry == (60, BASE + 6)
     index.unload()
     assert index.last_entry == (60, BASE + 6)
+    index.truncate_to(BASE)
+    index.append(50, BASE)
+    index.unload()
+    assert index.last_entry == (50, BASE), "the first record may be the newest"
 
 
 def test_a_missing_index_has_no_entries() -> None:

@@ -196,7 +196,8 @@ def test_follower_drops_a_partial_tail_and_checks_crcs() -> None:
     log = new_log()
     first, second = replicated(log, 0, b"a"), replicated(log, 1, b"b")
     assert log.append_as_follower(first + second[:40], 0, NOW_MS).last_offset == 0
-    assert log.append_as_follower(second[:5], 0, NOW_MS).first_offset == -1
+    nothing = log.append_as_follower(second[:5], 0, NOW_MS)
+    assert (nothing.first_offset, nothing.bytes, nothing.records_count) == (-1, 0, 0)
     broken = bytearray(second)
     broken[-1] ^= 1
     refused(ErrorCode.CORRUPT_MESSAGE, lambda: log.append_as_follower(bytes(broken), 0, NOW_MS))
@@ -337,6 +338,7 @@ def test_read_sizes() -> None:
     assert len(slice_bytes(log.read(0, 1))) == size
     cut = log.read(0, size - 1, min_one_message=False)
     assert cut.first_entry_incomplete and len(slice_bytes(cut)) == size - 1
+    assert not log.read(2, size - 1, min_one_message=False).first_entry_incomplete
     assert log.read(0, 0, min_one_message=False).slice is None
     assert len(slice_bytes(log.read(0, size + 30))) == size + 30
     assert len(slice_bytes(log.read(0, 10 * size))) == 2 * size
@@ -480,7 +482,7 @@ def test_publishing_comes_after_writing() -> None:
 
 
 def test_high_watermark_stays_within_the_log() -> None:
-    """RL 3: the high watermark is clamped to [log start, log end]; its place is looked up when
+    """RL 2.2: the high watermark is clamped to [log start, log end]; its place is looked up when
     only the offset is known.
     """
     log = new_log()
@@ -566,7 +568,7 @@ def test_truncation_reopens_a_transaction() -> None:
 
 
 def test_log_start_passes_an_open_transaction() -> None:
-    """RL 3: the last stable offset never lies below the log start."""
+    """RL 3.3: the last stable offset never lies below the log start."""
     log = new_log()
     open_transaction(log, 1)
     log.append_as_leader(batch(1), 0, NOW_MS)

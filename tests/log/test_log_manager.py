@@ -100,8 +100,8 @@ def failure(manager: LogManager) -> Any:
 
 
 def test_a_new_directory_is_formatted_once() -> None:
-    """FILE_FORMATS 1: meta.properties with node, cluster and a directory id that stays the same
-    over restarts.
+    """RL 3.6, FILE_FORMATS 1: meta.properties with node, cluster and a directory id that stays the
+    same over restarts.
     """
     world = World()
     manager = world.manager()
@@ -154,23 +154,27 @@ def test_a_directory_in_use_is_refused() -> None:
 
 
 def test_logs_survive_a_clean_stop_without_a_scan() -> None:
-    """RL 3.6: after a clean stop the mark carries the broker epoch, is removed at start, and no
-    record file is read whole.
+    """RL 3.6: after a clean stop the mark carries the broker epoch, is removed at start, and
+    records are not looked at: a scan would end the log where one of them is damaged.
     """
     world = World()
     manager = world.manager()
-    fill(create(manager), 20)
+    log = create(manager)
+    fill(log, 20)
+    log.set_high_watermark(20)
     fill(create(manager, B), 3)
     world.stop(manager, epoch=77)
     assert checkpoints.read_clean_shutdown(world.files, "/d1") == 77
     assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {A: 20}
+    damaged = world.files.after_kill()
+    damaged.flip_bit("/d1/a-0/" + file_name(0, ".log"), 64)  # in the first record
+    assert World(damaged).manager().logs[A].log_end_offset == 20
     again = world.manager()
     assert checkpoints.read_clean_shutdown(world.files, "/d1") is None
     assert [directory.previous_broker_epoch for directory in again.directories.online()] == [77, 77]
-    log = again.get(A)
+    log = again.logs[A]
     assert (
-        log is not None
-        and log.log_end_offset == 20
+        log.log_end_offset == 20
         and log.topic_id == TOPIC_ID
         and values(log) == [b"%d" % number for number in range(20)]
     )
@@ -296,11 +300,11 @@ def test_a_log_belongs_to_one_topic_id() -> None:
 
 def test_deletion_renames_at_once_and_removes_later() -> None:
     """RL 1.5: the directory is renamed `-delete`, the name is free again, and the files go after
-    the delay; slices are read meanwhile.
+    the topic's `file.delete.delay.ms`; slices are read meanwhile.
     """
     world = World()
     manager = world.manager()
-    log = create(manager)
+    log = create(manager, file_delete_delay_ms=7_000)
     fill(log, 3)
     held = log.read(0, 1000).slice
     assert held is not None
@@ -310,7 +314,7 @@ def test_deletion_renames_at_once_and_removes_later() -> None:
     assert len(renamed) == 1 and renamed[0].startswith("a-0.")
     assert len(held.read()) == held.length
     fill(create(manager), 1)
-    world.clock.advance(59.9)
+    world.clock.advance(6.9)
     assert [n for n in world.files.listdir("/d1") if n.endswith("-delete")] == renamed
     world.clock.advance(0.1)
     assert not [name for name in world.files.listdir("/d1") if name.endswith("-delete")]
@@ -417,6 +421,7 @@ def test_a_truncation_is_checkpointed() -> None:
     fill(log, 3)
     log.roll(NOW_MS)
     fill(log, 7)
+    log.set_high_watermark(4)
     log.durability.flush()
     manager.checkpoint_recovery_points()
     log.truncate_to(4, NOW_MS)
@@ -439,6 +444,7 @@ def test_many_truncations_want_one_checkpoint() -> None:
         fill(log, 4)
         log.roll(NOW_MS)
         fill(log, 10)
+        log.set_high_watermark(6)
         log.durability.flush()
         logs.append(log)
     directories = manager.directories.online()
@@ -791,6 +797,67 @@ def test_rows_of_a_log_are_not_those_of_the_next_of_its_name(crash: str, jobs: i
             assert rows(left)[checkpoints.HIGH_WATERMARK].get(A, 0) == 0
             assert values(found) == [b"0", b"1"][: found.log_end_offset]
             assert rows(left)[checkpoints.HIGH_WATERMARK][B] == 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("stop", ["checkpoint", "clean stop"])
+def test_a_log_that_grew_past_an_old_recovery_point_is_checked(stop: str, seed: int) -> None:
+    """RL 3.5, 3.6, 6.6: a truncation, and the log grows over several segments past where it ended
+    before, while the worker stalls: no checkpoint says so. What a loss of power leaves of the new
+    records must be checked, though it is below where the old ones were synced to: no row is above
+    the high watermark, and nothing below that is truncated.
+    """
+    world = World(SimDisk(seed), log_dirs="/d1")
+    manager = world.manager()
+    log = create(manager)
+    for _ in range(4):
+        fill(log, 4)
+        log.roll(NOW_MS)
+    log.set_high_watermark(5)
+    if stop == "checkpoint":
+        manager.checkpoint_recovery_points()
+    else:
+        world.stop(manager)
+        manager = world.manager()
+        log = manager.logs[A]
+        log.set_high_watermark(5)
+    assert log.durability.recovery_point == (16 if stop == "checkpoint" else 5)
+    world.files.sync_all()
+    log.durability.disk = manager.directories.online()[0].disk = ManualWorker()
+    log.truncate_to(6, NOW_MS)
+    for number in range(6, 30):
+        log.append_as_leader(batch(b"new %d" % number), 1, NOW_MS)
+        if number % 3 == 2:
+            log.roll(NOW_MS)
+    again = World(world.files.after_power_loss(keep=0.7), log_dirs="/d1").manager().logs[A]
+    expected = [b"0", b"1", b"2", b"3", b"0", b"1", *(b"new %d" % n for n in range(6, 30))]
+    found = values(again)
+    old = [*expected[:6], b"2", b"3", *[b"0", b"1", b"2", b"3"] * 2]
+    assert found in (expected[: len(found)], old[: len(found)]) and len(found) >= 5
+
+
+def test_a_start_without_roles_checks_no_more_at_the_next() -> None:
+    """RL 1.12, 3.6: before a log has its role its high watermark is not known: the checkpoint keeps
+    the recovery point that was read, or the whole log would be checked after the next crash.
+    """
+    world = World(log_dirs="/d1")
+    manager = world.manager()
+    log = create(manager)
+    for _ in range(4):
+        fill(log, 4)
+        log.roll(NOW_MS)
+    log.set_high_watermark(14)
+    manager.checkpoint_recovery_points()
+    point = {A: 14}
+    for _ in range(2):
+        assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == point
+        world.files = world.files.after_kill()
+        manager = world.manager()
+        assert manager.logs[A].high_watermark == 0
+        manager.checkpoint_recovery_points()
+    manager.logs[A].truncate_to(9, NOW_MS)
+    point = {A: 8}
+    assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == point
 
 
 @pytest.mark.parametrize("was_clean", [False, True])

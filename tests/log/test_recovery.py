@@ -4,6 +4,8 @@ RELIABILITY 3.2 LogLoaderTest).
 
 from __future__ import annotations
 
+import posixpath
+
 import pytest
 
 from tests.log.batches import (
@@ -24,6 +26,7 @@ from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import file_name
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Crash
+from twisted_broker.testing.sim.file import SimInode
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import set_offsets_and_epoch
 
@@ -79,7 +82,7 @@ def test_a_complete_swap_wins(clean: bool) -> None:
 
 
 def test_a_swap_interrupted_anywhere_ends_the_same() -> None:
-    """RL 3.6: whatever prefix of the replacement was done before a crash, and wherever the
+    """RL 3.6, 3.7: whatever prefix of the replacement was done before a crash, and wherever the
     repair itself crashes, one state comes out.
     """
     for at in range(200):
@@ -165,6 +168,41 @@ def test_only_segments_from_the_recovery_point_are_scanned() -> None:
         disk.flip_bit(f"{DIRECTORY}/{file_name(base, '.log')}", 90)
     assert open_log(disk, settings=SMALL, recovery_point=13).log_end_offset == 16
     assert open_log(disk, settings=SMALL, recovery_point=9).log_end_offset == 8
+
+
+@pytest.mark.parametrize(
+    ("clean", "recovery_point", "scanned"),
+    [(True, 0, 0), (True, 10**6, 0), (False, 60, 4), (False, 120, 2), (False, 0, 6)],
+)
+def test_what_a_start_reads_of_records(
+    clean: bool, recovery_point: int, scanned: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RL 3.6: after a clean stop no segment is read whole; after an unclean one those from the
+    recovery point on are. Of the others a few kilobytes, of the active one the headers, too.
+    """
+    large = config(segment_bytes=300_000)
+    disk = SimDisk(1)
+    disk.make_directories("/data")
+    log = open_log(disk, settings=large)
+    for _ in range(168):
+        log.append_as_leader(batch(10_000), 0, NOW_MS)
+    bases = log.segments.bases()
+    assert bases == [0, 29, 58, 87, 116, 145]
+    log.close()
+    read_bytes = dict.fromkeys(bases, 0)
+    read = SimDisk.read
+
+    def counted(self: SimDisk, path: str, node: SimInode, position: int, length: int) -> None:
+        if path.endswith(".log"):
+            read_bytes[base_offset_of(posixpath.basename(path))] += length
+        read(self, path, node, position, length)
+
+    monkeypatch.setattr(SimDisk, "read", counted)
+    found = open_log(disk, settings=large, clean=clean, recovery_point=recovery_point)
+    sizes = {segment.base_offset: segment.size for segment in found.segments}
+    assert [base for base in bases if read_bytes[base] >= sizes[base]] == bases[6 - scanned :]
+    trusted = bases[: 6 - scanned][:5]
+    assert all(0 < read_bytes[base] < 16_384 for base in trusted), read_bytes
 
 
 def test_a_recovery_point_above_the_log_end_proves_nothing() -> None:

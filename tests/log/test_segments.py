@@ -45,6 +45,13 @@ def test_the_log_end_has_one_place_until_it_moves() -> None:
     assert segments.log_end == LogOffsetMetadata(2, 2, 0)
 
 
+def test_nothing_is_dropped_behind_the_end() -> None:
+    segments, _ = filled(0)
+    size = segments.active.size
+    assert segments.active.truncate_to(2, NOW_MS) == 0 and segments.active.size == size
+    assert segments.active.truncate_to(1, NOW_MS) == size // 2 == segments.active.size
+
+
 @pytest.mark.parametrize(
     ("offset", "base", "batches"),
     [(0, 0, 0), (1, 0, 1), (2, 4, 0), (3, 4, 0), (5, 4, 1), (6, 4, 2)],

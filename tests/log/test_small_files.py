@@ -37,8 +37,8 @@ def put(files: SimDisk, name: str, content: bytes) -> None:
 
 
 def test_offset_checkpoints() -> None:
-    """FILE_FORMATS 1: version, count, a row a partition; absent means empty; any white space
-    separates.
+    """RL 1.12, FILE_FORMATS 1: version, count, a row a partition; absent means empty; any white
+    space separates.
     """
     files = disk()
     assert checkpoints.read_offsets(files, "/d", "x") == {}

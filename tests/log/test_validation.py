@@ -65,8 +65,8 @@ def test_a_cut_batch_is_no_batch(size: int) -> None:
 
 
 def test_every_flipped_bit_is_refused() -> None:
-    """RELIABILITY 5.3: a bit flipped anywhere but in base offset and leader epoch is refused;
-    those two are the leader's to write.
+    """RL 3.2, RELIABILITY 5.3: a bit flipped anywhere but in base offset and leader epoch is
+    refused; those two are the leader's to write.
     """
     data = batch(b"value", producer_id=3, producer_epoch=0, base_sequence=0)
     for position in range(len(data)):
@@ -106,8 +106,8 @@ def test_every_flipped_bit_is_refused() -> None:
     ],
 )
 def test_header_games(position: int, layout: str, value: int, code: ErrorCode) -> None:
-    """RELIABILITY 5.3: counts, deltas, magic, codec, control bit, producer without sequence,
-    lengths: each refused with its code.
+    """RL 3.2, RELIABILITY 5.3: counts, deltas, magic, codec, control bit, producer without
+    sequence, lengths: each refused with its code.
     """
     error = refused(
         code, new_log(), patched(batch(b"x"), position, layout, value, fix_crc=position != 8)

@@ -24,7 +24,7 @@ from typing import Any
 
 import coverage
 import pytest
-from coverage.numbits import num_in_numbits
+from coverage.numbits import num_in_numbits, numbits_to_nums
 
 from tests.mutants.ring_0 import MARKERS, TESTS, modules_of
 from twisted_broker.testing.progress import Progress
@@ -115,34 +115,36 @@ class LinesOfTests:
             if file not in (_SEEDS, _NEVER):
                 self.seconds.update(row[1])
 
-    def of(self, module: str, first: int, last: int) -> tuple[list[str], bool]:
-        """The tests that run one of these lines of a module, and whether its import does. A line
-        that the import runs may be a table: any test may read it and run no line of its module.
+    def of(self, module: str, first: int, last: int) -> tuple[dict[str, int], bool]:
+        """The tests that run one of these lines of a module -> how many of its lines they run, and
+        whether its import does. A line that the import runs may be a table: any test may read it
+        and run no line of its module.
         """
         found, imported = self._contexts(module, first, last)
         if imported:
-            return list(self.seconds), True
-        return [test for test in found if test in self.seconds], False
+            return {test: found.get(test, 0) for test in self.seconds}, True
+        return {test: found[test] for test in found if test in self.seconds}, False
 
     def seeds_of(self, module: str, first: int, last: int) -> list[int]:
         """The seeds that run one of these lines; the same."""
         found, _ = self._contexts(module, first, last)
         return [seed for seed in self._seeds if _context_of(seed) in found]
 
-    def _contexts(self, module: str, first: int, last: int) -> tuple[list[str], bool]:
+    def _contexts(self, module: str, first: int, last: int) -> tuple[dict[str, int], bool]:
         with closing(sqlite3.connect(self._lines)) as lines:
             rows = lines.execute(
                 "select context, numbits from line_bits join file on file_id = file.id "
                 "join context on context_id = context.id where path = ?",
                 (str(Path(module).absolute()),),
             ).fetchall()
-        within = [
-            context
+        within = {
+            context: len(numbits_to_nums(bits))
             for context, bits in rows
             if any(num_in_numbits(line, bits) for line in range(first, last + 1))
-        ]
-        imported = "" in within
-        return [context for context, _ in rows] if imported else within, imported
+        }
+        if "" in within:
+            return {context: len(numbits_to_nums(bits)) for context, bits in rows}, True
+        return within, False
 
 
 def _context_of(seed: int) -> str:

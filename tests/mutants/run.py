@@ -54,7 +54,11 @@ def _parser() -> argparse.ArgumentParser:
         "--seconds", type=float, default=60.0, help="of tests for each mutant, at most"
     )
     parser.add_argument(
-        "--only", default=PACKAGE, metavar="PATH", help="mutants of the modules under this path"
+        "--only",
+        nargs="+",
+        default=[PACKAGE],
+        metavar="PATH",
+        help="draw from the modules under these",
     )
     parser.add_argument("--tests", nargs="+", default=TESTS, metavar="PATH", help="these only")
     parser.add_argument(
@@ -119,7 +123,7 @@ def _try(directory: Path, chosen: argparse.Namespace) -> int:
     """The mutants."""
     globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
     root = Path.cwd()
-    modules = [module for module in modules_of(root) if module.startswith(chosen.only)]
+    modules = [module for module in modules_of(root) if module.startswith(tuple(chosen.only))]
     mutants = sample(root, modules, chosen.mutants, chosen.seed)
     lines = LinesOfTests(directory, chosen.tests)
     choice = Choice(chosen.seed, chosen.seconds, chosen.again, chosen.jobs, chosen.control)

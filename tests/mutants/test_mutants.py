@@ -22,7 +22,16 @@ from tests.mutants.lines_of_tests import LinesOfTests
 from tests.mutants.ring_0 import modules_of
 from tests.mutants.session import Choice, Session
 from tests.mutants.sites import Key, Mutant, is_other_code, key_of, mutants_of, mutated, sample
-from tests.mutants.trial import BY_TEST, PASSED, SURVIVED, Outcome, OutOfTime, limited, planted
+from tests.mutants.trial import (
+    BY_TEST,
+    PASSED,
+    SURVIVED,
+    Outcome,
+    OutOfTime,
+    in_order,
+    limited,
+    planted,
+)
 
 ROOT = Path(__file__).parents[2]
 SOURCE = """\
@@ -143,6 +152,24 @@ def test_code_is_put_in_place_wherever_it_is_used(tmp_path: Path) -> None:
     assert counter.seen == 2 and counter.first == 1
     constant = by_code["LIMIT: int | None = 4"]
     assert not planted(path, constant.place, mutated(source, constant))
+
+
+def test_each_file_of_tests_has_an_equal_share() -> None:
+    """The module's own tests first; then what runs most lines of it for its time, from all files
+    in turn: a costly file does not keep the others back.
+    """
+    seconds = {
+        **{f"tests/log/test_index.py::{name}": 0.1 for name in "ab"},
+        **{f"tests/log/test_log.py::{name}": 0.2 for name in "abc"},
+        **{f"tests/api/test_fetch.py::{name}": 0.35 for name in "ab"},
+        "tests/wire/test_named.py::a": 5.0,
+    }
+    lines = dict.fromkeys(seconds, 10) | {"tests/log/test_log.py::c": 40}
+    found = in_order("twisted_broker/log/index.py", lines, seconds, {"tests/wire/test_named.py"})
+    assert [name.rpartition("test_")[2] for name in found] == [
+        *("index.py::a", "index.py::b", "named.py::a"),
+        *("log.py::c", "fetch.py::a", "log.py::a", "log.py::b", "fetch.py::b"),
+    ]
 
 
 def test_an_endless_loop_ends() -> None:

@@ -1,6 +1,6 @@
 """One mutant: tests that run its lines, nearest first, and then seeds, until one fails.
 
-Owns `Trial`, `Outcome` and `planted`.
+Owns `Trial`, `Outcome`, `in_order` and `planted`.
 
 1. The tests are collected once, in the process that everything is forked from; a mutant gets a
    process of its own. There the code of the functions that it changes is put in place, which every
@@ -25,7 +25,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -99,26 +99,25 @@ class Trial:
         return False
 
     def tests_of(self, mutant: Mutant) -> tuple[list[str], bool]:
-        """The tests that are to notice, nearest and quickest first; whether the import runs it."""
+        """The tests that are to notice, in their order; whether the import runs it."""
         place = mutant.place
         known, imported = self._lines.of(place.module, place.first, place.last)
         seconds = self._lines.seconds
-        tests = [test for test in known if test in self._items]
+        tests = {test: count for test, count in known.items() if test in self._items}
         named = self._naming(place.scope) if imported else frozenset[str]()
-        tests.sort(key=lambda test: (_distance(place.module, test, named), seconds[test], test))
         chosen: list[str] = []
         left = self._seconds
-        for test in tests:
-            left -= seconds[test]
-            if left < 0 and chosen:
-                break
-            chosen.append(test)
+        for test in in_order(place.module, tests, seconds, named):
+            # What costs more than is left is passed over: cheaper ones may follow.
+            if seconds[test] <= left or not chosen:
+                left -= seconds[test]
+                chosen.append(test)
         return chosen, imported or not place.function
 
     def _naming(self, scope: str) -> frozenset[str]:
         """The files of tests that have the name of a class or function."""
         name = scope.partition(".")[0]
-        files = {test.partition("::")[0] for test in self._items}
+        files = {_file_of(test) for test in self._items}
         return frozenset(file for file in files if name and name in (self._root / file).read_text())
 
     def _run_items(self, tests: Sequence[str]) -> Outcome | None:
@@ -175,11 +174,35 @@ class _Noticed:
             self.outcome = Outcome(verdict, f"{report.nodeid}: {last[4:].strip()}"[:300])
 
 
+def in_order(
+    module: str, tests: Mapping[str, int], seconds: Mapping[str, float], named: Collection[str]
+) -> list[str]:
+    """The order in which tests meet a mutant of a module. `tests`: test -> how many lines of the
+    module it runs; `named`: files that name what is mutated.
+
+    The module's own tests come first. Of the others each file has an equal share of the time: a
+    mutant that hundreds of tests of one file pass may fail the first of another. In a file those
+    come first that run most of the module for their time.
+    """
+    spent: dict[str, float] = {}
+    keys: dict[str, tuple[int, float, int]] = {}
+    for test in sorted(tests, key=lambda test: (seconds[test] / (1 + tests[test]), test)):
+        file = _file_of(test)
+        spent[file] = spent.get(file, 0.0) + seconds[test]
+        distance = _distance(module, test, named)
+        keys[test] = (min(distance, 1), spent[file], distance)
+    return sorted(keys, key=lambda test: (keys[test], test))
+
+
+def _file_of(test: str) -> str:
+    return test.partition("::")[0]
+
+
 def _distance(module: str, test: str, named: Collection[str]) -> int:
     """0 for the module's own tests and those in files that are `named`, 1 for those of its
     package, 2 for others.
     """
-    file = test.partition("::")[0]
+    file = _file_of(test)
     path, name = Path(file), Path(module)
     if path.stem == f"test_{name.stem}" or file in named:
         return 0

@@ -53,7 +53,7 @@ def test_nothing_happened():
 
 
 def test_case_a_led_elsewhere():
-    """(A) this broker no longer leads it."""
+    """RL 1.9 A: this broker no longer leads it."""
     fixture = led()
     waiting = delayed(fixture, consumer(), at(0))
     fixture.topic(states={0: registration(2, (1, 2), None, 4, 1), 1: registration()})
@@ -61,7 +61,9 @@ def test_case_a_led_elsewhere():
 
 
 def test_case_a_a_follower_may_go_on_serving():
-    """(A) a consumer that may read from followers goes on waiting here when the leader changes."""
+    """RL 1.9 A: a consumer that may read from followers goes on waiting here when the leader
+    changes.
+    """
     fixture = led()
     waiting = delayed(fixture, consumer(only_leader=False), at(0))
     fixture.topic(states={0: registration(2, (1, 2), None, 4, 1), 1: registration()})
@@ -69,7 +71,7 @@ def test_case_a_a_follower_may_go_on_serving():
 
 
 def test_case_b_the_replica_is_gone():
-    """(B) the partition was moved away from this broker."""
+    """RL 1.9 B: the partition was moved away from this broker."""
     fixture = led()
     waiting = delayed(fixture, consumer(only_leader=False), at(0))
     fixture.topic(states={0: registration(2, (2, 3), None, 4, 1), 1: registration()})
@@ -77,7 +79,7 @@ def test_case_b_the_replica_is_gone():
 
 
 def test_case_c_unknown():
-    """(C) the topic was deleted; or deleted and made anew, under another id."""
+    """RL 1.9 C: the topic was deleted; or deleted and made anew, under another id."""
     fixture = led()
     waiting = delayed(fixture, consumer(), at(0, topic_id=TOPIC_ID))
     fixture.topic(topic_id=b"n" * 16)
@@ -87,7 +89,7 @@ def test_case_c_unknown():
 
 
 def test_case_d_offline():
-    """(D) its directory failed."""
+    """RL 1.9 D: its directory failed."""
     fixture = led()
     waiting = delayed(fixture, consumer(), at(0))
     fixture.replicas.directory_failed("/data", OSError("EIO"))
@@ -95,7 +97,7 @@ def test_case_d_offline():
 
 
 def test_case_e_fenced():
-    """(E) the leader epoch it carries is an older one now."""
+    """RL 1.9 E: the leader epoch it carries is an older one now."""
     fixture = led()
     waiting = delayed(fixture, consumer(), at(0, current_leader_epoch=3))
     fixture.topic(
@@ -105,7 +107,7 @@ def test_case_e_fenced():
 
 
 def test_case_f_rolled():
-    """(F) the end is on a newer segment than the fetch offset and above it: answered though
+    """RL 1.9 F: the end is on a newer segment than the fetch offset and above it: answered though
     min_bytes are not there.
     """
     fixture = led()
@@ -118,7 +120,9 @@ def test_case_f_rolled():
 
 
 def test_case_f_never_at_equal_offsets():
-    """(F) equal offsets never satisfy it: a roll at the end of the log alone changes nothing."""
+    """RL 1.9 F: equal offsets never satisfy it: a roll at the end of the log alone changes
+    nothing.
+    """
     fixture = led()
     fixture.produce(tp=OTHER)
     waiting = delayed(fixture, consumer(), at(1, OTHER))
@@ -127,7 +131,7 @@ def test_case_f_never_at_equal_offsets():
 
 
 def test_case_f_truncated():
-    """(F) the log was cut below the fetch offset: the reader must hear of it, on the same
+    """RL 1.9 F: the log was cut below the fetch offset: the reader must hear of it, on the same
     segment and on an older one.
     """
     fixture = led()
@@ -145,7 +149,7 @@ def test_case_f_truncated():
 
 
 def test_beyond_the_high_watermark_is_not_truncated():
-    """(F) a fetch above the high watermark but within the log waits for it."""
+    """RL 1.9 F: a fetch above the high watermark but within the log waits for it."""
     fixture = led()
     fixture.produce(5)
     assert not delayed(fixture, consumer(), at(3)).is_complete()
@@ -153,7 +157,7 @@ def test_beyond_the_high_watermark_is_not_truncated():
 
 @pytest.mark.parametrize("short_by", [0, 1])
 def test_case_g_enough_bytes(short_by):
-    """(G) the bytes between fetch and end offset, over all partitions, reach min_bytes."""
+    """RL 1.9 G: the bytes between fetch and end offset, over all partitions, reach min_bytes."""
     fixture = led((1,))
     size = len(batch())
     waiting = delayed(fixture, consumer(min_bytes=3 * size + short_by), at(0), at(0, OTHER))
@@ -165,7 +169,7 @@ def test_case_g_enough_bytes(short_by):
 
 
 def test_case_g_counts_at_most_the_partitions_limit():
-    """(G) a partition counts with at most its own limit."""
+    """RL 1.9 G: a partition counts with at most its own limit."""
     fixture = led((1,))
     waiting = delayed(fixture, consumer(min_bytes=200), at(0, max_bytes=100))
     for _ in range(10):
@@ -174,8 +178,8 @@ def test_case_g_counts_at_most_the_partitions_limit():
 
 
 def test_case_g_takes_the_readers_end():
-    """(G) a follower counts to the log end, a consumer to the high watermark, read_committed to
-    the last stable offset.
+    """RL 1.9 G: a follower counts to the log end, a consumer to the high watermark, read_committed
+    to the last stable offset.
     """
     fixture = led()
     consuming, replicating = (
@@ -196,7 +200,7 @@ def test_case_g_takes_the_readers_end():
 
 
 def test_case_h_diverging():
-    """(H) the leader's end of the reader's last epoch lies below its fetch offset now."""
+    """RL 1.9 H: the leader's end of the reader's last epoch lies below its fetch offset now."""
     fixture = led((1,))
     fixture.produce(5)
     waiting = delayed(fixture, consumer(), at(5, last_fetched_epoch=3))
@@ -212,7 +216,7 @@ def test_case_h_diverging():
 
 
 def test_case_h_is_not_known():
-    """(H) an epoch that this log does not know any more."""
+    """RL 1.9 H: an epoch that this log does not know any more."""
     fixture = led((1,))
     fixture.produce(5)
     waiting = delayed(fixture, consumer(), at(5, last_fetched_epoch=3))

@@ -54,7 +54,7 @@ def test_whatever_meets_the_failure_takes_the_disks_partitions_offline(
     act: Callable[[Fixture, TopicPartition], ErrorCode],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """RL 1.12: KAFKA_STORAGE_ERROR for the one that met it and from then on for its directory;
+    """RL 1.12, 1.6: KAFKA_STORAGE_ERROR for the one that met it and from then on for its directory;
     who waits there is answered; the rest serves.
     """
     fixture = Fixture()

@@ -99,6 +99,11 @@ def test_what_keeps_a_replica_out_is_named_one_by_one() -> None:
         "it is shutting down",
         "it fetches under broker epoch 103, but is registered under 200",
     ]
+    fixture.brokers.ineligible.discard(3)
+    fixture.follower_fetches(3, 1, epoch=-1)  # as versions before KIP-903 do
+    assert told(fixture).out_of_sync[0].holds_back == [
+        "its log end 1 is 2 offsets below the high watermark"
+    ]
 
 
 def test_an_expansion_on_its_way_and_a_refused_one_are_shown() -> None:
@@ -184,6 +189,24 @@ def test_the_leader_before_is_out_since_this_one_leads(alive: bool, rule: str) -
         2: "before this leader",
         3: rule,
     }
+
+
+def test_since_when_the_isr_is_as_it_is() -> None:
+    """RL 2.2: since its last change, or since this leader; an assigned replica changes nothing."""
+    fixture = PartitionFixture(replicas=(1, 2))
+    began = told(fixture).isr_since_ms
+    fixture.now_ms += 5 * SECOND
+    grown = registration(LOCAL, (1, 2, 3), (1, 2), 5, 11)._replace(adding=(3,))
+    fixture.partition.make_leader(grown, fixture.log, fixture.now_ms)
+    assert told(fixture).isr_since_ms == began - 5 * SECOND
+    fixture.partition.make_follower(
+        registration(2, (1, 2, 3), (1, 2), 6, 12), fixture.log, fixture.now_ms
+    )
+    fixture.now_ms += 5 * SECOND
+    fixture.partition.make_leader(
+        registration(LOCAL, (1, 2, 3), (1, 2), 7, 13), fixture.log, fixture.now_ms
+    )
+    assert told(fixture).isr_since_ms == WALL_MS
 
 
 def test_replicas_out_before_this_leader_and_new_ones_have_different_reasons() -> None:

@@ -9,7 +9,6 @@ import pytest
 from tests.replication.fixtures import at, code_of
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.fetch_session import (
-    EVICTION_MS,
     FetchContext,
     FetchSessionCache,
     FullFetchContext,
@@ -83,7 +82,7 @@ def test_epochs_wrap_to_one():
 
 
 def test_sessionless_and_full():
-    """Epoch -1 without an id opens nothing; epoch 0 opens a session with a positive id."""
+    """RL 5.2: Epoch -1 without an id opens nothing; epoch 0 opens a session with a positive id."""
     sessions = cache()
     assert type(new_context(sessions, 0, -1, False, False, [at(0, A)], (), 0)) is FetchContext
     assert isinstance(
@@ -214,9 +213,9 @@ def test_a_stale_session_makes_room():
     sessions = cache(2)
     first = opened(sessions, A, B, privileged=True, now_ms=0)
     second = opened(sessions, A, now_ms=0)
-    proceed(sessions, first, 1, now_ms=EVICTION_MS)
-    assert opened(sessions, C, now_ms=EVICTION_MS) == 0
-    assert opened(sessions, C, now_ms=EVICTION_MS + 1) > 0
+    proceed(sessions, first, 1, now_ms=120_000)
+    assert opened(sessions, C, now_ms=120_000) == 0
+    assert opened(sessions, C, now_ms=120_001) > 0
     assert sessions.get(second) is None
     assert sessions.get(first) is not None
     assert sessions.evictions == 1
@@ -230,8 +229,8 @@ def test_size_and_followers():
     small = opened(sessions, A, now_ms=0)
     replica = opened(sessions, A, privileged=True, now_ms=0)
     for session, epoch in ((small, 1), (replica, 1)):
-        proceed(sessions, session, epoch, now_ms=EVICTION_MS + 1)
-    later = EVICTION_MS + 2
+        proceed(sessions, session, epoch, now_ms=120_001)
+    later = 120_002
     large = opened(sessions, A, B, now_ms=later)
     assert large > 0
     assert sessions.get(small) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from twisted.internet.error import ConnectionLost
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from tests.replication.fixtures import TOPIC_ID, TP, WALL_MS, batch, registration
 from tests.replication.pair import BACKOFF_MS, Node, nodes
@@ -148,14 +149,21 @@ def test_watermarks_beside_a_divergence_are_not_taken() -> None:
 
 def test_nothing_to_ask_waits_for_the_backoff() -> None:
     """RL 6.2: a fetcher without partitions asks nothing, and looks again after
-    `replica.fetch.backoff.ms`.
+    `replica.fetch.backoff.ms`, not before.
     """
     a, _ = following()
-    a.fetcher.remove([TP])
+    initial = a.fetcher.remove([TP])[TP].initial
     a.fetcher.start()
-    a.leader.asked.clear()
-    a.clock.advance(BACKOFF_MS / 1000)
-    assert a.leader.asked == []
+    a.clock.advance(0)
+    a.leader.hold()
+    began = a.clock.seconds()
+    a.fetcher.state.add(TP, initial, 1, True)  # nobody wakes it
+    for ms in (0, BACKOFF_MS - 1):
+        a.clock.advance(began + ms / 1000 - a.clock.seconds())
+        assert a.leader.asked == []
+    a.clock.advance(0.002)
+    assert [what for what, _ in a.leader.asked] == ["fetch"]
+    a.fetcher.shutdown()
 
 
 def test_adding_wakes_a_waiting_fetcher() -> None:
@@ -242,20 +250,26 @@ def test_a_running_fetcher_comes_back_when_its_leader_does() -> None:
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "is_logged"),
     [
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_SERVER_ERROR,
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, False),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, False),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, True),
+        (ErrorCode.CORRUPT_MESSAGE, True),
     ],
 )
-def test_an_error_of_one_partition_delays_that_one(error) -> None:
-    """RL 6.5: every other error: logged, delayed by the backoff, the others go on."""
+def test_an_error_of_one_partition_delays_that_one(error: ErrorCode, is_logged: bool) -> None:
+    """RL 6.5: every other error: delayed by the backoff, and logged unless a change of leadership
+    explains it.
+    """
     a, _ = following()
     a.fetcher.leader = Bent(a.leader, lambda answers: {TP: FetchedPartition(error)})
-    a.round()
+    with capturedLogs() as events:
+        a.round()
     assert a.log.log_end_offset == 0
     assert a.state.delayed_until_ms == a.now_ms() + BACKOFF_MS
+    expected = [(LogLevel.error, f"fetcher-1 cannot fetch t-0, retrying: {error.name}")]
+    assert [(event["log_level"], formatEvent(event)) for event in events] == expected * is_logged
 
 
 def test_corrupt_bytes_are_fetched_again() -> None:

@@ -34,7 +34,7 @@ def truncating(records: int = 3) -> tuple[Node, Node]:
 
 
 def test_a_round_truncates_first_and_fetches_then() -> None:
-    """RL 6.2: in one round: the epoch is asked, the log is cut, and what is then ready is
+    """RL 6.2, 6.3: in one round: the epoch is asked, the log is cut, and what is then ready is
     fetched from there.
     """
     a, b = truncating()

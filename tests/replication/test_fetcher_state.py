@@ -74,7 +74,7 @@ def order(state: FetcherState) -> str:
     ],
 )
 def test_how_a_partition_begins(truncates_on_fetch, latest_epoch, phase, last) -> None:
-    """RL 6.2, 6.3: fetching at once when fetch answers tell where to cut and epochs are known;
+    """RL 6.2, 6.3, 1.4: fetching at once when fetch answers tell where to cut and epochs are known;
     else truncating.
     """
     found = state_with(

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionLost
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from tests.replication.fixtures import (
     TOPIC_ID,
@@ -24,6 +26,7 @@ from tests.replication.fixtures import (
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.log.checkpoints import HIGH_WATERMARK, read_offsets
 from twisted_broker.replication.explain.explanation import fetching_now
 from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.replication.fetcher.fetcher import Fetcher
@@ -80,6 +83,10 @@ class Wire:
         self._waiting.pop(0).callback(
             fetch_wire.FetchResponse(session_id=session_id, responses=[topic])
         )
+
+    def lose(self) -> None:
+        """The connection breaks before the answer."""
+        self._waiting.pop(0).errback(ConnectionLost())
 
     def close(self) -> None:
         self.closed = True
@@ -356,6 +363,28 @@ def test_a_leader_that_cannot_be_reached_is_not_fetched_but_the_replica_is_there
     assert TP in fixture.fetched()
 
 
+def test_a_leader_that_is_not_alive_is_reported_and_the_high_watermark_checkpointed() -> None:
+    """RL 1.4: one line says which partitions are not fetched and why; what this broker knows to
+    be committed survives its next restart all the same.
+    """
+    fixture = FollowerRig()
+    fixture.lead(1)
+    fixture.produce(5)
+    fixture.publish(brokers=brokers(b2=True))
+    with capturedLogs() as events:
+        fixture.follow(2, 2)
+    lines = [(event["log_level"], formatEvent(event) or "") for event in events]
+    assert [each for each in lines if "fetched" in each[1]] == [
+        (
+            LogLevel.info,
+            "1 partition(s) are not fetched, their leader is fenced or unknown: t-0 ...",
+        )
+    ]
+    assert fixture.fetched() == {} and fixture.partition().log.high_watermark == 5
+    fixture.advance(5.1)
+    assert read_offsets(fixture.files, "/data", HIGH_WATERMARK)[TP] == 5
+
+
 def test_what_is_deleted_or_moved_away_is_fetched_no_more() -> None:
     """RL 1.5: removed from fetchers, then dropped; the answer in flight finds nobody."""
     fixture = FollowerRig()
@@ -377,13 +406,46 @@ def test_a_failed_directory_ends_the_fetching_of_its_partitions() -> None:
 
 
 def test_the_number_of_fetchers_per_leader() -> None:
-    """RL 6.1: `num.replica.fetchers` connections to each leader, numbered in their client ids."""
+    """RL 6.1, 6.2: `num.replica.fetchers` connections to each leader, numbered in their client
+    ids.
+    """
     fixture = FollowerRig(num_replica_fetchers="2")
     fixture.topic(states={number: registration(2, REPLICAS, (2, 3), 1, 10) for number in range(4)})
     assert sorted(wire.client_id for wire in fixture.wires) == [
         "broker-1-fetcher-0",
         "broker-1-fetcher-1",
     ]
+
+
+def test_a_broken_connection_stops_its_own_fetcher_and_no_other() -> None:
+    """RL 6.5, 6.2: two leaders, one is lost: what is led by the other goes on at once; the lost
+    one is tried again after `replica.fetch.backoff.ms`, each time, and logged once.
+    """
+    fixture = FollowerRig(replica_fetch_backoff_ms="300")
+    fixture.topic(
+        states={
+            0: registration(2, REPLICAS, (2, 3), 1, 10),
+            1: registration(3, REPLICAS, (2, 3), 1, 10),
+        }
+    )
+    fixture.clock.advance(0)
+    lost, kept = sorted(fixture.wires, key=lambda wire: wire.endpoint)
+    with capturedLogs() as events:
+        for asked in (1, 2, 3):
+            assert (len(lost.asked), len(kept.asked)) == (asked, asked)
+            lost.lose()
+            kept.answer_nothing()
+            fixture.advance(0.299)
+            assert (len(lost.asked), len(kept.asked)) == (asked, asked + 1)
+            fixture.advance(0.002)
+        lost.answer_nothing()
+    assert fixture.fetchers.failed == set() and set(fixture.fetched()) == {
+        TP,
+        TopicPartition("t", 1),
+    }
+    lines = [formatEvent(event) or "" for event in events]
+    assert ["cannot reach" in line for line in lines] == [True, False]
+    assert "from broker 2 cannot reach" in lines[0] and "reaches" in lines[1]
 
 
 def test_a_broker_that_leaves_stops_following_what_it_is_not_in_sync_with() -> None:
@@ -402,7 +464,7 @@ def test_a_broker_that_leaves_stops_following_what_it_is_not_in_sync_with() -> N
 
 
 def test_shutdown_ends_all_fetching() -> None:
-    """RL 1.1: fetchers go first; nothing is asked or taken in afterwards."""
+    """RL 1.1, 1.4: fetchers go first; nothing is asked or taken in afterwards."""
     fixture = FollowerRig()
     fixture.follow()
     fixture.replicas.shutdown()

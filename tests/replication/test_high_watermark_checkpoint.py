@@ -14,6 +14,7 @@ from twisted_broker.log.checkpoints import (
     HIGH_WATERMARK,
     metadata_offset,
     read_offsets,
+    read_whole,
     write_offsets,
 )
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
@@ -81,6 +82,8 @@ def test_one_file_per_directory():
     for worker in house.workers.values():
         worker.run()
     assert (house.on_disk("/a"), house.on_disk("/b")) == ({TP: 3}, {OTHER: 0})
+    written = read_whole(house.files, "/a/replication-offset-checkpoint")
+    assert written is not None and written.endswith(b"\nt 0 3\n")
 
 
 def test_the_metadata_goes_with_the_partitions():
@@ -161,7 +164,7 @@ def test_the_last_write_comes_after_one_that_is_under_way():
 
 
 def test_start_clamps():
-    """RL 1.12: min(checkpoint, log end), not below the log start; unknown: the log start."""
+    """RL 1.12, 6.6: min(checkpoint, log end), not below the log start; unknown: the log start."""
     house = House("/a")
     write_offsets(house.files, "/a", HIGH_WATERMARK, {TP: 9})
     log, unknown = house.log(), house.log(OTHER)

@@ -64,7 +64,7 @@ def test_with_followers_only_the_log_end_moves():
 
 
 def test_it_is_the_least_log_end_of_the_isr():
-    """RL 2.3: the minimum over the ISR; only forward."""
+    """RL 2.3, 1.10: the minimum over the ISR; only forward."""
     fixture = PartitionFixture()
     fixture.append(10)
     fixture.follower_fetches(2, 10)
@@ -238,6 +238,16 @@ def test_make_follower():
     assert code_of(fixture.append) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+def test_a_line_of_the_log_says_what_a_partition_is():
+    """An effect that fails is reported with it."""
+    fixture = PartitionFixture()
+    assert repr(fixture.partition).startswith("<partition t-0 leads at epoch 5 ")
+    fixture.partition.make_follower(registration(2, (1, 2), None, 6, 11), fixture.log, 0)
+    assert repr(fixture.partition).startswith("<partition t-0 follows 2 at epoch 6 ")
+    fixture.partition.fail("disk")
+    assert repr(fixture.partition).startswith("<partition t-0 offline at epoch 6 ")
+
+
 def test_append_as_follower_and_the_leaders_watermark():
     """RL 6.4: offsets as they came; the high watermark is min(own end, the leader's)."""
     leader = PartitionFixture(replicas=(1,))
@@ -369,7 +379,7 @@ def test_a_replica_that_is_not_assigned():
 
 
 def test_an_older_broker_epoch_is_refused():
-    """KIP-903: a fetch under an older epoch than the registered one changes nothing."""
+    """RL 8.4, KIP-903: a fetch under an older epoch than the registered one changes nothing."""
     fixture = PartitionFixture()
     assert code_of(fixture.follower_fetches, 2, 0, epoch=101) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert fixture.partition.remote_replicas[2].broker_epoch is None
@@ -379,8 +389,8 @@ def test_an_older_broker_epoch_is_refused():
 
 
 def test_expand():
-    """RL 2.4, 2.5: a follower at the high watermark joins; while that is in flight the high
-    watermark counts it already.
+    """RL 2.4, 2.5, 1.10, 2.3: a follower at the high watermark joins; while that is in flight the
+    high watermark counts it already.
     """
     fixture = PartitionFixture(isr=(1, 2))
     fixture.append(10)
@@ -406,8 +416,8 @@ def test_expand():
 
 
 def test_the_proposal_names_broker_epochs():
-    """KIP-903: AlterPartition carries each member's broker epoch: the registered own one and
-    those seen in fetches.
+    """RL 2.5, KIP-903: AlterPartition carries each member's broker epoch: the registered own one
+    and those seen in fetches.
     """
     fixture = PartitionFixture(isr=(1, 2))
     fixture.follower_fetches(2, 0)
@@ -416,6 +426,17 @@ def test_the_proposal_names_broker_epochs():
     proposal = fixture.partition.isr_proposal(wanted.pending)
     assert proposal.members == ((1, 101), (2, 102), (3, 103))
     assert (proposal.leader_epoch, proposal.partition_epoch) == (5, 10)
+
+
+def test_no_expansion_below_the_high_watermark():
+    """RL 2.4: one record short it may not join, though it is assigned and alive."""
+    fixture = PartitionFixture(isr=(1, 2))
+    fixture.append(10)
+    fixture.follower_fetches(2, 10)
+    fixture.follower_fetches(3, 9)
+    assert isinstance(fixture.partition.isr_state, CommittedIsr)
+    fixture.follower_fetches(3, 10)
+    assert isinstance(fixture.partition.isr_state, PendingExpand)
 
 
 def test_no_expansion_below_the_epochs_start():
@@ -438,8 +459,8 @@ def test_no_expansion_below_the_epochs_start():
 
 @pytest.mark.parametrize("why", ["fenced", "new incarnation"])
 def test_no_expansion_of_an_ineligible_replica(why):
-    """RL 2.4, KRAFT 3.6: not fenced, not shutting down, and fetching under the registered broker
-    epoch.
+    """RL 2.4, 8.4, KRAFT 3.6: not fenced, not shutting down, and fetching under the registered
+    broker epoch.
     """
     fixture = PartitionFixture(isr=(1,))
     if why == "fenced":
@@ -462,8 +483,8 @@ def test_one_change_in_flight():
 
 
 def test_shrink():
-    """RL 2.4: those behind for longer than the limit leave; until the answer the high watermark
-    still counts them.
+    """RL 2.4, 2.5: those behind for longer than the limit leave; until the answer the high
+    watermark still counts them.
     """
     fixture = PartitionFixture()
     fixture.append(10)

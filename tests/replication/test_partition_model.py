@@ -1,5 +1,5 @@
 """A leader under random followers, ISR answers, leader epochs and settings: what must hold after
-every step (RELIABILITY 2.2, RL 9).
+every step (RELIABILITY 2.2, RL 9.2, 9.3).
 """
 
 from __future__ import annotations

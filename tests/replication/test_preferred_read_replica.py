@@ -53,7 +53,7 @@ def ask(fixture: Fixture, rack: str, offset: int = 0, **options: object) -> Fetc
 
 
 def test_a_consumer_is_sent_to_its_own_rack() -> None:
-    """RL 2.7, KIP-392: another rack's consumer gets a name, not records, at once; the leader's
+    """RL 2.7, 1.8, KIP-392: another rack's consumer gets a name, not records, at once; the leader's
     own rack, no rack or nobody's rack: served here.
     """
     fixture = led()

@@ -1,4 +1,4 @@
-"""The purgatory (RL 4)."""
+"""The purgatory (RL 4.1-4.3)."""
 
 from __future__ import annotations
 
@@ -71,15 +71,18 @@ def test_a_first_try_that_the_caller_made_is_not_made_again():
     assert condition.asked == 1 and purgatory.waiting == 1
 
 
-def test_completes_once_by_condition():
-    """RL 4.1: completed under one key, it is not completed again under another, nor by its time."""
+@pytest.mark.parametrize(("first", "other"), [("a", "b"), ("b", "a")])
+def test_completes_once_by_condition(first: str, other: str):
+    """RL 4.1, 4.3: completed under one key, it is not completed again under another, nor by its
+    time.
+    """
     clock, purgatory = made()
     condition = Condition()
     results = fired(purgatory.try_complete_else_watch(condition, ["a", "b"], 100))
-    assert purgatory.check_and_complete("a") == 0
+    assert purgatory.check_and_complete(first) == 0
     condition.ready = True
-    assert purgatory.check_and_complete("a") == 1
-    assert purgatory.check_and_complete("b") == 0
+    assert purgatory.check_and_complete(first) == 1
+    assert purgatory.check_and_complete(other) == 0
     clock.advance(1)
     assert results == [None]
     assert condition.expirations == 0

@@ -1,5 +1,5 @@
 """The replica manager of one node: appends, fetches, what waits, and the order of effects (RL
-1).
+1.1-1.14).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from twisted_broker.replication.partition.fetch_data import TXN_COMMITTED
 from twisted_broker.replication.partition.isr_state import CommittedIsr
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.replica_manager import ReplicaManager
-from twisted_broker.topic_names import INTERNAL_TOPICS, METADATA_TOPIC
+from twisted_broker.topic_names import METADATA_TOPIC
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 OTHER = TopicPartition("other", 0)
@@ -82,7 +82,9 @@ def test_acks_other_than_minus_one_zero_one(acks):
     assert fixture.partition().log.log_end_offset == 0
 
 
-@pytest.mark.parametrize("topic", sorted(INTERNAL_TOPICS))
+@pytest.mark.parametrize(
+    "topic", ["__consumer_offsets", "__transaction_state", "__share_group_state"]
+)
 def test_internal_topics_take_records_from_coordinators_only(topic):
     """RL 1.6: INVALID_TOPIC_EXCEPTION for clients; the broker's own coordinators write there."""
     fixture = Fixture()
@@ -140,8 +142,11 @@ def test_a_bug_in_one_append_is_that_partitions_alone(monkeypatch):
 
 
 def test_no_delayed_produce_alone_or_without_need():
-    """RL 1.7: with an ISR of one nothing waits; nor when every append failed."""
+    """RL 1.7: with an ISR of one nothing waits; nor when every append failed, nor without
+    records.
+    """
     fixture = led()
+    assert not fixture.replicas.must_wait(fixture.replicas.produce([], -1))
     outcomes = fixture.replicas.produce([(TP, batch())], -1)
     assert not fixture.replicas.must_wait(outcomes)
     shared = led((1, 2))
@@ -151,7 +156,7 @@ def test_no_delayed_produce_alone_or_without_need():
 
 
 def test_a_produce_waits_for_the_high_watermark_not_for_the_log_end():
-    """RL 1.7: satisfied when the high watermark passed the last appended offset, by the fetch
+    """RL 1.7, 1.10: satisfied when the high watermark passed the last appended offset, by the fetch
     that moves it.
     """
     fixture = led((1, 2))
@@ -377,6 +382,55 @@ def test_the_second_read_does_not_count_a_followers_progress_again():
     assert fixture.partition().remote_replicas[2].last_fetch_ms == before
 
 
+@pytest.mark.parametrize("when", ["records", "time"])
+def test_what_wakes_a_followers_fetch_does_not_count_its_progress_again(when: str):
+    """RL 1.9: the second read is later than the request: the follower is as far as it was when
+    it sent that.
+    """
+    fixture = led((1, 2))
+    fixture.produce(2)
+    params = follower(2, max_wait_ms=5_000, min_bytes=10_000 if when == "time" else 1)
+    first = fixture.replicas.fetch(params, [at(2)])
+    remote = fixture.partition().remote_replicas[2]
+    before = (remote.last_fetch_ms, remote.last_caught_up_ms, remote.log_end_offset)
+    given: list = []
+    fixture.replicas.delayed_fetch(params, first).addCallback(given.append)
+    fixture.advance(1)
+    fixture.produce(3)
+    fixture.advance(5 if when == "time" else 0)
+    ((result,),) = given
+    assert result.size > 0, "it was read anew"
+    assert (remote.last_fetch_ms, remote.last_caught_up_ms, remote.log_end_offset) == before
+
+
+def test_the_second_read_has_the_limits_of_the_first():
+    """RL 1.9: of each partition and of the whole; the first partition that has records gives one
+    whole batch, the next what is left.
+    """
+    fixture = led()
+    fixture.topic("other", None, OTHER_ID)
+    size = len(batch(value=b"x" * 1000))
+
+    def second_read(*requests, **options) -> list[int]:
+        params = consumer(min_bytes=4 * size, **options)
+        given: list = []
+        first = fixture.replicas.fetch(params, list(requests))
+        assert not ReplicaManager.answers_at_once(params, first)
+        fixture.replicas.delayed_fetch(params, first).addCallback(given.append)
+        for _ in range(2):
+            fixture.produce(value=b"x" * 1000)
+            fixture.produce(tp=OTHER, value=b"x" * 1000)
+        fixture.advance(1)
+        sizes = [result.size for result in given[0]]
+        for result in given[0]:
+            result.release()
+        return sizes
+
+    assert second_read(at(0, max_bytes=10), at(0, OTHER)) == [size, 2 * size]
+    assert second_read(at(2), at(2, OTHER), max_bytes=10) == [size, 0]
+    assert second_read(at(4, max_bytes=100), at(4, OTHER), hard_max_bytes=True) == [100, 2 * size]
+
+
 def test_first_read_slices_are_given_back():
     """A fetch that goes on to wait holds no file."""
     fixture = led()
@@ -518,8 +572,8 @@ def test_a_fetch_below_the_new_log_start_is_answered():
 
 
 def test_effects_run_in_order_and_to_the_end():
-    """docs/ARCHITECTURE.md 4: first in, first out, to empty; what an effect causes waits for its
-    turn, and nothing runs inside itself.
+    """RL 4.3: docs/ARCHITECTURE.md 4: first in, first out, to empty; what an effect causes waits
+    for its turn, and nothing runs inside itself.
     """
     fixture = led()
     fixture.topic("other", None, OTHER_ID)
@@ -539,7 +593,7 @@ def test_effects_run_in_order_and_to_the_end():
 
 
 def test_an_effect_that_raises_fails_its_partition_only(monkeypatch):
-    """RL 1: the partition goes offline with KAFKA_STORAGE_ERROR; events of others still have
+    """RL 1.12: the partition goes offline with KAFKA_STORAGE_ERROR; events of others still have
     their effects.
     """
     fixture = led()
@@ -704,8 +758,8 @@ def test_missed_and_stale_updates():
 
 
 def test_isr_expansion_and_shrinking_go_to_the_controller():
-    """RL 2.5: one change in flight per partition; the answer moves the ISR, marks the rate and
-    tries what waits.
+    """RL 2.5, 1.13: one change in flight per partition; the answer moves the ISR, marks the rate
+    and tries what waits.
     """
     fixture = led((1, 2), (1,))
     fixture.produce()

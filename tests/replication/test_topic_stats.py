@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.replication.fixtures import (
     LOCAL,
     TP,
     Fixture,
     at,
     batch,
+    broker_registration,
     consumer,
     follower,
     registration,
 )
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.topic_stats import COUNTERS, BrokerStats
 from twisted_broker.wire.errors import ErrorCode
 
@@ -73,6 +78,31 @@ def test_failures_and_rejected_bytes() -> None:
     assert stats.failed_produces == 1
 
 
+def test_only_reads_that_fail_unexpectedly_count_as_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RL 1.13: FailedFetchRequests: not an offset out of range, an old leader epoch, another
+    broker's partition or a failed disk; each is a request all the same.
+    """
+    fixture = Fixture()
+    fixture.topic()
+    stats = fixture.replicas.stats.topics["t"]
+    fixture.replicas.fetch(consumer(), [at(9), at(0, current_leader_epoch=7)])
+    assert (stats.fetches, stats.failed_fetches) == (2, 0)
+
+    def broken(*_: object, **__: object) -> None:
+        raise error
+
+    error: Exception = LogDirFailure("/elsewhere", OSError("EIO"))
+    monkeypatch.setattr(Partition, "read", broken)
+    (result,) = fixture.replicas.fetch(consumer(), [at(0)])
+    assert (result.error, stats.failed_fetches) == (ErrorCode.KAFKA_STORAGE_ERROR, 0)
+    error = RuntimeError("a bug")
+    results = fixture.replicas.fetch(consumer(), [at(0), at(0)])
+    assert [each.error for each in results] == [ErrorCode.UNKNOWN_SERVER_ERROR] * 2
+    assert (stats.failed_fetches, fixture.replicas.stats.total().failed_fetches) == (2, 2)
+
+
 def test_reads_of_consumers_and_followers_count_apart() -> None:
     """RL 1.13: bytes out are the consumers'; the followers' are replication, and reassignment
     for one that is being added.
@@ -95,12 +125,16 @@ def test_reads_of_consumers_and_followers_count_apart() -> None:
     assert (stats.replication_bytes_out, stats.reassignment_bytes_out) == (2 * size, size)
 
 
-def test_what_is_read_and_given_back_is_not_counted() -> None:
-    """RL 1.9, 1.13: a fetch that has to wait reads anew; the first read was never sent."""
+@pytest.mark.parametrize("node", [0, 2])
+def test_what_is_read_and_given_back_is_not_counted(node: int) -> None:
+    """RL 1.9, 1.13: a fetch that has to wait reads anew; the first read was never sent. A node may
+    have the id 0.
+    """
     fixture = Fixture()
-    fixture.topic(states={0: registration(LOCAL, (1, 2))})
+    fixture.publish(brokers={number: broker_registration(number) for number in (node, 1)})
+    fixture.topic(states={0: registration(LOCAL, (1, node))})
     fixture.produce(1)
-    for params in (follower(2, min_bytes=10_000), consumer(min_bytes=10_000)):
+    for params in (follower(node, min_bytes=10_000), consumer(min_bytes=10_000)):
         fixture.replicas.delayed_fetch(params, fixture.replicas.fetch(params, [at(0)]))
     stats = fixture.replicas.stats.topics["t"]
     assert (stats.bytes_out, stats.replication_bytes_out, stats.fetches) == (0, 0, 2)

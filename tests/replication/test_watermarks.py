@@ -85,7 +85,7 @@ def test_a_follower_keeps_a_bare_offset_and_a_leader_looks_it_up() -> None:
 
 
 def test_state_that_a_role_brings() -> None:
-    """RL 2.1: leader, epochs, assigned, adding and removing replicas, partition-state version,
+    """RL 2.1, 2.2: leader, epochs, assigned, adding and removing replicas, partition-state version,
     remote states of all others.
     """
     fixture = PartitionFixture(replicas=(1, 2))
@@ -100,6 +100,7 @@ def test_state_that_a_role_brings() -> None:
         partition.partition_epoch,
     ) == (1, 5, 0, 12)
     assert (partition.replicas, partition.adding, partition.removing) == ((1, 3, 2), (3,), (2,))
+    assert partition.isr_state.isr == frozenset({1, 2})
     assert sorted(partition.remote_replicas) == [2, 3]
     partition.make_follower(registration(3, (1, 3), (3,), 6, 13), fixture.log)
     assert (

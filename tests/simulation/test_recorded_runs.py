@@ -18,7 +18,7 @@ FILES = sorted((Path(__file__).parent / "recorded").glob("*.json"))
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_run_that_failed_once(path: Path) -> None:
-    """RL 9: its actions are done, and no rule is broken any more."""
+    """RL 9.1-9.5: its actions are done, and no rule is broken any more."""
     recorded = RecordedRun.load(path)
     verdict = run_seed(recorded.options.seed, options=recorded.options, kept=recorded.actions)
     assert recorded.violation and verdict.violation is None, verdict.failure()

@@ -1,5 +1,5 @@
-"""Whole clusters under seeds, every rule checked after every step (RL 9): a hundred with three
-brokers, some with one.
+"""Whole clusters under seeds, every rule checked after every step (RL 9.1-9.5): a hundred with
+three brokers, some with one.
 """
 
 from __future__ import annotations

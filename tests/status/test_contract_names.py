@@ -111,7 +111,8 @@ def test_what_was_replicated_is_the_same_on_both_sides(pair: Pair) -> None:
     size = pair.one.broker.parts.replica_manager.partitions[
         TopicPartition("t", 0)
     ].log.size_in_bytes
-    labels = 'broker="127.0.0.1:9092",clientId="ReplicaFetcherThread-0-1"'
+    name = "ReplicaFetcherThread-0-1"
+    labels = f'clientId="{name}",broker="127.0.0.1:9092"'
     assert grew(1, 'kafka_server_brokertopicmetrics_bytesin_total{topic="t"}') == size > 0
     assert grew(1, 'kafka_server_brokertopicmetrics_replicationbytesout_total{topic="t"}') == size
     assert grew(2, 'kafka_server_brokertopicmetrics_replicationbytesin_total{topic="t"}') == size
@@ -119,14 +120,21 @@ def test_what_was_replicated_is_the_same_on_both_sides(pair: Pair) -> None:
     assert grew(2, f"kafka_server_fetcherstats_requests_total{{{labels}}}") >= 2
     lag = (
         "kafka_server_fetcherlagmetrics_consumerlag"
-        '{clientId="ReplicaFetcherThread-0-1",partition="0",topic="t"}'
+        f'{{clientId="{name}",topic="t",partition="0",clientid="{name}"}}'
     )
     assert (
         after[2][lag]
-        == after[2]['kafka_server_replicafetchermanager_maxlag{clientId="Replica"}']
+        == after[2][
+            'kafka_server_replicafetchermanager_maxlag{clientId="Replica",clientid="Replica"}'
+        ]
         == 0
     )
-    assert after[2]['kafka_server_replicafetchermanager_minfetchrate{clientId="Replica"}'] > 0
+    assert (
+        after[2][
+            'kafka_server_replicafetchermanager_minfetchrate{clientId="Replica",clientid="Replica"}'
+        ]
+        > 0
+    )
     assert [after[broker]["kafka_server_replicamanager_partitioncount"] for broker in (1, 2)] == [
         1,
         1,

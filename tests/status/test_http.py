@@ -70,7 +70,8 @@ def test_a_waiting_consumer_is_seen(house: MemoryBroker) -> None:
     )
     assert (
         looking.numbers()[
-            'kafka_server_delayedoperationpurgatory_numdelayedoperations{delayedOperation="Fetch"}'
+            "kafka_server_delayedoperationpurgatory_numdelayedoperations"
+            '{delayedOperation="Fetch",delayedoperation="Fetch"}'
         ]
         == 1
     )
@@ -126,7 +127,10 @@ def test_numbers_have_kafkas_names_per_topic_and_in_total(house: MemoryBroker) -
     assert after['kafka_network_requestmetrics_remotetimems_count{request="Fetch"}'] >= 1, (
         "the metadata log is followed by waiting fetches"
     )
-    assert after['kafka_server_replicafetchermanager_maxlag{clientId="Replica"}'] == 0
+    assert (
+        after['kafka_server_replicafetchermanager_maxlag{clientId="Replica",clientid="Replica"}']
+        == 0
+    )
 
 
 def test_a_reads_bytes_count_when_they_are_sent(house: MemoryBroker) -> None:

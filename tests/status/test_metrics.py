@@ -5,26 +5,49 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from tests.replication.fixtures import LOCAL, TP, Fixture, registration
+from tests.replication.fixtures import LOCAL, TP, Fixture, at, batch, consumer, registration
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.collaborators import IReplicas
 from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
 from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
-from twisted_broker.status.metrics import FetchRates, exposition, text_of
+from twisted_broker.status.metric_rates import Rates
+from twisted_broker.status.metric_text import Exposition
+from twisted_broker.status.metrics import BrokerCollector
 from twisted_broker.status.view import BrokerView
 
 
-def numbers(fixture: Fixture) -> dict[str, float]:
-    parts: Any = SimpleNamespace(
+def parts_of(fixture: Fixture) -> Any:
+    return SimpleNamespace(
         replica_manager=fixture.replicas,
         runtime=fixture.runtime,
-        metadata=fixture,
+        metadata=Observer(fixture),
         node_id=1,
         cluster_id="c",
+        controller=None,
+        lifecycle=None,
+        groups=None,
+        log_manager=None,
+        listening=(),
     )
-    lines = text_of(exposition(BrokerView(lambda: parts))).decode().splitlines()
+
+
+class Observer:
+    """Of a metadata log that has stood still."""
+
+    leader_id, leader_epoch, traffic = 9, 4, (1, 1, 1, 1)
+
+    def __init__(self, fixture: Fixture) -> None:
+        self.image = fixture.image
+
+
+def numbers(fixture: Fixture) -> dict[str, float]:
+    parts = parts_of(fixture)
+    out = Exposition()
+    for _ in BrokerCollector(BrokerView(lambda: parts)).collect(out):
+        pass
+    lines = b"".join(out.text()).decode().splitlines()
     return {
         name: float(value)
         for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))
@@ -59,6 +82,35 @@ def test_partitions_are_counted_by_their_state() -> None:
         found[f"kafka_server_replicamanager_{name}"]
         for name in ("reassigningpartitions", "offlinereplicacount")
     ] == [1, 1]
+
+
+def test_what_waits_is_counted_by_purgatory() -> None:
+    """RL 1.13: NumDelayedOperations are requests, PurgatorySize is their entries, one for each
+    partition; what is answered goes out of both.
+    """
+    fixture = Fixture()
+    fixture.topic(states={number: registration(LOCAL, (1, 2)) for number in range(2)})
+
+    def counted() -> dict[str, tuple[float, float]]:
+        found, bare = numbers(fixture), "kafka_server_delayedoperationpurgatory_"
+        return {
+            kind: (
+                found[f'{bare}numdelayedoperations{{delayedOperation="{kind}"}}'],
+                found[f'{bare}purgatorysize{{delayedOperation="{kind}"}}'],
+            )
+            for kind in ("Produce", "Fetch", "DeleteRecords")
+        }
+
+    names = [TopicPartition("t", number) for number in range(2)]
+    params = consumer(max_wait_ms=60_000)
+    first = fixture.replicas.fetch(params, [at(0, name) for name in names])
+    fixture.replicas.delayed_fetch(params, first)
+    for name in names:
+        outcomes = fixture.replicas.produce([(name, batch())], -1)
+        fixture.replicas.wait_for_replicas(outcomes, 60_000)
+    assert counted() == {"Produce": (2, 2), "Fetch": (1, 2), "DeleteRecords": (0, 0)}
+    fixture.advance(61)
+    assert {waiting for waiting, _ in counted().values()} == {0}
 
 
 class NoConnection:
@@ -98,7 +150,7 @@ def test_fetchers_show_lag_requests_and_failures() -> None:
     fetcher.state.partitions[TP].lag = 7
     fetcher.partition_failed(other, "its records are of no use")
     found = numbers(fixture)
-    fetching = 'broker="h:9",clientId="ReplicaFetcherThread-0-2"'
+    fetching = 'clientId="ReplicaFetcherThread-0-2",broker="h:9"'
     assert found[f"kafka_server_fetcherstats_requests_total{{{fetching}}}"] == 3
     assert found[f"kafka_server_fetcherstats_bytes_total{{{fetching}}}"] == 500
     lags = {
@@ -106,19 +158,20 @@ def test_fetchers_show_lag_requests_and_failures() -> None:
         for name, value in found.items()
         if name.startswith("kafka_server_fetcherlagmetrics_consumerlag{")
     }
-    fetched = '{clientId="ReplicaFetcherThread-0-2",partition="0",topic="t"}'
+    fetcher_name = "ReplicaFetcherThread-0-2"
+    fetched = f'{{clientId="{fetcher_name}",topic="t",partition="0",clientid="{fetcher_name}"}}'
     assert lags == {f"kafka_server_fetcherlagmetrics_consumerlag{fetched}": 7}
-    assert found['kafka_server_replicafetchermanager_maxlag{clientId="Replica"}'] == 7
     assert (
-        found['kafka_server_replicafetchermanager_failedpartitionscount{clientId="Replica"}'] == 1
+        found['kafka_server_replicafetchermanager_maxlag{clientId="Replica",clientid="Replica"}']
+        == 7
     )
-    parts: Any = SimpleNamespace(
-        replica_manager=fixture.replicas,
-        runtime=fixture.runtime,
-        metadata=fixture,
-        node_id=1,
-        cluster_id="c",
+    assert (
+        found[
+            'kafka_server_replicafetchermanager_failedpartitionscount{clientId="Replica",clientid="Replica"}'
+        ]
+        == 1
     )
+    parts = parts_of(fixture)
     told = BrokerView(lambda: parts).describe(other)
     assert (
         told is not None
@@ -127,12 +180,20 @@ def test_fetchers_show_lag_requests_and_failures() -> None:
     )
 
 
-def test_the_rate_of_the_slowest_fetcher_is_between_two_looks() -> None:
+def test_rates_are_between_two_scrapes() -> None:
     """RL 1.13: MinFetchRate: fetchers that are new count from the next look; looks in the same
-    second see the same.
+    second see the same; what is not looked at any more is forgotten.
     """
-    rates = FetchRates()
-    assert rates.least({(1, 0): 100}, 10_000) == 0
-    assert rates.least({(1, 0): 150, (2, 0): 5}, 15_000) == 10
-    assert rates.least({(1, 0): 170, (2, 0): 5}, 15_500) == 10
-    assert rates.least({(1, 0): 170, (2, 0): 15}, 20_000) == 2
+    rates = Rates()
+
+    def least(now_ms: int, **counts: float) -> float:
+        rates.begin(now_ms)
+        return rates.least(counts)
+
+    assert least(10_000, one=100) == 0
+    assert least(15_000, one=150, two=5) == 10
+    assert least(15_500, one=170, two=5) == 10
+    assert least(20_000, one=170, two=15) == 2
+    assert least(21_000, one=180) == 10
+    assert least(22_000, one=190, two=1000) == 10
+    assert rates.of("two", 1000) is None and rates.ratio("x", 1, 1) != rates.ratio("x", 1, 1)

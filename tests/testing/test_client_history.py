@@ -38,6 +38,8 @@ def test_what_was_acknowledged_and_is_there_is_no_anomaly() -> None:
 
 
 def test_a_lost_record_is_one_unless_an_election_was_unclean() -> None:
+    """RL 9.1: an acknowledged record is there, unless an unclean election was recorded."""
+
     def history() -> ClientHistory:
         return reader((0, [b"p0-1"]), (2, [b"p0-3"]))
 
@@ -47,6 +49,8 @@ def test_a_lost_record_is_one_unless_an_election_was_unclean() -> None:
 
 
 def test_only_an_idempotent_producers_record_must_be_there_once() -> None:
+    """RL 9.4: a producer that may repeat itself is no fault of the log."""
+
     def history() -> ClientHistory:
         return reader((0, [b"p0-1", b"p0-1"]))
 

@@ -136,6 +136,9 @@ BEHAVIOUR = """
   line says which offsets are gone; the segments behind the gap are kept as `.log.aside`.
 - **A last batch that leaves offsets out** within its segment is dropped after an unclean stop, with one line, in topics that are not compacted: a bit
   of its base offset was flipped, which no checksum covers. Kafka serves it, and goes on behind it.
+- **The log cleaner** works in a process of its own, with a lower priority. A log with entries of magic 0 or 1 is not compacted; one that is damaged is left
+  alone until a restart. A full disk delays a round; in Kafka it takes the log directory offline. `log.cleaner.enable=false` and `log.cleaner.threads=0`
+  switch it off.
 - **A group coordinator that takes over** answers COORDINATOR_LOAD_IN_PROGRESS until what it read is below the high watermark. Kafka serves at once,
   and holds back each answer that comes from records which are not committed yet.
 - **A replica that a metadata snapshot does not list** is kept as `TOPIC-N.<hex>-stray`, not deleted. A replica is deleted only when a record of the
@@ -145,7 +148,7 @@ BEHAVIOUR = """
   gets the right records.
 - **Unclean elections** happen at once when `unclean.leader.election.enable` is set for a topic (or for all) that has no leader; Kafka checks every
   five minutes. When a cancelled reassignment leaves no former replica in sync, the new leader is recorded as recovering.
-- **Settings without effect** are parsed, refused when wrong, stored and described as in Kafka: 258 of brokers, those of groups, of client metrics
+- **Settings without effect** are parsed, refused when wrong, stored and described as in Kafka: 252 of brokers, those of groups, of client metrics
   and of tiered storage (`remote.storage.enable=true` is refused, as by a Kafka broker without tiered storage). Listeners, TLS and SASL settings
   cannot change while a broker runs. A cluster's compaction lags that contradict each other get INVALID_CONFIG; Kafka accepts them, and then refuses
   every change of a topic.
@@ -167,6 +170,7 @@ BEHAVIOUR = """
 | members of one group, whatever `group.max.size` is; ids given to members that did not come back yet | 3,000 each | GROUP_MAX_SIZE_REACHED |
 | metadata of all members of one group together | 32 MiB | GROUP_MAX_SIZE_REACHED |
 | protocols that one member names in JoinGroup | 100 | INVALID_REQUEST |
+| members, metadata and assignments in one answer of DescribeGroups | 64 MiB, each member counted with 300 bytes more | COORDINATOR_LOAD_IN_PROGRESS for the other groups: clients request them again |
 | subscriptions and assignments in one group's record (a topic takes 1 MiB unless it is set otherwise) | 8 MiB | UNKNOWN_SERVER_ERROR, as for a record that the topic refuses |
 | topics in all subscriptions of one group | 50,000 | the group counts as subscribed to every topic: its offsets do not expire while it is stable |
 

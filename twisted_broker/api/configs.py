@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from twisted_broker.api import broker_loggers
+from twisted_broker.api import audit, broker_loggers
 from twisted_broker.api.context import RequestContext
 from twisted_broker.cluster.config_changes import check_names, check_once
 from twisted_broker.cluster.config_entries import (
@@ -32,6 +32,7 @@ from twisted_broker.cluster.config_entries import (
     topic_entries,
 )
 from twisted_broker.config import BrokerConfig
+from twisted_broker.event_lines import some
 from twisted_broker.image.metadata_image import (
     BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
@@ -177,10 +178,17 @@ async def incremental_alter_configs(
             return False
         check_once(counts, (BROKER_LOGGER_RESOURCE, resource.resource_name))
         if not context.may_on_cluster(Operation.ALTER_CONFIGS):
+            audit.denied(context, [resource.resource_name])
             raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         check_own(context, resource.resource_name)
         check_names(resource.configs)
         broker_loggers.change(resource.configs, not request.validate_only)
+        if not request.validate_only:
+            audit.changed(
+                context,
+                "log levels changed",
+                loggers=some(f"{each.name}:{each.value or 'default'}" for each in resource.configs),
+            )
         return True
 
     return configs_messages.IncrementalAlterConfigsResponse(

@@ -13,9 +13,10 @@ Not here: everything that decides; the parts do.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Iterable, Mapping
+from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from twisted_broker.api.audit import audit_lines
 from twisted_broker.net.listeners import ListenerName
 from twisted_broker.security.acl import (
     CLUSTER_NAME,
@@ -32,14 +33,17 @@ __all__ = ["BrokerParts", "ListenerName", "RequestContext"]
 
 if TYPE_CHECKING:
     from twisted_broker.api.dispatch import Dispatcher
+    from twisted_broker.cluster.broker_lifecycle_manager import BrokerLifecycleManager
     from twisted_broker.cluster.controller import Controller
     from twisted_broker.cluster.forwarding_manager import ForwardingManager
     from twisted_broker.config import BrokerConfig
     from twisted_broker.coordinator.group_coordinator import GroupCoordinator
     from twisted_broker.coordinator.offsets_topic import OffsetsTopic
+    from twisted_broker.event_lines import EventLines
     from twisted_broker.interfaces import Runtime
     from twisted_broker.log.log_manager import LogManager
     from twisted_broker.net.connection import KafkaConnection
+    from twisted_broker.net.connection_limits import ConnectionFactory
     from twisted_broker.replication.live_brokers import ImageSource
     from twisted_broker.replication.replica_manager import ReplicaManager
 
@@ -59,10 +63,12 @@ class BrokerParts:
     """The parts of one node, joined in `broker.py`; they do not change.
 
     What a process without that role lacks is None: `replica_manager`, `metadata`, `forwarding` and
-    `groups` belong to a broker, `controller` to a controller.
+    `groups` and `lifecycle` belong to a broker, `controller` to a controller. `listening`: the
+    factories of its listeners.
     """
 
     __slots__ = (
+        "audit",
         "authorizer",
         "cluster_id",
         "config",
@@ -70,6 +76,8 @@ class BrokerParts:
         "features",
         "forwarding",
         "groups",
+        "lifecycle",
+        "listening",
         "log_manager",
         "metadata",
         "node_id",
@@ -94,6 +102,9 @@ class BrokerParts:
         groups: GroupCoordinator | None = None,
         controller: Controller | None = None,
         turns: Turns | None = None,
+        lifecycle: BrokerLifecycleManager | None = None,
+        listening: Sequence[ConnectionFactory] = (),
+        audit: EventLines | None = None,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -108,6 +119,9 @@ class BrokerParts:
         self.groups = groups
         self.controller = controller
         self.turns = turns or Turns(runtime.clock, runtime.marks)
+        self.lifecycle = lifecycle
+        self.listening = listening
+        self.audit = audit or audit_lines(runtime.clock, node_id)
 
 
 class Encoded:

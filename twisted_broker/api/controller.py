@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
+from twisted_broker.api import audit
 from twisted_broker.api import controller_permissions as permissions
 from twisted_broker.api.context import RequestContext
 from twisted_broker.cluster import (
@@ -26,7 +27,7 @@ from twisted_broker.cluster import (
     topic_changes,
 )
 from twisted_broker.cluster.controller import Controller
-from twisted_broker.security.acl import Operation
+from twisted_broker.security.acl import CLUSTER_NAME, Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import (
     broker_lifecycle,
@@ -172,6 +173,7 @@ async def unregister_broker(
     _check_cluster(context, Operation.ALTER)
     controller = _controller(context)
     await controller.write(broker_registry.unregister(controller.view, request.broker_id))
+    audit.changed(context, "broker unregistered", broker=request.broker_id)
     return cluster.UnregisterBrokerResponse(error_message=None)
 
 
@@ -219,6 +221,7 @@ async def create_topics(
 ) -> topics.CreateTopicsResponse:
     controller = _controller(context)
     refused = await permissions.refuse_creations(context, request)
+    audit.denied(context, [each.name for each in refused])
     counts, budget = (
         await _counted(context, (topic.name for topic in request.topics)),
         topic_changes.MAX_PARTITIONS_PER_REQUEST,
@@ -231,7 +234,11 @@ async def create_topics(
             controller.view, part, controller.runtime.random, counts, budget
         )
 
-    async for some, found, answer in _written(context, request.topics, decide):
+    def done(some: list[topics.CreatableTopic], answer: topics.CreateTopicsResponse) -> None:
+        if not request.validate_only:
+            audit.topics_created(context, answer)
+
+    async for some, found, answer in _written(context, request.topics, decide, done):
         response.topics += answer.topics
         budget -= sum(each.num_partitions for each in answer.topics if not each.error_code)
         context.elements_left -= 10 * len(some) + len(found) // 4
@@ -245,6 +252,7 @@ async def create_partitions(
 ) -> topics.CreatePartitionsResponse:
     controller = _controller(context)
     refused = await permissions.refuse_growth(context, request)
+    audit.denied(context, [each.name for each in refused])
     counts, budget = (
         await _counted(context, (topic.name for topic in request.topics)),
         topic_changes.MAX_PARTITIONS_PER_REQUEST,
@@ -259,7 +267,13 @@ async def create_partitions(
             controller.view, part, controller.runtime.random, counts, budget
         )
 
-    async for some, found, answer in _written(context, request.topics, decide):
+    def done(
+        some: list[topics.CreatePartitionsTopic], answer: topics.CreatePartitionsResponse
+    ) -> None:
+        if not request.validate_only:
+            audit.partitions_created(context, some, answer)
+
+    async for some, found, answer in _written(context, request.topics, decide, done):
         response.results += answer.results
         budget -= len(found)
         context.elements_left -= len(some) + len(found) // 4
@@ -274,6 +288,7 @@ async def delete_topics(
     refused = await permissions.refuse_deletions(
         context, request, context.version, controller.view.image
     )
+    audit.denied(context, [audit.topic_text(each) for each in refused])
     named = await _counted(
         context,
         chain(
@@ -292,8 +307,11 @@ async def delete_topics(
         )
         return topic_changes.delete_topics(controller.view, part, context.version, named)
 
+    def done(some: list[Any], answer: topics.DeleteTopicsResponse) -> None:
+        audit.topics_deleted(context, answer)
+
     elements: Sequence[Any] = request.topics if by_state else request.topic_names
-    async for some, found, answer in _written(context, elements, decide):
+    async for some, found, answer in _written(context, elements, decide, done):
         response.responses += answer.responses
         context.elements_left -= len(some) + 10 * len(found)
     response.responses += refused
@@ -305,6 +323,7 @@ async def incremental_alter_configs(
 ) -> configs.IncrementalAlterConfigsResponse:
     controller = _controller(context)
     refused = await permissions.refuse_incremental(context, request)
+    audit.denied(context, [each.resource_name for each in refused])
     counts = await _counted(
         context, ((each.resource_type, each.resource_name) for each in request.resources)
     )
@@ -316,7 +335,11 @@ async def incremental_alter_configs(
         )
         return config_changes.incremental_alter_configs(controller.view, part, counts)
 
-    async for some, found, answer in _written(context, request.resources, decide):
+    def done(some: list[Any], answer: Any) -> None:
+        if not request.validate_only:
+            audit.settings_changed(context, some, answer)
+
+    async for some, found, answer in _written(context, request.resources, decide, done):
         response.responses += answer.responses
         context.elements_left -= 2 * len(some) + 4 * len(found)
     response.responses += refused
@@ -328,6 +351,7 @@ async def alter_configs(
 ) -> configs.AlterConfigsResponse:
     controller = _controller(context)
     refused = await permissions.refuse_alter(context, request)
+    audit.denied(context, [each.resource_name for each in refused])
     counts = await _counted(
         context, ((each.resource_type, each.resource_name) for each in request.resources)
     )
@@ -337,7 +361,11 @@ async def alter_configs(
         part = configs.AlterConfigsRequest(resources=some, validate_only=request.validate_only)
         return config_changes.alter_configs(controller.view, part, counts)
 
-    async for some, found, answer in _written(context, request.resources, decide):
+    def done(some: list[Any], answer: Any) -> None:
+        if not request.validate_only:
+            audit.settings_changed(context, some, answer)
+
+    async for some, found, answer in _written(context, request.resources, decide, done):
         response.responses += answer.responses
         context.elements_left -= 2 * len(some) + 4 * len(found)
     response.responses += refused
@@ -360,6 +388,7 @@ async def elect_leaders(
         )
         found, answer = partition_requests.elect_leaders(controller.view, part, seen, is_of_all)
         await controller.write(found)
+        audit.leaders_elected(context, request.election_type, answer)
         if is_more:
             results[-1].partition_result += answer.replica_election_results[0].partition_result
         else:
@@ -387,6 +416,7 @@ async def alter_partition_reassignments(
         )
         found, answer = partition_requests.alter_reassignments(controller.view, part, seen)
         await controller.write(found)
+        audit.reassigned(context, name, some, answer)
         if is_more:
             response.responses[-1].partitions += answer.responses[0].partitions
         else:
@@ -406,12 +436,13 @@ async def _written(
     context: RequestContext,
     elements: Sequence[T],
     decide: Callable[[list[T]], Decision[ResponseT]],
+    done: Callable[[list[T], ResponseT], None],
 ) -> AsyncIterator[tuple[list[T], list[Record], ResponseT]]:
     """Decides on the elements of a request, some at a time, the first at once; one empty part where
     there are none. Others are served in between.
 
     Gives each part, its records and its answer while they are written; the next is decided on
-    when they are.
+    when they are. `done(part, answer)` is called for each part that is durable.
     """
     controller = _controller(context)
     for start in range(0, len(elements) or 1, _AT_A_TIME):
@@ -432,6 +463,7 @@ async def _written(
         written = controller.write(found, prepared)
         yield some, found, answer
         await written
+        done(some, answer)
 
 
 async def _counted(context: RequestContext, keys: Iterable[T]) -> Counter[T]:
@@ -466,4 +498,5 @@ async def _partitions(
 
 def _check_cluster(context: RequestContext, operation: Operation) -> None:
     if not context.may_on_cluster(operation):
+        audit.denied(context, [CLUSTER_NAME])
         raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

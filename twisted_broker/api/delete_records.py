@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from twisted_broker.api import audit
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.wire.errors import ErrorCode
@@ -58,6 +59,8 @@ async def delete_records(
                 result.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             results.append(result)
         response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+        if not allowed:
+            audit.denied(context, [topic.name])
     replicas = context.replica_manager
     outcomes: list[DeleteOutcome] = []
     undecided: list[DeleteOutcome] = []
@@ -66,6 +69,11 @@ async def delete_records(
             await context.next_turn()
         some = replicas.delete_records(offsets[start : start + _AT_A_TIME])
         outcomes += some
+        for (name, _), outcome in zip(offsets[start : start + _AT_A_TIME], some, strict=True):
+            if not outcome.error:
+                audit.changed(
+                    context, "records deleted", partition=name, before=outcome.required_offset
+                )
         undecided += [
             each for each in some if not each.error and each.low_watermark < each.required_offset
         ]

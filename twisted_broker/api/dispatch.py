@@ -38,6 +38,7 @@ from twisted_broker.api.context import (
     RequestContext,
 )
 from twisted_broker.api.refusals import refusal_in_steps
+from twisted_broker.api.request_times import ALWAYS_TIMED, ApiTimes, Timing
 from twisted_broker.api.routes import Route, served
 from twisted_broker.api.slow_requests import SlowRequests
 from twisted_broker.interfaces import Buffer
@@ -70,9 +71,7 @@ _LENGTH_AND_ID = Struct(">ii")
 # Bytes. Up to _SMALL a read costs less than a `sendfile` of its own; _READ_AT_ONCE bounds the reads
 # of one answer; up to _JOINED one copy costs less than several sends.
 _SMALL, _READ_AT_ONCE, _JOINED = 16384, 262144, 65536
-_API_VERSIONS = 18
-# Two readings of the clock for each request would be seen in the rate of small ones.
-_TIMED = 63
+_FETCH, _API_VERSIONS = 1, 18
 
 _logger = Logger(namespace="replog.api")
 
@@ -80,9 +79,9 @@ Steps = Coroutine[Any, Any, Any]
 
 
 class BoundRoute:
-    """One API at one version on one listener, ready to run. Counts what came, and times it
-    (seconds): of one request in 64 how long it was queued, and worked on until its answer or its
-    wait; how long each that waits waits; from an answer until it is with the socket.
+    """One API at one version on one listener, ready to run. Counts what came, and has the times
+    of its API; `untimed`: the bits of that count of which one is set in a request that is not
+    timed.
     """
 
     __slots__ = (
@@ -91,27 +90,26 @@ class BoundRoute:
         "has_records",
         "has_tags",
         "header_end",
-        "local_seconds",
-        "queue_seconds",
+        "on_controller",
         "refused_as_a_whole",
-        "remote_seconds",
         "request_class",
         "requests",
         "response_class",
-        "response_seconds",
-        "responses",
         "route",
-        "timed",
+        "times",
+        "untimed",
         "version",
-        "waits",
         "write",
     )
 
-    def __init__(self, route: Route, version: int, on_controller: bool) -> None:
+    def __init__(
+        self, route: Route, version: int, on_controller: bool, times: ApiTimes | None = None
+    ) -> None:
         self.route = route
         self.version = version
-        self.requests = self.timed = self.waits = self.responses = 0
-        self.queue_seconds = self.local_seconds = self.remote_seconds = self.response_seconds = 0.0
+        self.on_controller = on_controller
+        self.requests = self.untimed = 0
+        self.times = times or ApiTimes()
         self.errors: dict[ErrorCode, int] = {}
         self.call: Callable[[RequestContext, Any], Any] = route.function(on_controller)
         self.request_class = route.request_class()
@@ -172,21 +170,26 @@ class BoundRoute:
 
 
 class TimedResponse(PendingResponse):
-    """One in 64 of the requests that are answered at once: measures the time until its answer
-    is with the transport.
+    """A timed request that was answered at once: measures the time until its answer is with the
+    transport. `is_next`: no answer is to be sent before it.
     """
 
-    __slots__ = ("_seconds", "_served", "_since")
+    __slots__ = ("_is_next", "_seconds", "_since", "_timing")
 
     def __init__(
-        self, served: BoundRoute, answer: Answer, since: float, seconds: Callable[[], float]
+        self,
+        timing: Timing,
+        answer: Answer,
+        since: float,
+        seconds: Callable[[], float],
+        is_next: bool,
     ) -> None:
         PendingResponse.__init__(self, answer)
-        self._served, self._since, self._seconds = served, since, seconds
+        self._timing, self._since, self._seconds, self._is_next = timing, since, seconds, is_next
 
     def on_sent(self) -> None:
-        self._served.responses += 1
-        self._served.response_seconds += self._seconds() - self._since
+        took = self._seconds() - self._since
+        self._timing.record(0.0, *((0.0, took) if self._is_next else (took, 0.0)))
 
 
 class EncodedAnswer:
@@ -210,10 +213,13 @@ class SuspendedResponse(PendingResponse):
         "_deferred",
         "_dispatcher",
         "_gone",
+        "_is_next",
+        "_remote",
         "_request",
         "_served",
         "_since",
         "_steps",
+        "_timing",
     )
 
     def __init__(
@@ -224,6 +230,7 @@ class SuspendedResponse(PendingResponse):
         context: RequestContext,
         request: Any,
         steps: Steps,
+        timing: Timing | None = None,
     ) -> None:
         PendingResponse.__init__(self, None, False)
         self._dispatcher = dispatcher
@@ -237,6 +244,7 @@ class SuspendedResponse(PendingResponse):
         if not served.route.forward:
             context.raw_request = b""
         self._since = dispatcher.seconds()
+        self._timing = timing
         self._gone = False
         self._deferred: Deferred[Any] | None = None
 
@@ -282,9 +290,9 @@ class SuspendedResponse(PendingResponse):
         self._deferred = None
         now = self._dispatcher.seconds()
         took = now - self._since
-        self._served.waits += 1
-        self._served.remote_seconds += took
-        self._since = now
+        if self._timing is not None:
+            self._since, self._remote = now, took
+            self._is_next = self._connection.is_next(self)
         dispatcher = self._dispatcher
         if took >= dispatcher.slow.seconds:
             on_controller = dispatcher.listener.is_controller
@@ -296,8 +304,9 @@ class SuspendedResponse(PendingResponse):
         self._connection.response_ready()
 
     def on_sent(self) -> None:
-        self._served.responses += 1
-        self._served.response_seconds += self._dispatcher.seconds() - self._since
+        if self._timing is not None:
+            took = self._dispatcher.seconds() - self._since
+            self._timing.record(self._remote, *((0.0, took) if self._is_next else (took, 0.0)))
 
 
 class Dispatcher:
@@ -316,6 +325,7 @@ class Dispatcher:
         self.marks = broker.runtime.marks
         self.slow = SlowRequests(broker.config, broker.runtime.clock)
         self._served: dict[int, BoundRoute] = {}
+        self._times: dict[int, ApiTimes] = {}
 
     @property
     def served(self) -> list[BoundRoute]:
@@ -334,7 +344,7 @@ class Dispatcher:
             return self._answer_newer_api_versions(correlation_id)
         count = served.requests = served.requests + 1
         self.marks.what = served
-        began = 0.0 if count & _TIMED else self.seconds()
+        began = 0.0 if count & served.untimed else self.seconds()
         client_id, offset = served.read_header(frame, length)
         context = RequestContext(
             self.broker,
@@ -362,8 +372,8 @@ class Dispatcher:
             )
         steps = served.call(context, request)
         outcome: Any = self.step(served, context, request, steps)
-        if not count & _TIMED:
-            outcome = self._timed(served, connection.held_since, began, outcome)
+        if not count & served.untimed:
+            return self._timed(connection, served, context, request, steps, began, outcome)
         # The usual answers first: Deferred is an abstract base class, whose `isinstance` costs
         # as much as five calls.
         if outcome.__class__ is bytes or outcome.__class__ is list:
@@ -444,16 +454,36 @@ class Dispatcher:
             client=_client_text(context),
         )
 
-    def _timed(self, served: BoundRoute, held_since: float, began: float, outcome: Any) -> Any:
+    def _timed(
+        self,
+        connection: KafkaConnection,
+        served: BoundRoute,
+        context: RequestContext,
+        request: Any,
+        steps: Steps,
+        began: float,
+        outcome: Any,
+    ) -> Answer | PendingResponse:
+        """The answer of a request that is timed: as that of any other, but it is recorded."""
         now = self.seconds()
-        served.timed += 1
-        served.queue_seconds += began - held_since if held_since else 0.0
-        served.local_seconds += now - began
-        return (
-            outcome
-            if outcome is None or isinstance(outcome, Deferred)
-            else TimedResponse(served, outcome, now, self.seconds)
+        if served.requests >= ALWAYS_TIMED:
+            served.untimed = ALWAYS_TIMED - 1
+        held = connection.held_since
+        # Who fetches from a controller is a node.
+        by = (
+            connection.is_follower or served.on_controller
+            if served.route.api_key == _FETCH
+            else None
         )
+        timing = Timing(served.times, by, began - held if held else 0.0, now - began)
+        if isinstance(outcome, Deferred):
+            response = SuspendedResponse(self, connection, served, context, request, steps, timing)
+            response.wait(outcome)
+            return response
+        if outcome is None:
+            timing.record(0.0, 0.0, 0.0)
+            return None
+        return TimedResponse(timing, outcome, now, self.seconds, not connection.busy)
 
     def find(self, api_key: int, version: int) -> BoundRoute | None:
         """What serves it; None for an ApiVersions that is too new. Raises WireError for what is
@@ -467,7 +497,9 @@ class Dispatcher:
             raise WireError(
                 f"API {api_key} version {version} is not served on listener {self.listener.name}"
             )
-        found = self._served[api_key << 16 | version] = BoundRoute(route, version, on_controller)
+        times = self._times.setdefault(api_key, ApiTimes())
+        found = BoundRoute(route, version, on_controller, times)
+        self._served[api_key << 16 | version] = found
         return found
 
     def step(

@@ -84,6 +84,10 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
     assert replicas is not None
     params = _params(context, request, replicas.fetch_max_bytes)
     may_replicate = params.replica_id >= 0 and context.may_on_cluster(Operation.CLUSTER_ACTION)
+    if may_replicate:
+        replicas.stats.follower_fetches += 1
+        if context.connection is not None:
+            context.connection.is_follower = True
     try:
         session = await _open_session(context, request, params, may_replicate)
     except BrokerError as refusal:

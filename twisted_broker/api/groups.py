@@ -7,6 +7,8 @@ side of classic groups.
    exist as Dead below DescribeGroups v6.
 3. A join and a sync wait for the group, DeleteGroups for its tombstones; nothing else waits.
 4. Every loop over what a client named, or over all groups, is in slices (`turns.py`).
+5. An answer of DescribeGroups is bounded, however often a large group is named: groups that have no
+   room get COORDINATOR_LOAD_IN_PROGRESS, for which clients request them again. The first has room.
 
 Source: Apache Kafka 4.3.1 `KafkaApis`, `JoinGroupRequest`, `LeaveGroupResponse`. Not here: groups
 of KIP-848, share and streams groups.
@@ -19,6 +21,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from twisted_broker.api import audit
 from twisted_broker.api.context import Encoded, RequestContext
 from twisted_broker.coordinator.group_coordinator import (
     LISTED_PER_STEP,
@@ -71,6 +74,8 @@ FIRST_WITH_AUTHORIZED_OPERATIONS = 3
 FIRST_WITH_GROUP_ID_NOT_FOUND = 6
 # Each member of a generation is asked for the first of its protocols that all know.
 MOST_PROTOCOLS = 100
+# Metadata and assignments in one answer of DescribeGroups, and for each member what else it costs.
+MOST_DESCRIBED_BYTES, BYTES_OF_A_MEMBER = 64 << 20, 300
 
 
 def check_group(context: RequestContext, group_id: str, operation: Operation) -> None:
@@ -261,8 +266,18 @@ async def describe_groups(
     context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
     described = []
+    described_bytes = 0
     for group_id in request.groups:
-        group = _describe(context, group_id)
+        if described_bytes < MOST_DESCRIBED_BYTES:
+            group = _describe(context, group_id)
+            described_bytes += sum(
+                BYTES_OF_A_MEMBER + len(m.member_metadata) + len(m.member_assignment)
+                for m in group.members
+            )
+        else:
+            group = DescribeGroupsResponseDescribedGroup(
+                group_id=group_id, error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            )
         described.append(group)
         context.elements_left -= 1 + len(group.members)
         if context.elements_left < 0:
@@ -331,6 +346,10 @@ async def delete_groups(
         if context.elements_left < 0:
             await context.next_turn()
         error = deleted if isinstance(deleted, ErrorCode) else await deleted
+        if not error:
+            audit.changed(context, "group deleted", group=group_id)
+        elif error in audit.DENIED:
+            audit.denied(context, [group_id])
         results.append(DeletableGroupResult(group_id=group_id, error_code=error))
     return DeleteGroupsResponse(results=results)
 

@@ -20,6 +20,7 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, TypeVar
 
+from twisted_broker.api import audit
 from twisted_broker.api.context import RequestContext
 from twisted_broker.api.groups import check_group
 from twisted_broker.coordinator.offset_metadata_manager import (
@@ -355,11 +356,17 @@ def _refused(indexes: Iterable[int], error: ErrorCode) -> list[OffsetFetchRespon
 async def offset_delete(
     context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse:
-    check_group(context, request.group_id, Operation.DELETE)
+    try:
+        check_group(context, request.group_id, Operation.DELETE)
+    except BrokerError:
+        audit.denied(context, [request.group_id])
+        raise
     context.groups.check_delete_offsets(request.group_id)
     errors: dict[tuple[str, int], ErrorCode] = {}
     for topic in request.topics:
         error = _topic_to_change(context, topic.name)[1]
+        if error in audit.DENIED:
+            audit.denied(context, [topic.name])
         context.elements_left -= 1
         for p in topic.partitions:
             context.elements_left -= 1
@@ -370,6 +377,12 @@ async def offset_delete(
             )
     wanted = [each for each, error in errors.items() if not error]
     errors |= await context.groups.delete_offsets(request.group_id, wanted) if wanted else {}
+    deleted: dict[str, list[int]] = {}
+    async for name, number in context.each(wanted):
+        if not errors[name, number]:
+            deleted.setdefault(name, []).append(number)
+    async for name, numbers in context.each(deleted.items()):
+        audit.offsets_deleted(context, request.group_id, name, numbers)
 
     def answer(row: int, p: OffsetDeleteRequestPartition) -> OffsetDeleteResponsePartition:
         error = errors[request.topics[row].name, p.partition_index]

@@ -13,8 +13,10 @@ directory's (`log.log_directory`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import cycle
 
+from twisted.internet.defer import CancelledError
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
@@ -36,13 +38,15 @@ async def fetch_cluster_id(
 ) -> str:
     """The id of the cluster that the first of `addresses` (controllers) to answer belongs to.
 
-    BrokerError once `given_up()`.
+    BrokerError once `given_up()`; whoever cancels this has given up, too.
     """
     logged_ms: int | None = None
     for host, port in cycle(addresses):
         try:
             return await fetch_cluster_id_once(runtime, host, port)
         except Exception as error:
+            if given_up():
+                break
             now_ms = runtime.now_ms()
             if logged_ms is None or now_ms - logged_ms >= _LOG_AGAIN_MS:
                 logged_ms = now_ms
@@ -52,9 +56,8 @@ async def fetch_cluster_id(
                     port=port,
                     error=error,
                 )
-        if given_up():
-            break
-        await deferLater(runtime.clock, _PAUSE_MS / 1000, lambda: None)  # type: ignore[arg-type]
+        with suppress(CancelledError):
+            await deferLater(runtime.clock, _PAUSE_MS / 1000)  # type: ignore[arg-type]
         if given_up():
             break
     raise BrokerError(

@@ -29,7 +29,7 @@ from twisted_broker.cluster.broker_registry import BrokerSessions, fence
 from twisted_broker.cluster.cluster_view import ClusterView, with_dynamic_defaults
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.cluster.image_records import controller_record
-from twisted_broker.cluster.metadata_events import events
+from twisted_broker.cluster.metadata_events import events, unclean_elections
 from twisted_broker.cluster.metadata_log import MetadataLog
 from twisted_broker.cluster.raft_requests import RaftRequests
 from twisted_broker.cluster.records import TransactionBuffer
@@ -62,7 +62,8 @@ class Controller:
     """`open_log(on_committed, on_fatal)` gives its log; `start` makes it the active controller,
     unless `check(image)` raises. `bootstrap()`: what a new cluster begins with.
 
-    `on_fatal(error)` is called when its disk failed.
+    `on_fatal(error)` is called when its disk failed. Since the start: `unclean_elections`; changes
+    that became durable (`commits`), and how long that took (`commit_seconds`).
     """
 
     def __init__(
@@ -93,6 +94,9 @@ class Controller:
         self._ticks = PeriodicTask(runtime.clock, self.tick, "the controller's periodic work")
         self._lines = EventLines(_logger, runtime.clock, controller=self.node_id)
         self._unsaid: deque[tuple[int, MetadataDelta]] = deque()  # as long as `_waiting`
+        self._written_at: deque[tuple[int, float]] = deque()  # as long as `_waiting`
+        self.unclean_elections = self.commits = 0
+        self.commit_seconds = 0.0
 
     @property
     def image(self) -> MetadataImage:
@@ -103,6 +107,11 @@ class Controller:
     def uncommitted(self) -> list[MetadataImage]:
         """The images after each write that is not durable yet, in order; for checkers."""
         return [image for _, image, _ in self._waiting]
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it decides."""
+        return self.log.failed is None and self.log.epoch >= 0
 
     @property
     def epoch(self) -> int:
@@ -211,6 +220,7 @@ class Controller:
             return succeed(self.log.high_watermark - 1)
         done: Deferred[int] = Deferred()
         self._waiting.append((self.log.end_offset - 1, self.decided, done))
+        self._written_at.append((self.log.end_offset - 1, self.runtime.clock.seconds()))
         self.log.sync()
         return done
 
@@ -260,6 +270,10 @@ class Controller:
             _, self.committed, done = self._waiting.popleft()
             if done is not None:
                 ready.append(done)
+        seconds = self.runtime.clock.seconds()
+        while self._written_at and self._written_at[0][0] < upto:
+            self.commits += 1
+            self.commit_seconds += seconds - self._written_at.popleft()[1]
         self.raft_requests.wake()
         for done in ready:
             done.callback(upto - 1)
@@ -269,6 +283,7 @@ class Controller:
         """What became of the metadata, once it is durable."""
         while self._unsaid and self._unsaid[0][0] < upto:
             _, delta = self._unsaid.popleft()
+            self.unclean_elections += unclean_elections(delta)
             try:
                 for kind, parts in events(delta):
                     self._lines.add(kind, **parts)
@@ -287,12 +302,13 @@ class Controller:
         self._on_fatal(error)
 
     def _check_active(self) -> None:
-        if self.log.failed is not None or self.log.epoch < 0:
+        if not self.is_active:
             raise BrokerError(ErrorCode.NOT_CONTROLLER, "this controller is not active")
 
     def _refuse_waiting(self) -> None:
         waiting, self._waiting = self._waiting, deque()
         self._unsaid.clear()
+        self._written_at.clear()
         for _, _, done in waiting:
             if done is not None:
                 done.errback(

@@ -103,7 +103,7 @@ def write_durable_end(files: IFileSystem, directory: str, offset: int) -> None:
     write_aside(files, posixpath.join(directory, HIGH_WATERMARK), _durable_end_text(offset))
 
 
-def update_durable_end(files: IFileSystem, directory: str, offset: int, sync: bool = False) -> None:
+def update_durable_end(files: IFileSystem, directory: str, offset: int, sync: bool) -> None:
     """Overwrites the durable end in its place; without `sync` a loss of power may bring back an
     older one, which is true as well. Raises OSError. For the disk worker.
     """

@@ -59,6 +59,17 @@ def events(delta: MetadataDelta) -> Iterator[Event]:
         yield "feature level changed", {"feature": name, "before": levels[0], "after": levels[1]}
 
 
+def unclean_elections(delta: MetadataDelta) -> int:
+    """How many partitions got a leader from outside of the ISR."""
+    return sum(
+        before is not None
+        and after is not None
+        and NO_LEADER != after.leader != before.leader
+        and after.leader_recovery_state == RECOVERING
+        for _, _, _, before, after in delta.partitions.values()
+    )
+
+
 def _broker(before: BrokerRegistration | None, after: BrokerRegistration | None) -> Iterator[Event]:
     if after is None:
         if before is not None:

@@ -195,17 +195,21 @@ class MetadataStore:
             for batches in self._reads(image.offset + 1):
                 image = self._replayed(image, batches)
         except (WireError, CorruptRecordError, AssertionError, LookupError) as error:
-            raise MetadataDamage(
-                self.directory, f"the log is not understood: {error}", offset=image.offset + 1
-            ) from error
+            raise self._not_understood(error, image.offset + 1) from error
         return image
+
+    def _not_understood(self, error: Exception, offset: int) -> MetadataDamage:
+        return MetadataDamage(self.directory, f"the log is not understood: {error}", offset=offset)
 
     def _replayed(self, image: MetadataImage, batches: list[BatchView]) -> MetadataImage:
         records: list[Record] = []
         epoch = image.epoch
         for batch in batches:
             within = batch.base_offset <= image.offset  # a snapshot may end within a batch
-            records += self.transactions.pass_through(records_from(batch, image.offset + 1))
+            try:
+                records += self.transactions.pass_through(records_from(batch, image.offset + 1))
+            except WireError as error:
+                raise self._not_understood(error, batch.base_offset) from error
             self._bytes_since_snapshot += batch.size_in_bytes
             before = self.last_batch.epoch if self.last_batch is not None else epoch
             self.last_batch = LastBatch.of(batch, -1 if within else before)

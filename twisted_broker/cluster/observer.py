@@ -122,6 +122,7 @@ class MetadataObserver:
         self._subscribers: list[Subscriber] = []
         self._reaching: list[tuple[int, Deferred[None]]] = []
         self._connection: BrokerConnection | None = None
+        self._traffic = (0, 0, 0, 0)  # over earlier connections
         self._running: Deferred[None] | None = None
         self._stopped = False
         self._refusals = self._refused_since_ms = 0
@@ -273,10 +274,28 @@ class MetadataObserver:
         The address stays known to channels until there is a better one.
         """
         self._requested += 1
+        self._disconnect()
+        self.leader_address = None
+
+    def _disconnect(self) -> None:
         if self._connection is not None:
+            self._traffic = self.traffic
             self._connection.close()
             self._connection = None
-        self.leader_address = None
+
+    @property
+    def traffic(self) -> tuple[int, int, int, int]:
+        """Requests to controllers, answers, bytes received and sent, since the start."""
+        before, now = self._traffic, self._connection
+        if now is None:
+            return before
+        requests, answers, bytes_in, bytes_out = before
+        return (
+            requests + now.requests,
+            answers + now.answers,
+            bytes_in + now.bytes_in,
+            bytes_out + now.bytes_out,
+        )
 
     def _connect(self) -> BrokerConnection:
         address = self._address()
@@ -284,8 +303,7 @@ class MetadataObserver:
             self._connection is not None
             and (self._connection.host, self._connection.port) != address
         ):
-            self._connection.close()
-            self._connection = None
+            self._disconnect()
         if self._connection is None:
             client_id, wait_ms = f"raft-client-{self._node_id}", self._timeout_ms
             self._connection = BrokerConnection(

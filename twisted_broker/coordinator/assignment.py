@@ -77,7 +77,9 @@ class Assignment:
             return
         if error:
             self._rebalance.propagate_assignment(group, {}, error)
-            self._rebalance.prepare(group, wall_ms)
+            self._rebalance.prepare(
+                group, wall_ms, f"the assignment could not be stored: {error.name}"
+            )
         else:
             self._rebalance.propagate_assignment(group, purpose.assignment, error)
             group.transition_to(STABLE, wall_ms)

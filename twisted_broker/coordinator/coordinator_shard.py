@@ -6,7 +6,8 @@ Owns `CoordinatorShard`.
 1. Effects run after the decision has returned: a request that is answered may be followed by the
    next one at once, and then finds the group in its new state. Timers are set at once, so that they
    always fit the newest decision. Answers and records go first in, first out: `AT_ONCE` of them at
-   once, more of them, as a rebalance of thousands of members has, in turns of their own.
+   once, more of them, as a rebalance of thousands of members has, in turns of their own. So does
+   the record of more than `LARGE_MEMBERS`, which is encoded in steps: what comes after it waits.
 2. A record that cannot be made is a failed write like any other; the queue goes on.
 3. What an append answers after the shard is closed changes nothing.
 4. A closed shard appends nothing: the next leader may have read the partition already.
@@ -22,7 +23,7 @@ from collections import deque
 from collections.abc import Iterator
 from enum import Enum
 
-from twisted.internet.defer import Deferred, fail, maybeDeferred
+from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
 
 from twisted_broker.coordinator.classic_group import ClassicGroup
 from twisted_broker.coordinator.coordinator_context import CoordinatorContext, append_error
@@ -33,13 +34,20 @@ from twisted_broker.coordinator.effects import (
     CompleteRequest,
     GroupEmptied,
     Purpose,
+    RebalanceStarted,
     ScheduleTimer,
     TimerKind,
     WriteGroup,
 )
 from twisted_broker.coordinator.group_entry import GroupEntry
 from twisted_broker.coordinator.group_metadata_manager import GroupMetadataManager
-from twisted_broker.coordinator.group_records import batch_of, group_record
+from twisted_broker.coordinator.group_records import (
+    KeyValue,
+    batch_of,
+    group_record,
+    group_record_in_steps,
+    member_bytes,
+)
 from twisted_broker.coordinator.offset_metadata_manager import OffsetMetadataManager
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -47,6 +55,8 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 UNLOADED_PER_STEP = 200
 # An answer is a tenth of a millisecond: it is encoded and sent.
 AT_ONCE, RUN_PER_STEP = 20, 5
+# A group's record costs some 10 us for each member, and 4 ms for each MiB.
+LARGE_MEMBERS, LARGE_BYTES = 300, 1 << 20
 
 
 class CoordinatorState(Enum):
@@ -55,6 +65,13 @@ class CoordinatorState(Enum):
     LOADING = "loading"
     ACTIVE = "active"
     CLOSED = "closed"
+
+
+def _is_large(effect: CompleteRequest | WriteGroup) -> bool:
+    """Whether it is a record that is encoded in steps."""
+    return isinstance(effect, WriteGroup) and (
+        len(effect.metadata.members) > LARGE_MEMBERS or member_bytes(effect.metadata) > LARGE_BYTES
+    )
 
 
 class CoordinatorShard:
@@ -138,17 +155,34 @@ class CoordinatorShard:
     def run_all_effects(self) -> None:
         """As `run_effects`, whatever that takes: for the end, after which there is no turn."""
         while self._waiting or self.manager.effects.queue:
-            self._run_effects(AT_ONCE)
+            self._run_effects(AT_ONCE, large_too=True)
 
     def _effect_steps(self) -> Iterator[None]:
         try:
             while self._waiting:
+                write = self._waiting[0]
+                if isinstance(write, WriteGroup) and _is_large(write):
+                    yield from self._write_in_steps(write)
+                    continue
                 self._run_effects(RUN_PER_STEP)
                 yield
         finally:
             self._has_steps = False
 
-    def _run_effects(self, most: int) -> None:
+    def _write_in_steps(self, write: WriteGroup) -> Iterator[None]:
+        """It stays the first that waits until it is encoded, unless the broker stops."""
+        yield  # not in the turn of the decision
+        record: Deferred[KeyValue]
+        try:
+            record = succeed((yield from group_record_in_steps(write.metadata)))
+        except BrokerError as refusal:
+            record = fail(refusal)
+        yield
+        if self._waiting and self._waiting[0] is write:
+            self._waiting.popleft()
+            self._append_group(write, record)
+
+    def _run_effects(self, most: int, large_too: bool = False) -> None:
         """All timers, and at most so many answers and records."""
         self._is_running_effects = True
         queue, waiting = self.manager.effects.queue, self._waiting
@@ -160,9 +194,11 @@ class CoordinatorShard:
                         self._timer.schedule(effect)
                     elif isinstance(effect, CancelTimer):
                         self._timer.cancel(effect)
+                    elif isinstance(effect, RebalanceStarted):
+                        self._say_started(effect)
                     else:
                         waiting.append(effect)
-                if not waiting or not most:
+                if not waiting or not most or not (large_too or not _is_large(waiting[0])):
                     break
                 most -= 1
                 self._run(waiting.popleft())
@@ -181,12 +217,12 @@ class CoordinatorShard:
         self.run_effects()
 
     def _write_group(self, write: WriteGroup) -> None:
-        written = maybeDeferred(
-            lambda: self.append(
-                batch_of(
-                    [group_record(write.metadata.group_id, write.metadata)], self.context.wall_ms()
-                )
-            )
+        record = maybeDeferred(group_record, write.metadata.group_id, write.metadata)
+        self._append_group(write, record)
+
+    def _append_group(self, write: WriteGroup, record: Deferred[KeyValue]) -> None:
+        written = record.addCallback(
+            lambda made: self.append(batch_of([made], self.context.wall_ms()))
         )
         written.addCallbacks(lambda _: ErrorCode.NONE, append_error).addCallback(
             self._group_written, write.group, write.purpose
@@ -199,6 +235,15 @@ class CoordinatorShard:
                 self._say(group, purpose)
             self.manager.write_ended(group, purpose, error, self.context.wall_ms())
             self.run_effects()
+
+    def _say_started(self, effect: RebalanceStarted) -> None:
+        self.context.lines.add(
+            "rebalance started",
+            group=effect.group_id,
+            generation=effect.generation,
+            members=effect.members,
+            reason=effect.reason,
+        )
 
     def _say(self, group: ClassicGroup, purpose: Purpose) -> None:
         """A rebalance is over when its assignment is stored."""

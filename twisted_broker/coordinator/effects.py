@@ -109,7 +109,17 @@ class WriteGroup:
     purpose: Purpose
 
 
-Effect = CompleteRequest | ScheduleTimer | CancelTimer | WriteGroup
+@dataclass(frozen=True, slots=True)
+class RebalanceStarted:
+    """A line for the log: a rebalance begins, after `generation`, of so many members."""
+
+    group_id: str
+    generation: int
+    members: int
+    reason: str
+
+
+Effect = CompleteRequest | ScheduleTimer | CancelTimer | WriteGroup | RebalanceStarted
 
 
 class GroupEffects:
@@ -149,6 +159,11 @@ class GroupEffects:
 
     def cancel(self, group: ClassicGroup, kind: TimerKind, member_id: str = "") -> None:
         self.queue.append(CancelTimer(group, kind, member_id))
+
+    def rebalance_started(self, group: ClassicGroup, reason: str) -> None:
+        self.queue.append(
+            RebalanceStarted(group.group_id, group.generation, len(group.members), reason)
+        )
 
     def write(self, group: ClassicGroup, metadata: GroupMetadata, purpose: Purpose) -> None:
         self.queue.append(WriteGroup(group, metadata, purpose))

@@ -100,7 +100,7 @@ class GroupMetadataManager:
         for member in group.members.values():
             self.effects.restart_session(group, member)
         if len(group.members) > self._settings().max_size and group.can_rebalance():
-            self._rebalance.prepare(group, wall_ms)
+            self._rebalance.prepare(group, wall_ms, "it has more members than group.max.size")
 
     def group_unloaded(self, group: ClassicGroup, error: ErrorCode, wall_ms: int) -> None:
         """The group leaves this broker: waiting requests are answered with `error`, its timers

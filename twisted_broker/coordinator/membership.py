@@ -131,7 +131,8 @@ class Membership:
             self._effects.complete(token, generation_answer(group, member, with_members=is_leader))
         else:
             self._rebalance.gather_join(group, member, request, token)
-            self._rebalance.prepare_or_complete_join(group, wall_ms)
+            reason = f"member {request.member_id} joined again"
+            self._rebalance.prepare_or_complete_join(group, wall_ms, reason)
 
     def _add_member(
         self, group: ClassicGroup, request: JoinRequest, member_id: str, token: Token, wall_ms: int
@@ -152,7 +153,7 @@ class Membership:
         group.add(member, request.protocol_type)
         # A new member waits for the whole rebalance; its session starts with its first answer.
         self._effects.schedule(group, TimerKind.SESSION, NEW_MEMBER_JOIN_TIMEOUT_MS, member_id)
-        self._rebalance.prepare_or_complete_join(group, wall_ms)
+        self._rebalance.prepare_or_complete_join(group, wall_ms, f"member {member_id} joined")
 
     # heartbeat, commit
     def heartbeat(
@@ -188,8 +189,13 @@ class Membership:
             LeaveAnswer(member_id, instance_id, self._leave_one(group, member_id, instance_id))
             for member_id, instance_id in leavers
         ]
-        if any(answer.error is ErrorCode.NONE for answer in answers):
-            self._rebalance.members_changed(group, wall_ms)
+        gone = [each for each in answers if each.error is ErrorCode.NONE]
+        if gone:
+            first = gone[0].member_id or gone[0].instance_id
+            who = (
+                f"member {first}" if len(gone) == 1 else f"member {first} and {len(gone) - 1} more"
+            )
+            self._rebalance.members_changed(group, wall_ms, f"{who} left")
         return answers
 
     def _leave_one(self, group: ClassicGroup, member_id: str, instance_id: str | None) -> ErrorCode:
@@ -217,7 +223,8 @@ class Membership:
         if member is None:
             self._rebalance.maybe_complete_join(group, wall_ms)
         else:
-            self._rebalance.members_changed(group, wall_ms)
+            reason = f"the session of member {member_id} expired"
+            self._rebalance.members_changed(group, wall_ms, reason)
 
 
 def _has_bytes_for(group: ClassicGroup, request: JoinRequest) -> bool:

@@ -6,9 +6,10 @@ Owns `OffsetsTopic`.
 1. One creation is under way at a time; requests that come meanwhile may wait until the leaders are
    known, but no longer than `WAIT_MS`: clients send them again, though some of them only after a
    second.
-2. The topic is compacted, as large and replicated as the settings say, with no more replicas than
-   there are live brokers.
-3. A creation that fails is logged and tried again for the next request.
+2. The topic is compacted, as large and replicated as the settings say. With fewer brokers the
+   controller refuses it, as Kafka's does: a topic made with fewer replicas would keep them, and
+   groups would be lost with one broker. Clients get COORDINATOR_NOT_AVAILABLE, and retry.
+3. A creation that fails is tried again for the next request; one line a minute says so.
 
 Source: Apache Kafka 4.3.1 `AutoTopicCreationManager`,
 `GroupCoordinatorService.groupMetadataTopicConfigs`. Not here: who may look for
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 CREATION_TIMEOUT_MS = 30_000
 # A FindCoordinator waits that long for the topic; then the client retries.
 WAIT_MS = 1_000
+_WARN_AGAIN_SECONDS = 60.0
+_REPLICATION_FACTOR = "offsets.topic.replication.factor"
 _NOT_ERRORS = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
 _logger = Logger()
 
@@ -53,7 +56,15 @@ CreateTopics = Callable[[CreateTopicsRequest], "Deferred[CreateTopicsResponse]"]
 class OffsetsTopic:
     """`__consumer_offsets` as the metadata image shows it."""
 
-    __slots__ = ("_clock", "_config", "_create", "_image_source", "_waiting", "is_being_created")
+    __slots__ = (
+        "_clock",
+        "_config",
+        "_create",
+        "_image_source",
+        "_waiting",
+        "_warned",
+        "is_being_created",
+    )
 
     def __init__(
         self, image_source: ImageSource, config: BrokerConfig, create: CreateTopics, clock: IClock
@@ -65,6 +76,7 @@ class OffsetsTopic:
             clock,
         )
         self._waiting: list[Deferred[None]] = []
+        self._warned: tuple[str, float] | None = None
         self.is_being_created = False
 
     def coordinator(self, group_id: str, listener: str) -> tuple[int, Endpoint] | None:
@@ -127,11 +139,6 @@ class OffsetsTopic:
 
     def request(self) -> CreateTopicsRequest:
         config = self._config
-        replicas = min(
-            config.integer("offsets.topic.replication.factor"),
-            # Kafka refuses the creation then; a cluster that is smaller should serve groups, too.
-            max(1, len(self._image_source.image.live_brokers())),
-        )
         settings = {
             "cleanup.policy": "compact",
             "compression.type": "producer",
@@ -142,7 +149,7 @@ class OffsetsTopic:
                 CreatableTopic(
                     name=OFFSETS_TOPIC,
                     num_partitions=config.integer("offsets.topic.num.partitions"),
-                    replication_factor=replicas,
+                    replication_factor=config.integer(_REPLICATION_FACTOR),
                     configs=[
                         CreatableTopicConfig(name=name, value=value)
                         for name, value in settings.items()
@@ -156,12 +163,29 @@ class OffsetsTopic:
         self.is_being_created = False
         for topic in response.topics:
             if topic.error_code not in _NOT_ERRORS:
-                error = error_of(topic.error_code).name
-                _logger.error("creating {topic} failed: {error}", topic=OFFSETS_TOPIC, error=error)
+                self._refused(error_of(topic.error_code), topic.error_message or "")
                 self._end_waits()
         self.image_changed()
 
     def _failed(self, failure: Failure) -> None:
         self.is_being_created = False
-        _logger.warn("creating {topic} failed: {error}", topic=OFFSETS_TOPIC, error=failure.value)
+        self._warn(str(failure.value))
         self._end_waits()
+
+    def _refused(self, error: ErrorCode, message: str) -> None:
+        if error is ErrorCode.INVALID_REPLICATION_FACTOR:
+            remedy = f"start more brokers, or set {_REPLICATION_FACTOR} (now {{}}) to their number"
+            message += "; " + remedy.format(self._config.integer(_REPLICATION_FACTOR))
+        self._warn(f"{error.name}: {message}" if message else error.name)
+
+    def _warn(self, reason: str) -> None:
+        """Clients come back all the time: not a line for each."""
+        now = self._clock.seconds()
+        known = self._warned
+        if known is None or known[0] != reason or now - known[1] >= _WARN_AGAIN_SECONDS:
+            self._warned = reason, now
+            _logger.warn(
+                "{topic} is not created, no group is served: {reason}",
+                topic=OFFSETS_TOPIC,
+                reason=reason,
+            )

@@ -71,17 +71,19 @@ class Rebalance:
         self._effects, self._settings = effects, settings
 
     # joins
-    def prepare_or_complete_join(self, group: ClassicGroup, wall_ms: int) -> None:
+    def prepare_or_complete_join(self, group: ClassicGroup, wall_ms: int, reason: str) -> None:
         """A member joined: begins a rebalance, or ends the running one if it was the last to
         come.
         """
         if group.can_rebalance():
-            self.prepare(group, wall_ms)
+            self.prepare(group, wall_ms, reason)
         else:
             self.maybe_complete_join(group, wall_ms)
 
-    def prepare(self, group: ClassicGroup, wall_ms: int) -> None:
-        """Begins a rebalance: PreparingRebalance until all members have joined."""
+    def prepare(self, group: ClassicGroup, wall_ms: int, reason: str) -> None:
+        """Begins a rebalance: PreparingRebalance until all members have joined. `reason`: for
+        the log.
+        """
         effects = self._effects
         # Whoever waits in SyncGroup must join again.
         if group.state is COMPLETING:
@@ -90,6 +92,7 @@ class Rebalance:
         effects.cancel(group, TimerKind.SYNC)
         is_initial = group.state is EMPTY
         group.transition_to(PREPARING, wall_ms)
+        effects.rebalance_started(group, reason)
         if is_initial:
             # The first member of many that start together waits for the others, so that they do
             # not rebalance once for each (KIP-134).
@@ -188,9 +191,10 @@ class Rebalance:
     def sync_expired(self, group: ClassicGroup, wall_ms: int) -> None:
         """The sync timer: members that did not sync are removed, the others rebalance."""
         if group.state in (COMPLETING, STABLE) and group.pending_syncs:
-            for member_id in list(group.pending_syncs):
+            late = list(group.pending_syncs)
+            for member_id in late:
                 self.remove_member(group, member_id, ErrorCode.UNKNOWN_MEMBER_ID)
-            self.prepare(group, wall_ms)
+            self.prepare(group, wall_ms, f"without SyncGroup in time: {len(late)}")
 
     # members that go
     def remove_member(self, group: ClassicGroup, member_id: str, error: ErrorCode) -> None:
@@ -204,11 +208,11 @@ class Rebalance:
             self._effects.complete_sync(member, SyncAnswer(error))
         group.remove(member_id)
 
-    def members_changed(self, group: ClassicGroup, wall_ms: int) -> None:
+    def members_changed(self, group: ClassicGroup, wall_ms: int, reason: str) -> None:
         """Members went or were replaced: a generation rebalances, a rebalance that waited for
         them may end.
         """
         if group.state in (STABLE, COMPLETING):
-            self.prepare(group, wall_ms)
+            self.prepare(group, wall_ms, reason)
         else:
             self.maybe_complete_join(group, wall_ms)

@@ -69,7 +69,9 @@ class StaticMembers:
             )
         else:
             # Others wait for this place in a rebalance, or the generation's protocol has changed.
-            self._rebalance.members_changed(group, wall_ms)
+            self._rebalance.members_changed(
+                group, wall_ms, f"static member {request.instance_id} came back"
+            )
 
     def write_ended(
         self, group: ClassicGroup, purpose: StaticMemberReplaced, error: ErrorCode

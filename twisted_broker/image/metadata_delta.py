@@ -44,6 +44,8 @@ class MetadataDelta:
     after: MetadataImage
     by_comparison: bool = False
     """Made without records, after a snapshot: no record says that what is not there was removed."""
+    is_first_piece: bool = True
+    """False for what `pieces` gives after the first one."""
     created_topics: dict[bytes, TopicImage] = field(default_factory=dict)
     removed_topics: dict[bytes, TopicImage] = field(default_factory=dict)
     partitions: dict[tuple[bytes, int], PartitionDelta] = field(default_factory=dict)
@@ -96,6 +98,7 @@ class MetadataDelta:
                 self.before,
                 self.after,
                 self.by_comparison,
+                is_first_piece=False,
                 partitions=dict(changes[start : start + size]),
             )
 

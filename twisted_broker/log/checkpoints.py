@@ -1,7 +1,7 @@
 """The small text files of a log directory, and the way every small file is replaced.
 
-Owns `write_aside`, offset checkpoints (recovery point, log start, high watermark), the leader-epoch
-checkpoint's text, `partition.metadata` and `.kafka_cleanshutdown`.
+Owns `write_aside`, offset checkpoints (recovery point, log start, high watermark, cleaner), the
+leader-epoch checkpoint's text, `partition.metadata` and `.kafka_cleanshutdown`.
 
 1. A reader sees the old content or the new one, whole: written to `.tmp`, synced, renamed,
    directory synced.
@@ -27,12 +27,15 @@ from twisted_broker.wire.primitives import uuid_from_text, uuid_text
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET = "log-start-offset-checkpoint"
 HIGH_WATERMARK = "replication-offset-checkpoint"
+CLEANER_OFFSET = "cleaner-offset-checkpoint"
 LEADER_EPOCH = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
 _METADATA_AGAIN = TopicPartition(METADATA_TOPIC, 1)  # there is no such partition
 _VERSION = "0"
+# To search a checkpoint for so few names is faster than to take 20,000 rows apart, which is 5 ms.
+_FEW_ROWS = 32
 
 
 def write_aside(files: IFileSystem, path: str, content: bytes, sync: bool = True) -> None:
@@ -132,9 +135,12 @@ def drop_rows(files: IFileSystem, directory: str, partitions: Iterable[TopicPart
     durably. A file that does not name them is only read. Raises OSError.
     """
     dropped = {f"{each.topic} {each.partition}".encode() for each in partitions}
-    for name in (RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK):
+    for name in (RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK, CLEANER_OFFSET):
         path = posixpath.join(directory, name)
-        lines = (read_whole(files, path) or b"").splitlines()
+        content = read_whole(files, path) or b""
+        if len(dropped) <= _FEW_ROWS and not any(b"\n%b " % each in content for each in dropped):
+            continue
+        lines = content.splitlines()
         # Words are as we write them; a damaged file counts as empty for whoever reads its rows.
         kept = [line for line in lines[2:] if line.rpartition(b" ")[0] not in dropped]
         if len(kept) < len(lines) - 2:

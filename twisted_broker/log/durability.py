@@ -10,7 +10,9 @@ leader-epoch checkpoint file.
 2. One sync runs at a time: what is wanted meanwhile is one more after it.
 3. An append that made a sync due is acknowledged when that sync is done, not before: acknowledged
    means synced.
-4. A failed sync is not tried again: the kernel may have dropped the pages that it could not write,
+4. What is checkpointed is never above the high watermark, which no truncation goes below but after
+   an unclean election: what grows past an old recovery point meanwhile is not taken for synced.
+5. A failed sync is not tried again: the kernel may have dropped the pages that it could not write,
    so a second one proves nothing.
 
 Source: Kafka's `LocalLog.flush`, `UnifiedLog.flush`, `LeaderEpochCheckpointFile`; RL 3.2,
@@ -47,6 +49,7 @@ class Durability:
         "_epochs_writing",
         "_generation",
         "_leader_epochs",
+        "_loaded_point",
         "_on_fatal",
         "_on_synced",
         "_producers",
@@ -83,6 +86,7 @@ class Durability:
         self.stopped = False
         """the log is offline: nothing is synced any more, and nothing waits for it"""
         self.recovery_point = self.unflushed_since = self.last_flush_ms = 0
+        self._loaded_point = 0  # of the start, or where it was truncated below that
         self.indexes_shrank = False
         """entries were dropped and no sync covers that: a loss of power may bring them back, where
         entries that are merely lost would be made anew
@@ -105,6 +109,19 @@ class Durability:
         """The log is gone: nobody hears of a sync or a failure any more."""
         self._on_fatal = lambda error: refusal
         self._on_synced = lambda: None
+
+    # -- the recovery point in the checkpoint
+
+    def begin_at(self, recovery_point: int) -> None:
+        """The log was loaded with this one."""
+        self.recovery_point = self._loaded_point = recovery_point
+
+    def point_to_checkpoint(self, synced_upto: int | None = None) -> int:
+        """What the checkpoint says of this log, `synced_upto` (the recovery point) at most."""
+        upto = self.recovery_point if synced_upto is None else synced_upto
+        # The high watermark is not known before the log has a role: what was read at the start was
+        # not above it, and a lower row would have the whole log checked after the next crash.
+        return min(upto, max(self._watermarks.high_watermark, self._loaded_point))
 
     # -- syncs
 
@@ -168,6 +185,7 @@ class Durability:
         """
         self._generation += 1
         self.recovery_point = min(self.recovery_point, offset)
+        self._loaded_point = min(self._loaded_point, offset)
         self.indexes_shrank = True
 
     def truncated_to(self, offset: int) -> None:

@@ -211,6 +211,9 @@ class OsFileSystem:
     def modified_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
 
+    def set_modified_ms(self, path: str, wall_ms: int) -> None:
+        os.utime(path, ns=(wall_ms * 1_000_000, wall_ms * 1_000_000))
+
     def listdir(self, path: str) -> list[str]:
         return sorted(os.listdir(path))
 

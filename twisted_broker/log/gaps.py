@@ -5,7 +5,8 @@ Owns `Gap`, `end_of`, and `resolve_gap`, which decides what becomes of a log tha
 
 1. Loading only notes the first gap above the log start: a topic's policy is not known yet. Whoever
    opens the log for a role decides about it first (`resolve_gap`).
-2. Compacted topics have gaps and keep them.
+2. Compacted topics have gaps and keep them; so has what was cleaned before a topic's policy
+   changed: below the cleaner's offset loading notes none.
 3. After an unclean stop a gap above the recovery point ends the log there, as a torn tail does.
    What lay behind is kept as `.log.aside`. A replica fetches what follows from its leader; an only
    replica has lost it, and one line says which offsets. To serve what lies behind the hole would

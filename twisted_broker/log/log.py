@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import errno
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from twisted_broker.config import LogConfig
@@ -689,6 +689,18 @@ class Log:
     def delete_old_segments(self, wall_ms: int) -> int:
         """Applies retention (RL 3.7); returns the number of segments deleted."""
         return retention.delete_old_segments(self, wall_ms)
+
+    def replace_segments(self, bases: Sequence[int], wall_ms: int) -> None:
+        """Takes what a cleaner wrote in place of the segments of these base offsets, which are
+        still neighbours and not the active one. Raises BrokerError.
+        """
+        self.check_online()
+        try:
+            self.segments.replace(bases, wall_ms)
+            for base in bases[1:]:
+                self.producers.remove_snapshot(base)
+        except OSError as error:
+            raise self.fail(error, midway=True) from error
 
     # -- settings, and the end
 

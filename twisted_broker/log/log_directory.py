@@ -103,6 +103,7 @@ class LogDirectory:
         self.previous_broker_epoch = -1
         self.recovery_points: dict[TopicPartition, int] = {}
         self.log_starts: dict[TopicPartition, int] = {}
+        self.cleaner_offsets: dict[TopicPartition, int] = {}
         self.failed: OSError | None = None
         self.to_delete: list[str] = []
         self.without_id: deque[Log] = deque()
@@ -184,6 +185,7 @@ class LogDirectory:
     def _open_logs(self, config: LogConfig, wall_ms: int) -> list[Log]:
         self.recovery_points = self._offsets(checkpoints.RECOVERY_POINT)
         self.log_starts = self._offsets(checkpoints.LOG_START_OFFSET)
+        self.cleaner_offsets = self._offsets(checkpoints.CLEANER_OFFSET)
         logs = []
         without_id = []
         for name in self.files.listdir(self.path):
@@ -199,6 +201,7 @@ class LogDirectory:
                     without_id.append(partition)
                     self.recovery_points.pop(partition, None)
                     self.log_starts.pop(partition, None)
+                    self.cleaner_offsets.pop(partition, None)
                 logs.append(self.open(partition, None, config, wall_ms))
         if without_id:
             # For the high watermarks, which are read later.
@@ -239,6 +242,7 @@ class LogDirectory:
             wall_ms=wall_ms,
             random=self.random,
             sync=not is_new,
+            cleaned_upto=self.cleaner_offsets.get(partition, 0),
         )
 
     def create(

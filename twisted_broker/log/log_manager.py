@@ -19,7 +19,7 @@ checkpoints of recovery points and log starts, expiry of producers, syncs by age
 
 Ring 1. Source: Kafka's `LogManager`; RL 1.5, 1.12, 3.2, 3.5-3.8. Not here: the directories
 (`log_directories.py`), high-watermark checkpoints (`replication.high_watermark_checkpoint`), the
-cleaner, moving a log between directories.
+cleaner (`cleaner/log_cleaner.py`), moving a log between directories.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ from twisted_broker.config import BrokerConfig, LogConfig, topic_config
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log import checkpoints
+from twisted_broker.log.cleaner.log_cleaner import LogCleaner
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors, is_out_of_descriptors
+from twisted_broker.log.free_space import FreeSpace
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directories import LogDirectories
 from twisted_broker.log.log_directory import DELETE_SUFFIX, STRAY_SUFFIX, LogDirectory
@@ -95,12 +97,16 @@ class LogManager:
             self._fail_logs,
             config.text("metadata.log.dir") or "",
         )
+        self.free_space = FreeSpace(runtime, config, self.directories)
         self.logs: dict[TopicPartition, Log] = {}
         self._listeners: list[LogListener] = []
         self._rivals: list[Log] = []
         self._on_directory_failure = on_directory_failure
         self._tasks = PeriodicTasks(runtime.clock)
         self._lines = EventLines(_logger, runtime.clock, broker=config.node_id)
+        self.cleaner = LogCleaner(
+            runtime, config, self.directories, lambda: self, self._turns, self._lines
+        )
         self._stopped = self._checkpoint_due = self._is_deleting = False
 
     def subscribe(self, listener: LogListener) -> None:
@@ -298,6 +304,7 @@ class LogManager:
         # synced.
         directory.recovery_points.pop(topic_partition, None)
         directory.log_starts.pop(topic_partition, None)
+        directory.cleaner_offsets.pop(topic_partition, None)
         try:
             log = directory.create(topic_partition, topic_id, config, self.runtime.wall_ms())
         except OSError as error:
@@ -378,6 +385,8 @@ class LogManager:
         )
         directory.recovery_points.pop(topic_partition, None)
         directory.log_starts.pop(topic_partition, None)
+        directory.cleaner_offsets.pop(topic_partition, None)
+        self.cleaner.forget(topic_partition)
         # Its late disk jobs must report nothing: a new log may have its name by then.
         log.detach()
         try:
@@ -426,6 +435,7 @@ class LogManager:
         for interval_ms, task in tasks:
             if interval_ms < _NEVER_MS:
                 self._tasks.every(max(interval_ms, 1) / 1000, task, "a periodic task of the logs")
+        self.cleaner.start()
 
     def checkpoint_recovery_points(self) -> None:
         """Writes the recovery points of every directory, on its worker."""
@@ -444,7 +454,7 @@ class LogManager:
             # First: what happens from here on wants a job of its own.
             directory.is_checkpoint_waiting = False
             offsets = {
-                log.topic_partition: log.durability.recovery_point
+                log.topic_partition: log.durability.point_to_checkpoint()
                 for log in logs
                 if log.failed is None  # set aside meanwhile: its name may be another log's by now
             }
@@ -470,6 +480,7 @@ class LogManager:
     def _was_truncated(self, log: Log) -> None:
         """RL 3.5: its recovery point is on its way to the disk at once."""
         self._checkpoint_recovery_points(self.directories.of(log))
+        self.cleaner.truncated(log)
 
     def _was_synced(self, log: Log) -> None:
         for listener in self._listeners:
@@ -494,7 +505,8 @@ class LogManager:
         # It may have been deleted since the walk began.
         if self.logs.get(log.topic_partition) is log:
             before = log.log_start_offset
-            if log.failed is None and log.gap is None:
+            if log.failed is None and log.gap is None and not self.cleaner.is_cleaning(log):
+                size = log.size_in_bytes
                 try:
                     deleted = log.delete_old_segments(self.runtime.wall_ms())
                     if deleted:
@@ -502,6 +514,7 @@ class LogManager:
                             "retention deleted segments",
                             partition=log.topic_partition,
                             segments=deleted,
+                            bytes=size - log.size_in_bytes,
                             log_start_offset=log.log_start_offset,
                         )
                 except OutOfDescriptors:
@@ -545,6 +558,8 @@ class LogManager:
             return succeed(None)
         self._stopped = True
         self._tasks.stop()
+        self.cleaner.stop()
+        self.free_space.stop()
         self._lines.stop()
         # What was to be removed later stays: the next start finds it by its name.
         self.directories.cancel_delayed()
@@ -559,7 +574,9 @@ class LogManager:
         is_open = any(log.gap is not None and log.gap.torn for log in logs)
         # Written after `finish`'s jobs: by then all of each log is synced.
         points = {
-            log.topic_partition: log.durability.recovery_point if log.gap else log.log_end_offset
+            log.topic_partition: log.durability.point_to_checkpoint(
+                log.durability.recovery_point if log.gap else log.log_end_offset
+            )
             for log in logs
         }
         starts = _log_starts(logs)

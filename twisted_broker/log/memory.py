@@ -155,6 +155,9 @@ class MemoryFileSystem:
     def modified_ms(self, path: str) -> int:
         return 0 if path in self.directories else self._node(path).modified_ms
 
+    def set_modified_ms(self, path: str, wall_ms: int) -> None:
+        self._node(path).modified_ms = wall_ms
+
     def listdir(self, path: str) -> list[str]:
         if path not in self.directories:
             raise FileNotFoundError(errno.ENOENT, "no such directory", path)

@@ -75,13 +75,14 @@ def load_log(
     wall_ms: int = 0,
     random: IRandom | None = None,
     sync: bool = True,
+    cleaned_upto: int = 0,
 ) -> Log:
     """The log in `directory`, made when it is not there. `clean`: nothing needs checking.
     Raises OSError, BrokerError INCONSISTENT_TOPIC_ID.
 
     Offsets that are missing before a segment are noted in `log.gap`, which `gaps.resolve_gap`
-    decides about. Without `sync` a new directory and its `partition.metadata` are left for the
-    caller to sync.
+    decides about; below `cleaned_upto` a cleaner may have left offsets out. Without `sync` a new
+    directory and its `partition.metadata` are left for the caller to sync.
     """
     files = pool.files
     if not files.is_directory(directory):
@@ -92,14 +93,18 @@ def load_log(
     topic_id = _resolve_topic_id(pool, directory, topic_id, sync)
     log = Log(pool, directory, topic_partition, topic_id, config, random)
     epochs_lost = not _load_epochs(log)
-    recovered, dropped = _load_segments(log, recovery_point, clean, log_start_offset, wall_ms)
+    recovered, dropped = _load_segments(
+        log, recovery_point, clean, log_start_offset, cleaned_upto, wall_ms
+    )
     if not (clean or dropped) and log.segments.active.next_offset() < recovery_point:
         # The checkpoint is older than a truncation: what is below it now was perhaps never synced.
         # Segments that were checked are checked again.
         log.segments.close()
         log = Log(pool, directory, topic_partition, topic_id, config, random)
         epochs_lost, recovery_point = not _load_epochs(log), 0
-        recovered, _ = _load_segments(log, recovery_point, clean, log_start_offset, wall_ms)
+        recovered, _ = _load_segments(
+            log, recovery_point, clean, log_start_offset, cleaned_upto, wall_ms
+        )
     active = log.segments.active.base_offset
     if not clean or active in recovered:
         # Its end may be the work of a truncation, of this start or of a process that was killed
@@ -149,7 +154,12 @@ def _load_epochs(log: Log) -> bool:
 
 
 def _load_segments(
-    log: Log, recovery_point: int, clean: bool, log_start_offset: int, wall_ms: int
+    log: Log,
+    recovery_point: int,
+    clean: bool,
+    log_start_offset: int,
+    cleaned_upto: int,
+    wall_ms: int,
 ) -> tuple[frozenset[int], bool]:
     """Opens all segments, repairing those that need it; returns the base offsets of the repaired
     ones, and whether bytes were dropped.
@@ -160,11 +170,12 @@ def _load_segments(
     )
     recovered: set[int] = set()
     scanned = dropped = False
+    whole_from = max(log_start_offset, cleaned_upto)
     for row, base in enumerate(bases):
         torn = not clean and base >= recovery_point
-        if row and log.gap is None and (torn or base > log_start_offset):
+        if row and log.gap is None and (torn or base > whole_from):
             end = end_of(log.segments.active)
-            if 0 <= end < base and base > log_start_offset:
+            if 0 <= end < base and base > whole_from:
                 log.gap = Gap(end, base, torn and base > recovery_point)
             elif torn and end > base and not _drop_older_end(log, base, wall_ms):
                 # A truncation removed this segment, and the log grew past it again; the loss of
@@ -293,7 +304,7 @@ def _set_offsets(log: Log, log_start_offset: int, recovery_point: int, wall_ms: 
     active.load_timestamps()
     log.segments.log_end_offset = log.durability.unflushed_since = end
     log.watermarks.log_start_offset = max(log_start_offset, log.segments.first.base_offset)
-    log.durability.recovery_point = min(max(recovery_point, 0), end)
+    log.durability.begin_at(min(max(recovery_point, 0), end))
 
 
 def _contradict_epochs(log: Log) -> bool:

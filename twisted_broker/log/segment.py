@@ -450,6 +450,20 @@ class LogSegment:
         for file in self.files():
             file.path = posixpath.join(directory, posixpath.basename(file.path))
 
+    def take_cleaned_files(self) -> None:
+        """Gives its `.cleaned` files the suffix `.swap`: from now on they win over what they
+        replace. Raises OSError.
+        """
+        for file in self.files():
+            # In this order: a record file that is not `.swap` yet makes the others worthless.
+            path, file.path = file.path, file.path + CLEANED
+            file.rename(path + SWAP)
+
+    def drop_swap_suffix(self) -> None:
+        """Gives its `.swap` files their own names. Raises OSError."""
+        for file in self.files():
+            file.rename(file.path.removesuffix(SWAP))
+
     def mark_deleted(self) -> list[str]:
         """Renames the files to `.deleted`; returns their paths, to be removed later.
 

@@ -16,7 +16,7 @@ Source: Kafka's `LogSegments`, `LocalLog`, `LogSegment.shouldRoll`; RL 3.1. Not 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import IRandom
@@ -249,6 +249,26 @@ class LogSegments:
         self._drop(0)
         self._delete(segment)
         return segment
+
+    def replace(self, bases: Sequence[int], wall_ms: int) -> LogSegment:
+        """Puts the cleaned segment (`.cleaned` files, synced) of the first base in place of the
+        segments of all these bases, neighbours below the active one; slices of them stay readable.
+
+        Raises OSError. A crash at any step leaves the old segments or the new one
+        (`crash_cleanup.py`).
+        """
+        row = self._bases.index(bases[0])
+        old = self._all[row : row + len(bases)]
+        cleaned = self.make(bases[0], wall_ms)
+        cleaned.take_cleaned_files()
+        # From the top down: where a crash ends this midway, no hole is left below.
+        for segment in reversed(old):
+            self._delete(segment)
+        cleaned.drop_swap_suffix()
+        cleaned.open()
+        self._bases[row : row + len(bases)] = [bases[0]]
+        self._all[row : row + len(bases)] = [cleaned]
+        return cleaned
 
     def _drop(self, row: int) -> None:
         del self._bases[row], self._all[row]

@@ -111,7 +111,8 @@ class _ResponseFactory(ClientFactory):
 class BrokerConnection:
     """A connection to the broker at `host`:`port`.
 
-    All times in ms. Deferreds fail with Twisted's connection errors or `TimeoutError`.
+    All times in ms. Deferreds fail with Twisted's connection errors or `TimeoutError`. Since it was
+    made: `requests` and `answers`, `bytes_out` and `bytes_in`.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class BrokerConnection:
         self.request_timeout_ms = request_timeout_ms
         self.connect_timeout_ms = connect_timeout_ms
         self.api_versions: dict[int, tuple[int, int]] = {}
+        self.requests = self.answers = self.bytes_in = self.bytes_out = 0
         self._runtime = runtime
         self._protocol: _ResponseProtocol | None = None
         self._connecting: Deferred[Any] | None = None
@@ -254,6 +256,8 @@ class BrokerConnection:
             timeout_ms / 1000, self._timed_out, protocol, waiting, timeout_ms
         )
         length = sum(map(len, parts))
+        self.requests += 1
+        self.bytes_out += length + 4
         transport: Any = protocol.transport
         transport.write(b"".join((length.to_bytes(4, "big"), *parts)))
 
@@ -285,6 +289,8 @@ class BrokerConnection:
         if int.from_bytes(frame[:4], "big", signed=True) != waiting.correlation_id:
             raise WireError("an answer out of order")
         self._in_flight.popleft()
+        self.answers += 1
+        self.bytes_in += len(frame) + 4
         assert waiting.timer is not None
         waiting.timer.cancel()
         if not waiting.answer.called:

@@ -105,8 +105,11 @@ class KafkaConnection(Protocol):
     """The protocol of an accepted connection. `active` is set by traffic and cleared by the idle
     watch; `has_requested`: whether a request ever came; `arriving_bytes`: what was granted to a
     long request that is not all here yet; `held_since` is when the request that is started now had
-    come, on the clock, if it had to wait for those before it, else 0.
+    come, on the clock, if it had to wait for those before it, else 0; `is_follower` is set by a
+    fetch of a follower.
     """
+
+    is_follower = False
 
     def __init__(self, listener: ListenerContext, client_host: str) -> None:
         self.listener = listener
@@ -131,6 +134,20 @@ class KafkaConnection(Protocol):
     def busy(self) -> bool:
         """Whether a request waits for its answer."""
         return bool(self._pending)
+
+    @property
+    def is_request_queued(self) -> bool:
+        """Whether a request that has come waits for those before it."""
+        return self._held is not None
+
+    @property
+    def answers_queued(self) -> int:
+        """Answers that are there and not with the transport."""
+        return sum(each.done for each in self._pending) + self.output.full
+
+    def is_next(self, response: PendingResponse) -> bool:
+        """Whether no answer is to be sent before this one."""
+        return bool(self._pending) and self._pending[0] is response
 
     def logPrefix(self) -> str:
         return "replog"

@@ -167,6 +167,7 @@ class ConnectionFactory(Factory):
         self.on_controller = on_controller
         self.request_bytes = RequestBytes(0) if request_bytes is None else request_bytes
         self.connections: dict[KafkaConnection, None] = {}
+        self.created = 0  # since the start
         self._idle_check: IDelayedCall | None = None
         self._check_due = 0.0
 
@@ -193,6 +194,7 @@ class ConnectionFactory(Factory):
 
     def opened(self, connection: KafkaConnection) -> None:
         self.counts.add(connection.client_host)
+        self.created += 1
         self.connections[connection] = None
         if self._idle_check is None and self.idle_ms > 0:
             self._schedule_check()

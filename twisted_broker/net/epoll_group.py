@@ -67,6 +67,9 @@ class EpollGroup:
     def start(self) -> None:
         self._reactor.addReader(self)
 
+    def has_transports(self) -> bool:
+        return bool(self._transports)
+
     def stop(self) -> None:
         """Call when no transport is left."""
         self._reactor.removeReader(self)

@@ -14,11 +14,14 @@ from __future__ import annotations
 import errno
 import os
 import select
+import socket
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.abstract import isIPv6Address
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint
+from twisted.internet.task import deferLater
 
 from twisted_broker.interfaces import IFile
 from twisted_broker.net.epoll_group import EpollGroup
@@ -36,7 +39,10 @@ one of two modes.
 
 
 class ReactorNetwork:
-    """`send_buffer` and `receive_buffer` in bytes, 0 or less leaves them to the system."""
+    """`send_buffer` and `receive_buffer` in bytes, 0 or less leaves them to the system.
+
+    `inherited(host, port)`: a socket that listens there already, or None.
+    """
 
     def __init__(
         self,
@@ -46,8 +52,10 @@ class ReactorNetwork:
         send_buffer: int = SEND_BUFFER_BYTES,
         receive_buffer: int = -1,
         watch: ReactorWatch | None = None,
+        inherited: Callable[[str, int], socket.socket | None] = lambda host, port: None,
     ) -> None:
         self._reactor = reactor
+        self._inherited = inherited
         self._watch = watch
         self._backlog = backlog
         self._buffers = (send_buffer, receive_buffer)
@@ -61,11 +69,26 @@ class ReactorNetwork:
         if self._group is None and hasattr(select, "epoll"):
             self._group = EpollGroup(self._reactor, self._watch)
             self._group.start()
+        inherited = self._inherited(host, port)
+        if inherited is not None:
+            host = inherited.getsockname()[0]
         listening = ListeningPort(
             port, factory, self._backlog, host, self._reactor, self._group, self._buffers
         )
+        if inherited is not None:
+            listening.adopt(inherited)
         listening.startListening()
         return listening
+
+    async def close(self) -> None:
+        """For a program that goes on without a broker, whose ports and connections were closed:
+        ends when the last connection is gone, and leaves nothing with the reactor.
+        """
+        group, self._group = self._group, None
+        if group is not None:
+            while group.has_transports():  # an aborted connection goes in the next turn
+                await deferLater(self._reactor, 0)
+            group.stop()
 
     def connect(self, host: str, port: int, factory: Any, timeout: float) -> Deferred[Any]:
         """`timeout` in seconds. Fires with the protocol; fails with Twisted's `ConnectError`s."""

@@ -180,6 +180,14 @@ class ListeningPort(tcp.Port):
             self.transport = self._grouped  # type: ignore[assignment]
         self._group = group
 
+    def adopt(self, listening: socket.socket) -> None:
+        """Serves a socket that listens already, instead of one of its own; before it starts.
+
+        Closing the port leaves it open for whoever else has it.
+        """
+        self._preexistingSocket = listening
+        self._set_options(listening)
+
     def doRead(self) -> Any:
         """Accepts what has come, at most so many in a turn."""
         for _ in range(_MAX_ACCEPTS):
@@ -243,9 +251,12 @@ class ListeningPort(tcp.Port):
 
     def createInternetSocket(self) -> Any:
         made = tcp.Port.createInternetSocket(self)
+        self._set_options(made)
+        return made
+
+    def _set_options(self, made: Any) -> None:
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, size in self._buffers:
             if size > 0:
                 made.setsockopt(socket.SOL_SOCKET, option, size)
-        return made

@@ -54,7 +54,7 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
     """Applies a delta; `image` is the image after it. The first one of a start also sets
     strays aside.
     """
-    if delta.before.offset < 0:
+    if delta.before.offset < 0 and delta.is_first_piece:
         _set_strays_aside(replicas, image)
     gained: list[tuple[TopicPartition, int]] = []
     lost: list[tuple[TopicPartition, int]] = []
@@ -358,6 +358,8 @@ def _apply_configs(replicas: ReplicaManager, delta: MetadataDelta, image: Metada
         kind == BROKER_RESOURCE and name in ("", str(replicas.node_id))
         for kind, name in delta.configs
     )
+    if not everything and not named:
+        return  # as in nearly every delta: the walk over all partitions would be in each of them
     for partition in replicas.partitions.values():
         topic = partition.topic_partition.topic
         if everything or topic in named:

@@ -2,7 +2,8 @@
 
 Owns the resources and the site. Only reads; anything else is 404, or 405, with one line.
 
-1. An answer is made in one go, when it is requested.
+1. An answer is made in one go, when it is requested; `/metrics` is made in pieces
+   (`status/metrics_resource.py`).
 
 Source: `twisted.web`. Loaded with the first connection (`status/http_server.py`).
 """
@@ -13,7 +14,6 @@ import json
 from typing import Any
 from urllib.parse import unquote
 
-from prometheus_client import CONTENT_TYPE_LATEST
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -22,7 +22,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import Site
 
 from twisted_broker.interfaces import IClock, TopicPartition
-from twisted_broker.status.metrics import exposition, text_of
+from twisted_broker.status.metrics_resource import Scrapes
 from twisted_broker.status.overview_page import page
 from twisted_broker.status.view import BrokerView
 
@@ -40,10 +40,12 @@ class StatusResource(Resource):
     def __init__(self, view: BrokerView) -> None:
         Resource.__init__(self)
         self._view = view
-        self._numbers = exposition(view)
+        self._scrapes = Scrapes(view)
 
-    def render_GET(self, request: Request) -> bytes:
+    def render_GET(self, request: Request) -> bytes | int:
         """Never raises: what goes wrong here is 500 and a traceback in our log."""
+        if request.path == b"/metrics":
+            return self._scrapes.answer(request)
         try:
             code, kind, body = self._answer(request)
         except Exception:
@@ -73,8 +75,6 @@ class StatusResource(Resource):
                     self._view, None if not topics else topics[0].decode(errors="replace")
                 ).encode(),
             )
-        if parts == ["metrics"]:
-            return 200, CONTENT_TYPE_LATEST, text_of(self._numbers)
         if len(parts) == 3 and parts[0] == "explain":
             return self._explain(parts[1], parts[2])
         return 404, _TEXT, b"there are /, /metrics and /explain/TOPIC/PARTITION\n"

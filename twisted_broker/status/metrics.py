@@ -1,353 +1,460 @@
-"""The metrics of a broker, for Prometheus.
+"""The metrics of a broker, for Prometheus. Ring 0 (pure: docs/ARCHITECTURE.md 1).
 
-Owns the collector: it reads the broker's counters when it is scraped.
+Owns the order of a scrape: it reads the broker's counters, in pieces of about a millisecond.
 
-1. Names are Kafka's MBeans by the rules of jmx_exporter's sample for Kafka, so that dashboards made
-   for Kafka work: `kafka.server:type=T,name=N,key=V` is `kafka_server_T_N{key="V"}` in lower case;
-   a meter `NPerSec` is the counter `N_total`; a timer is a summary, in ms. Per topic with the label
-   `topic`, in total without it.
+1. Names are Kafka's MBeans by the rules of the usual exporters (`metric_names.py`), so that
+   dashboards made for Kafka work. A meter `NPerSec` is a counter; a timer is a summary, in ms. Per
+   topic with the label `topic`, in total without it; a topic that nothing was done with has no
+   counters of its own.
 2. A counter counts from the start of the process, and never falls.
-3. The parts of a request's time. One request in 64 is measured for `requestqueuetimems` (queued
-   behind others of its connection) and `localtimems` (processing). Each request that waits is
-   measured for `remotetimems` (its wait). Both kinds are measured for `responsesendtimems` (from
-   the answer until the socket has it, its turn among the others included). `throttletimems` is 0:
-   there are no quotas yet.
+3. The parts of a request's time are of a sample (`api/request_times.py`); quantiles are of the last
+   512 of it. `throttletimems` is 0: there are no quotas yet. One thread serves all: the idle share
+   of request handlers and of network threads is the reactor's, since the scrape before.
+4. What a label can be is bounded: APIs and errors by the program, topics, partitions and groups by
+   what exists, the names of client software by `MOST_SOFTWARE`.
 
-Source: RL 1.13; Kafka's MBeans. Not here: the page (`http_resources`). Imports prometheus-client:
-loaded with the first connection to the status port.
+Source: RL 1.13; Kafka's MBeans. Not here: partitions, groups, the cluster, the process
+(`partition_metrics.py`, `group_metrics.py`, `cluster_metrics.py`, `process_figures.py`), HTTP
+(`metrics_resource.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-    SummaryMetricFamily,
-)
-
+from twisted_broker.api.request_times import PARTS
 from twisted_broker.interfaces import TurnNumbers
-from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.topic_stats import TopicStats
+from twisted_broker.status.cluster_metrics import (
+    PartitionCounts,
+    broker_state,
+    controller,
+    raft_channel,
+    raft_leader,
+    raft_observer,
+)
+from twisted_broker.status.group_metrics import groups
+from twisted_broker.status.metric_names import Kind, MBean
+from twisted_broker.status.metric_rates import Rates
+from twisted_broker.status.metric_text import Exposition, Family, labels_text
+from twisted_broker.status.partition_metrics import partitions
 from twisted_broker.status.view import BrokerView, fetcher_name
 
 _TOPIC_COUNTERS = (
-    ("messagesin", "messages_in", "Records appended by producers."),
-    ("bytesin", "bytes_in", "Bytes appended by producers."),
-    ("bytesout", "bytes_out", "Bytes read by consumers."),
-    ("bytesrejected", "bytes_rejected", "Bytes refused as too large."),
-    ("totalproducerequests", "produces", "Partitions named in produce requests."),
-    ("totalfetchrequests", "fetches", "Partitions named in fetch requests."),
-    ("failedproducerequests", "failed_produces", "Appends that failed unexpectedly."),
-    ("failedfetchrequests", "failed_fetches", "Reads that failed unexpectedly."),
-    ("replicationbytesin", "replication_bytes_in", "Bytes fetched from leaders."),
-    ("replicationbytesout", "replication_bytes_out", "Bytes read by followers."),
-    ("reassignmentbytesin", "reassignment_bytes_in", "Bytes fetched for a reassignment."),
-    ("reassignmentbytesout", "reassignment_bytes_out", "Bytes read for a reassignment."),
+    ("MessagesInPerSec", "messages_in", "Records appended by producers."),
+    ("BytesInPerSec", "bytes_in", "Bytes appended by producers."),
+    ("BytesOutPerSec", "bytes_out", "Bytes read by consumers."),
+    ("BytesRejectedPerSec", "bytes_rejected", "Bytes refused as too large."),
+    ("TotalProduceRequestsPerSec", "produces", "Partitions named in produce requests."),
+    ("TotalFetchRequestsPerSec", "fetches", "Partitions named in fetch requests."),
+    ("FailedProduceRequestsPerSec", "failed_produces", "Appends that failed unexpectedly."),
+    ("FailedFetchRequestsPerSec", "failed_fetches", "Reads that failed unexpectedly."),
+    ("ReplicationBytesInPerSec", "replication_bytes_in", "Bytes fetched from leaders."),
+    ("ReplicationBytesOutPerSec", "replication_bytes_out", "Bytes read by followers."),
+    ("ReassignmentBytesInPerSec", "reassignment_bytes_in", "Bytes fetched for a reassignment."),
+    ("ReassignmentBytesOutPerSec", "reassignment_bytes_out", "Bytes read for a reassignment."),
 )
-_REQUEST_TIMES = {
-    "requestqueuetimems": (
-        "Time a request waited behind others of its connection; one in 64 is timed.",
-        "timed",
-        "queue_seconds",
-    ),
-    "localtimems": (
-        "Time until a request is answered or delayed; one in 64 is timed.",
-        "timed",
-        "local_seconds",
-    ),
-    "remotetimems": ("Time that delayed requests waited in purgatory.", "waits", "remote_seconds"),
-    "throttletimems": (
-        "Time that quotas delayed answers; one request in 64 is timed.",
-        "timed",
-        "",
-    ),
-    "responsesendtimems": (
-        "Time until the socket took the answer; of the requests that are timed.",
-        "responses",
-        "response_seconds",
-    ),
+_TIMES = {
+    "RequestQueueTimeMs": ("request_queue", "Time a request waited behind others."),
+    "LocalTimeMs": ("local", "Time until a request is answered or delayed."),
+    "RemoteTimeMs": ("remote", "Time that a request waited in purgatory."),
+    "ThrottleTimeMs": ("", "Time that quotas delayed answers."),
+    "ResponseQueueTimeMs": ("response_queue", "Time an answer waited for those before it."),
+    "ResponseSendTimeMs": ("response_send", "Time until the socket took the answer."),
+    "TotalTimeMs": ("total", "Time of the request, all parts together."),
 }
-_REPLICA = ["Replica"]
+# As jmx_exporter's sample writes Kafka's percentiles.
+_QUANTILES = ("0.50", "0.75", "0.95", "0.98", "0.99", "0.999")
+_REPLICA = ("Replica",)
+MOST_SOFTWARE = 20
+_PER_PIECE = 100
+_FETCH = "Fetch"
 
 
 class BrokerCollector:
-    """A custom collector of prometheus-client."""
+    """`process(out)` adds what the operating system says of the process."""
 
-    def __init__(self, view: BrokerView) -> None:
-        self._view = view
-        self._rates = FetchRates()
+    def __init__(
+        self, view: BrokerView, process: Callable[[Exposition], None] = lambda out: None
+    ) -> None:
+        self._view, self._process = view, process
+        self._rates = Rates()
+        self._counts = PartitionCounts()
 
-    def collect(self) -> Iterator[Metric]:
-        replicas = self._view.replicas
-        if replicas is not None:
-            yield from _topics(replicas)
-            yield from _partitions(replicas.partitions.values())
-            yield from _isr_changes(replicas)
-            yield from _purgatories(replicas)
-            if replicas.fetchers is not None:
-                yield from self._fetchers(replicas.fetchers)
-        yield from _requests(self._view.served())
-        numbers = self._view.parts.runtime.marks.numbers()
+    def collect(self, out: Exposition) -> Iterator[None]:
+        """One scrape: fills `out`, pausing after each piece."""
+        parts = self._view.parts
+        self._rates.begin(self._view.now().now_ms)
+        yield from self._broker(out)
+        if parts.controller is not None:
+            yield from controller(out, parts.controller, self._counts, self._view.now().wall_ms)
+            raft_leader(out, parts.controller, self._rates)
+        elif parts.metadata is not None:
+            raft_observer(out, parts.metadata, self._rates)
+        if parts.metadata is not None:
+            raft_channel(out, parts.metadata)
+        yield
+        yield from _requests(out, list(self._view.served()), self._view.replicas)
+        yield from _connections(out, parts.listening, self._rates)
+        numbers = parts.runtime.marks.numbers()
         if numbers is not None:
-            yield from _turns(numbers)
+            self._turns(out, numbers)
+        _directories(out, parts.log_manager)
+        self._process(out)
 
-    def _fetchers(self, manager: Any) -> Iterator[Metric]:
-        now_ms = self._view.now().now_ms
-        name, labels = "kafka_server_replicafetchermanager_", ["clientId"]
-        yield _gauge(
-            name + "maxlag",
-            "Offsets that the slowest follower here is behind.",
-            labels,
-            [(_REPLICA, manager.max_lag)],
-        )
-        rate = self._rates.least(
-            {key: fetcher.requests for key, fetcher in manager.fetchers.items()}, now_ms
-        )
-        yield _gauge(
-            name + "minfetchrate",
-            "Fetches per second of the slowest fetcher, since the scrape before.",
-            labels,
-            [(_REPLICA, rate)],
-        )
-        yield _gauge(
-            name + "failedpartitionscount",
-            "Partitions that are not fetched until their metadata changes.",
-            labels,
-            [(_REPLICA, len(manager.failed))],
-        )
-        yield from _fetcher_stats(manager)
+    def _broker(self, out: Exposition) -> Iterator[None]:
+        parts, replicas = self._view.parts, self._view.replicas
+        if parts.lifecycle is not None:
+            broker_state(out, parts.lifecycle.state)
+        if replicas is None:
+            return
+        yield from _topics(out, replicas.stats)
+        yield from partitions(out, replicas, self._view.image)
+        _replica_manager(out, replicas)
+        if replicas.fetchers is not None:
+            yield from _fetchers(out, replicas.fetchers, self._rates)
+        if parts.groups is not None:
+            yield from groups(out, parts.groups, replicas)
+        image = self._view.image
+        if image is not None:
+            _brokers(out, parts.node_id, image)
 
-
-class FetchRates:
-    """Fetches per second between two looks that are a second or more apart."""
-
-    def __init__(self) -> None:
-        self._before: dict[tuple[int, int], int] = {}
-        self._at_ms = -1
-        self._least = 0.0
-
-    def least(self, requests: dict[tuple[int, int], int], now_ms: int) -> float:
-        """The smallest, 0 without fetchers; a fetcher counts from its second look on."""
-        elapsed_ms = now_ms - self._at_ms
-        if self._at_ms >= 0 and elapsed_ms < 1000:
-            return self._least
-        rates = [
-            (count - self._before[key]) * 1000 / elapsed_ms
-            for key, count in requests.items()
-            if key in self._before
-        ]
-        self._before, self._at_ms = dict(requests), now_ms
-        self._least = min(rates, default=0.0)
-        return self._least
+    def _turns(self, out: Exposition, numbers: TurnNumbers) -> None:
+        reactor_turns(out, numbers)
+        busy = self._rates.of("busy", numbers.busy_seconds)
+        if busy is None:
+            return
+        row = [((), max(0.0, 1.0 - busy))]
+        for bean in (
+            MBean(
+                "server", "KafkaRequestHandlerPool", "RequestHandlerAvgIdlePercent", Kind.IDLE_METER
+            ),
+            MBean("network", "SocketServer", "NetworkProcessorAvgIdlePercent", Kind.IDLE_GAUGE),
+        ):
+            out.bean(bean, "Share of its time that the reactor waited for something to do.", row)
 
 
-def _gauge(
-    name: str, doc: str, labels: list[str], rows: Iterable[tuple[list[str], float]]
-) -> Metric:
-    family = GaugeMetricFamily(name, doc, labels=labels)
-    for values, number in rows:
-        family.add_metric(values, number)
-    return family
+def _gauge(out: Exposition, kind: str, name: str, doc: str, number: float) -> None:
+    out.bean(MBean("server", kind, name, Kind.GAUGE), doc, [((), number)])
 
 
-def _counter(
-    name: str, doc: str, labels: list[str], rows: Iterable[tuple[list[str], float]]
-) -> Metric:
-    family = CounterMetricFamily(name, doc, labels=labels)
-    for values, number in rows:
-        family.add_metric(values, number)
-    return family
+def _meter(out: Exposition, kind: str, name: str, doc: str, number: float) -> None:
+    out.bean(MBean("server", kind, name, Kind.METER), doc, [((), number)])
 
 
-def _topics(replicas: Any) -> Iterator[Metric]:
-    total: TopicStats = replicas.stats.total()
+def _topics(out: Exposition, stats: Any) -> Iterator[None]:
+    beans = []
+    total: TopicStats = stats.total()
     for name, counter, doc in _TOPIC_COUNTERS:
-        rows: list[tuple[list[str], float]] = [([], getattr(total, counter))]
-        rows += [
-            ([topic], getattr(stats, counter))
-            for topic, stats in sorted(replicas.stats.topics.items())
-        ]
-        yield _counter(f"kafka_server_brokertopicmetrics_{name}", doc, ["topic"], rows)
+        bean = MBean("server", "BrokerTopicMetrics", name, Kind.METER, ("topic",))
+        out.bean(bean, doc, [((), getattr(total, counter))], keys=())
+        beans.append((counter, [family for family, _, _ in out.of(bean, doc)]))
+    for number, topic in enumerate(sorted(stats.topics)):
+        found = stats.topics.get(topic)
+        if found is None:
+            continue  # deleted while others were served
+        numbers = [getattr(found, counter) for counter, _ in beans]
+        if any(numbers):
+            # A topic's name needs no escapes.
+            for value, (_, families) in zip(numbers, beans, strict=True):
+                for family in families:
+                    family.lines.append(f'{family.name}{{topic="{topic}"}} {value}\n')
+        if number % _PER_PIECE == _PER_PIECE - 1:
+            yield
 
 
-def _partitions(partitions: Iterable[Partition]) -> Iterator[Metric]:
-    """Kafka's `ReplicaManager` gauges, in one walk."""
-    count = leaders = offline = under_replicated = under_minimum = at_minimum = reassigning = 0
-    for each in partitions:
-        count += 1
-        offline += each.offline
-        if each.is_leader:
-            leaders += 1
-            in_sync, minimum = len(each.isr_state.isr), each.min_isr
-            under_replicated += in_sync < len(each.replicas) - len(each.adding)
-            under_minimum += in_sync < minimum
-            at_minimum += in_sync == minimum
-            reassigning += bool(each.adding or each.removing)
-    for name, number, doc in (
-        ("partitioncount", count, "Replicas held here."),
-        ("leadercount", leaders, "Partitions led here."),
-        (
-            "underreplicatedpartitions",
-            under_replicated,
-            "Partitions led here with replicas out of sync.",
-        ),
-        (
-            "underminisrpartitioncount",
-            under_minimum,
-            "Partitions led here with fewer in sync than the minimum.",
-        ),
-        (
-            "atminisrpartitioncount",
-            at_minimum,
-            "Partitions led here with just the minimum in sync.",
-        ),
-        ("offlinereplicacount", offline, "Replicas whose log is offline."),
-        ("reassigningpartitions", reassigning, "Partitions led here that are being reassigned."),
-    ):
-        yield GaugeMetricFamily(f"kafka_server_replicamanager_{name}", doc, number)
-
-
-def _isr_changes(replicas: Any) -> Iterator[Metric]:
-    yield CounterMetricFamily(
-        "kafka_server_replicamanager_isrshrinks", "ISRs that shrank.", replicas.isr_shrinks
-    )
-    yield CounterMetricFamily(
-        "kafka_server_replicamanager_isrexpands", "ISRs that grew.", replicas.isr_expands
-    )
-    yield CounterMetricFamily(
-        "kafka_server_replicamanager_failedisrupdates",
-        "ISR changes that were refused.",
-        replicas.failed_isr_updates,
-    )
-
-
-def _purgatories(replicas: Any) -> Iterator[Metric]:
+def _replica_manager(out: Exposition, replicas: Any) -> None:
+    kind = "ReplicaManager"
+    _meter(out, kind, "IsrShrinksPerSec", "ISRs that shrank.", replicas.isr_shrinks)
+    _meter(out, kind, "IsrExpandsPerSec", "ISRs that grew.", replicas.isr_expands)
+    _meter(out, kind, "FailedIsrUpdatesPerSec", "ISR changes refused.", replicas.failed_isr_updates)
     found = (
         replicas.produce_purgatory,
         replicas.fetch_purgatory,
         replicas.delete_records_purgatory,
     )
-    name, labels = "kafka_server_delayedoperationpurgatory_", ["delayedOperation"]
-    yield _gauge(
-        name + "purgatorysize",
-        "Entries in the waiting lists.",
-        labels,
-        [([each.name], each.size) for each in found],
+    for name, doc, counts in (
+        ("PurgatorySize", "Entries in the waiting lists.", [each.size for each in found]),
+        ("NumDelayedOperations", "Requests that wait.", [each.waiting for each in found]),
+    ):
+        bean = MBean("server", "DelayedOperationPurgatory", name, Kind.GAUGE, ("delayedOperation",))
+        out.bean(bean, doc, [((each.name,), n) for each, n in zip(found, counts, strict=True)])
+    kind, sessions = "FetchSessionCache", replicas.sessions
+    _gauge(out, kind, "NumIncrementalFetchSessions", "Fetch sessions.", len(sessions))
+    _gauge(
+        out,
+        kind,
+        "NumIncrementalFetchPartitionsCached",
+        "Partitions in fetch sessions.",
+        sessions.partitions,
     )
-    yield _gauge(
-        name + "numdelayedoperations",
-        "Requests that wait.",
-        labels,
-        [([each.name], each.waiting) for each in found],
+    _meter(
+        out,
+        kind,
+        "IncrementalFetchSessionEvictionsPerSec",
+        "Fetch sessions that made room for others.",
+        sessions.evictions,
     )
 
 
-def _fetcher_stats(manager: Any) -> Iterator[Metric]:
+def _fetchers(out: Exposition, manager: Any, rates: Rates) -> Iterator[None]:
+    least = rates.least(
+        {("fetcher", *key): fetcher.requests for key, fetcher in manager.fetchers.items()}
+    )
+    for name, doc, number in (
+        ("MaxLag", "Offsets that the slowest follower here is behind.", manager.max_lag),
+        (
+            "MinFetchRate",
+            "Fetches per second of the slowest fetcher, since the scrape before.",
+            least,
+        ),
+        (
+            "FailedPartitionsCount",
+            "Partitions that are not fetched until their metadata changes.",
+            len(manager.failed),
+        ),
+    ):
+        bean = MBean("server", "ReplicaFetcherManager", name, Kind.GAUGE, ("clientId",))
+        out.bean(bean, doc, [(_REPLICA, number)])
     rows = [
         (fetcher_name(*key), _address(fetcher.leader.endpoint), fetcher)
         for key, fetcher in manager.fetchers.items()
     ]
-    labels = ["clientId", "broker"]
-    yield _counter(
-        "kafka_server_fetcherstats_requests",
-        "Fetches sent.",
-        labels,
-        [([name, at], fetcher.requests) for name, at, fetcher in rows],
+    for name, doc, counter in (
+        ("RequestsPerSec", "Fetches sent.", "requests"),
+        ("BytesPerSec", "Bytes fetched.", "bytes_fetched"),
+    ):
+        bean = MBean("server", "FetcherStats", name, Kind.METER, ("clientId", "broker"))
+        out.bean(bean, doc, [((name, at), getattr(fetcher, counter)) for name, at, fetcher in rows])
+    bean = MBean(
+        "server", "FetcherLagMetrics", "ConsumerLag", Kind.GAUGE, ("clientId", "topic", "partition")
     )
-    yield _counter(
-        "kafka_server_fetcherstats_bytes",
-        "Bytes fetched.",
-        labels,
-        [([name, at], fetcher.bytes_fetched) for name, at, fetcher in rows],
-    )
-    lags = [
-        ([name, topic_partition.topic, str(topic_partition.partition)], state.lag)
-        for name, _, fetcher in rows
-        for topic_partition, state in fetcher.state.partitions.items()
-        if state.lag is not None
-    ]
-    yield _gauge(
-        "kafka_server_fetcherlagmetrics_consumerlag",
-        "Offsets behind the leader.",
-        ["clientId", "topic", "partition"],
-        lags,
-    )
+    for name, _, fetcher in rows:
+        lags = [
+            ((name, *topic_partition), state.lag)
+            for topic_partition, state in fetcher.state.partitions.items()
+            if state.lag is not None
+        ]
+        for start in range(0, len(lags), _PER_PIECE):
+            out.bean(bean, "Offsets behind the leader.", lags[start : start + _PER_PIECE])
+            yield
 
 
 def _address(endpoint: Any) -> str:
     return f"{endpoint.host}:{endpoint.port}"
 
 
-def _requests(served: Iterable[Any]) -> Iterator[Metric]:
-    """Of each API and version that was requested."""
-    requests: dict[tuple[str, str], int] = {}
-    errors: dict[tuple[str, str], int] = {}
-    times: dict[str, dict[str, list[float]]] = {name: {} for name in _REQUEST_TIMES}
+def _requests(out: Exposition, served: list[Any], replicas: Any) -> Iterator[None]:
+    """Of each API and version that was requested; of Fetch also by who fetches."""
+    requests: Counter[tuple[str, str]] = Counter()
+    errors: Counter[tuple[str, str]] = Counter()
+    # An API's versions share their times, its listeners do not.
+    times: dict[str, dict[int, Any]] = {}
+    of_nodes = 0 if replicas is None else replicas.stats.follower_fetches
     for each in served:
-        name = each.route.name
-        requests[name, str(each.version)] = (
-            requests.get((name, str(each.version)), 0) + each.requests
-        )
+        name, found = each.route.name, each.times
+        requests[name, str(each.version)] += each.requests
+        of_nodes += each.requests if name == _FETCH and each.on_controller else 0
         for code, count in each.errors.items():
-            errors[name, code.name] = errors.get((name, code.name), 0) + count
-        for kind, (_, count, seconds) in _REQUEST_TIMES.items():
-            row = times[kind].setdefault(name, [0, 0.0])
-            row[0] += getattr(each, count)
-            row[1] += getattr(each, seconds) * 1000 if seconds else 0.0
-    prefix = "kafka_network_requestmetrics_"
-    yield _counter(
-        prefix + "requests", "Requests by API and version.", ["request", "version"], _rows(requests)
-    )
-    yield _counter(
-        prefix + "errors", "Requests refused as a whole.", ["request", "error"], _rows(errors)
-    )
-    for kind, table in times.items():
-        yield _summary(prefix + kind, _REQUEST_TIMES[kind][0], table)
+            errors[name, code.name] += count
+        for who, of_who in (
+            ("", found.all),
+            ("Follower", found.followers),
+            ("Consumer", found.consumers),
+        ):
+            if of_who is not None:
+                times.setdefault(name + who, {})[id(of_who)] = of_who
+    _count(out, "RequestsPerSec", "Requests by API and version.", "version", requests)
+    _count(out, "ErrorsPerSec", "Requests refused as a whole.", "error", errors)
+    fetches = sum(each.requests for each in served if each.route.name == _FETCH)
+    bean = MBean("network", "RequestMetrics", "RequestsPerSec", Kind.METER, ("request", "version"))
+    by = [(("FetchFollower",), of_nodes), (("FetchConsumer",), max(0, fetches - of_nodes))]
+    out.bean(bean, "", by if fetches else [], keys=("request",))
+    yield
+    for bean_name, (part, doc) in _TIMES.items():
+        bean = MBean("network", "RequestMetrics", bean_name, Kind.HISTOGRAM, ("request",))
+        (family,) = [family for family, _, _ in out.of(bean, f"{doc} In ms; of a sample.")]
+        for name, found in sorted(times.items()):
+            _summary(family, "request", name, part, list(found.values()))
+        yield
+    decided = {id(each.times.all): each.times.all for each in served if each.on_controller}
+    for bean_name, part, doc in (
+        ("EventQueueTimeMs", "request_queue", "Time that requests to the controller waited."),
+        ("EventQueueProcessingTimeMs", "local", "Time the controller took for a request."),
+    ):
+        bean = MBean("controller", "ControllerEventManager", bean_name, Kind.HISTOGRAM)
+        (family,) = [family for family, _, _ in out.of(bean, f"{doc} In ms; of a sample.")]
+        if decided:
+            _summary(family, "", "", part, list(decided.values()))
+    yield
 
 
-def _turns(numbers: TurnNumbers) -> Iterator[Metric]:
+def _count(out: Exposition, name: str, doc: str, key: str, table: Counter[tuple[str, str]]) -> None:
+    bean = MBean("network", "RequestMetrics", name, Kind.METER, ("request", key))
+    out.bean(bean, doc, sorted(table.items()))
+
+
+def _summary(family: Family, label: str, value: str, part: str, found: list[Any]) -> None:
+    """`part` "": nothing is measured, so it is 0."""
+    own = [(label, value)] if label else []
+    at = PARTS.index(part) if part else -1
+    kept = sorted(ms for each in found for ms in each.kept[at]) if part else [0.0]
+    for quantile in _QUANTILES if kept else ():
+        pairs = [*own, ("quantile", quantile)]
+        place = min(int(float(quantile) * len(kept)), len(kept) - 1)
+        family.add(_pairs(pairs), round(kept[place], 4))
+    family.add(_pairs(own), sum(each.count for each in found), "_count")
+    total = sum(each.sums[at] for each in found) if part else 0.0
+    family.add(_pairs(own), total, "_sum")
+
+
+def _pairs(pairs: list[tuple[str, str]]) -> str:
+    return labels_text([name for name, _ in pairs], [value for _, value in pairs])
+
+
+def _connections(out: Exposition, listening: Iterable[Any], rates: Rates) -> Iterator[None]:
+    """By listener. The processor is "0": there is one thread."""
+    software: Counter[tuple[str, str, str]] = Counter()
+    queued = unsent = 0
+    rows = []
+    for factory in listening:
+        name = factory.dispatch.listener.name
+        rows.append((name, factory))
+        for number, each in enumerate(list(factory.connections)):
+            queued += each.is_request_queued
+            unsent += each.answers_queued
+            software[(*each.client_software, name)] += 1
+            if number % _PER_PIECE == _PER_PIECE - 1:
+                yield
+    kind, keys = "socket-server-metrics", ("listener", "networkProcessor")
+    for attribute, doc, numbers in (
+        ("connection-count", "Connections.", [len(each.connections) for _, each in rows]),
+        (
+            "connection-creation-rate",
+            "Connections accepted a second, since the scrape before.",
+            [rates.of(("created", name), each.created) or 0.0 for name, each in rows],
+        ),
+        (
+            "connection-close-rate",
+            "Connections that ended a second, since the scrape before.",
+            [
+                rates.of(("closed", name), each.created - len(each.connections)) or 0.0
+                for name, each in rows
+            ],
+        ),
+    ):
+        bean = MBean("server", kind, attribute, Kind.ATTRIBUTE, keys)
+        found = zip(rows, numbers, strict=True)
+        out.bean(bean, doc, [((name, 0), number) for (name, _), number in found])
+    for attribute, doc, numbers in (
+        ("connection-creation-total", "Accepted.", [each.created for _, each in rows]),
+        (
+            "connection-close-total",
+            "Ended.",
+            [each.created - len(each.connections) for _, each in rows],
+        ),
+    ):
+        bean = MBean("server", kind, attribute, Kind.TOTAL, keys)
+        found = zip(rows, numbers, strict=True)
+        out.bean(bean, f"Connections: {doc}", [((name, 0), number) for (name, _), number in found])
+    bean = MBean(
+        "server",
+        kind,
+        "connections",
+        Kind.ATTRIBUTE,
+        ("clientSoftwareName", "clientSoftwareVersion", "listener", "networkProcessor"),
+    )
+    out.bean(
+        bean, "Connections by client software.", [((*key, 0), n) for key, n in _most(software)]
+    )
+    kind = "RequestChannel"
+    for name, doc, number in (
+        ("RequestQueueSize", "Requests that wait for those before them.", queued),
+        ("ResponseQueueSize", "Answers that wait for those before them, or for a client.", unsent),
+    ):
+        out.bean(MBean("network", kind, name, Kind.GAUGE), doc, [((), number)])
+
+
+def _most(software: Counter[tuple[str, str, str]]) -> list[tuple[tuple[str, str, str], int]]:
+    """The names are the clients' own: the commonest, and all others as one."""
+    found = software.most_common(MOST_SOFTWARE)
+    others: Counter[str] = Counter()
+    for (_, _, listener), count in software.most_common()[MOST_SOFTWARE:]:
+        others[listener] += count
+    return found + [(("other", "", name), count) for name, count in others.items()]
+
+
+def _directories(out: Exposition, manager: Any) -> None:
+    """The log directories, and their disks as they were looked at last."""
+    if manager is None:
+        return
+    offline = manager.directories.offline()
+    bean = MBean("log", "LogManager", "OfflineLogDirectoryCount", Kind.GAUGE)
+    out.bean(bean, "Log directories that failed.", [((), len(offline))])
+    bean = MBean("log", "LogManager", "LogDirectoryOffline", Kind.GAUGE, ("logDirectory",))
+    rows = [((path,), path in offline) for path in manager.directories.by_path]
+    out.bean(bean, "1: the log directory failed.", rows)
+    space = sorted(manager.free_space.found.items())
+    for name, doc, at in (
+        ("total", "Size of the disk that a log directory is on.", 0),
+        ("free", "Bytes that are free on the disk that a log directory is on.", 1),
+    ):
+        out.add(
+            f"replog_log_directory_{name}_bytes",
+            "gauge",
+            doc,
+            ("directory",),
+            [((path,), found[at]) for path, found in space],
+        )
+
+
+def _brokers(out: Exposition, node_id: int, image: Any) -> None:
+    """As kafka_exporter, but each broker of itself."""
+    own = image.brokers.get(node_id)
+    address = next((_address(each) for each in own.listeners.values()), "") if own else ""
+    out.add(
+        "kafka_broker_info",
+        "gauge",
+        "1, with the address of this broker.",
+        ("id", "address"),
+        [((node_id, address), 1)],
+    )
+    out.add(
+        "kafka_brokers",
+        "gauge",
+        "Brokers that are not fenced.",
+        (),
+        [((), len(image.live_brokers()))],
+    )
+
+
+def reactor_turns(out: Exposition, numbers: TurnNumbers) -> None:
     """Of the reactor, so of all nodes of this process."""
     prefix = "replog_reactor_"
-    yield CounterMetricFamily(prefix + "turns", "Turns of the reactor.", numbers.turns)
-    yield CounterMetricFamily(
-        prefix + "busy_seconds", "Time that all turns of the reactor took.", numbers.busy_seconds
-    )
-    yield GaugeMetricFamily(
-        prefix + "longest_turn_seconds", "The longest turn of the reactor.", numbers.longest_seconds
-    )
-    buckets = [(str(bound), count) for bound, count in numbers.buckets]
-    yield HistogramMetricFamily(
+    for name, kind, doc, number in (
+        ("turns_total", "counter", "Turns of the reactor.", numbers.turns),
+        (
+            "busy_seconds_total",
+            "counter",
+            "Time that all turns of the reactor took.",
+            numbers.busy_seconds,
+        ),
+        (
+            "longest_turn_seconds",
+            "gauge",
+            "The longest turn of the reactor.",
+            numbers.longest_seconds,
+        ),
+    ):
+        out.add(prefix + name, kind, doc, (), [((), number)])
+    family = out.family(
         prefix + "slow_turn_seconds",
+        "histogram",
         "Turns of the reactor longer than replog.reactor.slow.ms.",
-        [*buckets, ("+Inf", numbers.slow)],
-        numbers.slow_seconds,
     )
-
-
-def _rows(table: dict[tuple[str, str], int]) -> list[tuple[list[str], float]]:
-    return [(list(key), count) for key, count in sorted(table.items())]
-
-
-def _summary(name: str, doc: str, table: dict[str, list[float]]) -> Metric:
-    family = SummaryMetricFamily(name, doc, labels=["request"])
-    for request, (count, milliseconds) in sorted(table.items()):
-        family.add_metric([request], int(count), milliseconds)
-    return family
-
-
-def exposition(view: BrokerView) -> CollectorRegistry:
-    """A registry of this broker's numbers alone."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(BrokerCollector(view))
-    return registry
-
-
-def text_of(registry: CollectorRegistry) -> bytes:
-    """Prometheus' text format."""
-    return bytes(generate_latest(registry))
+    for bound, count in (*numbers.buckets, ("+Inf", numbers.slow)):
+        family.add(f'{{le="{bound}"}}', count, "_bucket")
+    family.add("", numbers.slow, "_count")
+    family.add("", numbers.slow_seconds, "_sum")

@@ -13,7 +13,7 @@ Not here: the reasons (`replication/explain`), HTTP (`status/http_resources.py`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -50,6 +50,24 @@ class NodeParts(Protocol):
 
     @property
     def replica_manager(self) -> Any: ...
+
+    @property
+    def groups(self) -> Any: ...
+
+    @property
+    def controller(self) -> Any: ...
+
+    @property
+    def lifecycle(self) -> Any: ...
+
+    @property
+    def log_manager(self) -> Any: ...
+
+    @property
+    def listening(self) -> Sequence[Any]: ...
+
+    @property
+    def turns(self) -> Any: ...
 
 
 class BrokerView:
@@ -120,7 +138,7 @@ class BrokerView:
 
     def partitions(self) -> Iterator[TopicPartition]:
         """All that the metadata knows, by topic and number."""
-        image = self._image
+        image = self.image
         if image is None:
             return
         for name in sorted(image.topics_by_name):
@@ -149,13 +167,14 @@ class BrokerView:
         return found | {"metadata": metadata}
 
     @property
-    def _image(self) -> MetadataImage | None:
+    def image(self) -> MetadataImage | None:
+        """The metadata as this broker has followed it."""
         source = self.parts.metadata
         return None if source is None else source.image
 
     def metadata(self, topic_partition: TopicPartition) -> dict[str, Any] | None:
         """The partition in the metadata, and the offset up to which that was followed."""
-        image = self._image
+        image = self.image
         state = None if image is None else image.partition(*topic_partition)
         if image is None or state is None:
             return None

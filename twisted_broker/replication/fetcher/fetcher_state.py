@@ -143,13 +143,6 @@ class PartitionFetchState:
         """To go on elsewhere."""
         return InitialFetchState(self.topic_id, self.leader_epoch, self.fetch_offset)
 
-    def __repr__(self) -> str:
-        delayed = "" if self.delayed_until_ms < 0 else f" delayed until {self.delayed_until_ms}"
-        return (
-            f"<{self.phase.value} at {self.fetch_offset} epoch {self.leader_epoch} last "
-            f"{self.last_fetched_epoch} lag {self.lag}{delayed}>"
-        )
-
 
 class FetcherState:
     """The partitions of one fetcher, in the order of their turns.

@@ -51,11 +51,14 @@ COUNTERS = tuple(name for name in TopicStats.__slots__ if name != "partitions")
 
 
 class BrokerStats:
-    """`topics`: those with partitions here; `gone`: what was counted for others."""
+    """`topics`: those with partitions here; `gone`: what was counted for others;
+    `follower_fetches`: the Fetch requests of followers.
+    """
 
-    __slots__ = ("gone", "topics")
+    __slots__ = ("follower_fetches", "gone", "topics")
 
     def __init__(self) -> None:
+        self.follower_fetches = 0
         self.topics: dict[str, TopicStats] = {}
         self.gone = TopicStats()
 

@@ -85,6 +85,7 @@ KINDS = {
     "offsets loaded": "a coordinator read groups that were not empty",
     "coordinator moved": "groups were unloaded",
     "member expired": "a session of a member ran out",
+    "offsets topic refused": "fewer brokers had joined than it has replicas",
     "offset commit": "was acknowledged to a member",
     "late commit refused": "of a member that stalled until its generation was over",
 }

@@ -1,0 +1,123 @@
+"""`__consumer_offsets` is made as the settings say, or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.logger import globalLogPublisher
+
+from tests.test_broker_joining import memory_broker, memory_controller
+from twisted_broker.config import BrokerConfig
+from twisted_broker.coordinator.offsets_topic import OffsetsTopic
+from twisted_broker.image.metadata_image import MetadataImage
+from twisted_broker.topic_names import OFFSETS_TOPIC
+from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.messages.offsets import FindCoordinatorRequest, FindCoordinatorResponse
+from twisted_broker.wire.messages.topics import (
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+FACTOR = "offsets.topic.replication.factor"
+
+
+class Controller:
+    """Answers when it is told to; shows an image without brokers."""
+
+    def __init__(self, **settings: str) -> None:
+        self.image = MetadataImage()
+        self.clock = Clock()
+        self.waiting: list[Deferred[CreateTopicsResponse]] = []
+        self.requests: list[CreateTopicsRequest] = []
+        config = BrokerConfig({name.replace("_", "."): each for name, each in settings.items()})
+        self.topic = OffsetsTopic(self, config, self.create, self.clock)
+
+    def create(self, request: CreateTopicsRequest) -> Deferred[CreateTopicsResponse]:
+        self.requests.append(request)
+        self.waiting.append(Deferred())
+        return self.waiting[-1]
+
+    def answer(self, error: ErrorCode, message: str | None = None) -> None:
+        result = CreatableTopicResult(
+            name=OFFSETS_TOPIC, error_code=error.value, error_message=message
+        )
+        self.waiting.pop().callback(CreateTopicsResponse(topics=[result]))
+
+
+@pytest.fixture
+def lines() -> Any:
+    found: list[str] = []
+
+    def keep(event: Any) -> None:
+        if "reason" in event:
+            found.append(event["log_format"].format(**event))
+
+    globalLogPublisher.addObserver(keep)
+    yield found
+    globalLogPublisher.removeObserver(keep)
+
+
+@pytest.mark.parametrize("factor", ["1", "3"])
+def test_the_factor_is_the_settings_however_many_brokers_live(factor: str) -> None:
+    controller = Controller(offsets_topic_replication_factor=factor)
+    controller.topic.create()
+    assert [each.topics[0].replication_factor for each in controller.requests] == [int(factor)]
+    assert controller.topic.is_being_created
+
+
+def test_a_refusal_names_the_setting_once_a_minute(lines: list[str]) -> None:
+    """Whoever waits is answered, and the next request tries again."""
+    controller = Controller()
+    for seconds in (0, 1, 58, 2):
+        controller.clock.advance(seconds)
+        controller.topic.create()
+        ended: list[None] = []
+        controller.topic.wait_until_created().addCallback(ended.append)
+        controller.answer(ErrorCode.INVALID_REPLICATION_FACTOR, "1 broker(s) are registered")
+        assert ended == [None] and not controller.topic.is_being_created
+    assert len(controller.requests) == 4
+    remedy = f"start more brokers, or set {FACTOR} (now 3) to their number"
+    assert lines == 2 * [
+        "__consumer_offsets is not created, no group is served: INVALID_REPLICATION_FACTOR: "
+        f"1 broker(s) are registered; {remedy}"
+    ]
+    controller.topic.create()
+    controller.waiting.pop().errback(ConnectionError("no controller"))
+    assert lines[2:] == ["__consumer_offsets is not created, no group is served: no controller"]
+
+
+def test_brokers_that_join_one_after_another_serve_groups_when_they_are_enough() -> None:
+    """The first two alone say that there is no coordinator; with the third one the topic is made
+    with three replicas, and nobody has to make it whole.
+    """
+    controller = memory_controller().start()
+    brokers: list[Any] = []
+    for node_id in (1, 2, 3):
+        more = {"node_id": node_id, "port": 9190 + node_id}
+        brokers.append(memory_broker(controller, offsets_topic_replication_factor="3", **more))
+        brokers[-1].runtime.random.seed(node_id)  # no two directories of one id
+        brokers[-1].start()
+        found = find_coordinator(brokers[0], 9191)
+        if node_id < 3:
+            assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    for _ in range(10):
+        if found.error_code:
+            controller.pass_time(0.5)
+            found = find_coordinator(brokers[0], 9191)
+    assert found.error_code == ErrorCode.NONE and found.node_id in (1, 2, 3)
+    topic = brokers[0].broker.parts.metadata.image.topics_by_name[OFFSETS_TOPIC]
+    assert {len(each.replicas) for each in topic.partitions.values()} == {3}
+    for broker in (*brokers, controller):
+        broker.stop()
+
+
+def find_coordinator(broker: Any, port: int) -> FindCoordinatorResponse:
+    connection = broker.connection(port)
+    answer = broker.run(connection.send(FindCoordinatorRequest(key="g"), 3))
+    connection.close()
+    assert isinstance(answer, FindCoordinatorResponse)
+    return answer

@@ -1,0 +1,250 @@
+"""Whole rounds on whole logs, and crashes in them (RL 3.6; Kafka's CleanerTest as behaviours)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.log.batches import NOW_MS, all_batches, marker, open_log
+from tests.log.cleaner.rounds import (
+    Pair,
+    append,
+    batch_of,
+    clean_log,
+    new_log,
+    plan,
+    settings,
+)
+from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.log.cleaner.cleaning import CannotBeCleaned
+from twisted_broker.log.log import Log
+from twisted_broker.log.reading import aborted_transactions
+from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.testing.sim.disk_faults import Crash
+
+DAY_MS = 86_400_000
+
+
+def rows(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
+    """(offset, key, value) of all records, read as a follower reads them."""
+    return [
+        (each.offset, each.key, each.value) for one in all_batches(log) for each in one.records()
+    ]
+
+
+def newest(written: list[tuple[int, bytes | None, bytes | None]]) -> dict[bytes, bytes | None]:
+    return {key: value for _, key, value in written if key is not None}
+
+
+def test_the_newest_value_of_each_key_is_left() -> None:
+    log = new_log()
+    for number in range(60):
+        append(log, (b"k%d" % (number % 5), b"v%d" % number))
+    written = rows(log)
+    first_dirty = clean_log(log)
+    assert first_dirty == log.segments.active.base_offset
+    assert newest(rows(log)) == newest(written)
+    below = [row for row in rows(log) if row[0] < first_dirty]
+    # Each key once, below the active segment; and the last batch of the range.
+    assert len(below) <= 5 and set(below) <= set(written)
+    assert plan(log, first_dirty).upper_bound == first_dirty  # nothing is dirty any more
+
+
+def test_segments_that_became_small_are_one() -> None:
+    """Within `segment.bytes`, in the round after the one that made them small: as in Kafka, groups
+    go by the sizes before.
+    """
+    log = new_log(segment_bytes=500)
+    for number in range(100):
+        append(log, (b"%03d" % number, b"x" * 20))
+    before = log.segments.bases()
+    upper = clean_log(log)
+    assert log.segments.bases() == before  # nothing went, and no two fit into one
+    for number in range(100):
+        append(log, (b"%03d" % (number % 95), b"y"))
+    upper = clean_log(log, upper)
+    small = [each for each in log.segments if each.size < 200]
+    assert len(small) > 10
+    append(log, (b"last", b"z" * 400))
+    append(log, (b"last", b"z" * 400))
+    clean_log(log, upper)
+    assert all(each.size <= 500 for each in log.segments)
+    assert len([each for each in log.segments if each.size < 200]) <= 2
+    assert newest(rows(log)).keys() == {b"%03d" % number for number in range(100)} | {b"last"}
+
+
+def test_what_may_not_be_cleaned() -> None:
+    """Not above the high watermark, not the active segment, nothing younger than the lag."""
+    log = new_log(segment_bytes=150)
+    for number in range(10):
+        log.append_as_leader(batch_of((b"a", b"%d" % number), timestamp=NOW_MS + number), 0, NOW_MS)
+    bases = log.segments.bases()
+    log.set_high_watermark(5)
+    bound = plan(log).upper_bound
+    assert bound == max(base for base in bases if base <= 5)
+    log.set_high_watermark(10)
+    assert plan(log).upper_bound == log.segments.active.base_offset
+    log.update_config(settings(segment_bytes=150, min_compaction_lag_ms=6))
+    young = plan(log, wall_ms=NOW_MS + 10).upper_bound
+    segment = log.segments.at(log.segments.row_of(young))
+    assert segment is not None and segment.largest_timestamp() > NOW_MS + 4
+    assert young > 0
+
+
+def test_an_open_transaction_ends_the_range() -> None:
+    """Never past the last stable offset."""
+    log = new_log(segment_bytes=150)
+    append(log, (b"a", b"1"))
+    append(
+        log, (b"a", b"2"), producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
+    )
+    for number in range(5):
+        append(log, (b"a", b"%d" % number))
+    assert log.last_stable_offset == 1
+    assert plan(log).upper_bound <= 1
+
+
+def test_aborted_records_go_and_are_not_the_newest() -> None:
+    """KIP-98: the value before the aborted one is the key's; the index of aborted transactions is
+    the segment's while the marker waits.
+    """
+    log = new_log(segment_bytes=200)
+    append(log, (b"a", b"1"))
+    append(
+        log, (b"a", b"2"), producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
+    )
+    log.append_as_leader(marker(7, commit=False), 0, NOW_MS, origin=AppendOrigin.COORDINATOR)
+    for number in range(5):
+        append(log, (b"other", b"%d" % number))
+    upper = clean_log(log)
+    left = [row for row in rows(log) if row[1] in (b"a", b"other")]
+    assert (0, b"a", b"1") in left and (1, b"a", b"2") not in left
+    assert [each.producer_id for each in aborted_transactions(log.segments, 0, upper)] == [7]
+
+
+def test_a_small_map_takes_several_rounds() -> None:
+    log = new_log()
+    for number in range(80):
+        append(log, (b"k%d" % (number % 40), b"v%d" % number))
+    written, upper, offset, rounds = rows(log), log.segments.active.base_offset, 0, 0
+    while offset < upper:
+        following = clean_log(log, offset, slots=12)
+        assert following > offset
+        offset, rounds = following, rounds + 1
+        assert newest(rows(log)) == newest(written)
+    assert rounds > 2
+
+
+def test_a_batch_with_more_keys_than_the_map_takes() -> None:
+    """One line names the setting; nothing is changed."""
+    log = new_log()
+    for _ in range(4):
+        append(log, *((b"k%d" % number, b"v") for number in range(30)))
+    with pytest.raises(CannotBeCleaned, match=r"log\.cleaner\.dedupe\.buffer\.size"):
+        clean_log(log, slots=16)
+
+
+def test_damage_is_not_rewritten() -> None:
+    """A flipped bit would get a fresh CRC. The line names the file and the byte."""
+    disk = SimDisk(1)
+    log = new_log(disk)
+    for number in range(40):
+        append(log, (b"k%d" % (number % 3), b"v%d" % number))
+    path = log.segments.first.log.path
+    disk.flip_bit(path, 100)
+    before = disk.content(path)
+    with pytest.raises(CannotBeCleaned, match=rf"{path} is damaged at byte 7\d"):
+        clean_log(log)
+    assert disk.content(path) == before
+
+
+def test_readers_of_the_old_segment_are_not_disturbed() -> None:
+    log = new_log()
+    for number in range(40):
+        append(log, (b"k%d" % (number % 3), b"v%d" % number))
+    info = log.read(0, 200)
+    before = info.slice.read() if info.slice is not None else b""
+    clean_log(log)
+    assert info.slice is not None and info.slice.read() == before
+    info.slice.release()
+
+
+def test_producers_know_their_sequences_after_cleaning_and_a_restart() -> None:
+    """The last batch of a producer is left without records: its next batch is no gap, its last
+    one a duplicate.
+    """
+    disk = SimDisk(1)
+    log = new_log(disk)
+    fields = {"producer_id": 7, "producer_epoch": 0}
+    for number in range(3):
+        append(log, (b"a", b"v"), base_sequence=number, **fields)
+    for number in range(40):
+        append(log, (b"a", b"v%d" % number))
+    clean_log(log)
+    log.producers.remove_strays(set())  # recovery reads the batches
+    again = open_log(disk.after_kill(), settings=settings())
+    assert again.producers.producers[7].last_sequence == 2
+    duplicate = batch_of((b"a", b"v"), base_sequence=2, **fields)
+    assert again.append_as_leader(duplicate, 0, NOW_MS).duplicate
+    append(again, (b"a", b"v"), base_sequence=3, **fields)
+
+
+def test_a_crash_at_any_step_leaves_the_old_log_or_the_new_one() -> None:
+    """RL 3.6: whatever step of the round or of the taking of its segments is the last one, every
+    key keeps its newest value, and a second start changes nothing.
+    """
+
+    def filled(seed: int) -> tuple[SimDisk, Log]:
+        disk = SimDisk(seed)
+        log = new_log(disk, segment_bytes=300, file_delete_delay_ms=0)
+        for number in range(14):
+            append(log, (b"k%d" % (number % 3), b"v%d" % number))
+        disk.sync_all()
+        return disk, log
+
+    disk, log = filled(0)
+    written, before = rows(log), disk.operations
+    clean_log(log)
+    steps = disk.operations - before
+    assert steps > 40
+    for step in range(steps):
+        for power_loss in (False, True):
+            disk, log = filled(step)
+            disk.crash_at = disk.operations + step
+            with pytest.raises(Crash):
+                clean_log(log)
+            after = disk.after_power_loss() if power_loss else disk.after_kill()
+            again = open_log(after, settings=settings(segment_bytes=300))
+            assert newest(rows(again)) == newest(written), (step, power_loss)
+            assert set(rows(again)) <= set(written), (step, power_loss)
+            assert again.log_end_offset == 14, (step, power_loss)
+            names = after.listdir(log.directory)
+            assert not [name for name in names if name.endswith((".cleaned", ".swap", ".deleted"))]
+
+
+KEYS = st.sampled_from([b"a", b"b", b"c", b"d", b"e"])
+PAIRS = st.tuples(KEYS, st.one_of(st.none(), st.binary(max_size=30)))
+
+
+@given(st.lists(st.lists(PAIRS, min_size=1, max_size=4), max_size=40), st.data())
+def test_any_log_any_rounds(batches: list[list[Pair]], data: st.DataObject) -> None:
+    """Whatever is written and whenever it is cleaned: a reader from the start ends with the same
+    value of each key, a tombstone counting as none; offsets and order never change.
+    """
+    log, offset, wall_ms = new_log(segment_bytes=300, delete_retention_ms=DAY_MS), 0, NOW_MS
+    written: list[tuple[int, bytes | None, bytes | None]] = []
+    for pairs in batches:
+        end = log.log_end_offset
+        written += [(end + row, key, value) for row, (key, value) in enumerate(pairs)]
+        append(log, *pairs)
+        if data.draw(st.integers(0, 3)) == 0:
+            wall_ms += data.draw(st.sampled_from([0, 1, DAY_MS]))
+            slots = data.draw(st.sampled_from([9, 100]))
+            offset = clean_log(log, offset, wall_ms, slots)
+    left = rows(log)
+    assert left == sorted(left) and set(left) <= set(written)
+    assert {key: value for key, value in newest(left).items() if value is not None} == {
+        key: value for key, value in newest(written).items() if value is not None
+    }
+    assert log.log_end_offset == len(written)

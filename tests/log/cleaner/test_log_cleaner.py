@@ -1,0 +1,333 @@
+"""Rounds among the broker's other work: which log, when, and what may come in between."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.log.batches import NOW_MS, TOPIC_ID, batch, config
+from tests.log.cleaner.rounds import COMPACT, append
+from tests.log.test_log_manager import A, B, World
+from twisted_broker.interfaces import Runtime, TopicPartition
+from twisted_broker.log import checkpoints
+from twisted_broker.log.cleaner.cleaning import CannotBeCleaned, CleaningPlan, CleaningResult, clean
+from twisted_broker.log.log import Log
+from twisted_broker.log.log_manager import LogManager
+from twisted_broker.log.segment import file_name
+
+BACKOFF = 15.0
+
+
+class HeldWorker:
+    """Runs a round when it is told to."""
+
+    def __init__(self, files: Any) -> None:
+        self._files = files
+        self.waiting: list[tuple[CleaningPlan, Callable[..., None]]] = []
+        self.is_stopped = False
+
+    def submit(
+        self, plan: CleaningPlan, bytes_per_second: float, done: Callable[..., None]
+    ) -> None:
+        self.waiting.append((plan, done))
+
+    def run(self, error: Exception | None = None) -> CleaningPlan:
+        plan, done = self.waiting.pop()
+        if error is not None:
+            done(None, error)
+            return plan
+        try:
+            *_, result = clean(self._files, plan)
+        except (OSError, CannotBeCleaned) as met:
+            done(None, met)
+        else:
+            assert isinstance(result, CleaningResult)
+            done(result, None)
+        return plan
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+def held(world: World) -> tuple[LogManager, HeldWorker]:
+    """A manager whose rounds wait for the test."""
+    manager, worker = world.manager(start=False), HeldWorker(world.files)
+    runtime: Runtime = manager.runtime
+    object.__setattr__(runtime, "cleaner", lambda: worker)
+    started: list[object] = []
+    manager.start("cluster-of-tests").addBoth(started.append)
+    assert started == [None]
+    return manager, worker
+
+
+def compacted(
+    manager: LogManager, partition: TopicPartition = A, count: int = 30, **settings: Any
+) -> Log:
+    values = {"cleanup_policy": COMPACT, "segment_bytes": 400, "file_delete_delay_ms": 0}
+    log = manager.get_or_create(partition, TOPIC_ID, config(**(values | settings)), is_new=True)
+    fill(log, count)
+    return log
+
+
+def fill(log: Log, count: int) -> None:
+    for number in range(count):
+        append(log, (b"k%d" % (number % 3), b"v%d" % number))
+
+
+def pass_time(world: World, seconds: float = BACKOFF) -> None:
+    for _ in range(20):
+        world.clock.advance(seconds / 20)
+
+
+def records(log: Log) -> int:
+    return sum(header[-1] for segment in log.segments for header in segment.headers())
+
+
+def offsets(world: World) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    for path in ("/d1", "/d2"):
+        found |= checkpoints.read_offsets(world.files, path, checkpoints.CLEANER_OFFSET)
+    return found
+
+
+def left_behind(world: World, log: Log) -> list[str]:
+    names = world.files.listdir(log.directory)
+    return [name for name in names if name.endswith((".cleaned", ".swap"))]
+
+
+def test_a_dirty_log_is_cleaned_and_the_checkpoint_follows() -> None:
+    world = World()
+    manager = world.manager()
+    log = compacted(manager)
+    before = records(log)
+    pass_time(world)
+    assert records(log) < before
+    bound = log.segments.active.base_offset
+    assert offsets(world) == {A: bound}
+    # Not again: nothing is dirty.
+    operations = world.files.operations
+    pass_time(world)
+    assert world.files.operations == operations
+    world.stop(manager)
+    # It is known after a restart as well.
+    again = world.manager()
+    again.get_or_create(A, TOPIC_ID, log.config)
+    operations = world.files.operations
+    pass_time(world)
+    assert world.files.operations == operations
+
+
+def test_the_dirtiest_log_comes_first() -> None:
+    world = World()
+    manager, worker = held(world)
+    compacted(manager, A, 30)
+    pass_time(world)
+    worker.run()
+    fill(manager.logs[A], 40)
+    compacted(manager, B, 30)
+    pass_time(world)
+    assert worker.waiting[0][0].directory.endswith(str(B))  # all of it is dirty
+    worker.run()
+    pass_time(world)
+    assert worker.run().directory.endswith(str(A))
+
+
+def test_a_log_that_is_clean_enough_waits() -> None:
+    """`min.cleanable.dirty.ratio`; `max.compaction.lag.ms` overrules it."""
+    world = World()
+    manager, worker = held(world)
+    log = compacted(manager, count=30, min_cleanable_dirty_ratio=0.99)
+    pass_time(world)
+    worker.run()
+    fill(log, 20)
+    pass_time(world)
+    assert not worker.waiting
+    lag = {"min_cleanable_dirty_ratio": 0.99, "max_compaction_lag_ms": 1000}
+    log.update_config(config(cleanup_policy=COMPACT, segment_bytes=400, **lag))
+    pass_time(world)
+    assert worker.waiting
+
+
+def test_a_topic_that_is_not_compacted_is_left_alone() -> None:
+    world = World()
+    manager, worker = held(world)
+    log = compacted(manager, cleanup_policy=frozenset({"delete"}))
+    pass_time(world)
+    assert not worker.waiting
+    log.update_config(config(cleanup_policy=frozenset({"compact", "delete"}), segment_bytes=400))
+    pass_time(world)
+    assert worker.waiting
+
+
+def test_cleaning_can_be_switched_off() -> None:
+    world = World(log_cleaner_enable="false")
+    manager, worker = held(world)
+    compacted(manager)
+    pass_time(world)
+    assert not worker.waiting
+    world = World(log_cleaner_threads="0")
+    manager, worker = held(world)
+    compacted(manager)
+    pass_time(world)
+    assert not worker.waiting
+
+
+def test_a_log_that_was_deleted_meanwhile() -> None:
+    """A topic of the same name that was made since is not touched."""
+    world = World()
+    manager, worker = held(world)
+    compacted(manager)
+    pass_time(world)
+    manager.delete(A)
+    log = compacted(manager, count=10)
+    before = records(log)
+    worker.run()
+    pass_time(world, 1)
+    assert records(log) == before and not left_behind(world, log)
+    assert not world.failed and A not in offsets(world)
+
+
+@pytest.mark.parametrize("offset", [3, 0])
+def test_a_log_that_was_truncated_meanwhile(offset: int) -> None:
+    """What the round wrote is of records that are gone."""
+    world = World()
+    manager, worker = held(world)
+    log = compacted(manager)
+    pass_time(world)
+    log.truncate_to(offset, NOW_MS)
+    fill(log, 40)
+    before = records(log)
+    worker.run()
+    pass_time(world, 1)
+    assert records(log) == before and not left_behind(world, log)
+
+
+def test_retention_waits_for_the_round() -> None:
+    world = World()
+    manager, worker = held(world)
+    log = compacted(manager, cleanup_policy=frozenset({"compact", "delete"}), retention_bytes=0)
+    pass_time(world)
+    before = log.segments.bases()
+    manager.delete_old_segments()
+    assert log.segments.bases() == before
+    worker.run()
+    pass_time(world, 1)
+    manager.delete_old_segments()
+    pass_time(world, 1)
+    assert len(log.segments) < 3
+
+
+def test_what_cannot_be_cleaned_is_left_alone() -> None:
+    world = World()
+    manager = world.manager()
+    log = compacted(manager)
+    path = f"{log.directory}/{file_name(0, '.log')}"
+    world.files.flip_bit(path, 100)
+    pass_time(world)
+    assert path in manager.cleaner.uncleanable[A]
+    assert not world.failed and log.failed is None and not left_behind(world, log)
+    other = compacted(manager, B)
+    before = records(other)
+    pass_time(world)
+    assert records(other) < before  # the others are not held up
+    manager.delete(A)
+    assert not manager.cleaner.uncleanable
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.EINTR])
+def test_what_passes_is_tried_again(number: int) -> None:
+    """A full disk fails appends, not reads: the directory stays. The process that cleans may be
+    killed by somebody.
+    """
+    world = World()
+    manager, worker = held(world)
+    log = compacted(manager)
+    before = records(log)
+    pass_time(world)
+    worker.run(OSError(number, os.strerror(number)))
+    assert not world.failed and log.failed is None
+    pass_time(world)
+    worker.run()
+    pass_time(world, 1)
+    assert records(log) < before
+
+
+def test_a_disk_that_fails_takes_the_directory_offline() -> None:
+    world = World()
+    manager, worker = held(world)
+    log = compacted(manager)
+    pass_time(world)
+    worker.run(OSError(errno.EIO, "Input/output error"))
+    assert log.failed is not None and len(world.failed) == 1
+
+
+def test_a_stop_ends_rounds() -> None:
+    """Clean; the next start finds no traces and cleans again."""
+    world = World()
+    manager, worker = held(world)
+    log = compacted(manager)
+    pass_time(world)
+    waiting = worker.waiting.pop()
+    pieces = clean(world.files, waiting[0])
+    next(pieces)
+    world.stop(manager)
+    assert worker.is_stopped
+    again = world.manager()
+    found = again.get_or_create(A, TOPIC_ID, log.config)
+    assert not left_behind(world, found)
+    before = records(found)
+    found.set_high_watermark(found.log_end_offset)
+    pass_time(world)
+    assert records(found) < before
+
+
+def test_what_is_appended_behind_a_truncation_is_dirty() -> None:
+    world = World()
+    manager = world.manager()
+    log = compacted(manager)
+    pass_time(world)
+    assert offsets(world)[A] > 6
+    log.truncate_to(6, NOW_MS)
+    assert offsets(world)[A] == 6
+    fill(log, 40)
+    before = records(log)
+    pass_time(world)
+    assert records(log) < before
+
+
+def test_a_new_topic_of_the_name_begins_dirty() -> None:
+    world = World()
+    manager = world.manager()
+    compacted(manager)
+    pass_time(world)
+    manager.delete(A)
+    pass_time(world, 1)
+    log = compacted(manager, count=20)
+    before = records(log)
+    pass_time(world)
+    assert records(log) < before
+
+
+def test_records_below_the_cleaner_are_no_damage() -> None:
+    """Holes that cleaning made are not taken for lost files after an unclean stop, whatever the
+    topic's policy is by then.
+    """
+    world = World()
+    manager = world.manager()
+    log = compacted(manager, count=0)
+    for number in range(60):
+        append(log, (b"same", b"%d" % number))
+    pass_time(world)
+    log.roll(NOW_MS)
+    bases = log.segments.bases()
+    assert len(bases) > 2
+    world.files = world.files.after_kill()
+    again = world.manager()
+    found = again.get_or_create(A, TOPIC_ID, config(segment_bytes=400))
+    assert found.gap is None
+    assert found.segments.bases() == bases
+    append(found, (b"new", batch()))

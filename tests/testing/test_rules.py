@@ -1,0 +1,188 @@
+"""What must always hold (RL 9.1-9.5) is noticed when it does not: rule by rule, without a run."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.testing.test_committed_state import OLD
+from tests.testing.test_replica_contents import append, mirror, replica
+from twisted_broker.image.entries import TopicImage
+from twisted_broker.image.metadata_image import MetadataImage
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.log import Log
+from twisted_broker.testing.checks.clients import ClientChecker
+from twisted_broker.testing.checks.committed_state import CommittedState, Violation
+from twisted_broker.testing.checks.end_state import what_is_missing
+from twisted_broker.testing.checks.history import Fate
+from twisted_broker.testing.checks.replicas import ReplicaChecker
+from twisted_broker.testing.sim.client_notes import Attempt
+from twisted_broker.testing.sim.disk import SimDisk
+
+NAME = TopicPartition("t", 0)
+ID = b"i" * 16
+KEY = (ID, 0)
+
+
+class Clients:
+    """The checks of clients, over a partition of which so much was committed."""
+
+    def __init__(self, committed: int) -> None:
+        self.truth = CommittedState(lambda what: None)
+        self.truth.keys[NAME] = KEY
+        self.truth.line(KEY).top = committed
+        sim = SimpleNamespace(now=1.0)
+        self.checker: Any = SimpleNamespace(
+            truth=self.truth, broken="", cluster=SimpleNamespace(sim=sim, note=None)
+        )
+        self.checks = ClientChecker(self.checker, SimpleNamespace(attempts=[]))
+
+    @property
+    def broken(self) -> str:
+        found: str = self.checker.broken
+        return found
+
+
+def acknowledged(base: int, *values: bytes) -> Attempt:
+    attempt = Attempt(NAME, list(values), True)
+    attempt.fate, attempt.acks, attempt.base_offset, attempt.epoch = Fate.ACKED, -1, base, 3
+    return attempt
+
+
+@pytest.mark.parametrize(("committed", "is_broken"), [(2, False), (1, True), (0, True)])
+def test_what_is_acknowledged_is_committed(committed: int, is_broken: bool) -> None:
+    """RL 9.1: with acks=-1; and one offset has one value, whoever says so."""
+    clients = Clients(committed)
+    clients.checks.acked(acknowledged(0, b"a", b"b"))
+    assert bool(clients.broken) is is_broken
+    clients = Clients(2)
+    clients.checks.acked(acknowledged(0, b"a"))
+    clients.checks.consumed("c", NAME, 0, 0, 3, 0, [b"a" if is_broken else b"x"])
+    assert bool(clients.broken) is not is_broken
+
+
+def test_a_mark_that_was_seen_does_not_go_back() -> None:
+    """RL 9.2: not under the same leader; the end that ListOffsets gave not under a later one
+    either.
+    """
+    clients = Clients(9)
+    clients.checks.mark_seen("c", NAME, 3, 7)
+    clients.checks.mark_seen("c", NAME, 4, 5)
+    assert not clients.broken
+    clients.checks.mark_seen("c", NAME, 4, 4)
+    assert "saw the mark 4" in clients.broken
+    clients = Clients(9)
+    clients.checks.mark_seen("c end", NAME, 3, 7)
+    clients.checks.mark_seen("c end", NAME, 4, 5)
+    assert "ends at 5, after it saw 7" in clients.broken
+
+
+@pytest.mark.parametrize(
+    ("base", "last", "is_broken"), [(2, 3, False), (3, 3, True), (1, 2, True), (2, 9, True)]
+)
+def test_a_consumer_sees_committed_records_without_a_gap(
+    base: int, last: int, is_broken: bool
+) -> None:
+    """RL 9.4: the next record, neither a later one nor an earlier one again, and none that is
+    not committed.
+    """
+    clients = Clients(5)
+    clients.checks.consumed("c", NAME, 0, 1, 3, 0, [b"a", b"b"])
+    assert not clients.broken
+    clients.checks.consumed("c", NAME, base, last, 3, 0, [])
+    assert bool(clients.broken) is is_broken
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"leader": 2, "isr": (1, 3)},
+        {"leader_epoch": -1},
+        {"partition_epoch": 3},
+        {"isr": (1, 3, 4)},
+        {"elr": (1,)},
+    ],
+)
+def test_epochs_grow_and_the_leader_is_in_its_isr(changes: dict[str, Any]) -> None:
+    """RL 9.3: in what the controller decides; no leader is no fault."""
+    truth = CommittedState(lambda what: None)
+    later = OLD._replace(partition_epoch=4)
+    truth._check_partition(KEY, NAME, OLD, later)
+    truth._check_partition(KEY, NAME, OLD, later._replace(leader=-1, leader_epoch=1))
+    with pytest.raises(Violation):
+        truth._check_partition(KEY, NAME, OLD, later._replace(**changes))
+
+
+def leading(epoch: int, isr: tuple[int, ...], leader: int) -> Any:
+    """What a checker has seen of a replica that begins to lead."""
+    log, disk = replica(b"a")
+    partition = SimpleNamespace(
+        leader_epoch=epoch,
+        leader_id=leader,
+        topic_id=ID,
+        topic_partition=NAME,
+        isr_state=SimpleNamespace(isr=isr),
+        min_isr=1,
+    )
+    return SimpleNamespace(
+        partition=partition,
+        log=log,
+        mirror=mirror(log, disk),
+        leads=False,
+        leader_epoch=-1,
+        high_watermark=0,
+    )
+
+
+def test_one_leader_leads_in_an_epoch() -> None:
+    """RL 9.3: another machine, or the same one after a restart, leads in another epoch; and it
+    is in its own ISR.
+    """
+    checker = ReplicaChecker(CommittedState(lambda what: None), SimpleNamespace())
+    one, two = (SimpleNamespace(name=name, incarnation=1) for name in ("n1", "n2"))
+    again = SimpleNamespace(name="n1", incarnation=2)
+    look: Any = checker._leader_changed
+    look(one, leading(3, (1, 2), 1), "n1")
+    look(one, leading(3, (1,), 1), "n1")
+    look(two, leading(4, (2,), 2), "n2")
+    for other in (two, again):
+        with pytest.raises(Violation, match="leads it in the same epoch"):
+            look(other, leading(3, (1, 2), 2), other.name)
+    with pytest.raises(Violation, match="not in its ISR"):
+        look(two, leading(5, (1,), 2), "n2")
+
+
+def ended(*replicas: tuple[Log, SimDisk], isr: tuple[int, ...] = (1, 2)) -> str:
+    """What is missing at the end of a run with replicas on n1, the leader, and n2."""
+    truth = CommittedState(lambda what: None)
+    registration = OLD._replace(replicas=(1, 2), isr=isr, removing=(), leader=1)
+    topic = TopicImage("t", ID, {0: registration})
+    truth.look(MetadataImage(offset=1, topics_by_id={ID: topic}, topics_by_name={"t": topic}))
+    seen = {
+        f"n{number}": {
+            NAME: SimpleNamespace(
+                leads=number == 1, high_watermark=log.log_end_offset, mirror=mirror(log, disk)
+            )
+        }
+        for number, (log, disk) in enumerate(replicas, 1)
+    }
+    checker: Any = SimpleNamespace(
+        truth=truth,
+        members=SimpleNamespace(seen=seen),
+        cluster=SimpleNamespace(nodes={}),
+    )
+    return what_is_missing(checker)
+
+
+def test_replicas_that_differ_at_the_end_are_found() -> None:
+    """RL 9.5: every replica is in the ISR, and the bytes are equal."""
+    assert ended(replica(b"a", b"b"), replica(b"a", b"b")) == ""
+    assert "the replicas differ" in ended(replica(b"a", b"b"), replica(b"a", b"x"))
+    shorter = replica(b"a")
+    assert "they end at [2, 1]" in ended(replica(b"a", b"b"), shorter)
+    assert "they end at [1, 2]" in ended(shorter, replica(b"a", b"b"))
+    append(shorter[0], b"b")
+    assert ended(replica(b"a", b"b"), shorter) == ""
+    assert "isr=(1,)" in ended(replica(b"a"), replica(b"a"), isr=(1,))

@@ -1,0 +1,184 @@
+"""Lines for audit: which client changed what, and what was refused to one. Ring 1.
+
+Owns their kinds and what each begins with: the principal, the client id, the client's address.
+
+1. A change is a line once it is done: a change of the metadata when its records are durable. What
+   was refused, or only validated, changed nothing.
+2. Each element of a request (topic, resource, group, of records deleted the partition) is a line of
+   its own; refusals by authorization may share one.
+3. Names come from clients: `event_lines.py` quotes them, and bounds a storm.
+4. Values of settings are not written: they may be secret.
+
+What a broker requests on its own (topics that are created automatically) has that broker's client
+id. Source: Kafka's `kafka.authorizer.logger`, request log. Not here: what became of the cluster
+(`cluster/metadata_events.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from twisted.logger import Logger
+
+from twisted_broker.api.routes import ROUTES
+from twisted_broker.event_lines import EventLines, some
+from twisted_broker.interfaces import IClock
+from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.primitives import uuid_text
+
+if TYPE_CHECKING:
+    from twisted_broker.api.context import RequestContext
+
+DENIED = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+_RESOURCES = {2: "topic", 4: "broker", 8: "broker-logger", 16: "client-metrics", 32: "group"}
+_NAMES = {route.api_key: route.name for route in ROUTES}
+_logger = Logger(namespace="replog.audit")
+
+
+def audit_lines(clock: IClock, node_id: int) -> EventLines:
+    """One for a node; stopped at its end."""
+    return EventLines(_logger, clock, node=node_id)
+
+
+def changed(context: RequestContext, what: str, **parts: object) -> None:
+    """The client of `context` changed something: `audit WHAT principal=.. key=value ..`."""
+    context.broker.audit.add(f"audit {what}", **_client(context), **parts)
+
+
+def denied(context: RequestContext, names: Iterable[object]) -> None:
+    """The client of `context` may not do that with these; none: nothing was refused."""
+    refused = list(names)
+    if refused:
+        context.broker.audit.warn(
+            "audit denied",
+            **_client(context),
+            api=_NAMES.get(context.api_key, str(context.api_key)),
+            count=len(refused),
+            names=some(refused),
+        )
+
+
+def _client(context: RequestContext) -> dict[str, object]:
+    return {
+        "principal": str(context.principal),
+        "client_id": context.client_id or "",
+        "client": context.client_host,
+    }
+
+
+def offsets_deleted(
+    context: RequestContext, group: str, topic: str, partitions: Sequence[int]
+) -> None:
+    """Of one topic."""
+    changed(
+        context,
+        "offsets deleted",
+        group=group,
+        topic=topic,
+        count=len(partitions),
+        partitions=some(partitions),
+    )
+
+
+# what the controller was requested, from its answers
+
+
+def topics_created(context: RequestContext, response: Any) -> None:
+    """Of a CreateTopicsResponse."""
+    for each in response.topics:
+        if not each.error_code:
+            changed(
+                context,
+                "topic created",
+                topic=each.name,
+                partitions=each.num_partitions,
+                replication_factor=each.replication_factor,
+            )
+
+
+def topics_deleted(context: RequestContext, response: Any) -> None:
+    """Of a DeleteTopicsResponse."""
+    for each in response.responses:
+        if not each.error_code:
+            changed(context, "topic deleted", topic=topic_text(each))
+
+
+def topic_text(each: Any) -> str:
+    """A topic as it was named, by its id where it was not."""
+    return uuid_text(bytes(each.topic_id)) if each.name is None else str(each.name)
+
+
+def partitions_created(context: RequestContext, requested: Iterable[Any], response: Any) -> None:
+    """Of a part of a CreatePartitionsRequest, and its answer."""
+    counts = {each.name: each.count for each in requested}
+    for each in response.results:
+        if not each.error_code:
+            changed(
+                context, "partitions created", topic=each.name, partitions=counts.get(each.name)
+            )
+
+
+def settings_changed(context: RequestContext, requested: Iterable[Any], response: Any) -> None:
+    """Of a part of an (Incremental)AlterConfigsRequest, and its answer."""
+    names = {
+        (each.resource_type, each.resource_name): [edit.name for edit in each.configs]
+        for each in requested
+    }
+    for each in response.responses:
+        if not each.error_code:
+            changed(
+                context,
+                "settings changed",
+                resource=_RESOURCES.get(each.resource_type, each.resource_type),
+                name=each.resource_name,
+                settings=some(names.get((each.resource_type, each.resource_name), ())),
+            )
+
+
+def leaders_elected(context: RequestContext, election_type: int, response: Any) -> None:
+    """Of an ElectLeadersResponse: the partitions whose leader changed."""
+    for each in response.replica_election_results:
+        numbers = [one.partition_id for one in each.partition_result if not one.error_code]
+        if numbers:
+            changed(
+                context,
+                "leaders elected",
+                topic=each.topic,
+                count=len(numbers),
+                partitions=some(numbers),
+                type="unclean" if election_type else "preferred",
+            )
+
+
+def reassigned(
+    context: RequestContext, topic: str, requested: Iterable[Any], response: Any
+) -> None:
+    """Of some partitions of one topic in an AlterPartitionReassignmentsRequest, and the answer."""
+    done = {
+        one.partition_index
+        for each in response.responses
+        for one in each.partitions
+        if not one.error_code
+    }
+    begun = [each for each in requested if each.partition_index in done]
+    for what, found in (
+        ("reassignment requested", [each for each in begun if each.replicas is not None]),
+        ("reassignment cancelled", [each for each in begun if each.replicas is None]),
+    ):
+        if found:
+            replicas = {"replicas": found[0].replicas} if found[0].replicas else {}
+            changed(
+                context,
+                what,
+                topic=topic,
+                count=len(found),
+                partitions=some(each.partition_index for each in found),
+                **(replicas if len(found) == 1 else {}),
+            )

@@ -1,0 +1,1 @@
+"""The log cleaner: what becomes of topics with `cleanup.policy=compact`."""

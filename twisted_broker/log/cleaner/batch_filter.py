@@ -1,0 +1,160 @@
+"""What stays of one batch when its log is cleaned.
+
+Owns `BatchFilter`.
+
+1. Of the records that have a newer one of their key below the map's end nothing stays; a record
+   above it stays.
+2. A tombstone stays until the batch's delete horizon, `delete.retention.ms` after the first
+   cleaning that met it; so does a marker of a transaction of which nothing is left.
+3. A batch keeps its base offset, last offset, sequences and leader epoch, whatever goes out of it.
+   Where nothing goes its bytes stay as they are.
+4. The last batch of a producer stays, even without records: its sequence is needed when the
+   producer comes back. So does the last batch of the range: replicas must not lose the end offset.
+5. A record without a key is dropped: nothing says what replaces it.
+
+Source: Kafka's `Cleaner`, `MemoryRecords.filterTo`; KIP-534. Not here: reading and writing
+(`cleaning.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from twisted_broker.interfaces import Buffer
+from twisted_broker.log.cleaner.cleaned_transactions import CleanedTransactions
+from twisted_broker.log.cleaner.offset_map import OffsetMap
+from twisted_broker.wire.records import (
+    LOG_APPEND_TIME,
+    NO_TIMESTAMP,
+    BatchBuilder,
+    BatchView,
+    build_empty_batch,
+)
+
+
+class LastRecord(NamedTuple):
+    """Of a producer: the offset of its last data batch, -1 when only a marker of it is left, and
+    its epoch.
+    """
+
+    data_offset: int
+    producer_epoch: int
+
+
+class BatchFilter:
+    """`last_records`: by producer id. `upper_bound`: one above the range that is cleaned. `wall_ms`
+    is calendar time.
+    """
+
+    __slots__ = (
+        "_last_records",
+        "_map",
+        "_transactions",
+        "_upper_bound",
+        "_wall_ms",
+        "horizon_ms",
+        "kept_records",
+    )
+
+    def __init__(
+        self,
+        offsets: OffsetMap,
+        transactions: CleanedTransactions,
+        last_records: Mapping[int, LastRecord],
+        upper_bound: int,
+        wall_ms: int,
+        delete_retention_ms: int,
+    ) -> None:
+        self._map, self._transactions = offsets, transactions
+        self._last_records, self._upper_bound = last_records, upper_bound
+        self._wall_ms, self.horizon_ms = wall_ms, wall_ms + delete_retention_ms
+        self.kept_records = 0
+
+    def filter(self, batch: BatchView) -> Buffer | None:
+        """The batch as it stays; None: it goes. Raises InvalidRecordError."""
+        can_discard = self._transactions.can_discard(batch)
+        is_marker_alone = can_discard and batch.is_control
+        is_discarded = can_discard and (not batch.is_control or self._is_over(batch))
+        has_tombstone = False
+        if is_discarded:
+            kept: set[int] = set()
+        elif batch.is_control:
+            kept = {record.offset - batch.base_offset for record in batch.records()}
+        else:
+            kept, has_tombstone = self._kept(batch)
+        if not kept:
+            return _emptied(batch) if self._must_stay(batch) else None
+        self.kept_records += len(kept)
+        begins_horizon = (has_tombstone or is_marker_alone) and batch.delete_horizon_ms is None
+        if len(kept) == batch.records_count and not begins_horizon:
+            return memoryview(batch.buffer)[batch.offset : batch.offset + batch.size_in_bytes]
+        return _rebuilt(batch, kept, self.horizon_ms if begins_horizon else batch.delete_horizon_ms)
+
+    def _is_over(self, batch: BatchView) -> bool:
+        horizon_ms = batch.delete_horizon_ms
+        return horizon_ms is not None and horizon_ms <= self._wall_ms
+
+    def _kept(self, batch: BatchView) -> tuple[set[int], bool]:
+        """Offset deltas of the records that stay, and whether a tombstone is among them."""
+        kept, has_tombstone = set[int](), False
+        base, offsets = batch.base_offset, self._map
+        latest, keeps_tombstones = offsets.latest_offset, not self._is_over(batch)
+        for delta, key, value in batch.key_values():
+            if base + delta <= latest and (
+                key is None
+                or base + delta < offsets.get(key)
+                or (value is None and not keeps_tombstones)
+            ):
+                continue
+            kept.add(delta)
+            has_tombstone = has_tombstone or value is None
+        return kept, has_tombstone
+
+    def _must_stay(self, batch: BatchView) -> bool:
+        if batch.next_offset == self._upper_bound:
+            return True
+        last = self._last_records.get(batch.producer_id) if batch.has_producer_id else None
+        if last is None:
+            return False
+        if last.data_offset >= 0:
+            return batch.last_offset == last.data_offset
+        return batch.is_control and batch.producer_epoch == last.producer_epoch
+
+
+def _rebuilt(batch: BatchView, kept: set[int], delete_horizon_ms: int | None) -> bytes:
+    builder = BatchBuilder(
+        base_offset=batch.base_offset,
+        codec=batch.codec,
+        timestamp_type=batch.timestamp_type,
+        log_append_time_ms=(
+            batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else NO_TIMESTAMP
+        ),
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+        is_transactional=batch.is_transactional,
+        is_control=batch.is_control,
+        leader_epoch=batch.partition_leader_epoch,
+        delete_horizon_ms=delete_horizon_ms,
+    )
+    for record in batch.records():
+        delta = record.offset - batch.base_offset
+        if delta in kept:
+            builder.append(record.timestamp, record.key, record.value, record.headers, delta)
+    return builder.build(last_offset_delta=batch.last_offset_delta)
+
+
+def _emptied(batch: BatchView) -> bytes:
+    return build_empty_batch(
+        batch.base_offset,
+        batch.last_offset,
+        batch.partition_leader_epoch,
+        batch.timestamp_type,
+        batch.max_timestamp,
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+        batch.is_transactional,
+        batch.is_control,
+    )

@@ -1,0 +1,338 @@
+"""One round of cleaning one log: from its files to `.cleaned` files beside them.
+
+Owns `CleaningPlan`, what a round does, `CleaningResult`, what came of it, and `clean`, the round.
+
+1. Nothing of the log is changed: what is written has the suffix `.cleaned`, and is synced, before
+   `Log.replace_segments` takes it.
+2. A plan and its result are plain values: a round may run in another process, which knows the
+   directory and nothing else (`worker_process.py`).
+3. A batch whose CRC is wrong is not rewritten: that would hide the damage. It ends the round, as do
+   entries of magic 0 and 1 (`CannotBeCleaned`).
+4. Neighbouring segments are written into one, within `segment.bytes` and the size of an index.
+5. The dirty part is as long as the offset map takes; the next round goes on behind it.
+
+Source: Kafka's `Cleaner`; KIP-98, KIP-534. Not here: which log is next (`selection.py`), what stays
+of a batch (`batch_filter.py`), when (`log_cleaner.py`).
+"""
+
+from __future__ import annotations
+
+import posixpath
+import struct
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from twisted_broker.interfaces import Buffer, IFile, IFileSystem
+from twisted_broker.log.batch_scan import place_at
+from twisted_broker.log.cleaner.batch_filter import BatchFilter, LastRecord
+from twisted_broker.log.cleaner.cleaned_transactions import CleanedTransactions
+from twisted_broker.log.cleaner.offset_map import OffsetMap
+from twisted_broker.log.segment import CLEANED, INDEX, LOG, TIME_INDEX, LogSegment, file_name
+from twisted_broker.log.segment_file import OpenFiles
+from twisted_broker.log.txn_index import AbortedTxn
+from twisted_broker.wire.records import BatchView, CorruptRecordError
+
+_CHUNK_BYTES = 1 << 20
+_HEAD_BYTES = 27
+_INT_MAX = 2**31 - 1
+_FEWEST_SLOTS = 16
+
+
+class CannotBeCleaned(Exception):
+    """Something in the log's files must not be rewritten: it is left alone until somebody looks."""
+
+
+class SegmentPart(NamedTuple):
+    """A segment as it was when the round was planned."""
+
+    base_offset: int
+    size: int
+
+
+class CleaningPlan(NamedTuple):
+    """`segments`: from the first of the log up to `upper_bound`, whole. The offset map is filled
+    from `first_dirty` on, with at most `map_slots` slots of which `load_factor` are used.
+    `aborted`: transactions that touch the range. Times in ms, `wall_ms` of the calendar.
+    """
+
+    directory: str
+    segments: tuple[SegmentPart, ...]
+    first_dirty: int
+    upper_bound: int
+    aborted: tuple[AbortedTxn, ...]
+    last_records: Mapping[int, LastRecord]
+    segment_bytes: int
+    index_bytes: int
+    index_interval_bytes: int
+    delete_retention_ms: int
+    wall_ms: int
+    map_slots: int
+    load_factor: float
+
+
+class CleanedGroup(NamedTuple):
+    """Base offsets of the segments that became one; it has the first one's."""
+
+    bases: tuple[int, ...]
+    size: int
+
+
+class CleaningResult(NamedTuple):
+    """`first_dirty`: where the next round begins. Bytes and records are of the segments that were
+    written anew.
+    """
+
+    groups: tuple[CleanedGroup, ...]
+    first_dirty: int
+    bytes_read: int
+    bytes_kept: int
+    records_read: int
+    records_kept: int
+
+
+def clean(files: IFileSystem, plan: CleaningPlan) -> Iterator[int | CleaningResult]:
+    """The round in pieces: yields the bytes that it read or wrote since, at last the result.
+
+    Raises CannotBeCleaned, OSError (FileNotFoundError: the log was deleted meanwhile).
+    """
+    offsets = OffsetMap(_slots(plan))
+    yield from _fill(files, plan, offsets)
+    first_dirty = max(plan.first_dirty, offsets.latest_offset + 1)
+    parts = [part for part in plan.segments if part.base_offset < first_dirty]
+    transactions = CleanedTransactions(plan.aborted)
+    chosen = BatchFilter(
+        offsets,
+        transactions,
+        plan.last_records,
+        plan.upper_bound,
+        plan.wall_ms,
+        plan.delete_retention_ms,
+    )
+    groups, bytes_read, records_read = [], 0, 0
+    for group in _groups(files, plan, parts):
+        cleaned = _new_segment(files, plan, group[0].base_offset)
+        try:
+            for part in group:
+                written = cleaned.size
+                for count, read in _clean_into(files, plan, part, chosen, cleaned):
+                    records_read += count
+                    yield read + cleaned.size - written
+                    written = cleaned.size
+                bytes_read += part.size
+            for entry in transactions.take_left():
+                cleaned.txn_index.append(entry)
+            cleaned.become_inactive()
+            _sync(files, cleaned)
+        finally:
+            cleaned.close()
+        _set_modified(files, plan, group[-1], cleaned)
+        groups.append(CleanedGroup(tuple(part.base_offset for part in group), cleaned.size))
+    files.sync_directory(plan.directory)
+    yield CleaningResult(
+        tuple(groups),
+        first_dirty,
+        bytes_read,
+        sum(group.size for group in groups),
+        records_read,
+        chosen.kept_records,
+    )
+
+
+def _slots(plan: CleaningPlan) -> int:
+    """No more than there may be keys: the map's memory is taken at once."""
+    most = max(0, plan.upper_bound - plan.first_dirty)
+    return max(_FEWEST_SLOTS, min(plan.map_slots, int(most / plan.load_factor) + 2))
+
+
+# -- the offset map
+
+
+def _fill(files: IFileSystem, plan: CleaningPlan, offsets: OffsetMap) -> Iterator[int]:
+    start, most = plan.first_dirty, int(offsets.slots * plan.load_factor)
+    transactions = CleanedTransactions(each for each in plan.aborted if each.last_offset >= start)
+    for row, part in enumerate(plan.segments):
+        following = (
+            plan.segments[row + 1].base_offset if row + 1 < len(plan.segments) else plan.upper_bound
+        )
+        if following <= start:
+            continue
+        for batch in _batches(files, plan.directory, part):
+            if batch.last_offset < start:
+                continue
+            if not transactions.can_discard(batch) and not batch.is_control:
+                base = batch.base_offset
+                for delta, key, _ in _key_values(plan.directory, part, batch):
+                    if key is None or base + delta < start:
+                        continue
+                    if offsets.size >= most:
+                        if offsets.latest_offset < start:
+                            raise CannotBeCleaned(
+                                f"one batch of {plan.directory} has more keys than the offset map "
+                                f"takes ({most}): raise log.cleaner.dedupe.buffer.size"
+                            )
+                        return
+                    offsets.put(key, base + delta)
+            offsets.latest_offset = batch.last_offset
+            yield batch.size_in_bytes
+        # Where offsets are missing at its end the segment is done all the same.
+        offsets.latest_offset = following - 1
+
+
+# -- writing
+
+
+def _groups(
+    files: IFileSystem, plan: CleaningPlan, parts: list[SegmentPart]
+) -> Iterator[list[SegmentPart]]:
+    """Neighbours that fit into one segment."""
+    group: list[SegmentPart] = []
+    size = index = time_index = 0
+    for row, part in enumerate(parts):
+        here = _file_size(files, plan, part, INDEX)
+        here_times = _file_size(files, plan, part, TIME_INDEX)
+        end = parts[row + 1].base_offset if row + 1 < len(parts) else plan.upper_bound
+        if group and (
+            size + part.size > plan.segment_bytes
+            or index + here > plan.index_bytes
+            or time_index + here_times > plan.index_bytes
+            or (part.size and end - 1 - group[0].base_offset > _INT_MAX)
+        ):
+            yield group
+            group, size, index, time_index = [], 0, 0, 0
+        group.append(part)
+        size, index, time_index = size + part.size, index + here, time_index + here_times
+    if group:
+        yield group
+
+
+def _file_size(files: IFileSystem, plan: CleaningPlan, part: SegmentPart, suffix: str) -> int:
+    path = posixpath.join(plan.directory, file_name(part.base_offset, suffix))
+    return files.size(path) if files.exists(path) else 0
+
+
+def _new_segment(files: IFileSystem, plan: CleaningPlan, base_offset: int) -> LogSegment:
+    segment = LogSegment(
+        OpenFiles(files),
+        plan.directory,
+        base_offset,
+        plan.index_bytes,
+        plan.index_interval_bytes,
+        plan.wall_ms,
+    )
+    for file in segment.files():
+        file.path += CLEANED
+    segment.create()
+    return segment
+
+
+def _clean_into(
+    files: IFileSystem,
+    plan: CleaningPlan,
+    part: SegmentPart,
+    chosen: BatchFilter,
+    cleaned: LogSegment,
+) -> Iterator[tuple[int, int]]:
+    """Writes what stays of one segment; yields (records, bytes) read."""
+    waiting: list[tuple[Buffer, BatchView]] = []
+    size = count = read = 0
+    for batch in _batches(files, plan.directory, part):
+        try:
+            left = chosen.filter(batch)
+        except CorruptRecordError as error:
+            raise _damaged(plan.directory, part, batch, error) from error
+        count, read = count + batch.records_count, read + batch.size_in_bytes
+        if left is not None:
+            waiting.append((left, BatchView(left)))
+            size += len(left)
+        if size >= _CHUNK_BYTES or read >= _CHUNK_BYTES:
+            _write(cleaned, waiting, size)
+            yield count, read
+            waiting, size, count, read = [], 0, 0, 0
+    _write(cleaned, waiting, size)
+    yield count, read
+
+
+def _write(cleaned: LogSegment, batches: list[tuple[Buffer, BatchView]], size: int) -> None:
+    if not batches:
+        return
+    cleaned.write([left for left, _ in batches], size)
+    for left, batch in batches:
+        cleaned.publish(len(left), batch.last_offset, batch.max_timestamp)
+
+
+def _sync(files: IFileSystem, cleaned: LogSegment) -> None:
+    for file in cleaned.files():
+        if files.exists(file.path):
+            file.sync()
+
+
+def _set_modified(
+    files: IFileSystem, plan: CleaningPlan, last: SegmentPart, cleaned: LogSegment
+) -> None:
+    """Retention by time looks at a file's age where records have no timestamps."""
+    path = posixpath.join(plan.directory, file_name(last.base_offset, LOG))
+    files.set_modified_ms(cleaned.log.path, files.modified_ms(path))
+
+
+# -- reading
+
+
+def _batches(files: IFileSystem, directory: str, part: SegmentPart) -> Iterator[BatchView]:
+    """All batches of a segment, checked. Raises CannotBeCleaned."""
+    path = posixpath.join(directory, file_name(part.base_offset, LOG))
+    file = files.open(path, read_only=True)
+    try:
+        yield from _checked_batches(file, path, part.size)
+    finally:
+        file.close()
+
+
+def _checked_batches(file: IFile, path: str, end: int) -> Iterator[BatchView]:
+    chunk, start, position = b"", 0, 0
+    while position < end:
+        try:
+            at = position - start
+            if at + _HEAD_BYTES > len(chunk):
+                chunk, start, at = _read(file, position, end, _CHUNK_BYTES), position, 0
+            place = place_at(chunk, at, position, end)
+            if at + place.size_in_bytes > len(chunk):
+                wanted = max(_CHUNK_BYTES, place.size_in_bytes)
+                chunk, start, at = _read(file, position, end, wanted), position, 0
+            if place.magic < 2:
+                raise CannotBeCleaned(
+                    f"{path} has records of magic {place.magic} (an old broker's): the topic is "
+                    "not compacted"
+                )
+            batch = BatchView(chunk, at)
+            if not batch.is_valid_crc():
+                raise CorruptRecordError("CRC mismatch", position)
+        except (CorruptRecordError, struct.error) as error:
+            raise CannotBeCleaned(
+                f"{path} is damaged at byte {position} ({error}): the topic is not compacted until "
+                "the replica is made anew (move its directory away and restart)"
+            ) from error
+        yield batch
+        position += place.size_in_bytes
+
+
+def _read(file: IFile, position: int, end: int, length: int) -> bytes:
+    return file.read_at(position, min(length, end - position))
+
+
+def _key_values(
+    directory: str, part: SegmentPart, batch: BatchView
+) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+    try:
+        yield from batch.key_values()
+    except CorruptRecordError as error:
+        raise _damaged(directory, part, batch, error) from error
+
+
+def _damaged(
+    directory: str, part: SegmentPart, batch: BatchView, error: Exception
+) -> CannotBeCleaned:
+    path = posixpath.join(directory, file_name(part.base_offset, LOG))
+    return CannotBeCleaned(
+        f"{path}: a record of the batch at offset {batch.base_offset} cannot be read ({error}): "
+        "the topic is not compacted until the replica is made anew"
+    )

@@ -1,0 +1,340 @@
+"""Cleaning all compacted logs of this broker, one round after another.
+
+Owns `LogCleaner`: when a round begins, what becomes of its result, the checkpoint of what is clean,
+the logs that cannot be cleaned; `PiecewiseWorker`, which runs rounds where no other process can.
+
+1. A round runs away from the reactor (`Runtime.cleaner`), at most `log.cleaner.threads` at a time;
+   a log has one.
+2. Its result is taken, a group of segments in each turn, only where the log is as it was planned:
+   online, not truncated since, the same segments. Else its files are removed.
+3. Retention leaves a log alone while it is cleaned.
+4. The checkpoint moves after the segments: a round that is lost in between is done again.
+5. A log with damage, or with what must not be rewritten, is left alone until a restart, and one
+   line says so. A full disk, or too few descriptors, delays it.
+
+Ring 1. Source: Kafka's `LogCleaner`, `LogCleanerManager`. Not here: which log is next
+(`selection.py`), the round (`cleaning.py`).
+"""
+
+from __future__ import annotations
+
+import errno
+import posixpath
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from twisted_broker.config import BrokerConfig
+from twisted_broker.event_lines import EventLines
+from twisted_broker.interfaces import ICleanerWorker, IDiskWorker, Runtime, TopicPartition
+from twisted_broker.log import checkpoints
+from twisted_broker.log.cleaner.cleaning import (
+    CannotBeCleaned,
+    CleanedGroup,
+    CleaningPlan,
+    CleaningResult,
+    clean,
+)
+from twisted_broker.log.cleaner.offset_map import SLOT_BYTES
+from twisted_broker.log.cleaner.selection import LogToClean, dirtiest, log_to_clean, plan_for
+from twisted_broker.log.errors import LogDirFailure, is_out_of_descriptors
+from twisted_broker.log.log import Log
+from twisted_broker.log.log_directories import LogDirectories
+from twisted_broker.log.segment import CLEANED
+from twisted_broker.settings import INT_MAX
+from twisted_broker.turns import Turns
+from twisted_broker.wire.errors import BrokerError
+
+_logger = Logger()
+LOGS_PER_STEP = 100
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class LogCleaner:
+    """`logs` gives all logs of the broker. `uncleanable`: partition -> why."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: BrokerConfig,
+        directories: LogDirectories,
+        logs: Callable[[], Iterable[Log]],
+        turns: Turns,
+        lines: EventLines,
+    ) -> None:
+        self._runtime, self._config, self._directories = runtime, config, directories
+        self._logs, self._turns, self._lines = logs, turns, lines
+        self.uncleanable: dict[TopicPartition, str] = {}
+        self.running: dict[TopicPartition, Log] = {}
+        self._idle: list[ICleanerWorker] = []
+        self._workers: list[ICleanerWorker] = []
+        self._is_choosing = self._is_stopped = False
+
+    def start(self) -> None:
+        if self._config.boolean("log.cleaner.enable"):
+            self._look_later()
+
+    def stop(self) -> None:
+        """Rounds that run are ended; nothing of them was taken."""
+        self._is_stopped = True
+        for worker in self._workers:
+            worker.stop()
+
+    def is_cleaning(self, log: Log) -> bool:
+        return self.running.get(log.topic_partition) is log
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """The log is deleted, or set aside."""
+        self.uncleanable.pop(topic_partition, None)
+        self.running.pop(topic_partition, None)
+
+    def truncated(self, log: Log) -> None:
+        """What is appended behind a truncation was not cleaned, whatever was there before."""
+        directory = self._directories.of(log)
+        if directory.cleaner_offsets.get(log.topic_partition, 0) > log.log_end_offset:
+            self._set_offset(log, log.log_end_offset)
+
+    # -- choosing
+
+    def _look_later(self) -> None:
+        seconds = self._config.integer("log.cleaner.backoff.ms") / 1000
+        self._directories.call_later(max(seconds, 0.001), self._look_again)
+
+    def _look_again(self) -> None:
+        self._look_later()
+        self.look()
+
+    def look(self) -> None:
+        """Begins a round of the dirtiest log, if one is due and a worker is free."""
+        most = self._config.integer("log.cleaner.threads")
+        if not (self._is_choosing or self._is_stopped) and len(self.running) < most:
+            self._is_choosing = True
+            self._turns.start(self._choose())
+
+    def _choose(self) -> Iterator[None]:
+        try:
+            wall_ms, candidates = self._runtime.wall_ms(), []
+            for number, log in enumerate(self._logs(), 1):
+                if self._may_be_cleaned(log):
+                    found = self._log_to_clean(log, wall_ms)
+                    if found is not None:
+                        candidates.append(found)
+                if number % LOGS_PER_STEP == 0:
+                    yield
+            chosen = dirtiest(candidates)
+        finally:
+            self._is_choosing = False
+        if chosen is not None and self._may_be_cleaned(chosen.log):
+            self._begin(chosen, wall_ms)
+
+    def _may_be_cleaned(self, log: Log) -> bool:
+        return (
+            log.config.compact
+            and log.failed is None
+            and log.gap is None
+            and not log.producers.is_rebuilding
+            and log.topic_partition not in self.running
+            and log.topic_partition not in self.uncleanable
+        )
+
+    def _log_to_clean(self, log: Log, wall_ms: int) -> LogToClean | None:
+        offset = self._directories.of(log).cleaner_offsets.get(log.topic_partition)
+        try:
+            return log_to_clean(log, offset, wall_ms)
+        except OSError as error:
+            log.fail(error)
+        except BrokerError as error:
+            self._leave_alone(log, f"{log.directory}: {error}")
+        return None
+
+    def _begin(self, chosen: LogToClean, wall_ms: int) -> None:
+        if self._is_stopped:
+            return
+        log, config = chosen.log, self._config
+        share = config.integer("log.cleaner.dedupe.buffer.size") // max(
+            1, config.integer("log.cleaner.threads")
+        )
+        try:
+            plan = plan_for(
+                chosen,
+                wall_ms,
+                max(2, min(share, INT_MAX) // SLOT_BYTES),
+                config.number("log.cleaner.io.buffer.load.factor"),
+            )
+        except OSError as error:
+            log.fail(error)
+            return
+        self.running[log.topic_partition] = log
+        worker = self._idle.pop() if self._idle else self._new_worker()
+        truncations, began_ms = log.truncations, self._runtime.now_ms()
+
+        def done(result: CleaningResult | None, error: BaseException | None) -> None:
+            self._idle.append(worker)
+            if self._is_stopped:
+                return
+            if result is not None and self.is_cleaning(log):
+                self._turns.start(self._take(log, plan, result, truncations, began_ms))
+                return
+            if error is not None and self.is_cleaning(log):
+                self._failed(log, error)
+            self._end(log)
+
+        worker.submit(plan, config.number("log.cleaner.io.max.bytes.per.second"), done)
+
+    def _new_worker(self) -> ICleanerWorker:
+        make, runtime = self._runtime.cleaner, self._runtime
+        worker: ICleanerWorker = (
+            PiecewiseWorker(runtime, runtime.disk("cleaner"), self._turns)
+            if make is None
+            else make()
+        )
+        self._workers.append(worker)
+        return worker
+
+    # -- what came of a round
+
+    def _take(
+        self,
+        log: Log,
+        plan: CleaningPlan,
+        result: CleaningResult,
+        truncations: int,
+        began_ms: int,
+    ) -> Iterator[None]:
+        for group in result.groups:
+            if self._is_stopped or not self._is_as_planned(log, plan, group, truncations):
+                self._end(log)
+                return
+            try:
+                log.replace_segments(group.bases, self._runtime.wall_ms())
+            except LogDirFailure:
+                self._end(log)
+                return
+            yield
+        if not self.is_cleaning(log):
+            return
+        self._set_offset(log, result.first_dirty)
+        if result.groups:
+            self._lines.add(
+                "log cleaned",
+                partition=log.topic_partition,
+                bytes=result.bytes_read,
+                bytes_left=result.bytes_kept,
+                records=result.records_read,
+                records_left=result.records_kept,
+                clean_up_to=result.first_dirty,
+                ms=self._runtime.now_ms() - began_ms,
+            )
+        self._end(log)
+        # There may be another; a log that is dirtier than the offset map takes is not done yet.
+        self.look()
+
+    def _is_as_planned(
+        self, log: Log, plan: CleaningPlan, group: CleanedGroup, truncations: int
+    ) -> bool:
+        if (
+            not self.is_cleaning(log)
+            or log.failed is not None
+            or log.truncations != truncations
+            or log.producers.is_rebuilding
+        ):
+            return False
+        first = log.segments.row_of(group.bases[0])
+        sizes = {part.base_offset: part.size for part in plan.segments}
+        found = [log.segments.at(first + number) for number in range(len(group.bases))]
+        return [
+            (each.base_offset, each.size)
+            for each in found
+            if each is not None and each is not log.segments.active
+        ] == [(base, sizes[base]) for base in group.bases]
+
+    def _end(self, log: Log) -> None:
+        """Whatever is left of the round's files goes."""
+        if self.is_cleaning(log):
+            del self.running[log.topic_partition]
+        if log.failed is None:
+            files, path = self._runtime.files, log.directory
+            self._directories.submit(self._directories.of(log), lambda: _sweep(files, path))
+
+    def _failed(self, log: Log, error: BaseException) -> None:
+        if isinstance(error, FileNotFoundError):
+            return  # it was deleted meanwhile
+        if isinstance(error, CannotBeCleaned):
+            self._leave_alone(log, str(error))
+        elif isinstance(error, InterruptedError) or (
+            isinstance(error, OSError) and (is_out_of_descriptors(error) or error.errno in _FULL)
+        ):
+            self._lines.add("cleaning delayed", partition=log.topic_partition, reason=str(error))
+        elif isinstance(error, OSError):
+            log.fail(error)
+        else:
+            self._leave_alone(log, f"cleaning {log.directory} failed: {error!r}")
+
+    def _leave_alone(self, log: Log, reason: str) -> None:
+        self.uncleanable[log.topic_partition] = reason
+        _logger.error("{reason}", reason=reason)
+
+    # -- the checkpoint
+
+    def _set_offset(self, log: Log, offset: int) -> None:
+        directory = self._directories.of(log)
+        directory.cleaner_offsets[log.topic_partition] = offset
+
+        def job() -> None:
+            checkpoints.write_offsets(
+                self._runtime.files,
+                directory.path,
+                checkpoints.CLEANER_OFFSET,
+                dict(directory.cleaner_offsets),
+            )
+
+        self._directories.submit(directory, job)
+
+
+def _sweep(files: Any, directory: str) -> None:
+    for name in files.listdir(directory):
+        if name.endswith(CLEANED):
+            files.remove(posixpath.join(directory, name))
+
+
+class PiecewiseWorker:
+    """Runs rounds piece by piece on a disk worker, for files that no other process sees: those in
+    memory. No limit of bytes per second is kept.
+    """
+
+    def __init__(self, runtime: Runtime, disk: IDiskWorker, turns: Turns) -> None:
+        self._files, self._disk, self._turns = runtime.files, disk, turns
+
+    def submit(
+        self,
+        plan: CleaningPlan,
+        bytes_per_second: float,
+        done: Callable[[CleaningResult | None, BaseException | None], None],
+    ) -> None:
+        self._turns.start(self._run(plan, done))
+
+    def _run(
+        self,
+        plan: CleaningPlan,
+        done: Callable[[CleaningResult | None, BaseException | None], None],
+    ) -> Iterator[Deferred[None]]:
+        pieces = clean(self._files, plan)
+        ended: list[tuple[CleaningResult | None, BaseException | None]] = []
+
+        def piece_done(found: Any, error: BaseException | None) -> None:
+            if error is not None:
+                ended.append((None, error))
+            elif isinstance(found, CleaningResult):
+                ended.append((found, None))
+            piece.callback(None)
+
+        while not ended:
+            piece: Deferred[None] = Deferred()
+            self._disk.submit(lambda: next(pieces), piece_done)
+            yield piece
+        done(*ended[0])
+
+    def stop(self) -> None:
+        self._disk.stop()

@@ -1,0 +1,113 @@
+"""Metrics of the consumer groups that this broker coordinates: states, offsets, lag.
+Ring 0 (pure: docs/ARCHITECTURE.md 1).
+
+Owns Kafka's `GroupMetadataManager` gauges, and kafka_exporter's series of groups.
+
+1. A group is shown by its coordinator alone: a sum over all brokers counts it once.
+2. The lag of a partition is up to the high watermark as this broker knows it, so only where it
+   holds a replica (a follower's is behind by a fetch); never below 0. `kafka_consumergroup_lag_sum`
+   is of those partitions.
+3. Of a group at most `MOST_OFFSETS` partitions have series, of all groups `MOST_SERIES`; how many
+   were left out is said (`replog_metrics_omitted_offsets`).
+
+Source: Kafka's `GroupMetadataManager` (MBeans); danielqsj/kafka_exporter. Not here: what a group is
+(`coordinator`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.status.metric_names import Kind, MBean
+from twisted_broker.status.metric_text import Exposition, labels_text
+
+MOST_OFFSETS, MOST_SERIES = 20_000, 100_000
+# About a millisecond.
+OFFSETS_PER_PIECE = 200
+_STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
+
+
+def groups(out: Exposition, coordinator: Any, replicas: Any) -> Iterator[None]:
+    """All of it, pausing after each piece."""
+    series = _Series(out, replicas.partitions)
+    states: Counter[str] = Counter()
+    offsets = 0
+    for shard in list(coordinator.runtime.shards.values()):
+        if shard.state.name != "ACTIVE":
+            continue
+        for name, entry in list(shard.groups.items()):
+            states[entry.group.state.value] += 1
+            offsets += len(entry.offsets.committed)
+            yield from series.add(name, entry)
+    _counts(out, states, offsets)
+    out.add(
+        "replog_metrics_omitted_offsets",
+        "gauge",
+        "Committed offsets that have no series here: there are too many.",
+        (),
+        [((), series.omitted)],
+    )
+
+
+def _counts(out: Exposition, states: Counter[str], offsets: int) -> None:
+    rows = [("NumGroups", "Groups that this broker coordinates.", states.total())]
+    rows += [(f"NumGroups{state}", f"Groups in state {state}.", states[state]) for state in _STATES]
+    rows.append(("NumOffsets", "Committed offsets of these groups.", offsets))
+    for name, doc, number in rows:
+        bean = MBean("coordinator_group", "GroupMetadataManager", name, Kind.GAUGE)
+        out.bean(bean, doc, [((), number)])
+
+
+class _Series:
+    """What kafka_exporter shows of groups."""
+
+    def __init__(self, out: Exposition, partitions: Any) -> None:
+        self._partitions = partitions
+        self.omitted = self._used = self._since_pause = 0
+
+        def family(name: str, doc: str) -> Any:
+            return out.family(f"kafka_consumergroup_{name}", "gauge", doc)
+
+        self._members = family("members", "Members of the group.")
+        self._offset = family("current_offset", "The offset that the group committed.")
+        self._lag = family("lag", "Offsets from there to the high watermark.")
+        self._offset_sum = family("current_offset_sum", "Sum of the committed offsets of a topic.")
+        self._lag_sum = family("lag_sum", "Sum of the lags of a topic.")
+
+    def add(self, name: str, entry: Any) -> Iterator[None]:
+        self._members.add(labels_text(("consumergroup",), (name,)), len(entry.group.members))
+        committed = entry.offsets.committed
+        most = min(len(committed), MOST_OFFSETS, MOST_SERIES - self._used)
+        self._used += most
+        self.omitted += len(committed) - most
+        sums: dict[str, list[int]] = {}
+        group = labels_text(("consumergroup",), (name,))[:-1]
+        # A list: commits go on while others are served.
+        for (topic, number), found in list(islice(committed.items(), most)):
+            labels = f'{group},topic="{topic}",partition="{number}"}}'
+            self._offset.add(labels, found.offset)
+            total = sums.setdefault(topic, [0, 0, 0])
+            total[0] += found.offset
+            partition = self._partitions.get(TopicPartition(topic, number))
+            if partition is not None and partition.log is not None:
+                lag = max(0, partition.log.high_watermark - found.offset)
+                self._lag.add(labels, lag)
+                total[1] += lag
+                total[2] += 1
+            self._since_pause += 1
+            if self._since_pause >= OFFSETS_PER_PIECE:
+                self._since_pause = 0
+                yield
+        for topic, (offset, lag, known) in sums.items():
+            labels = f'{group},topic="{topic}"}}'
+            self._offset_sum.add(labels, offset)
+            if known:
+                self._lag_sum.add(labels, lag)
+        self._since_pause += 5
+        if self._since_pause >= OFFSETS_PER_PIECE:
+            self._since_pause = 0
+            yield

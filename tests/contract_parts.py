@@ -772,7 +772,7 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
         "never above the high watermark": (
             "test_a_log_that_grew_past_an_old_recovery_point_is_checked"
         ),
-        "At start the high watermark = min(checkpoint, log end)": "test_start_clamps",
+        "at start the high watermark = min(checkpoint, log end)": "test_start_clamps",
     },
     (8, 1): {
         "same record types and versions": (

@@ -541,6 +541,34 @@ def test_a_quorum_state_that_cannot_be_read_is_one_line_with_the_remedy(content:
     assert read_whole(fixture.files, path) == content
 
 
+def test_the_durable_end_is_synced_every_five_seconds() -> None:
+    """In between it is only written: after a loss of power an older one is true as well. A clock
+    that was put back does not put the sync off.
+    """
+    disk, worker, wall_ms = SimDisk(1), StalledWorker(), [0]
+    disk.make_directories("/data")
+    metadata_log.format_metadata(disk, "/data", CLUSTER_ID, True)
+    disk.sync_all()
+    log = metadata_log.open_metadata_log(
+        disk, worker, "/data", 1, lambda: wall_ms[0], lambda offset: None, lambda error: None
+    )
+    log.begin_epoch()
+
+    def is_synced(at_ms: int) -> bool:
+        """After one more batch: a kill leaves the newest one; whether a loss of power does."""
+        wall_ms[0] = at_ms
+        log.append([records.NoOpRecord()], 1)
+        log.sync()
+        worker.run()
+        left = (disk.after_kill(), disk.after_power_loss(keep=0))
+        newest, after_power_loss = (read_durable_end(each, log.directory) for each in left)
+        assert newest == log.end_offset and after_power_loss is not None
+        return after_power_loss == newest
+
+    times_ms = (60_000, 60_001, 64_999, 65_000, 65_001, 3_000, 3_001)
+    assert [at_ms for at_ms in times_ms if is_synced(at_ms)] == [60_000, 65_000, 3_000]
+
+
 def test_what_a_killed_process_wrote_counts_when_it_is_synced() -> None:
     """RL 8.1: a process wrote a batch and was killed before its sync; the next one takes it for
     committed, so it is durable first (simulation, one broker, seed 100162).

@@ -93,14 +93,16 @@ def test_what_waits_is_counted_by_purgatory() -> None:
 
     def counted() -> dict[str, tuple[float, ...]]:
         found, bare = numbers(fixture), "kafka_server_delayedoperationpurgatory_"
-        return {
-            kind: tuple(
-                value
-                for name in ("numdelayedoperations", "purgatorysize")
-                for sample, value in found.items()
-                if sample.startswith(f'{bare}{name}{{delayedOperation="{kind}"')
-            )
+        labels = {
+            kind: f'{{delayedOperation="{kind}",delayedoperation="{kind}"}}'
             for kind in ("Produce", "Fetch", "DeleteRecords")
+        }
+        return {
+            kind: (
+                found[f"{bare}numdelayedoperations{label}"],
+                found[f"{bare}purgatorysize{label}"],
+            )
+            for kind, label in labels.items()
         }
 
     names = [TopicPartition("t", number) for number in range(2)]

@@ -2,8 +2,16 @@
 
 import re
 
+import pytest
+
 from twisted_broker.coordinator import classic_group
-from twisted_broker.coordinator.classic_group import NEXT_STATES, ClassicGroup, ClassicGroupState
+from twisted_broker.coordinator.classic_group import (
+    NEXT_STATES,
+    ClassicGroup,
+    ClassicGroupState,
+    group_from_metadata,
+)
+from twisted_broker.coordinator.group_records import GroupMetadata, MemberSnapshot
 
 EDGE = re.compile(r"^ +(\w+) +--> (\w+)  ", re.MULTILINE)
 
@@ -37,3 +45,35 @@ def test_a_transition_outside_of_the_table_is_a_bug():
     else:
         raise AssertionError("Empty went to Stable")
     assert group.state is ClassicGroupState.EMPTY and group.state_timestamp_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("protocol", "members", "is_sound"),
+    [
+        ("range", (("a", None), ("b", None)), True),
+        ("range", (("a", "i"), ("b", "j"), ("c", None)), True),
+        ("range", (("a", None), ("a", None)), False),
+        ("range", (("a", "i"), ("b", "i")), False),
+        (None, (("a", None),), False),
+        (None, (), True),
+    ],
+)
+def test_a_record_that_contradicts_itself_is_no_group(
+    protocol: str | None, members: tuple[tuple[str, str | None], ...], is_sound: bool
+) -> None:
+    """A member or an instance twice, or members that agreed on no protocol."""
+    metadata = GroupMetadata(
+        "g",
+        "consumer",
+        3,
+        protocol,
+        members=tuple(
+            MemberSnapshot(member, instance, "c", "h", 1000, 1000, b"", b"")
+            for member, instance in members
+        ),
+    )
+    if is_sound:
+        assert list(group_from_metadata(metadata, 0).members) == [member for member, _ in members]
+    else:
+        with pytest.raises(ValueError, match="group 'g' has"):
+            group_from_metadata(metadata, 0)

@@ -303,6 +303,7 @@ def test_snapshots_stay_with_their_segments() -> None:
     for number in range(20):
         send(log, number)
     assert log.producers.snapshots == {base for base in log.segments.bases() if base}
+    assert log.producers.take_snapshot() == 20 and log.producers.take_snapshot() == -1
     log.set_high_watermark(20)
     log.delete_old_segments(NOW_MS)
     first = log.segments.first.base_offset

@@ -45,6 +45,15 @@ def test_the_log_end_has_one_place_until_it_moves() -> None:
     assert segments.log_end == LogOffsetMetadata(2, 2, 0)
 
 
+def test_no_segment_is_added_below_the_active_one() -> None:
+    """Two segments with one base offset, or out of order, would be read wrongly for ever."""
+    segments, _ = filled(0, 4, 8)
+    for base in (0, 3, 6, 8):
+        with pytest.raises(AssertionError):
+            segments.add(segments.make(base, NOW_MS))
+    assert segments.bases() == [0, 4, 8]
+
+
 def test_nothing_is_dropped_behind_the_end() -> None:
     segments, _ = filled(0)
     size = segments.active.size

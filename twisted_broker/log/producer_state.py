@@ -212,7 +212,7 @@ class ProducerStateManager:
     def path(self, offset: int) -> str:
         return posixpath.join(self.directory, snapshot_name(offset))
 
-    def take_snapshot(self, sync: bool = False) -> int:
+    def take_snapshot(self) -> int:
         """Writes a snapshot at the map's end unless there is one; its offset, or -1.
 
         Raises OSError.
@@ -224,8 +224,6 @@ class ProducerStateManager:
         try:
             file.truncate(0)
             file.write_at(0, (encode_snapshot(list(self.producers.values())),))
-            if sync:
-                file.sync()
         finally:
             file.close()
         self.snapshots.add(offset)

@@ -29,6 +29,8 @@ from twisted_broker.image.metadata_image import (
 from twisted_broker.wire.primitives import uuid_text
 
 Event = tuple[str, dict[str, object]]
+ELECTIONS = frozenset({"leader elected", "leaders elected", "partition has no leader"})
+"""Kinds that are about changes of leaders; `partitions` counts them, one where it is missing."""
 _MOST_LOOKED_AT = 5_000
 _RESOURCES = {
     TOPIC_RESOURCE: "topic",

@@ -45,7 +45,7 @@ from twisted_broker.wire.messages.topics import (
 from twisted_broker.wire.records import BatchBuilder, iterate_batches
 from twisted_broker.wire.schema import decode, encode
 
-TOPIC, WRITTEN, PER_REQUEST, STARTS_WITHIN_SECONDS = "wide", 1_000, 50, 120
+TOPIC, WRITTEN, PER_REQUEST, STARTS_WITHIN_SECONDS = "wide", 1_000, 50, 600
 
 
 class Client:

@@ -62,7 +62,7 @@ class TimedClock(Clock):
 
     def _sortCalls(self) -> None:
         began = process_time()
-        super()._sortCalls()  # type: ignore[no-untyped-call]
+        super()._sortCalls()
         self.collecting += process_time() - began
 
     def callLater(  # type: ignore[override]  # Twisted names its parameters otherwise

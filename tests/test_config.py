@@ -250,3 +250,26 @@ def test_the_metadata_may_have_a_directory_of_its_own() -> None:
     inside = {"log.dirs": "/a,/b/", "metadata.log.dir": "/b", "process.roles": "broker,controller"}
     check_together(BrokerConfig(inside))
     check_together(BrokerConfig(inside | {"metadata.log.dir": "/elsewhere"}))
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"max.connections.per.ip.overrides": "10.0.0.1"}, "it takes a list of ADDRESS:COUNT"),
+        ({"max.connections.per.ip.overrides": "10.0.0.1:-1"}, "it takes a list of ADDRESS:COUNT"),
+        ({"max.connections.per.ip.overrides": "localhost:5"}, "names of hosts are not resolved"),
+        ({"max.connections.per.ip": "0"}, "max.connections.per.ip.overrides names no address"),
+    ],
+)
+def test_limits_of_addresses_are_checked_at_the_start(values: dict[str, str], named: str) -> None:
+    """Kafka's forms, but for names; no connections at all only beside addresses that may."""
+    with pytest.raises(ConfigError, match=named):
+        check_together(BrokerConfig(values))
+    check_together(
+        BrokerConfig(
+            {
+                "max.connections.per.ip": "0",
+                "max.connections.per.ip.overrides": "10.0.0.1:1, ::1:2",
+            }
+        )
+    )

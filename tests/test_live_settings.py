@@ -38,6 +38,9 @@ OTHERS: dict[str, Callable[[MemoryBroker], Any]] = {
     "log.cleaner.threads": lambda house: cleaner_config(house, "threads"),
     "max.connections": lambda house: house.broker._counts.maximum,
     "max.connections.per.ip": lambda house: house.broker._counts.maximum_per_host,
+    "max.connections.per.ip.overrides": lambda house: ",".join(
+        f"{address}:{count}" for address, count in house.broker._counts.overrides.items()
+    ),
     "num.replica.fetchers": lambda house: house.broker.role.fetchers.count,
     "producer.id.expiration.ms": lambda house: log_config(house).producer_id_expiration_ms,
     "replog.log.dir.free.warn.bytes": lambda house: house.broker.log_manager.free_space.limit,
@@ -68,6 +71,8 @@ def another(row: Setting, before: Any) -> Any:
         return not before
     if row.type is Type.LIST:
         return tuple(each for each in row.choices if each not in before)
+    if row.name == "max.connections.per.ip.overrides":
+        return "10.0.0.1:2"
     if row.type is Type.STRING:
         return next(each for each in row.choices if each != before)
     if row.type is Type.DOUBLE:

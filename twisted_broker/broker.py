@@ -35,8 +35,8 @@ from twisted_broker.api.context import BrokerParts
 from twisted_broker.api.dispatch import BoundRoute, Dispatcher
 from twisted_broker.cluster.metadata_check import MetadataDamage, recover_hint
 from twisted_broker.config import BrokerConfig, LiveConfig
-from twisted_broker.interfaces import IDelayedCall, Runtime, TopicPartition
-from twisted_broker.log.errors import CheckpointError, LogDirFailure
+from twisted_broker.interfaces import Health, IDelayedCall, Runtime, TopicPartition
+from twisted_broker.log.errors import CheckpointError, LogDirFailure, is_out_of_descriptors
 from twisted_broker.log.log_directory import LOCK, LogDirMismatch
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.meta_properties import read_meta_properties
@@ -126,7 +126,8 @@ class Broker:
         on_fatal: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self.config = config = LiveConfig(config)
-        self._on_fatal = on_fatal
+        self._fatal_listener = on_fatal
+        self._fatal = ""
         self._shares = DescriptorShares(descriptors, len(config.log_directories))
         self.runtime = runtime
         self.plan: ListenerPlan = plan_listeners(config)
@@ -157,11 +158,12 @@ class Broker:
         self._controller: Controller | None = None
         self.role: BrokerComponents | None = None
         self.parts = self._make_parts({})
-        self._started = self._stopping = self._caught_up = False
+        self._started = self._leaving = self._stopping = self._caught_up = False
         self._deltas: deque[MetadataDelta] = deque()
         self._delta_call: IDelayedCall | None = None
         self._is_taking_deltas = False
         self._adopting: Deferred[str] | None = None
+        self._counts.settings_changed(config)
         config.subscribe(self._counts.settings_changed)
 
     @property
@@ -252,6 +254,56 @@ class Broker:
         """The APIs requested on its listeners so far, for their counts."""
         return [each for dispatcher in self._dispatchers for each in dispatcher.served]
 
+    # health
+
+    def _on_fatal(self, reason: str) -> None:
+        """It cannot go on."""
+        self._fatal = self._fatal or reason
+        self._fatal_listener(reason)
+
+    def health(self) -> Health:
+        """What probes are answered, as of now."""
+        directories = self.log_manager.directories
+        return Health(
+            self.config.node_id,
+            self.roles,
+            self._fatal,
+            self._not_ready(),
+            tuple((each.path, str(each.failed)) for each in directories.claimed() if each.failed),
+        )
+
+    def _not_ready(self) -> str:
+        """Why clients are not served; empty when they are."""
+        role = self.role
+        if self._leaving or self._stopping:
+            return "it is shutting down"
+        if self._started:
+            if self._controller is not None and self._controller.log.failed is not None:
+                return "the metadata log of its controller failed"
+            return "" if role is None else self._fenced(role)
+        if not self.cluster_id:
+            return "it waits for its controller, which knows the cluster's id"
+        if role is None:
+            return (
+                "its log directories are loaded"
+                if self._controller is None
+                else "its controller starts"
+            )
+        if role.lifecycle.broker_epoch < 0:
+            return "it waits for its controller to register it"
+        if not self._caught_up:
+            return f"it reads the metadata: it is at offset {role.observer.image.offset}"
+        return self._fenced(role) or "its listeners open"
+
+    def _fenced(self, role: BrokerComponents) -> str:
+        """Why no leadership is given to a broker that was registered; empty when it is served."""
+        own = role.observer.image.brokers.get(self.config.node_id)
+        if own is None:
+            return "the controller does not know it any more; it registers again"
+        if own.fenced:
+            return "it is fenced: the controller has no heartbeat from it, or has not answered yet"
+        return ""
+
     # starting
 
     async def start(self) -> None:
@@ -326,6 +378,15 @@ class Broker:
         )
 
     async def _start_controller(self) -> None:
+        """A write that fails names no file: LogDirFailure does."""
+        try:
+            await self._open_controller()
+        except OSError as error:
+            if is_out_of_descriptors(error):
+                raise
+            raise LogDirFailure(self.metadata_directory, error) from error
+
+    async def _open_controller(self) -> None:
         from twisted_broker.cluster.bootstrap import read_bootstrap
         from twisted_broker.cluster.controller import Controller
         from twisted_broker.cluster.features import SUPPORTED_FEATURES
@@ -711,6 +772,7 @@ class Broker:
         Nodes of one process do it side by side before any of them stops: none waits for one that
         leaves too, or fetches from one that is gone.
         """
+        self._leaving = True
         role, own = self.role, self._controller
         if role is None or not self.config.boolean("controlled.shutdown.enable"):
             return

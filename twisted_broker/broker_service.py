@@ -118,7 +118,9 @@ class BrokerService(Service):
     async def _start_broker(self, broker: Broker) -> None:
         """Its status port is open from the beginning, and to the end (`_stop_broker`)."""
         number = broker.config.integer("replog.status.port")
-        port = StatusPort(broker.runtime, lambda: broker.parts, broker.served, number)
+        port = StatusPort(
+            broker.runtime, lambda: broker.parts, broker.served, number, broker.health
+        )
         self._status_ports[broker] = port
         await port.open()
         await broker.start()

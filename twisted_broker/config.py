@@ -242,6 +242,12 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _ms("connections.max.idle.ms", 600000, "Idle time after which a connection is closed."),
     _int("max.connections", INT_MAX, "Connections in all.", 0, live=True),
     _int("max.connections.per.ip", INT_MAX, "Connections from one address.", 0, live=True),
+    _text(
+        "max.connections.per.ip.overrides",
+        "",
+        "Other limits for some addresses: ADDRESS:COUNT,ADDRESS:COUNT.",
+        live=True,
+    ),
     _int("request.timeout.ms", 30000, "Wait for the answer of another node.", 1, unit="ms"),
     # topics
     _flag("auto.create.topics.enable", True, "Create a topic when a client first names it."),
@@ -555,7 +561,8 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _int(
         "replog.status.port",
         0,
-        "Port on 127.0.0.1 for /, /metrics and /explain; 0 picks a free one, -1 none.",
+        "Port on 127.0.0.1 for the page /, /metrics, /healthz and /readyz; 0 picks a free one, -1 "
+        "none.",
         -1,
         high=65535,
     ),

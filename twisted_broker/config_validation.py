@@ -14,6 +14,7 @@ single setting (its row in `config.py`), listeners (`net/listeners.py`), several
 from __future__ import annotations
 
 import re
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from twisted_broker.settings import ConfigError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _ADDRESS = re.compile(r"(\[[^\[\]]+\]|[^\[\]:@\s]+):(\d{1,5})\Z")
 _VOTERS, _BOOTSTRAP = "controller.quorum.voters", "controller.quorum.bootstrap.servers"
+_OVERRIDES = "max.connections.per.ip.overrides"
 _MOST_PORT = 65535
 
 
@@ -32,6 +34,33 @@ def check_together(config: BrokerConfig) -> None:
     _check_controllers(config)
     _check_waits(config)
     _check_inter_broker(config)
+    _check_connections(config)
+
+
+def connections_by_address(config: BrokerConfig) -> dict[str, int]:
+    """`max.connections.per.ip.overrides`: the limit of each address that has one of its own, as
+    sockets write the address. Raises ConfigError.
+    """
+    found: dict[str, int] = {}
+    for entry in filter(None, map(str.strip, str(config[_OVERRIDES]).split(","))):
+        address, colon, count = entry.rpartition(":")
+        if not colon or not count.strip().isdecimal():
+            raise ConfigError(_OVERRIDES, entry, "a list of ADDRESS:COUNT")
+        try:
+            name = str(ip_address(address.strip().strip("[]")))
+        except ValueError:
+            raise ConfigError(
+                _OVERRIDES, entry, "IP addresses: names of hosts are not resolved"
+            ) from None
+        found[name] = int(count)
+    return found
+
+
+def _check_connections(config: BrokerConfig) -> None:
+    if not connections_by_address(config) and config.integer("max.connections.per.ip") == 0:
+        raise ConfigError(
+            "max.connections.per.ip", "0", f"at least 1 where {_OVERRIDES} names no address"
+        )
 
 
 def warnings_for(config: BrokerConfig) -> list[str]:

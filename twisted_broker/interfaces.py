@@ -231,6 +231,18 @@ class TurnNumbers(NamedTuple):
     buckets: list[tuple[float, int]]
 
 
+class Health(NamedTuple):
+    """What a node says of itself. `fatal`: why it cannot go on; `not_ready`: why it does not serve;
+    empty where it does. `offline_directories`: path and error of each log directory that failed.
+    """
+
+    node_id: int
+    roles: tuple[str, ...]
+    fatal: str
+    not_ready: str
+    offline_directories: tuple[tuple[str, str], ...] = ()
+
+
 class Marks:
     """What this turn of the reactor works on: whoever begins a piece of work sets `what`.
 

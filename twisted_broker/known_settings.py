@@ -117,7 +117,6 @@ log.initial.task.delay.ms long 30000 0.. #
 log.local.retention.bytes long -2 -2.. +
 log.local.retention.ms long -2 -2.. +
 max.connection.creation.rate int 2147483647 0.. +
-max.connections.per.ip.overrides string "" +
 metadata.log.segment.bytes int 1073741824 8388608..
 metadata.log.segment.ms long 604800000
 metadata.max.retention.bytes long 104857600

@@ -163,6 +163,8 @@ def test_an_election_and_a_cancelled_move(lines: list[str]) -> None:
     assert cluster.set_isr(1, 2, 3) == 0
     codes = cluster.elect(0, 0, 1)
     assert codes == [0, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE]
+    # both partitions when broker 1 was fenced, and one now
+    assert cluster.fixture.controller.elections == 3
     assert cluster.reassign([1, 2, 4]) == 0 and cluster.reassign(None) == 0
     who = 'node=1 principal=User:ANONYMOUS client.id=test client=""'
     assert lines == [

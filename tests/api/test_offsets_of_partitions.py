@@ -216,7 +216,7 @@ def test_a_partition_named_twice():
 
 def test_version_0_lists_segments():
     """ListOffsets v0: starts of segments, newest first, the end before them; earliest is the log
-    start; at most as many as asked.
+    start, and a time gives those last written at or before it; at most as many as asked.
     """
     api = made()
     log = api.fixture.partition().log
@@ -228,6 +228,13 @@ def test_version_0_lists_segments():
     assert listed(api, LATEST, 0, max_num_offsets=2).old_style_offsets == [7, 6]
     assert listed(api, LATEST, 0).old_style_offsets == [7]
     assert listed(api, EARLIEST, 0, max_num_offsets=5).old_style_offsets == [0]
+    nodes = api.fixture.files.nodes
+    for number, segment in enumerate(log.segments):
+        nodes[segment.log.path].modified_ms = WALL_MS - 100 + 10 * number
+    assert listed(api, LATEST, 0, max_num_offsets=9).old_style_offsets == [7, 6, 4, 2, 0]
+    for later_ms, starts in ((-1, []), (0, [0]), (15, [2, 0]), (20, [4, 2, 0])):
+        found = listed(api, WALL_MS - 100 + later_ms, 0, max_num_offsets=9)
+        assert found.old_style_offsets == starts
 
 
 def test_version_0_ends_at_the_high_watermark():

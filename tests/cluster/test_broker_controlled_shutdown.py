@@ -90,7 +90,7 @@ def test_a_controller_that_comes_back_in_time_moves_the_leaders(fixture: Control
 
 
 def test_a_silent_controller_gets_the_whole_time(fixture: ControllerFixture) -> None:
-    """RL 8.2: It may be well, behind a way that is blocked: the bound is a setting, named in what
+    """RL 8.2: it may be well, behind a way that is blocked: the bound is a setting, named in what
     is said every second.
     """
     member = member_with_leadership(fixture, **{"replog.controlled.shutdown.timeout.ms": "20000"})
@@ -117,7 +117,7 @@ def test_one_address_that_does_not_refuse_is_hope(fixture: ControllerFixture) ->
 
 
 def test_a_second_signal_skips_the_wait(fixture: ControllerFixture) -> None:
-    """RL 8.2: The wait ends there and then; before there is one, or after it, nothing happens."""
+    """RL 8.2: the wait ends there and then; before there is one, or after it, nothing happens."""
     member = member_with_leadership(fixture)
     fixture.crash()
     listen_mute(fixture, PORT)

@@ -120,7 +120,7 @@ def test_a_record_that_nobody_knows_is_refused() -> None:
     builder.append(0, None, bytes((1, 125, 0)))
     file = fixture.files.open(LOG)
     file.write_at(file.size(), (builder.build(),))
-    with pytest.raises(MetadataDamage, match="the log is not understood.*type 125") as caught:
+    with pytest.raises(MetadataDamage, match=r"the log is not understood.*type 125") as caught:
         fixture.restart()
     assert caught.value.offset == log.end_offset
 

@@ -208,6 +208,22 @@ def test_an_epoch_that_was_begun_is_never_led_again(fixture: Fixture) -> None:
     assert fixture.controller.epoch == seen + 2
 
 
+def test_an_epoch_is_durable_before_it_is_used() -> None:
+    """RL 8.1: quorum-state is synced, its name too, before anything of the epoch is: a loss of
+    power leaves it when it leaves nothing else of this start.
+    """
+    fixture = Fixture(StalledWorker())
+    disk = SimDisk(1)
+    disk.make_directories("/data")
+    disk.sync_all()
+    fixture.runtime.files = fixture.files = disk
+    fixture.controller = fixture.open()
+    fixture.start()
+    left = disk.after_power_loss(keep=0)
+    assert left.content(f"{DIRECTORY}/{0:020d}.log") == b""
+    assert read_quorum_state(left, DIRECTORY) == QuorumState(1, 1)
+
+
 @pytest.mark.parametrize("leader", [None, 3])
 def test_what_this_node_never_led_is_not_led(fixture: Fixture, leader: int | None) -> None:
     """A broker's copy has no quorum-state; a voter's names another leader: both may lack what was
@@ -471,8 +487,8 @@ def test_the_names_of_snapshots() -> None:
 
 
 @pytest.mark.skipif(
-    "REPLOG_KAFKA_JARS" not in os.environ,
-    reason="REPLOG_KAFKA_JARS names no class path of Apache Kafka's tools",
+    "KAFKA_JARS" not in os.environ,
+    reason="Apache Kafka's tools: set KAFKA_JARS to a folder of its jars",
 )
 def test_kafkas_dump_tool_reads_log_and_snapshot(tmp_path: Path) -> None:
     """RL 8.1: readable by Kafka's dump tool, records decoded, snapshot included."""
@@ -495,7 +511,7 @@ def dump(path: Path) -> str:
     tool = [
         "java",
         "-cp",
-        os.environ["REPLOG_KAFKA_JARS"],
+        os.environ["KAFKA_JARS"] + "/*",
         "org.apache.kafka.tools.DumpLogSegments",
     ]
     done = subprocess.run(
@@ -523,6 +539,34 @@ def test_a_quorum_state_that_cannot_be_read_is_one_line_with_the_remedy(content:
     assert line.startswith(f"{path}: ") and "\n" not in line
     assert "`replog metadata recover --from A_BROKERS_LOG_DIR --to /data`" in line
     assert read_whole(fixture.files, path) == content
+
+
+def test_the_durable_end_is_synced_every_five_seconds() -> None:
+    """In between it is only written: after a loss of power an older one is true as well. A clock
+    that was put back does not put the sync off.
+    """
+    disk, worker, wall_ms = SimDisk(1), StalledWorker(), [0]
+    disk.make_directories("/data")
+    metadata_log.format_metadata(disk, "/data", CLUSTER_ID, True)
+    disk.sync_all()
+    log = metadata_log.open_metadata_log(
+        disk, worker, "/data", 1, lambda: wall_ms[0], lambda offset: None, lambda error: None
+    )
+    log.begin_epoch()
+
+    def is_synced(at_ms: int) -> bool:
+        """After one more batch: a kill leaves the newest one; whether a loss of power does."""
+        wall_ms[0] = at_ms
+        log.append([records.NoOpRecord()], 1)
+        log.sync()
+        worker.run()
+        left = (disk.after_kill(), disk.after_power_loss(keep=0))
+        newest, after_power_loss = (read_durable_end(each, log.directory) for each in left)
+        assert newest == log.end_offset and after_power_loss is not None
+        return after_power_loss == newest
+
+    times_ms = (60_000, 60_001, 64_999, 65_000, 65_001, 3_000, 3_001)
+    assert [at_ms for at_ms in times_ms if is_synced(at_ms)] == [60_000, 65_000, 3_000]
 
 
 def test_what_a_killed_process_wrote_counts_when_it_is_synced() -> None:

@@ -79,7 +79,7 @@ def test_it_leads_follows_and_comes_back(three: Numbered) -> None:
 
 @with_ids(FOLLOWER, CONTROLLER)
 def test_it_coordinates_groups(three: Numbered) -> None:
-    """RL 6: a client is sent to it, and it takes the group's commits."""
+    """A client is sent to it, and it takes the group's commits."""
     three.create()
     found: list[str] = []
 

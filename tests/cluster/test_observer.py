@@ -120,6 +120,8 @@ def test_a_log_longer_than_one_answer(
 def test_the_controller_comes_back_and_following_goes_on(fixture: ControllerFixture) -> None:
     """RL 8.2: a new epoch, the same log; the member notices and reads on."""
     member = MemberSide(fixture, 2).follow()
+    before = member.observer.traffic
+    assert all(before) and before[0] > before[1], "one fetch waits"
     fixture.crash()
     fixture.pass_time(3.0)
     fixture.restart()
@@ -128,6 +130,8 @@ def test_the_controller_comes_back_and_following_goes_on(fixture: ControllerFixt
     create_after = fixture.controller.image
     assert member.observer.image == create_after
     assert member.observer.leader_epoch == 2 and member.ended == []
+    after = member.observer.traffic
+    assert all(now > then for now, then in zip(after, before, strict=True)), "over connections"
 
 
 def test_a_dead_address_is_passed_over(fixture: ControllerFixture) -> None:

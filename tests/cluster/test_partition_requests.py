@@ -227,10 +227,12 @@ def test_the_setting_acts_at_once(cluster: Cluster, name: str, kind: int) -> Non
     cluster.leave_only_3()
     cluster.set_unclean("false", name, kind)
     assert cluster.partition().leader == NO_LEADER
+    assert cluster.fixture.controller.unclean_elections == 0
     cluster.set_unclean("true", name, kind)
     for number in (0, 1):
         state = cluster.partition(number)
         assert (state.leader, state.isr, state.leader_recovery_state) == (3, (3,), RECOVERING)
+    assert cluster.fixture.controller.unclean_elections == 2, "what the metrics show"
 
 
 def test_with_the_setting_on_the_last_one_left_leads(cluster: Cluster) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from errno import EIO
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -363,6 +364,10 @@ class Growing(Moving):
             self.node(leader).kill()
             self.dying = 0
 
+    def wrote_to_all(self, count: int) -> bool:
+        """Whether its last records went to all of so many partitions."""
+        return set(self.places[-count:]) == set(range(count))
+
     def grow(self, count: int) -> None:
         grown = CreatePartitionsTopic(name="t", count=count, assignments=None)
         request = CreatePartitionsRequest(topics=[grown], timeout_ms=30_000)
@@ -382,10 +387,7 @@ def test_grown_under_load_nothing_is_lost() -> None:
             cluster.run_until(cluster.sim.now + 0.5)
             gone = DeleteTopicsRequest(topic_names=[f"beside-{count}"], timeout_ms=30_000)
             assert growing.ask(1, gone, 4).responses[0].error_code == 0
-            growing.until(
-                lambda count=count: set(growing.places[-count:]) == set(range(count)),
-                "all partitions take records",
-            )
+            growing.until(partial(growing.wrote_to_all, count), "all partitions take records")
             if count == 3:
                 growing.dying = 3
         assert not growing.node(3).is_up

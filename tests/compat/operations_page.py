@@ -150,7 +150,7 @@ class Terminal:
     def _await_line(self, node: str, line: str) -> None:
         path = self.out if node == "out" else self.cluster / f"{node}.log"
         for name, value in self.values.items():
-            line = re.sub(rf"\${name}\b", lambda _, value=value: value, line)
+            line = re.sub(rf"\${name}\b", value.replace("\\", "\\\\"), line)
         parts = (re.escape(part) for part in line.split(".."))
         pattern = re.compile(".*".join(parts).replace(r"\ .*", ".*") + "$", re.M)
         deadline = time.monotonic() + LINE_SECONDS

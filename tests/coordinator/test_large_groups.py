@@ -154,7 +154,8 @@ def test_the_record_of_a_large_group_is_encoded_in_turns_of_its_own(
     """
     monkeypatch.setattr(coordinator_shard, "LARGE_MEMBERS", MEMBERS - 1)
     run = BrokerRun(clock=TurnClock(), initial_rebalance_delay_ms=1000)
-    waiting = joined(run, answered := [])
+    answered: list[float] = []
+    waiting = joined(run, answered)
     turns_until(run, lambda: len(answered) == MEMBERS)
     answers = [each.result for each in waiting]
     leader = next(each for each in answers if each.leader == each.member_id)

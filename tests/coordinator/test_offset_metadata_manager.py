@@ -238,6 +238,22 @@ def test_offsets_of_transactions_count_from_their_marker_on():
     }
 
 
+def test_a_deleted_groups_open_transaction_leaves_nothing() -> None:
+    """A marker that comes after the deletion brings no offset of the group back."""
+    run = BrokerRun()
+    index = partition_for("g", 50)
+    now(run.commit(one(1, partition=0)))
+    builder = BatchBuilder(producer_id=11, producer_epoch=0, base_sequence=0, is_transactional=True)
+    for partition in (0, 1):
+        record = offset_record("g", "t", partition, CommittedOffset(50, -1, "", WALL_MS))
+        builder.append(WALL_MS, *record)
+    run.store.put(index, builder.build())
+    again = run.restarted()
+    assert now(again.coordinator.delete_group("g")) is E.NONE
+    again.store.put(index, build_end_marker(11, 0, True, 0, WALL_MS))
+    assert again.restarted().fetched() == {}
+
+
 def test_a_marker_does_not_turn_back_a_later_commit():
     """A plain commit after the transaction's record outlives the marker."""
     run = BrokerRun()

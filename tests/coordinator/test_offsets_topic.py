@@ -34,7 +34,7 @@ class Controller:
         self.waiting: list[Deferred[CreateTopicsResponse]] = []
         self.requests: list[CreateTopicsRequest] = []
         config = BrokerConfig({name.replace("_", "."): each for name, each in settings.items()})
-        self.topic = OffsetsTopic(self, config, self.create, self.clock)  # type: ignore[arg-type]
+        self.topic = OffsetsTopic(self, config, self.create, self.clock)
 
     def create(self, request: CreateTopicsRequest) -> Deferred[CreateTopicsResponse]:
         self.requests.append(request)

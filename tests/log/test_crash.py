@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from twisted.internet.task import Clock
@@ -27,6 +28,7 @@ from tests.log.batches import (
 from twisted_broker.config import LogConfig
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.gaps import Gap
 from twisted_broker.log.log import Log
 from twisted_broker.log.reading import aborted_transactions
 from twisted_broker.log.segment import file_name
@@ -425,6 +427,45 @@ def test_a_disk_error_takes_the_log_offline_and_calls_on_fatal(operation: str, e
         assert again.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     disk.faults.clear()
     assert reopened(disk.after_kill()).log_end_offset >= acknowledged - 1
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda log: log.read(1, 100),
+        lambda log: log.offset_metadata(1),
+        lambda log: log.end_below(1),
+        lambda log: log.append_as_leader(batch(100), 0, NOW_MS),
+        lambda log: log.append_as_follower(batch(100, base_offset=6), 0, NOW_MS),
+        lambda log: log.roll(NOW_MS),
+        lambda log: log.truncate_to(3, NOW_MS),
+        lambda log: log.truncate_fully_and_start_at(9, NOW_MS),
+        lambda log: log.delete_old_segments(NOW_MS),
+        lambda log: log.end_before_gap(Gap(3, 4, False), NOW_MS, ".aside"),
+    ],
+    ids=lambda operation: " ".join(operation.__code__.co_names[:1]),
+)
+def test_every_operation_reports_the_disk(operation: Callable[[Log], object]) -> None:
+    """RL 1.12: what the disk refuses takes the log offline with the disk's own error, once."""
+    disk = SimDisk(1)
+    disk.make_directories("/data")
+    log = open_log(disk, settings=SMALL)
+    for _ in range(6):
+        log.append_as_leader(batch(400), 0, NOW_MS)
+    log.close()
+    log = open_log(disk, settings=replace(SMALL, retention_bytes=0), clean=True, recovery_point=6)
+    log.set_high_watermark(6)
+    assert len(log.segments) > 2
+    log.release_files()
+    told: list[Log] = []
+    log.on_fatal = told.append
+    disk.faults.append(Fault(errno.EIO))
+    for again in (False, True):
+        with pytest.raises(BrokerError) as caught:
+            operation(log)
+        assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR and told == [log], again
+        cause = caught.value.cause if isinstance(caught.value, LogDirFailure) else None
+        assert again or (cause is not None and cause.errno == errno.EIO)
 
 
 def test_a_full_disk_leaves_a_torn_batch_that_recovery_truncates() -> None:

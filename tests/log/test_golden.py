@@ -282,11 +282,11 @@ def test_the_log_goes_on_where_kafka_stopped() -> None:
     assert log.append_as_leader(batch(b"next"), 3, NOW_MS).first_offset == 161
 
 
-KAFKA_JARS = os.environ.get("REPLOG_KAFKA_JARS", "")
+KAFKA_JARS = os.environ.get("KAFKA_JARS", "")
 
 
 @pytest.mark.skipif(
-    not KAFKA_JARS, reason="REPLOG_KAFKA_JARS does not name a folder with Kafka's jars"
+    not KAFKA_JARS, reason="Apache Kafka's tools: set KAFKA_JARS to a folder of its jars"
 )
 def test_kafkas_dump_tool_reads_our_files(tmp_path: Path) -> None:
     """RL 3.1: `DumpLogSegments` finds our segments, indexes, time indexes, transaction index and

@@ -178,6 +178,25 @@ def test_state_survives_a_reload() -> None:
         assert send(again, 8).first_offset == 8
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_producer_whose_batch_holds_the_log_start_is_known(clean: bool) -> None:
+    """RL 3.2, 2.8: DeleteRecords may end inside a batch: the rest of it is there, its producer
+    may send it again, and its next sequence is the one behind it.
+    """
+    log = new_log()
+    send(log, 0, count=5)
+    send(log, 0, producer=2)
+    log.set_high_watermark(6)
+    log.increment_log_start_offset(2)
+    if clean:
+        log.close()
+    again = open_log(log.pool.files, settings=log.config, clean=clean, log_start_offset=2)
+    found = send(again, 0, count=5)
+    assert found.duplicate and found.first_offset == 0
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: send(again, 7))
+    assert send(again, 5).first_offset == 6
+
+
 def closed_and_opened(log: Log) -> Log:
     log.close()
     return open_log(

@@ -197,7 +197,8 @@ def test_follower_drops_a_partial_tail_and_checks_crcs() -> None:
     first, second = replicated(log, 0, b"a"), replicated(log, 1, b"b")
     assert log.append_as_follower(first + second[:40], 0, NOW_MS).last_offset == 0
     nothing = log.append_as_follower(second[:5], 0, NOW_MS)
-    assert (nothing.first_offset, nothing.bytes, nothing.records_count) == (-1, 0, 0)
+    assert (nothing.first_offset, nothing.last_offset, nothing.bytes) == (-1, -1, 0)
+    assert (nothing.max_timestamp, nothing.log_append_time_ms, nothing.records_count) == (-1, -1, 0)
     broken = bytearray(second)
     broken[-1] ^= 1
     refused(ErrorCode.CORRUPT_MESSAGE, lambda: log.append_as_follower(bytes(broken), 0, NOW_MS))
@@ -266,6 +267,21 @@ def test_rolls_when_an_index_is_full() -> None:
     )
 
 
+@pytest.mark.parametrize("late_ms", [0, 1])
+def test_a_segment_is_as_old_after_a_restart(late_ms: int) -> None:
+    """RL 3.1: `segment.ms` counts from the first batch's time, which is read from the file."""
+    log = new_log(segment_ms=1000)
+    for later_ms in (0, 500):
+        log.append_as_leader(batch(1, timestamp=NOW_MS + later_ms), 0, NOW_MS + later_ms)
+    log.close()
+    again = open_log(
+        log.pool.files, settings=log.config, clean=True, recovery_point=2, wall_ms=NOW_MS + 900
+    )
+    at_ms = NOW_MS + 1000 + late_ms
+    again.append_as_leader(batch(1, timestamp=at_ms), 0, at_ms)
+    assert len(again.segments) == 1 + late_ms
+
+
 def test_rolls_when_a_relative_offset_would_not_fit() -> None:
     """RL 3.1: offsets more than 2^31-1 above the base go to a new segment."""
     log = new_log()
@@ -275,6 +291,10 @@ def test_rolls_when_a_relative_offset_would_not_fit() -> None:
     log.append_as_follower(replicated(log, 2**31, b"c"), 0, NOW_MS)
     assert [segment.base_offset for segment in log.segments] == [0, 2**31]
     assert values(log) == [b"a", b"b", b"c"]
+    log = new_log()
+    fetched = [replicated(log, offset, b"v") for offset in (0, 2**31 - 1, 2**31)]
+    log.append_as_follower(b"".join(fetched), 0, NOW_MS)
+    assert [segment.base_offset for segment in log.segments] == [0, 2**31], "in one answer"
 
 
 def test_roll_of_an_empty_segment_changes_nothing() -> None:
@@ -638,9 +658,10 @@ def test_truncate_to() -> None:
     cuts: list[Log] = []
     log.on_truncated = cuts.append
     assert log.durability.recovery_point == 12
-    assert log.truncate_to(5, NOW_MS) and not log.truncate_to(5, NOW_MS)
+    assert log.truncate_to(5, NOW_MS)
     assert (log.log_end_offset, log.high_watermark, log.durability.recovery_point) == (5, 5, 5)
     assert log.leader_epochs.entries() == [(0, 0), (1, 4)]
+    assert not log.truncate_to(5, NOW_MS)
     assert log.producers.producers[1].last_sequence == 4
     assert cuts == [log]
     assert max(log.producers.snapshots) <= 5

@@ -169,6 +169,25 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_rebuild, "SLICE_HEADERS", 2)
 
 
+@pytest.mark.usefixtures("tiny")
+def test_a_batch_that_holds_the_log_start_is_found() -> None:
+    """RL 3.5, 2.8: in slices as well: its producer is not forgotten."""
+    files = disk()
+    log = open_log(files)
+    log.append_as_leader(sent(0, producer=3, count=5), 0, NOW_MS)
+    for number in range(10):
+        log.append_as_leader(sent(number), 0, NOW_MS)
+    log.set_high_watermark(5)
+    log.increment_log_start_offset(2)
+    worker = log.durability.disk = ManualWorker()
+    log.truncate_to(14, NOW_MS)
+    assert log.producers.is_rebuilding
+    while worker.jobs:
+        worker.run_one()
+    assert described(log) == found_anew(log, files)
+    assert log.append_as_leader(sent(0, producer=3, count=5), 0, NOW_MS).duplicate
+
+
 def behind(files: SimDisk, **settings: Any) -> tuple[Log, ManualWorker]:
     """A log of ten batches of a producer, cut at 9, whose producers are not found yet."""
     log = open_log(files, settings=config(**settings))

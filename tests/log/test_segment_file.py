@@ -97,10 +97,12 @@ def test_running_out_of_descriptors_makes_room() -> None:
 
 def test_slices() -> None:
     """docs/ARCHITECTURE.md 7: a slice reads its stretch in pieces, keeps a closed or removed
-    file alive, and dies with a truncation.
+    file alive, and dies with a truncation. A file in use stays open behind its last slice.
     """
     _, (file, *_) = pool_with(3, 8)
     file.open().write_at(0, (b"0123456789",))
+    FileSlice(file, 0, 1).release()
+    assert file.is_open
     one = FileSlice(file, 2, 6)
     assert len(one) == one.length == 6 and one.fileno() == -1
     assert one.read() == b"234567"

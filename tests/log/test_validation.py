@@ -16,6 +16,7 @@ from twisted_broker.log.log import Log
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.validation import RecordsRefused
 from twisted_broker.wire import records_count
+from twisted_broker.wire.batch_header import CONTROL_FLAG
 from twisted_broker.wire.compression import compress
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.legacy import build_message_set
@@ -138,8 +139,14 @@ def test_several_batches_from_inside_the_broker() -> None:
 
 
 def test_no_control_batches_from_clients() -> None:
-    """RL 3.2: an end marker from a client is INVALID_RECORD."""
-    refused(ErrorCode.INVALID_RECORD, new_log(), marker(1, commit=True))
+    """RL 3.2: an end marker from a client is INVALID_RECORD, with or without a sequence; so is
+    the control flag on other records.
+    """
+    numbered = patched(marker(1, commit=True), 53, ">i", 0)
+    flagged = patched(batch(b"x"), 21, ">h", CONTROL_FLAG)
+    for data in (marker(1, commit=True), numbered, flagged):
+        error = refused(ErrorCode.INVALID_RECORD, new_log(), data)
+        assert data is not numbered or "control" in str(error)
 
 
 def test_size_limit() -> None:

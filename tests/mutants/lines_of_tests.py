@@ -1,11 +1,12 @@
 """Which tests run which lines of ring 0, and how long each test takes: found once, then kept.
 
 Owns `LinesOfTests`, which answers, and `collect`, which finds out: each file of tests in turn under
-`coverage`, whose dynamic context is the test.
+`coverage`, whose dynamic context is the test; `carry_over`, for when lines have moved.
 
 1. It can be stopped: what a finished file of tests ran is kept, and the next run goes on.
-2. A changed file of tests is run again. A changed module of ring 0 begins anew, because lines have
-   moved.
+2. A changed file of tests is run again. In a changed module of ring 0 lines keep their tests where
+   they are now, and new ones get those of their neighbours: to measure it all takes half an hour.
+   The choice of tests needs no more; who wants it exact removes the directory.
 3. A test counts only if it passed.
 
 Not here: the mutants (`tests/mutants/sites.py`).
@@ -13,23 +14,26 @@ Not here: the mutants (`tests/mutants/sites.py`).
 
 from __future__ import annotations
 
+import json
+import shutil
 import sqlite3
 import sys
 import time
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Sequence
 from contextlib import closing
+from difflib import SequenceMatcher
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import coverage
 import pytest
-from coverage.numbits import num_in_numbits, numbits_to_nums
+from coverage.numbits import num_in_numbits, numbits_to_nums, nums_to_numbits
 
 from tests.mutants.ring_0 import MARKERS, TESTS, modules_of
 from twisted_broker.testing.progress import Progress
 from twisted_broker.testing.run_state import RunState
-from twisted_broker.testing.sim.__main__ import run_seed
 
 SEEDS = 50
 """So many seeds of the simulation meet what survives the tests"""
@@ -57,6 +61,62 @@ def _files_of_tests(root: Path, chosen: Collection[str]) -> dict[str, str]:
         names = [each.relative_to(root).as_posix() for each in paths]
         found.update({each: _digest(root, [each]) for each in names})
     return found
+
+
+def _origins(before: Sequence[str], now: Sequence[str]) -> dict[int, set[int]]:
+    """Line of a module as it is now -> its lines before, whose tests are likely to run it. A new
+    line has those of the one above it.
+    """
+    found: dict[int, set[int]] = {}
+    matcher = SequenceMatcher(None, before, now, autojunk=False)
+    for kind, start, end, start_now, end_now in matcher.get_opcodes():
+        for row in range(start_now, end_now):
+            rows = {start + row - start_now} if kind == "equal" else set(range(start, end))
+            found[row + 1] = {each + 1 for each in rows} or set(found.get(row, ()))
+    return found
+
+
+def carry_over(directory: Path, root: Path) -> None:
+    """Brings what was measured to the modules as they are now, and keeps them for the next time."""
+    lines, measured = directory / "lines.db", directory / "measured"
+    modules = modules_of(root)
+    changed = {
+        module: (measured / module).read_text()
+        for module in modules
+        if (measured / module).exists()
+        and (measured / module).read_bytes() != (root / module).read_bytes()
+    }
+    if changed and lines.exists():
+        with closing(sqlite3.connect(lines)) as database:
+            for module, before in changed.items():
+                path = root / module
+                _move(database, str(path.absolute()), before, path.read_text())
+            database.commit()
+        tests = directory / "tests.jsonl"
+        # A seed that fails by itself now would notice every mutant: they are run again.
+        kept = [row for row in tests.read_text().splitlines()[1:] if f'"{_SEEDS}"' not in row]
+        tests.write_text("\n".join([json.dumps({"run": _run_of(root)}), *kept, ""]))
+    shutil.rmtree(measured, ignore_errors=True)
+    for module in modules:
+        (measured / module).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(root / module, measured / module)
+
+
+def _move(database: sqlite3.Connection, path: str, before: str, now: str) -> None:
+    """Moves the lines of one module."""
+    origin = _origins(before.splitlines(), now.splitlines())
+    rows = database.execute(
+        "select file_id, context_id, numbits from line_bits join file on file_id = file.id "
+        "where path = ?",
+        (path,),
+    ).fetchall()
+    for file, context, bits in rows:
+        ran = set(numbits_to_nums(bits))
+        moved = nums_to_numbits([line for line, olds in origin.items() if olds & ran])
+        database.execute(
+            "update line_bits set numbits = ? where file_id = ? and context_id = ?",
+            (moved, file, context),
+        )
 
 
 class _Lines:
@@ -107,7 +167,7 @@ class LinesOfTests:
 
     def __init__(self, directory: Path, chosen: Collection[str] = TESTS) -> None:
         self._lines = directory / "lines.db"
-        state, _ = _state(directory, Path.cwd(), chosen)
+        state, _ = state_of(directory, Path.cwd(), chosen)
         state.close()
         self.seconds: dict[str, float] = {}
         self._seeds: list[int] = state.finished.get(_SEEDS, [])
@@ -151,11 +211,16 @@ def _context_of(seed: int) -> str:
     return f"seed {seed}"
 
 
-def _state(directory: Path, root: Path, chosen: Collection[str]) -> tuple[RunState, dict[str, str]]:
+def state_of(
+    directory: Path, root: Path, chosen: Collection[str]
+) -> tuple[RunState, dict[str, str]]:
     """What was kept, and the files of tests that are to be known."""
     digests = _files_of_tests(root, chosen)
-    run = {"source": _digest(root, modules_of(root))}
-    return RunState(directory / "tests.jsonl", run, [*digests, _NEVER]), digests
+    return RunState(directory / "tests.jsonl", _run_of(root), [*digests, _NEVER]), digests
+
+
+def _run_of(root: Path) -> dict[str, str]:
+    return {"source": _digest(root, modules_of(root))}
 
 
 def collect(directory: Path, chosen: Collection[str] = TESTS, seeds: int = 0) -> int:
@@ -163,7 +228,8 @@ def collect(directory: Path, chosen: Collection[str] = TESTS, seeds: int = 0) ->
     of pytest. The working directory is the root of the checkout.
     """
     root = Path.cwd()
-    state, digests = _state(directory, root, chosen)
+    carry_over(directory, root)
+    state, digests = state_of(directory, root, chosen)
     if not state.finished:
         (directory / "lines.db").unlink(missing_ok=True)
     left = [
@@ -195,6 +261,8 @@ def collect(directory: Path, chosen: Collection[str] = TESTS, seeds: int = 0) ->
 
 def _run_seeds(measured: coverage.Coverage, seeds: int) -> list[int]:
     """Those that pass."""
+    # Here, for what is imported before the measuring begins is seen to be run by nobody.
+    run_seed = import_module("twisted_broker.testing.sim.__main__").run_seed
     progress, passed = Progress(sys.stdout, "seeds", seeds), []
     for seed in range(seeds):
         measured.switch_context(_context_of(seed))

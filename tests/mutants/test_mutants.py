@@ -16,9 +16,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from coverage import CoverageData
 
 from tests.mutants.equivalents import equivalents
-from tests.mutants.lines_of_tests import LinesOfTests
+from tests.mutants.lines_of_tests import LinesOfTests, carry_over, state_of
 from tests.mutants.ring_0 import modules_of
 from tests.mutants.session import Choice, Session
 from tests.mutants.sites import Key, Mutant, is_other_code, key_of, mutants_of, mutated, sample
@@ -34,6 +35,11 @@ from tests.mutants.trial import (
 )
 
 ROOT = Path(__file__).parents[2]
+PYPROJECT = """
+[[tool.importlinter.contracts]]
+name = "ring 0"
+source_modules = ["twisted_broker.log.some"]
+"""
 SOURCE = """\
 from __future__ import annotations
 from functools import cache
@@ -152,6 +158,51 @@ def test_code_is_put_in_place_wherever_it_is_used(tmp_path: Path) -> None:
     assert counter.seen == 2 and counter.first == 1
     constant = by_code["LIMIT: int | None = 4"]
     assert not planted(path, constant.place, mutated(source, constant))
+
+
+def test_lines_that_move_keep_their_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was measured holds on when a module changes: a new line has the tests of the one above
+    it. Only changed files of tests are run again.
+    """
+    root, state = tmp_path / "root", tmp_path / "state"
+    module, test = "twisted_broker/log/some.py", "tests/log/test_some.py"
+    for path, text in (
+        ("pyproject.toml", PYPROJECT),
+        (module, "a = 1\nb = 2\nc = 3\nd = 4\n"),
+        (test, ""),
+    ):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    state.mkdir()
+    monkeypatch.chdir(root)
+    carry_over(state, root)
+    data = CoverageData(str(state / "lines.db"))
+    for name, lines in (("one", [2]), ("two", [4])):
+        data.set_context(f"{test}::{name}")
+        data.add_lines({str(root / module): lines})
+    data.write()
+    kept, digests = state_of(state, root, [test])
+    kept.add(test, [digests[test], {f"{test}::{name}": 0.1 for name in ("one", "two")}])
+    kept.close()
+    (root / module).write_text("first = 0\na = 1\nb = 2\nnew = 0\nc = 3\nd = 5\n")
+    carry_over(state, root)
+    known = LinesOfTests(state, [test])
+    assert [list(known.of(module, line, line)[0]) for line in range(1, 7)] == [
+        *([], [], [f"{test}::one"], [f"{test}::one"], [], [f"{test}::two"]),
+    ]
+
+
+def test_nothing_of_ring_0_is_imported_before_it_is_measured() -> None:
+    """Else nobody would be seen to run what an import runs: no test would meet its mutants."""
+    code = (
+        "import sys, tests.mutants.run\n"
+        "from pathlib import Path\n"
+        "from tests.mutants.ring_0 import modules_of\n"
+        "names = {module[:-3].replace('/', '.') for module in modules_of(Path())}\n"
+        "print(sorted(names & sys.modules.keys()))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert run.stdout == "[]\n", run.stdout + run.stderr
 
 
 def test_each_file_of_tests_has_an_equal_share() -> None:

@@ -11,6 +11,7 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 
 from tests.net.echo import DelayedOperation, House, framed
+from twisted_broker.config import BrokerConfig
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile
 from twisted_broker.net.connection_limits import ConnectionCounts, DescriptorShares
 from twisted_broker.wire.errors import WireError
@@ -235,6 +236,27 @@ def test_connection_limits() -> None:
     house = House(Script(), per_host=1)
     house.client()
     assert isinstance(house.client(), Failure)
+
+
+def test_an_address_may_have_a_limit_of_its_own() -> None:
+    """Others have the common one; a wrong change is one line and changes nothing."""
+    name = "max.connections.per.ip.overrides"
+    counts = ConnectionCounts(100, 100)
+    counts.settings_changed(
+        BrokerConfig({"max.connections.per.ip": "1", name: "10.0.0.1:2, [0:0::1]:0"})
+    )
+    for host, most in (("10.0.0.1", 2), ("10.0.0.2", 1), ("::1", 0)):
+        for _ in range(most):
+            assert counts.has_room(host)
+            counts.add(host)
+        assert counts.limit_reached(host) == "max.connections.per.ip is reached"
+    with capturedLogs() as events:
+        counts.settings_changed(BrokerConfig({name: "10.0.0.1:x"}))
+    assert [formatEvent(each) for each in events] == [
+        f"setting {name}='10.0.0.1:x' is refused: it takes a list of ADDRESS:COUNT; "
+        "the limits of before stay"
+    ]
+    assert not counts.has_room("10.0.0.1") and counts.has_room("10.0.0.2")
 
 
 def test_a_storm_of_refused_connections_is_a_line_a_minute() -> None:

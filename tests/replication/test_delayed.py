@@ -126,7 +126,11 @@ def test_case_f_never_at_equal_offsets():
     fixture = led()
     fixture.produce(tp=OTHER)
     waiting = delayed(fixture, consumer(), at(1, OTHER))
-    fixture.partition(OTHER).log.roll(WALL_MS)
+    held = fixture.partition(OTHER)
+    before = held.log.watermarks.high_watermark_metadata
+    held.log.roll(WALL_MS)
+    held.advance_high_watermark(fixture.runtime.now_ms())
+    assert before.on_older_segment(held.log.watermarks.high_watermark_metadata)
     assert not waiting.is_complete()
 
 

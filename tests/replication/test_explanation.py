@@ -20,8 +20,9 @@ from tests.replication.fixtures import (
 )
 from tests.replication.pair import nodes
 from twisted_broker.config import LogConfig
+from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.replication.explain.explanation import Explanation, explain, fetching_now
-from twisted_broker.replication.explain.reasons import Moment, duration, offset_count
+from twisted_broker.replication.explain.reasons import Moment, broker_names, duration, offset_count
 from twisted_broker.replication.partition.isr_state import IsrAnswer
 from twisted_broker.replication.partition.partition_history import TRUNCATIONS_KEPT
 from twisted_broker.wire.errors import ErrorCode
@@ -244,6 +245,28 @@ def test_the_high_watermark_waits_for_the_slowest_of_the_isr() -> None:
         (3, 1, 4, "in the ISR")
     ]
     assert wait.why == "it waits for broker 3, 4 offsets behind, for 3.0 s"
+
+
+def test_once_nobody_holds_it_back_the_high_watermark_moves_with_the_next_fetch() -> None:
+    """RL 2.3: a replica outside the ISR counts as long as it is caught up; when it is no longer,
+    nothing happens before somebody fetches.
+    """
+    fixture = PartitionFixture(isr=(1, 2))
+    fixture.append(10)
+    fixture.partition.remote_replicas[3].fetched(LogOffsetMetadata(4), 0, fixture.now_ms, 4, 103)
+    fixture.follower_fetches(2, 10)
+    wait = told(fixture).high_watermark_waits
+    assert wait is not None and [each.broker for each in wait.brokers] == [3]
+    fixture.now_ms += MAX_LAG_MS + 1
+    wait = told(fixture).high_watermark_waits
+    assert wait is not None
+    assert (wait.rule, wait.behind, wait.brokers, wait.since_ms, wait.for_ms) == (
+        "next fetch",
+        6,
+        [],
+        0,
+        0,
+    )
 
 
 def test_one_that_is_about_to_leave_still_holds_the_high_watermark() -> None:
@@ -520,6 +543,15 @@ def test_lengths_are_written_for_people() -> None:
 )
 def test_lengths_of_time(length_ms: int, text: str) -> None:
     assert duration(length_ms) == text
+
+
+def test_brokers_are_named_in_their_order() -> None:
+    assert [broker_names(brokers) for brokers in ((), (3,), (3, 1), (2, 3, 1))] == [
+        "nobody",
+        "broker 3",
+        "brokers 1 and 3",
+        "brokers 1, 2 and 3",
+    ]
 
 
 def test_counts_of_offsets() -> None:

@@ -27,8 +27,8 @@ def cache(slots: int = 10) -> FetchSessionCache:
 
 
 def read(context: FetchContext, **facts) -> list[FetchPartitionResult]:
-    """Results for all of a context's partitions; `facts`: topic -> (high watermark, size) or an
-    error.
+    """Results for all of a context's partitions; `facts`: topic -> (high watermark, size, log
+    start if not 0) or an error.
     """
     results = []
     for request in context.requests:
@@ -36,7 +36,8 @@ def read(context: FetchContext, **facts) -> list[FetchPartitionResult]:
         if isinstance(fact, ErrorCode):
             results.append(FetchPartitionResult(request, fact))
         else:
-            result = FetchPartitionResult(request, ErrorCode.NONE, fact[0], fact[0], 0)
+            start = fact[2] if len(fact) > 2 else 0
+            result = FetchPartitionResult(request, ErrorCode.NONE, fact[0], fact[0], start)
             result.size = fact[1]
             results.append(result)
     return results
@@ -82,7 +83,7 @@ def test_epochs_wrap_to_one():
 
 
 def test_sessionless_and_full():
-    """RL 5.2: Epoch -1 without an id opens nothing; epoch 0 opens a session with a positive id."""
+    """RL 5.2: epoch -1 without an id opens nothing; epoch 0 opens a session with a positive id."""
     sessions = cache()
     assert type(new_context(sessions, 0, -1, False, False, [at(0, A)], (), 0)) is FetchContext
     assert isinstance(
@@ -112,6 +113,8 @@ def test_only_what_changed_is_shown():
     assert shown(proceed(sessions, session, 5), a=(5, 0), c=ErrorCode.OFFSET_OUT_OF_RANGE) == ["c"]
     assert shown(proceed(sessions, session, 6), a=(5, 0)) == ["c"]
     assert shown(proceed(sessions, session, 7), a=(5, 0)) == []
+    assert shown(proceed(sessions, session, 8), a=(5, 0, 3)) == ["a"]
+    assert shown(proceed(sessions, session, 9), a=(5, 0, 3)) == []
 
 
 def test_partitions_with_records_go_to_the_end():

@@ -543,6 +543,23 @@ def test_delete_records_does_not_wait_for_who_died_meanwhile():
     assert (done, outcomes[0].error, outcomes[0].low_watermark) == ([None], ErrorCode.NONE, 6)
 
 
+def test_delete_records_ends_with_the_leadership():
+    """RL 2.8: what waits is refused once another leads; it is not tried again on the follower."""
+    fixture = led((1, 2))
+    fixture.produce(10)
+    fixture.replicas.fetch(follower(2), [at(10, log_start_offset=0)])
+    outcomes = fixture.replicas.delete_records([(TP, 6)])
+    done: list = []
+    fixture.replicas.wait_for_deletion(outcomes, 60_000).addBoth(done.append)
+    assert not done
+    fixture.topic(states={0: registration(2, (1, 2), None, 6, 11)})
+    assert (done, outcomes[0].error, outcomes[0].low_watermark) == (
+        [None],
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        -1,
+    )
+
+
 def test_delete_records_alone_is_at_once_and_times_out_otherwise():
     """RL 2.8: alone nothing waits; at the time-out REQUEST_TIMED_OUT and -1."""
     fixture = led()

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.memory_broker import MemoryBroker
 from tests.replication.fixtures import batch
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.partition.isr_state import CommittedIsr
+from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from twisted_broker.wire.messages.produce import (
     PartitionProduceData,
@@ -14,6 +20,9 @@ from twisted_broker.wire.messages.produce import (
 from twisted_broker.wire.messages.topics import (
     CreatableTopic,
     CreateTopicsRequest,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
     DeleteTopicsRequest,
     DeleteTopicState,
 )
@@ -28,12 +37,37 @@ def create(house: MemoryBroker) -> None:
     assert house.ask(request, 7).topics[0].error_code == 0
 
 
-def produce(house: MemoryBroker, count: int) -> int:
+def append(house: MemoryBroker, records: bytes) -> int:
     data = TopicProduceData(
-        name="t", partition_data=[PartitionProduceData(index=0, records=batch(count))]
+        name="t", partition_data=[PartitionProduceData(index=0, records=records)]
     )
     answer = house.ask(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[data]), 9)
-    return answer.responses[0].partition_responses[0].base_offset
+    found: int = answer.responses[0].partition_responses[0].base_offset
+    return found
+
+
+def produce(house: MemoryBroker, count: int) -> int:
+    return append(house, batch(count))
+
+
+def delete_below(house: MemoryBroker, offset: int) -> None:
+    wanted = DeleteRecordsPartition(partition_index=0, offset=offset)
+    topic = DeleteRecordsTopic(name="t", partitions=[wanted])
+    answer = house.ask(DeleteRecordsRequest(topics=[topic], timeout_ms=1000), 2)
+    assert answer.topics[0].partitions[0].low_watermark == offset
+
+
+def fetched(house: MemoryBroker, session_id: int = 0, session_epoch: int = -1):
+    partition = FetchPartition(partition=0, fetch_offset=2, partition_max_bytes=1 << 20)
+    topics = [FetchTopic(topic="t", partitions=[partition])] if session_epoch <= 0 else []
+    request = FetchRequest(
+        max_bytes=1 << 20,
+        min_bytes=0,
+        session_id=session_id,
+        session_epoch=session_epoch,
+        topics=topics,
+    )
+    return house.ask(request, 11)
 
 
 def read(house: MemoryBroker):
@@ -67,4 +101,70 @@ def test_a_topic_that_was_deleted_and_made_anew_keeps_its_records():
     assert produce(again, 1) == 3
     assert [name for name in again.files.listdir("/data") if "stray" in name] == []
     assert again.broker.parts.replica_manager.partitions[TP].leader_epoch > 0
+    again.stop()
+
+
+def kept(house: MemoryBroker) -> Partition:
+    replicas = house.broker.parts.replica_manager
+    assert replicas is not None
+    return replicas.partitions[TP]
+
+
+@pytest.mark.parametrize("end", ["stop", "kill", "power"])
+def test_what_a_restart_keeps_of_a_partition(end: str) -> None:
+    """RL 1.12, 2.1-2.3, 3.6: log start, records, leader epochs and producers are what they were;
+    the leader epoch is a new one, which begins at the log end; ISR and high watermark are all of
+    the only replica's; nothing waits, nobody follows, no session and no ISR change is left.
+    """
+    disk = SimDisk(3)
+    house = MemoryBroker(disk, log_flush_interval_messages="1").start()
+    create(house)
+    records = batch(5, producer_id=9, producer_epoch=0, base_sequence=0)
+    assert append(house, records) == 0
+    delete_below(house, 2)
+    session = fetched(house, session_epoch=0).session_id
+    assert session > 0
+    house.pass_time(61)  # the checkpoints of log starts and recovery points
+    assert produce(house, 3) == 5
+    before = kept(house)
+    epochs = before.log.leader_epochs.entries()
+    assert (before.log.log_start_offset, before.log.high_watermark) == (2, 8)
+    if end == "stop":
+        house.stop()
+    left = disk
+    if end != "stop":
+        left = disk.after_kill() if end == "kill" else disk.after_power_loss(keep=0)
+    again = MemoryBroker(left).start()
+    found = kept(again)
+    log = found.log
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (2, 8, 8)
+    assert found.leader_epoch > before.leader_epoch and found.leader_epoch_start_offset == 8
+    assert log.leader_epochs.entries() == [*epochs, (found.leader_epoch, 8)]
+    assert isinstance(found.isr_state, CommittedIsr) and found.isr_state.isr == {1}
+    assert found.remote_replicas == {}
+    replicas = again.broker.parts.replica_manager
+    assert len(replicas.sessions) == 0 and replicas.fetch_purgatory.waiting == 0
+    assert fetched(again, session, 1).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert append(again, records) == 0, "a duplicate, under its first offset"
+    assert kept(again).log.log_end_offset == 8
+    again.stop()
+
+
+def test_what_failed_is_served_again_after_a_restart() -> None:
+    """RL 1.12: a partition of a failed directory is offline until the broker starts again, on a
+    disk that works: then it has what it had.
+    """
+    house = MemoryBroker().start()
+    create(house)
+    produce(house, 5)
+    kept(house).fail("an effect of it raised")
+    data = TopicProduceData(
+        name="t", partition_data=[PartitionProduceData(index=0, records=batch(1))]
+    )
+    request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[data])
+    refused = house.ask(request, 9).responses[0].partition_responses[0]
+    assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    house.stop()
+    again = MemoryBroker(house.files).start()
+    assert produce(again, 1) == 5
     again.stop()

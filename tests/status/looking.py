@@ -34,7 +34,9 @@ class Looking:
     def __init__(self, house: MemoryBroker, port: int = 8080) -> None:
         self.house = house
         broker = house.broker
-        self.port = StatusPort(house.runtime, lambda: broker.parts, broker.served, port)
+        self.port = StatusPort(
+            house.runtime, lambda: broker.parts, broker.served, port, broker.health
+        )
         house.run(self.port.open())
 
     def ask(self, path: str, method: str = "GET", more: str = "") -> Deferred[bytes]:
@@ -49,10 +51,11 @@ class Looking:
         self.house.network.connect(host, int(port), factory, 10)
         return answered
 
-    def get(self, path: str, method: str = "GET") -> tuple[int, dict[str, str], str]:
-        head, _, body = self.house.run(self.ask(path, method, "Connection: close\r\n")).partition(
-            b"\r\n\r\n"
-        )
+    def get(
+        self, path: str, method: str = "GET", more: str = ""
+    ) -> tuple[int, dict[str, str], str]:
+        asked = self.ask(path, method, f"Connection: close\r\n{more}")
+        head, _, body = self.house.run(asked).partition(b"\r\n\r\n")
         first, *lines = head.decode().split("\r\n")
         headers = {
             name.lower(): value for name, _, value in (line.partition(": ") for line in lines)

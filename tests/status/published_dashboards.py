@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
@@ -28,6 +27,7 @@ OF_OTHERS = {
 }
 """Series that no Kafka broker has: other programs serve them, or Confluent's own server."""
 
+Scrapes = list[dict[str, list[Sample]]]
 _SELECTOR = re.compile(r"(\w+)(?:\{([^}]*)\})?")
 _MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"([^"]*)"')
 
@@ -50,9 +50,8 @@ def _matches(sample: Sample, matchers: list[tuple[str, str, str]]) -> bool:
     return True
 
 
-def has_value(expression: str, scrapes: Iterable[dict[str, list[Sample]]]) -> bool:
+def has_value(expression: str, scrapes: Scrapes) -> bool:
     """Whether each of its selectors finds a number in one of the scrapes."""
-    scrapes = list(scrapes)
     return all(
         any(
             _matches(sample, _MATCHER.findall(matchers)) and not math.isnan(sample.value)

@@ -75,7 +75,7 @@ def test_a_waiting_consumer_is_seen(house: MemoryBroker) -> None:
         ]
         == 1
     )
-    assert "1 request waits" in looking.get("/")[2]
+    assert "1 request waits" in looking.get("/topics/t")[2]
     produce(house, "t", b"a")
     house.run(answer)
     assert looking.json("/explain/t/0")["waiting"] == []
@@ -153,26 +153,6 @@ def test_a_reads_bytes_count_when_they_are_sent(house: MemoryBroker) -> None:
     )
 
 
-def test_the_page_lists_what_there_is(house: MemoryBroker) -> None:
-    """A person sees partitions, leader, ISR, offsets; `?topic=` chooses; nothing of a name
-    becomes markup.
-    """
-    create(house, "orders")
-    create(house, "flights")
-    produce(house, "orders", b"a")
-    status, headers, body = Looking(house).get("/")
-    assert status == 200 and headers["content-type"] == "text/html; charset=utf-8"
-    assert (
-        "Broker 1 of cluster" in body
-        and "<a href='/explain/orders/0'>orders-0</a>" in body
-        and "0 to 1" in body
-        and "flights" in body
-    )
-    looking = Looking(house, 8081)
-    assert "flights" not in looking.get("/?topic=orders")[2]
-    assert "<script>" not in looking.get("/?topic=%3Cscript%3E")[2]
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -186,6 +166,11 @@ def test_the_page_lists_what_there_is(house: MemoryBroker) -> None:
         "/explain/t/0/1",
         "/explain/t/-1",
         "/explain//0",
+        "/explain/t/%C2%B2",
+        "/explain/t/99999999999999999999",
+        "/topics/none",
+        "/topics/",
+        "/topics/t/0",
     ],
 )
 def test_what_is_not_there_is_404_with_one_line(house: MemoryBroker, path: str) -> None:

@@ -91,14 +91,18 @@ def test_what_waits_is_counted_by_purgatory() -> None:
     fixture = Fixture()
     fixture.topic(states={number: registration(LOCAL, (1, 2)) for number in range(2)})
 
-    def counted() -> dict[str, tuple[float, float]]:
+    def counted() -> dict[str, tuple[float, ...]]:
         found, bare = numbers(fixture), "kafka_server_delayedoperationpurgatory_"
+        labels = {
+            kind: f'{{delayedOperation="{kind}",delayedoperation="{kind}"}}'
+            for kind in ("Produce", "Fetch", "DeleteRecords")
+        }
         return {
             kind: (
-                found[f'{bare}numdelayedoperations{{delayedOperation="{kind}"}}'],
-                found[f'{bare}purgatorysize{{delayedOperation="{kind}"}}'],
+                found[f"{bare}numdelayedoperations{label}"],
+                found[f"{bare}purgatorysize{label}"],
             )
-            for kind in ("Produce", "Fetch", "DeleteRecords")
+            for kind, label in labels.items()
         }
 
     names = [TopicPartition("t", number) for number in range(2)]
@@ -110,7 +114,7 @@ def test_what_waits_is_counted_by_purgatory() -> None:
         fixture.replicas.wait_for_replicas(outcomes, 60_000)
     assert counted() == {"Produce": (2, 2), "Fetch": (1, 2), "DeleteRecords": (0, 0)}
     fixture.advance(61)
-    assert {waiting for waiting, _ in counted().values()} == {0}
+    assert {found[0] for found in counted().values()} == {0}
 
 
 class NoConnection:

@@ -62,7 +62,7 @@ def test_a_line_goes_on_behind_what_was_deleted() -> None:
 
 @pytest.mark.parametrize("deleted_upto", [0, 1, 2])
 def test_a_difference_counts_above_the_log_start(deleted_upto: int) -> None:
-    """RL 9.2: At offset 1; nobody is owed what was deleted."""
+    """RL 9.2: at offset 1; nobody is owed what was deleted."""
     one, other = mirror(*replica(b"a", b"b", b"c")), mirror(*replica(b"a", b"x", b"c"))
     line = Line()
     line.extend(one, 3)

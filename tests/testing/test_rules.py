@@ -37,7 +37,7 @@ class Clients:
         self.checker: Any = SimpleNamespace(
             truth=self.truth, broken="", cluster=SimpleNamespace(sim=sim, note=None)
         )
-        self.checks = ClientChecker(self.checker, SimpleNamespace(attempts=[]))  # type: ignore[arg-type]
+        self.checks = ClientChecker(self.checker, SimpleNamespace(attempts=[]))
 
     @property
     def broken(self) -> str:
@@ -140,7 +140,7 @@ def test_one_leader_leads_in_an_epoch() -> None:
     """RL 9.3: another machine, or the same one after a restart, leads in another epoch; and it
     is in its own ISR.
     """
-    checker = ReplicaChecker(CommittedState(lambda what: None), SimpleNamespace())  # type: ignore[arg-type]
+    checker = ReplicaChecker(CommittedState(lambda what: None), SimpleNamespace())
     one, two = (SimpleNamespace(name=name, incarnation=1) for name in ("n1", "n2"))
     again = SimpleNamespace(name="n1", incarnation=2)
     look: Any = checker._leader_changed

@@ -92,6 +92,10 @@ class BrokerSessions:
         session.metadata_offset = max(session.metadata_offset, metadata_offset)
         return session
 
+    def session_of(self, broker: BrokerRegistration) -> BrokerSession | None:
+        """That of this incarnation; None where it was never looked for."""
+        return self._sessions.get((broker.id, broker.epoch))
+
     def forget(self, broker: int, epoch: int) -> None:
         """Nobody waits for that incarnation any more."""
         self._sessions.pop((broker, epoch), None)

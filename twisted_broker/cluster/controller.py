@@ -29,7 +29,7 @@ from twisted_broker.cluster.broker_registry import BrokerSessions, fence
 from twisted_broker.cluster.cluster_view import ClusterView, with_dynamic_defaults
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.cluster.image_records import controller_record
-from twisted_broker.cluster.metadata_events import events, unclean_elections
+from twisted_broker.cluster.metadata_events import ELECTIONS, events, unclean_elections
 from twisted_broker.cluster.metadata_log import MetadataLog
 from twisted_broker.cluster.raft_requests import RaftRequests
 from twisted_broker.cluster.records import TransactionBuffer
@@ -62,8 +62,9 @@ class Controller:
     """`open_log(on_committed, on_fatal)` gives its log; `start` makes it the active controller,
     unless `check(image)` raises. `bootstrap()`: what a new cluster begins with.
 
-    `on_fatal(error)` is called when its disk failed. Since the start: `unclean_elections`; changes
-    that became durable (`commits`), and how long that took (`commit_seconds`).
+    `on_fatal(error)` is called when its disk failed. Since the start: `elections`, changes of a
+    partition's leader as the log's lines count them; `unclean_elections`; changes that became
+    durable (`commits`), and how long that took (`commit_seconds`).
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Controller:
         self._idle_ms = config.integer("metadata.max.idle.interval.ms")
         self._last_write_ms = self._last_snapshot_ms = self._last_balance_ms = 0
         self._ticks = PeriodicTask(runtime.clock, self.tick, "the controller's periodic work")
+        self.elections = 0
         self._lines = EventLines(_logger, runtime.clock, controller=self.node_id)
         self._unsaid: deque[tuple[int, MetadataDelta]] = deque()  # as long as `_waiting`
         self._written_at: deque[tuple[int, float]] = deque()  # as long as `_waiting`
@@ -287,6 +289,8 @@ class Controller:
             try:
                 for kind, parts in events(delta):
                     self._lines.add(kind, **parts)
+                    if kind in ELECTIONS:
+                        self.elections += int(str(parts.get("partitions", 1)))
             except Exception:  # a line that cannot be written must not stop the controller
                 _logger.failure("describing a change of the metadata failed; this is a bug")
 

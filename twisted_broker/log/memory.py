@@ -14,11 +14,14 @@ from __future__ import annotations
 import errno
 import posixpath
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 from twisted_broker.interfaces import Buffer
 
 T = TypeVar("T")
+directory_of = lru_cache(4096)(posixpath.dirname)
+"""The directory that a path lies in."""
 
 
 class Inode:
@@ -162,12 +165,10 @@ class MemoryFileSystem:
         if path not in self.directories:
             raise FileNotFoundError(errno.ENOENT, "no such directory", path)
         prefix = path.rstrip("/") + "/"
-        names = (
-            name[len(prefix) :]
-            for name in (*self.nodes, *self.directories)
-            if name.startswith(prefix) and name != prefix
-        )
-        return sorted(name for name in names if name and "/" not in name)
+        start, found = len(prefix), []
+        for names in (self.nodes, self.directories):
+            found += [name[start:] for name in names if name.startswith(prefix)]
+        return sorted(name for name in found if name and "/" not in name)
 
     def make_directories(self, path: str) -> None:
         if path in self.nodes:
@@ -242,8 +243,8 @@ class MemoryFileSystem:
         return node
 
     def _check_parent(self, path: str) -> None:
-        if posixpath.dirname(path) not in self.directories:
-            raise FileNotFoundError(errno.ENOENT, "no such directory", posixpath.dirname(path))
+        if directory_of(path) not in self.directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", directory_of(path))
 
 
 class InlineWorker:

@@ -149,7 +149,11 @@ class ProducerRebuild:
             # and the reader of it sees the error.
             with contextlib.suppress(CorruptRecordError):
                 for position, header in segment.headers_from(start):
-                    if header[PRODUCER_ID] < 0 or header[BASE_OFFSET] < start:
+                    # By its last offset: the log may start inside a batch.
+                    if (
+                        header[PRODUCER_ID] < 0
+                        or header[BASE_OFFSET] + header[LAST_OFFSET_DELTA] < start
+                    ):
                         continue
                     control = (
                         segment.load(position, header)
@@ -311,7 +315,7 @@ def _add(
 
 
 def _read_slice(files: IFileSystem, path: str, position: int, end: int, start: int) -> _Slice:
-    """The next headers of the file, of batches at `start` and above.
+    """The next headers of the file, of batches that end at `start` or above.
 
     On the disk worker. Raises OSError.
     """
@@ -323,7 +327,7 @@ def _read_slice(files: IFileSystem, path: str, position: int, end: int, start: i
             for at, header in scan_headers(file, position, end):
                 size = LOG_OVERHEAD + header[LENGTH]
                 position, last_offset = at + size, header[BASE_OFFSET] + header[LAST_OFFSET_DELTA]
-                if header[PRODUCER_ID] >= 0 and header[BASE_OFFSET] >= start:
+                if header[PRODUCER_ID] >= 0 and last_offset >= start:
                     control = (
                         BatchView(file.read_at(at, size))
                         if header[ATTRIBUTES] & CONTROL_FLAG

@@ -2,9 +2,10 @@
 
 Owns the open connections of a listener.
 
-1. At most `max.connections` in all and `max.connections.per.ip` from one address: the next one is
-   closed at once. They are also limited to the descriptors that the logs leave free
-   (`DescriptorShares`). One line a minute names the limit that was reached, and how many it cost.
+1. At most `max.connections` in all and `max.connections.per.ip` from one address, or what
+   `max.connections.per.ip.overrides` says of that address: the next one is closed at once. They are
+   also limited to the descriptors that the logs leave free (`DescriptorShares`). One line a minute
+   names the limit that was reached, and how many it cost.
 2. A connection without traffic and without a request in progress for `connections.max.idle.ms` is
    closed, at most a tenth of that late; so is one whose peer hung up and whose request has waited
    that long. One timer serves all connections of the listener. A check that runs late closes
@@ -27,7 +28,8 @@ from typing import Any
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 
-from twisted_broker.config import BrokerConfig
+from twisted_broker.config import BrokerConfig, ConfigError
+from twisted_broker.config_validation import connections_by_address
 from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.net.connection import Dispatch, KafkaConnection
 from twisted_broker.net.request_bytes import RequestBytes
@@ -84,6 +86,7 @@ class ConnectionCounts:
         "descriptor_limit",
         "maximum",
         "maximum_per_host",
+        "overrides",
         "total",
     )
 
@@ -94,6 +97,7 @@ class ConnectionCounts:
         self._silent_until: dict[str, float] = {}
         self.maximum = maximum
         self.maximum_per_host = maximum_per_host
+        self.overrides: dict[str, int] = {}
         self.descriptor_limit = descriptor_limit
         self.total = 0
         self.by_host: Counter[str] = Counter()
@@ -102,12 +106,16 @@ class ConnectionCounts:
         """Holds for the connections that come from now on, as in Kafka."""
         self.maximum = config.integer("max.connections")
         self.maximum_per_host = config.integer("max.connections.per.ip")
+        try:
+            self.overrides = connections_by_address(config)
+        except ConfigError as error:  # the start checked the file's: an operator changed it
+            _logger.warn("{error}; the limits of before stay", error=error)
 
     def limit_reached(self, host: str) -> str | None:
         """What keeps one more connection from `host` out, for a log line; None for nothing."""
         if self.total >= self.maximum:
             return _MAXIMUM
-        if self.by_host.get(host, 0) >= self.maximum_per_host:
+        if self.by_host.get(host, 0) >= self.overrides.get(host, self.maximum_per_host):
             return _PER_HOST
         return _DESCRIPTORS if self.total >= self.descriptor_limit() else None
 

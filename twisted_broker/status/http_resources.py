@@ -1,9 +1,12 @@
-"""What is served over HTTP: `/`, `/metrics`, `/explain/TOPIC/PARTITION`.
+"""What is served over HTTP: the pages `/`, `/topics/TOPIC` and `/explain/TOPIC/PARTITION` (JSON for
+programs), `/metrics`, `/healthz`, `/readyz`.
 
 Owns the resources and the site. Only reads; anything else is 404, or 405, with one line.
 
-1. An answer is made in one go, when it is requested; `/metrics` is made in pieces
-   (`status/metrics_resource.py`).
+1. An answer is made when it is requested, a page in pieces between which others are served, and
+   sent when it is whole; `/metrics` is in `metrics_resource.py`. When its client goes, the rest is
+   not made.
+2. Every answer forbids the browser scripts, frames, and whatever is not from here (`html.py`).
 
 Source: `twisted.web`. Loaded with the first connection (`status/http_server.py`).
 """
@@ -11,24 +14,30 @@ Source: `twisted.web`. Loaded with the first connection (`status/http_server.py`
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from twisted.internet.defer import ensureDeferred
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel, Request
 from twisted.web.resource import Resource
-from twisted.web.server import Site
+from twisted.web.server import NOT_DONE_YET, Site
 
-from twisted_broker.interfaces import IClock, TopicPartition
+from twisted_broker.interfaces import Health, IClock, TopicPartition
+from twisted_broker.status.health import live, ready
+from twisted_broker.status.html import HEADERS, ICON, ClientGone, Pauses
 from twisted_broker.status.metrics_resource import Scrapes
-from twisted_broker.status.overview_page import page
+from twisted_broker.status.overview_page import Wanted, number, overview
+from twisted_broker.status.partition_pages import explain_page, topic_page
 from twisted_broker.status.view import BrokerView
 
 _TEXT, _HTML, _JSON = "text/plain; charset=utf-8", "text/html; charset=utf-8", "application/json"
 # Longer than the pauses of a Prometheus that scrapes every 15 or 30 s.
 _IDLE_SECONDS = 60
+_PATHS = b"there are /, /topics/TOPIC, /explain/TOPIC/PARTITION, /metrics, /healthz and /readyz\n"
 _logger = Logger(namespace="replog.status")
 
 
@@ -37,25 +46,20 @@ class StatusResource(Resource):
 
     isLeaf = True
 
-    def __init__(self, view: BrokerView) -> None:
+    def __init__(self, view: BrokerView, health: Callable[[], Health]) -> None:
         Resource.__init__(self)
-        self._view = view
+        self._view, self._health = view, health
         self._scrapes = Scrapes(view)
 
     def render_GET(self, request: Request) -> bytes | int:
         """Never raises: what goes wrong here is 500 and a traceback in our log."""
         if request.path == b"/metrics":
             return self._scrapes.answer(request)
-        try:
-            code, kind, body = self._answer(request)
-        except Exception:
-            # A bug in a page must not end the broker's turn, nor hide as an empty answer.
-            _logger.failure("answering GET {path} failed", path=request.path)
-            code, kind, body = 500, _TEXT, b"this answer failed; the broker's log says why\n"
-        request.setResponseCode(code)
-        request.setHeader("content-type", kind)
-        request.setHeader("cache-control", "no-store")
-        return body
+        parts = self._view.parts
+        pauses = Pauses(parts.turns, parts.runtime.clock)
+        request.notifyFinish().addErrback(lambda _: setattr(pauses, "is_client_gone", True))
+        ensureDeferred(self._respond(request, pauses))
+        return NOT_DONE_YET
 
     def render_POST(self, request: Request) -> bytes:
         request.setResponseCode(405)
@@ -64,37 +68,73 @@ class StatusResource(Resource):
 
     render_PUT = render_DELETE = render_PATCH = render_POST
 
-    def _answer(self, request: Request) -> tuple[int, str, bytes]:
-        parts = [unquote(part.decode("latin-1")) for part in (request.path or b"").split(b"/")[1:]]
-        if parts == [""]:
-            topics = (request.args or {}).get(b"topic")
-            return (
-                200,
-                _HTML,
-                page(
-                    self._view, None if not topics else topics[0].decode(errors="replace")
-                ).encode(),
-            )
-        if len(parts) == 3 and parts[0] == "explain":
-            return self._explain(parts[1], parts[2])
-        return 404, _TEXT, b"there are /, /metrics and /explain/TOPIC/PARTITION\n"
+    async def _respond(self, request: Request, pauses: Pauses) -> None:
+        try:
+            code, kind, body = await self._answer(request, pauses)
+        except ClientGone:
+            return
+        except Exception:
+            # A bug in a page must not end the broker's turn, nor hide as an empty answer.
+            _logger.failure("answering GET {path} failed", path=request.path)
+            code, kind, body = 500, _TEXT, b"this answer failed; the broker's log says why\n"
+        if pauses.is_client_gone:
+            return
+        request.setResponseCode(code)
+        request.setHeader("content-type", kind)
+        request.setHeader("cache-control", "no-store")
+        request.setHeader("content-length", str(len(body)))
+        for name, value in HEADERS.items():
+            request.setHeader(name, value)
+        request.write(body)
+        request.finish()
 
-    def _explain(self, topic: str, number: str) -> tuple[int, str, bytes]:
+    async def _answer(self, request: Request, pauses: Pauses) -> tuple[int, str, bytes]:
+        parts = [unquote(part.decode("latin-1")) for part in (request.path or b"").split(b"/")[1:]]
+        arguments: Mapping[bytes, list[bytes]] = request.args or {}
+        if parts == [""]:
+            return 200, _HTML, await overview(self._view, pauses, Wanted.of(arguments))
+        if parts == ["healthz"]:
+            code, body = live(self._health())
+            return code, _JSON, body
+        if parts == ["readyz"]:
+            code, body = ready(self._health())
+            return code, _TEXT, body
+        if parts == ["icon.svg"]:
+            return 200, "image/svg+xml", ICON
+        if len(parts) == 2 and parts[0] == "topics":
+            page = await topic_page(self._view, pauses, parts[1], number(arguments, b"from"))
+            if page is not None:
+                return 200, _HTML, page
+            return 404, _TEXT, f"node {self._node} knows no topic {parts[1]!r}\n".encode()
+        if len(parts) == 3 and parts[0] == "explain":
+            return await self._explain(request, pauses, parts[1], parts[2])
+        return 404, _TEXT, _PATHS
+
+    @property
+    def _node(self) -> int:
+        return self._view.parts.node_id
+
+    async def _explain(
+        self, request: Request, pauses: Pauses, topic: str, text: str
+    ) -> tuple[int, str, bytes]:
         found = (
-            self._view.describe(TopicPartition(topic, int(number)))
+            self._view.describe(TopicPartition(topic, int(text)))
             # isdecimal() alone lets other scripts' digits through.
-            if number.isascii() and number.isdecimal()
+            if text.isascii() and text.isdecimal() and len(text) < 10
             else None
         )
         if found is None:
             return (
                 404,
                 _TEXT,
-                (
-                    f"broker {self._view.parts.node_id} knows no partition {number!r} of "
-                    f"{topic!r}\n"
-                ).encode(),
+                f"broker {self._node} knows no partition {text!r} of {topic!r}\n".encode(),
             )
+        # Programs get JSON, and so does whoever wants it; a browser names what it shows.
+        request.setHeader("vary", "accept")
+        if b"text/html" in (request.getHeader(b"accept") or b"") and (request.args or {}).get(
+            b"format"
+        ) != [b"json"]:
+            return 200, _HTML, await explain_page(self._view, pauses, found)
         return 200, _JSON, json.dumps(found, indent=1).encode() + b"\n"
 
 
@@ -121,10 +161,10 @@ class StatusSite(Site):
 
     protocol = StatusChannel  # type: ignore[assignment]
 
-    def __init__(self, view: BrokerView, clock: IClock) -> None:
+    def __init__(self, view: BrokerView, clock: IClock, health: Callable[[], Health]) -> None:
         Site.__init__(
             self,
-            StatusResource(view),
+            StatusResource(view, health),
             reactor=clock,
             timeout=_IDLE_SECONDS,
             parsePOSTFormSubmission=False,

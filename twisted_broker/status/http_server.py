@@ -22,7 +22,7 @@ from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import Logger
 
-from twisted_broker.interfaces import IClock, Runtime
+from twisted_broker.interfaces import Health, IClock, Runtime
 
 if TYPE_CHECKING:
     from twisted_broker.status.view import NodeParts
@@ -40,10 +40,17 @@ class StatusFactory(Factory):
 
     noisy = False
 
-    def __init__(self, clock: IClock, parts: Callable[[], NodeParts], served: ServedRoutes) -> None:
+    def __init__(
+        self,
+        clock: IClock,
+        parts: Callable[[], NodeParts],
+        served: ServedRoutes,
+        health: Callable[[], Health],
+    ) -> None:
         self._clock = clock
         self._parts = parts
         self._served = served
+        self._health = health
         self._site: Any = None
 
     def logPrefix(self) -> str:
@@ -54,7 +61,8 @@ class StatusFactory(Factory):
             from twisted_broker.status.http_resources import StatusSite
             from twisted_broker.status.view import BrokerView
 
-            self._site = StatusSite(BrokerView(self._parts, self._served), self._clock)
+            view = BrokerView(self._parts, self._served)
+            self._site = StatusSite(view, self._clock, self._health)
         if len(self._site.channels) >= _MAX_CONNECTIONS:
             return None
         made: Protocol | None = self._site.buildProtocol(addr)
@@ -67,15 +75,22 @@ class StatusFactory(Factory):
 
 
 class StatusPort:
-    """`parts`, `served`: as of `BrokerView`. `address` is HOST:PORT while it is open, else None."""
+    """`parts`, `served`: as of `BrokerView`; `health()`: what probes are answered. `address` is
+    HOST:PORT while it is open, else None.
+    """
 
     def __init__(
-        self, runtime: Runtime, parts: Callable[[], NodeParts], served: ServedRoutes, port: int
+        self,
+        runtime: Runtime,
+        parts: Callable[[], NodeParts],
+        served: ServedRoutes,
+        port: int,
+        health: Callable[[], Health],
     ) -> None:
         self.address: str | None = None
         self._runtime = runtime
         self._wanted = port
-        self._factory = StatusFactory(runtime.clock, parts, served)
+        self._factory = StatusFactory(runtime.clock, parts, served, health)
         self._port: Any = None
 
     async def open(self) -> None:

@@ -74,11 +74,11 @@ class Scrapes:
             request.setHeader("content-type", kind)
             request.setHeader("cache-control", "no-store")
             request.setHeader("content-length", str(sum(map(len, pieces))))
-            _Sender(request, pieces, self._view.parts.runtime.clock).send()
+            Sender(request, pieces, self._view.parts.runtime.clock).send()
 
 
 @implementer(IPushProducer)
-class _Sender:
+class Sender:
     """One answer on its way."""
 
     def __init__(self, request: Request, pieces: list[bytes], clock: IClock) -> None:

@@ -103,7 +103,7 @@ def test_a_record_without_a_key_goes() -> None:
 
 
 def test_a_tombstone_goes_when_its_horizon_is_over() -> None:
-    """KIP-534: the first round that meets it sets the horizon, a later one takes it."""
+    """RL 3.7, KIP-534: the first round that meets it sets the horizon, a later one takes it."""
     first = must_stay(filter_of({b"a": 0}), batch_of((b"a", None)))
     assert first.delete_horizon_ms == NOW_MS + RETENTION_MS
     assert [each.timestamp for each in first.records()] == [NOW_MS]
@@ -139,8 +139,8 @@ def test_the_last_batch_of_the_range_stays_empty() -> None:
 
 
 def test_records_of_an_aborted_transaction_go_and_its_marker_waits() -> None:
-    """KIP-98: the marker stays while a record of its transaction is below it; KIP-534: then for the
-    time of a tombstone.
+    """RL 3.7, KIP-98: the marker stays while a record of its transaction is below it; KIP-534: then
+    for the time of a tombstone.
     """
     data = batch_of(
         (b"a", b"1"), producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True

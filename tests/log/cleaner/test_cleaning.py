@@ -75,7 +75,9 @@ def test_segments_that_became_small_are_one() -> None:
 
 
 def test_what_may_not_be_cleaned() -> None:
-    """Not above the high watermark, not the active segment, nothing younger than the lag."""
+    """RL 3.7: not above the high watermark, not the active segment, nothing younger than the
+    lag.
+    """
     log = new_log(segment_bytes=150)
     for number in range(10):
         log.append_as_leader(batch_of((b"a", b"%d" % number), timestamp=NOW_MS + number), 0, NOW_MS)
@@ -191,8 +193,8 @@ def test_producers_know_their_sequences_after_cleaning_and_a_restart() -> None:
 
 
 def test_a_crash_at_any_step_leaves_the_old_log_or_the_new_one() -> None:
-    """RL 3.6: whatever step of the round or of the taking of its segments is the last one, every
-    key keeps its newest value, and a second start changes nothing.
+    """RL 3.6, 3.7: whatever step of the round or of the taking of its segments is the last one,
+    every key keeps its newest value, and a second start changes nothing.
     """
 
     def filled(seed: int) -> tuple[SimDisk, Log]:

@@ -100,6 +100,7 @@ def left_behind(world: World, log: Log) -> list[str]:
 
 
 def test_a_dirty_log_is_cleaned_and_the_checkpoint_follows() -> None:
+    """RL 3.6, 3.7: `cleaner-offset-checkpoint` says up to where; a restart believes it."""
     world = World()
     manager = world.manager()
     log = compacted(manager)
@@ -108,6 +109,7 @@ def test_a_dirty_log_is_cleaned_and_the_checkpoint_follows() -> None:
     assert records(log) < before
     bound = log.segments.active.base_offset
     assert offsets(world) == {A: bound}
+    assert world.files.size("/d1/cleaner-offset-checkpoint")
     # Not again: nothing is dirty.
     operations = world.files.operations
     pass_time(world)
@@ -137,7 +139,7 @@ def test_the_dirtiest_log_comes_first() -> None:
 
 
 def test_a_log_that_is_clean_enough_waits() -> None:
-    """`min.cleanable.dirty.ratio`; `max.compaction.lag.ms` overrules it."""
+    """RL 3.7: `min.cleanable.dirty.ratio`; `max.compaction.lag.ms` overrules it."""
     world = World()
     manager, worker = held(world)
     log = compacted(manager, count=30, min_cleanable_dirty_ratio=0.99)
@@ -193,7 +195,7 @@ def test_a_log_that_was_deleted_meanwhile() -> None:
 
 @pytest.mark.parametrize("offset", [3, 0])
 def test_a_log_that_was_truncated_meanwhile(offset: int) -> None:
-    """What the round wrote is of records that are gone."""
+    """RL 3.5: what the round wrote is of records that are gone."""
     world = World()
     manager, worker = held(world)
     log = compacted(manager)

@@ -86,10 +86,10 @@ class Truncation(NamedTuple):
     to_offset: int
     epochs: tuple[int, ...]
     high_watermark: int
-    last_epoch: int = -1
-    leader_epoch: int = -1
-    size_in_bytes: int = 0
-    wall_ms: int = -1
+    last_epoch: int
+    leader_epoch: int
+    size_in_bytes: int
+    wall_ms: int
 
     @classmethod
     def of(cls, log: Log, offset: int, leader_epoch: int, wall_ms: int) -> Truncation:

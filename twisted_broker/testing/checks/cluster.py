@@ -14,6 +14,7 @@ Source: RL 9; RELIABILITY 2.2, 2.4. Not here: the rules (`testing/checks/committ
 from __future__ import annotations
 
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.log import Log
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.testing.checks.committed_state import CommittedState, Violation
 from twisted_broker.testing.checks.isr_members import Members, Seen
@@ -56,8 +57,11 @@ class ClusterChecker:
         if parts.metadata is not None:
             self.truth.applied(node.name, parts.metadata.image)
         if parts.replica_manager is not None:
+            seen = self.members.seen[node.name]
             for name, partition in parts.replica_manager.partitions.items():
-                self._look(node, name, partition)
+                log = partition.log
+                if log is not None and not partition.offline:
+                    self._look(node, seen, name, partition, log)
                 if partition.listeners:
                     self.replicas.check_idle(node, partition)
         if touched:
@@ -65,21 +69,27 @@ class ClusterChecker:
                 self.members.check_strong(key)
             touched.clear()
 
-    def _look(self, node: SimNode, name: TopicPartition, partition: Partition) -> None:
-        log = partition.log
-        if log is None or partition.offline:
-            return
-        seen = self.members.seen[node.name].get(name)
+    def _look(
+        self,
+        node: SimNode,
+        known: dict[TopicPartition, Seen],
+        name: TopicPartition,
+        partition: Partition,
+        log: Log,
+    ) -> None:
+        # Most of a run's checks end here: the parts of the log, not its properties, are read.
+        seen = known.get(name)
         if seen is None or seen.partition is not partition or seen.log is not log:
-            seen = self.members.seen[node.name][name] = Seen(partition, log, Mirror(log, node.disk))
-        if seen.end != log.log_end_offset or seen.truncations != log.truncations:
+            key = self.truth.key_of(partition)
+            seen = known[name] = Seen(partition, key, log, Mirror(log, node.disk))
+        if seen.end != log.segments.log_end_offset or seen.truncations != log.truncations:
             self.replicas.log_changed(node, seen)
-        leads = partition.leader_log is not None
+        leads, watermarks = partition.leader_log is not None, log.watermarks
         if (
-            seen.high_watermark != log.high_watermark
+            seen.high_watermark != watermarks.high_watermark
             or seen.leader_epoch != partition.leader_epoch
             or seen.leads != leads
             or seen.isr_state is not partition.isr_state
-            or seen.log_start != log.log_start_offset
+            or seen.log_start != watermarks.log_start_offset
         ):
             self.replicas.state_changed(node, seen, leads)

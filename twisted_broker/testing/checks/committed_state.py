@@ -103,7 +103,8 @@ class CommittedState:
         """
         if controller is not self._decider:
             self._decider, self._decided = controller, {}
-        self._decided.update((image.offset, image) for image in images)
+        for image in images:
+            self._decided[image.offset] = image
 
     def look(self, image: Any) -> None:
         """What the controller has committed now; costs nothing while that is the same image.

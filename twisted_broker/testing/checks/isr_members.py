@@ -28,6 +28,7 @@ class Seen:
         "end",
         "high_watermark",
         "isr_state",
+        "key",
         "leader_epoch",
         "leads",
         "log",
@@ -38,8 +39,8 @@ class Seen:
         "truncations",
     )
 
-    def __init__(self, partition: Partition, log: Any, mirror: Mirror) -> None:
-        self.partition, self.log, self.mirror = partition, log, mirror
+    def __init__(self, partition: Partition, key: Key, log: Any, mirror: Mirror) -> None:
+        self.partition, self.key, self.log, self.mirror = partition, key, log, mirror
         self.truncations = self.end = self.high_watermark = self.leader_epoch = -1
         self.isr_state: Any = None
         self.min_isr = self.log_start = 0
@@ -75,7 +76,7 @@ class Members:
         """WeakIsr: what a leader exposes is on all members of the ISR as it knows it, of which
         it knows that they run.
         """
-        key = self.truth.key_of(seen.partition)
+        key = seen.key
         deleted_upto = self.truth.line(key).deleted_upto
         registration = self.truth.registration(key)
         for member in sorted(seen.partition.isr_state.isr):
@@ -97,17 +98,14 @@ class Members:
         """The log of a broker that runs under its registered epoch; None when there is nothing
         to hold it to.
         """
-        if node.broker is None or node.broker.role is None or self.truth.image is None:
+        role = None if node.broker is None else node.broker.role
+        if role is None or self.truth.image is None:
             return None
         registered = self.truth.image.brokers.get(node.node_id)
-        if registered is None or registered.epoch != node.broker.role.lifecycle.broker_epoch:
+        if registered is None or registered.epoch != role.lifecycle.broker_epoch:
             return None
         seen = self.seen[node.name].get(self.truth.names[key])
-        return (
-            None
-            if seen is None or self.truth.key_of(seen.partition) != key or seen.partition.offline
-            else seen.mirror
-        )
+        return None if seen is None or seen.key != key or seen.partition.offline else seen.mirror
 
 
 def _is_known_to(leader: SimNode, node: SimNode) -> bool:

@@ -49,7 +49,7 @@ class ReplicaChecker:
 
     def log_changed(self, node: SimNode, seen: Seen) -> None:
         """Log matching, and an epoch cache that agrees with the batches."""
-        key, where = self.truth.key_of(seen.partition), f"{node.name} {seen.partition!r}"
+        key, where = seen.key, f"{node.name} {seen.partition!r}"
         try:
             first = seen.mirror.follow()
         except ValueError as error:
@@ -126,11 +126,11 @@ class ReplicaChecker:
         seen.high_watermark, seen.leader_epoch = log.high_watermark, partition.leader_epoch
         seen.leads, seen.isr_state = leads, partition.isr_state
         seen.min_isr = partition.min_isr if leads else 0
-        self.truth.touched.add(self.truth.key_of(partition))
+        self.truth.touched.add(seen.key)
 
     def _log_start_moved(self, seen: Seen, where: str) -> None:
         """Only a user or retention deletes, and only what is committed."""
-        key, start = self.truth.key_of(seen.partition), seen.log.log_start_offset
+        key, start = seen.key, seen.log.log_start_offset
         line = self.truth.line(key)
         if start > line.top:
             raise Violation(f"{where}: the log start is {start}, only {line.top} was committed")
@@ -141,7 +141,7 @@ class ReplicaChecker:
 
     def _leader_changed(self, node: SimNode, seen: Seen, where: str) -> None:
         partition, log, epoch = seen.partition, seen.log, seen.partition.leader_epoch
-        key = self.truth.key_of(partition)
+        key = seen.key
         line = self.truth.line(key)
         if self.leaders.setdefault((key, epoch), (node.name, node.incarnation)) != (
             node.name,
@@ -164,7 +164,7 @@ class ReplicaChecker:
         epoch, mirror = seen.partition.leader_epoch, seen.mirror
         if line.waits_for_leader and epoch >= line.unclean_epoch:
             line.reset(mirror, epoch)
-        registration = self.truth.registration(self.truth.key_of(seen.partition))
+        registration = self.truth.registration(seen.key)
         current = registration is not None and registration.leader_epoch == epoch
         if current and (mirror.end < line.end or not line.agrees(mirror, line.end)):
             raise Violation(

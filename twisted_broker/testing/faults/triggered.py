@@ -126,14 +126,12 @@ def _strike_when_joining(injector: FaultInjector, node: SimNode, looks: int) -> 
 
 def _is_joining(injector: FaultInjector, node: SimNode) -> bool:
     """Whether a leader proposes it to the controller."""
-    states = [
-        partition.isr_state
-        for other in injector.cluster.nodes.values()
-        for partition in partitions(other).values()
-    ]
-    return any(
-        isinstance(state, PendingExpand) and state.joining == node.node_id for state in states
-    )
+    for other in injector.cluster.nodes.values():
+        for partition in partitions(other).values():
+            state = partition.isr_state
+            if isinstance(state, PendingExpand) and state.joining == node.node_id:
+                return True
+    return False
 
 
 def _give_up_on_the_controller(injector: FaultInjector) -> None:

@@ -150,16 +150,13 @@ class SimClock:
         self.running: NodeClock | None = None
         self.after: Callable[[NodeClock, SimCall], None] = lambda clock, call: None
         self.failed: Callable[[NodeClock, SimCall, BaseException], None] = _raise
-        self._random = Random(f"clock {seed}") if shuffle else None
+        self._draw = Random(f"clock {seed}").random if shuffle else None
         self._count = 0
 
     def push(self, call: SimCall) -> None:
-        self._count += 1
-        call.entry = self._count
-        heappush(
-            self.queue,
-            (call.due, 0.0 if self._random is None else self._random.random(), self._count, call),
-        )
+        self._count = call.entry = count = self._count + 1
+        drawn = 0.0 if self._draw is None else self._draw()
+        heappush(self.queue, (call.due, drawn, count, call))
 
     def step(self, until: float) -> bool:
         """Runs the next call that is due by `until`; False when there is none (the time is
@@ -168,30 +165,32 @@ class SimClock:
         queue = self.queue
         while queue and queue[0][0] <= until:
             due, _, entry, call = heappop(queue)
+            clock = call.clock
             # A call that was reset is in the heap twice; only its newest entry counts.
-            if call.cancelled or call.entry != entry or call.clock.dead:
+            if call.cancelled or call.entry != entry or clock.dead:
                 continue
-            if call.clock.paused:
-                call.clock.hold(call)
+            if clock.paused:
+                clock.hold(call)
                 continue
             # A call that a pause held back is due in the past; time never goes back.
-            self.now = max(self.now, due)
-            self._run(call)
+            if due > self.now:
+                self.now = due
+            self._run(clock, call)
             return True
         self.now = max(self.now, until)
         return False
 
-    def _run(self, call: SimCall) -> None:
+    def _run(self, clock: NodeClock, call: SimCall) -> None:
         call.called = True
         self.steps += 1
-        self.running = call.clock
+        self.running = clock
         try:
             call.function(*call.arguments, **call.keywords)
         except (Exception, Crash) as error:  # a Crash is no Exception: no handler may swallow it
-            self.failed(call.clock, call, error)
+            self.failed(clock, call, error)
         finally:
             self.running = None
-        self.after(call.clock, call)
+        self.after(clock, call)
 
     def run_until(self, when: float) -> None:
         while self.step(when):

@@ -80,7 +80,8 @@ class SimDisk(DiskFaults, MemoryFileSystem):
 
     def written(self, path: str, node: SimInode, position: int, length: int) -> None:
         """Called at each write."""
-        node.evicted.difference_update(blocks(position, length))
+        if node.evicted:
+            node.evicted.difference_update(blocks(position, length))
         limit = self.dirty_limit_bytes
         if limit is not None and self._dirty_bytes() > limit:
             self._wait("write", path)

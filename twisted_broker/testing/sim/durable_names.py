@@ -14,7 +14,7 @@ import posixpath
 from collections.abc import Callable, Mapping
 from random import Random
 
-from twisted_broker.log.memory import Inode
+from twisted_broker.log.memory import Inode, directory_of
 from twisted_broker.testing.sim.file import SimInode
 
 
@@ -46,7 +46,7 @@ class DurableNames:
         self._later(target, lambda: rename(source, target), source if is_directory else "")
 
     def _later(self, path: str, change: Callable[[], object], taken_away: str = "") -> None:
-        self._pending.append((posixpath.dirname(path), change, taken_away))
+        self._pending.append((directory_of(path), change, taken_away))
 
     def _rename_file(self, source: str, target: str) -> None:
         node = self.files.pop(source, None)

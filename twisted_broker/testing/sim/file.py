@@ -118,7 +118,8 @@ class SimFile(MemoryFile):
         return super().read_at(position, length)
 
     def is_resident(self, position: int, length: int) -> bool:
-        return self.node.evicted.isdisjoint(blocks(position, length))
+        evicted = self.node.evicted
+        return not evicted or evicted.isdisjoint(blocks(position, length))
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
         content = b"".join(buffers)

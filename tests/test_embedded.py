@@ -17,7 +17,7 @@ from zope.interface.verify import verifyObject
 
 import twisted_broker
 from tests.memory_broker import MemoryBroker
-from twisted_broker import Broker, StartError, embedded, tap
+from twisted_broker import Broker, StartError, embedded, start_checks, tap
 from twisted_broker.embedded import _reactor
 
 
@@ -30,6 +30,7 @@ def house(monkeypatch: pytest.MonkeyPatch) -> MemoryBroker:
         assert world.network.ports == {}
 
     world.network.close = close  # type: ignore[attr-defined]
+    monkeypatch.setattr(start_checks, "_try_port", lambda endpoint: None)  # of this machine
     monkeypatch.setattr(embedded, "_reactor", lambda: world.clock)
     monkeypatch.setattr(embedded, "_MonotonicClock", lambda reactor: reactor)
     monkeypatch.setattr(tap, "production_runtime", lambda *_, **__: world.runtime)

@@ -5,7 +5,7 @@ deleted, and one line says what to do.
 from __future__ import annotations
 
 from copy import deepcopy
-from errno import EIO
+from errno import EIO, ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tests.test_broker_joining import CONTROLLER, memory_broker, memory_controll
 from twisted_broker import broker
 from twisted_broker.cluster.metadata_check import MetadataDamage
 from twisted_broker.log.checkpoints import HIGH_WATERMARK, read_offsets, write_offsets
+from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.meta_properties import (
@@ -421,6 +422,15 @@ def test_a_disk_that_cannot_be_read_at_the_start(lost: str) -> None:
     node.stop()
     with pytest.raises(OSError, match=r"meta\.properties"):
         memory_broker(controller, files=disk, log_dirs=lost).start()
+
+
+def test_a_controller_that_starts_on_a_full_disk_names_its_directory() -> None:
+    """The system's error of a write names no file."""
+    disk = SimDisk(3)
+    memory_controller(files=disk).start().stop()
+    disk.faults.append(Fault(ENOSPC, "write", "__cluster_metadata-0"))
+    with pytest.raises(LogDirFailure, match=r"log directory /data is offline: .*No space left"):
+        memory_controller(files=disk).start()
 
 
 def test_a_node_that_is_the_controller_too_keeps_one_log() -> None:

@@ -36,7 +36,7 @@ from twisted_broker.api.dispatch import BoundRoute, Dispatcher
 from twisted_broker.cluster.metadata_check import MetadataDamage, recover_hint
 from twisted_broker.config import BrokerConfig, LiveConfig
 from twisted_broker.interfaces import Health, IDelayedCall, Runtime, TopicPartition
-from twisted_broker.log.errors import CheckpointError, LogDirFailure
+from twisted_broker.log.errors import CheckpointError, LogDirFailure, is_out_of_descriptors
 from twisted_broker.log.log_directory import LOCK, LogDirMismatch
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.meta_properties import read_meta_properties
@@ -378,6 +378,15 @@ class Broker:
         )
 
     async def _start_controller(self) -> None:
+        """A write that fails names no file: LogDirFailure does."""
+        try:
+            await self._open_controller()
+        except OSError as error:
+            if is_out_of_descriptors(error):
+                raise
+            raise LogDirFailure(self.metadata_directory, error) from error
+
+    async def _open_controller(self) -> None:
         from twisted_broker.cluster.bootstrap import read_bootstrap
         from twisted_broker.cluster.controller import Controller
         from twisted_broker.cluster.features import SUPPORTED_FEATURES

@@ -136,8 +136,9 @@ def _key(host: str, port: int) -> Address:
     """One for all ways to say an address; a name is resolved as binding it would."""
     if host in _EVERY:
         return "", port
-    with suppress(OSError):
-        return str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]), port
+    if ":" not in host:
+        with suppress(OSError):
+            return socket.gethostbyname(host), port
     return host, port
 
 

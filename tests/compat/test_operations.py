@@ -16,9 +16,11 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.structs import TopicPartition
 
+from tests.compat import operations_page
 from tests.compat.operations_page import (
     PAGE,
     PREPARATION,
+    Recipe,
     Terminal,
     can_mount,
     declared,
@@ -138,6 +140,23 @@ def test_a_start_says_what_it_formatted(example: Example) -> None:
     for node, line in RECIPES[PREPARATION].lines:
         terminal._await_line(node, line)
     example.failed = False
+
+
+def test_the_terminal_notices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that fails, also within a function; a line that is not there."""
+    monkeypatch.setattr(operations_page, "LINE_SECONDS", 0.1)
+    terminal = Terminal(tmp_path / "terminal", {"CLUSTER": str(tmp_path)}, mounts=False)
+    recipe = Recipe("r", [("", "echo one; echo $CLUSTER\n")], [("out", "$CLUSTER")])
+    try:
+        terminal.type(f"CLUSTER={tmp_path}\n")
+        terminal.run(recipe)
+        recipe.lines = [("out", "o..e"), ("out", "two")]
+        with pytest.raises(AssertionError, match="out does not say: two"):
+            terminal.run(recipe)
+        with pytest.raises(AssertionError, match="failed: false"):
+            terminal.type("broken() { false; }\nbroken\n")
+    finally:
+        terminal.close()
 
 
 def test_the_readmes_processes(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def use(house: MemoryBroker) -> None:
     assert house.ask(refused, 11).error_code != 0
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def scraped() -> Iterator[Scrapes]:
     """Two brokers after some load, the second scrape of both."""
     pair = Pair()

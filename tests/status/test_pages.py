@@ -18,6 +18,7 @@ from tests.memory_broker import MemoryBroker
 from tests.status.looking import Looking
 from tests.test_broker import create, produce
 from twisted_broker.cluster.features import BROKER_FEATURES
+from twisted_broker.interfaces import TopicPartition
 from twisted_broker.wire.messages import broker_lifecycle, offsets, topics
 
 HOSTILE = '"><script>alert(1)</script>\u202e&'
@@ -245,6 +246,24 @@ def test_a_disk_that_is_nearly_full_is_a_trouble(house: MemoryBroker) -> None:
     space.found["/data"] = (1 << 40, 1 << 20)
     text = page_of(looking, "/").whole
     assert "the disk of log directory /data is nearly full: 1.0 MiB of 1.0 TiB are free" in text
+
+
+def test_a_log_that_is_left_alone_by_the_cleaner_is_a_trouble(house: MemoryBroker) -> None:
+    """With its reason; and it is in a metric."""
+    create(house, "orders")
+    cleaner = house.broker.log_manager.cleaner
+    cleaner.uncleanable[TopicPartition("orders", 0)] = "/data/orders-0/0.log is damaged"
+    looking = Looking(house)
+    text = page_of(looking, "/").whole
+    assert "orders-0 is not compacted: /data/orders-0/0.log is damaged" in text
+    metrics = looking.get("/metrics")[2]
+    name = "kafka_log_logcleanermanager_uncleanable_partitions_count"
+    assert re.search(rf'^{name}{{[^}}]*="/data"[^}}]*}} 1', metrics, re.M)
+    house.pass_time(20)
+    metrics = looking.get("/metrics")[2]
+    assert "kafka_log_logcleanermanager_max_dirty_percent 0" in metrics
+    found = re.search(r"^kafka_log_logcleanermanager_time_since_last_run_ms (\d+)", metrics, re.M)
+    assert found is not None and int(found[1]) < 16_000
 
 
 def test_a_controllers_page_shows_the_cluster() -> None:

@@ -121,13 +121,12 @@ def leading(epoch: int, isr: tuple[int, ...], leader: int) -> Any:
     partition = SimpleNamespace(
         leader_epoch=epoch,
         leader_id=leader,
-        topic_id=ID,
-        topic_partition=NAME,
         isr_state=SimpleNamespace(isr=isr),
         min_isr=1,
     )
     return SimpleNamespace(
         partition=partition,
+        key=KEY,
         log=log,
         mirror=mirror(log, disk),
         leads=False,

@@ -17,7 +17,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
-from twisted_broker.image.entries import NO_LEADER, RECOVERING, BrokerRegistration
+from twisted_broker.image.entries import (
+    NO_LEADER,
+    RECOVERING,
+    BrokerRegistration,
+    PartitionRegistration,
+)
 from twisted_broker.image.metadata_image import (
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
@@ -141,7 +146,7 @@ def _elections(changed: list[PartitionDelta]) -> Iterator[Event]:
                 "before": before.leader,
                 "leader_epoch": after.leader_epoch,
                 "isr": after.isr,
-                "unclean": after.leader_recovery_state == RECOVERING,
+                "unclean": _is_unclean(after),
             },
         )
     elif elected:
@@ -152,12 +157,15 @@ def _elections(changed: list[PartitionDelta]) -> Iterator[Event]:
                 "partitions": len(elected),
                 "leaders": [f"{node}:{count}" for node, count in sorted(leaders.items())],
                 "offline": leaders[NO_LEADER],
-                "unclean": sum(
-                    after.leader_recovery_state == RECOVERING for _, _, after in elected
-                ),
+                "unclean": sum(_is_unclean(after) for _, _, after in elected),
                 "first": _name(elected[0][0]),
             },
         )
+
+
+def _is_unclean(after: PartitionRegistration) -> bool:
+    """Whether it has a leader from outside of the ISR."""
+    return after.leader != NO_LEADER and after.leader_recovery_state == RECOVERING
 
 
 def _shrunk(changed: list[PartitionDelta]) -> Iterator[Event]:

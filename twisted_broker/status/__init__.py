@@ -1,1 +1,1 @@
-"""The state of a broker outside of the protocol: run file, metrics, explanations."""
+"""The state of a broker outside of the protocol: run file, pages, health, metrics, explanations."""

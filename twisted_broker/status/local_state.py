@@ -13,7 +13,7 @@ Source: our own. Not here: the cluster (`cluster_state.py`), looking at disks
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -86,6 +86,15 @@ def troubles_of_directories(found: list[Directory], least_free: int) -> Iterator
                 f"the disk of log directory {each.path} is nearly full: "
                 f"{byte_text(each.free)} of {byte_text(each.total)} are free"
             )
+
+
+def troubles_of_cleaner(uncleanable: Mapping[TopicPartition, str]) -> Iterator[Trouble]:
+    """Compacted logs that are left alone."""
+    for (topic, number), reason in islice(sorted(uncleanable.items()), MOST_TROUBLES):
+        yield Trouble(f"{topic}-{number} is not compacted: {reason}", False, topic, number)
+    more = len(uncleanable) - MOST_TROUBLES
+    if more > 0:
+        yield Trouble(f"and {more:,} more logs that are not compacted", False, stands_for=more)
 
 
 def troubles_of_controller(observer: Any) -> Iterator[Trouble]:

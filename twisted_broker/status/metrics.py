@@ -101,7 +101,7 @@ class BrokerCollector:
         numbers = parts.runtime.marks.numbers()
         if numbers is not None:
             self._turns(out, numbers)
-        _directories(out, parts.log_manager)
+        _directories(out, parts.log_manager, self._view.now().now_ms)
         self._process(out)
 
     def _broker(self, out: Exposition) -> Iterator[None]:
@@ -386,7 +386,30 @@ def _most(software: Counter[tuple[str, str, str]]) -> list[tuple[tuple[str, str,
     return found + [(("other", "", name), count) for name, count in others.items()]
 
 
-def _directories(out: Exposition, manager: Any) -> None:
+def _cleaner(out: Exposition, manager: Any, now_ms: int) -> None:
+    """The log cleaner."""
+    cleaner = manager.cleaner
+    counts = dict.fromkeys(manager.directories.by_path, 0)
+    for partition in cleaner.uncleanable:
+        log = manager.get(partition)
+        if log is not None:
+            counts[manager.directories.of(log).path] += 1
+    kind = "LogCleanerManager"
+    bean = MBean("log", kind, "uncleanable-partitions-count", Kind.GAUGE, ("logDirectory",))
+    rows = [((path,), count) for path, count in counts.items()]
+    out.bean(bean, "Compacted logs that cannot be cleaned: the log says why.", rows)
+    for name, doc, number in (
+        ("max-dirty-percent", "Dirty share of the dirtiest log.", int(100 * cleaner.most_dirty)),
+        (
+            "time-since-last-run-ms",
+            "Time since it was looked for a log to clean.",
+            now_ms - cleaner.looked_ms,
+        ),
+    ):
+        out.bean(MBean("log", kind, name, Kind.GAUGE), doc, [((), number)])
+
+
+def _directories(out: Exposition, manager: Any, now_ms: int) -> None:
     """The log directories, and their disks as they were looked at last."""
     if manager is None:
         return
@@ -396,6 +419,7 @@ def _directories(out: Exposition, manager: Any) -> None:
     bean = MBean("log", "LogManager", "LogDirectoryOffline", Kind.GAUGE, ("logDirectory",))
     rows = [((path,), path in offline) for path in manager.directories.by_path]
     out.bean(bean, "1: the log directory failed.", rows)
+    _cleaner(out, manager, now_ms)
     space = sorted(manager.free_space.found.items())
     for name, doc, at in (
         ("total", "Size of the disk that a log directory is on.", 0),

@@ -55,6 +55,7 @@ from twisted_broker.status.local_state import (
     byte_text,
     directories,
     sizes_by_directory,
+    troubles_of_cleaner,
     troubles_of_controller,
     troubles_of_directories,
     troubles_of_replicas,
@@ -126,10 +127,12 @@ async def overview(view: BrokerView, pauses: Pauses, wanted: Wanted) -> bytes:
         if parts.groups is not None:
             await pauses.run(groups.gather(parts.groups, view.replicas))
     found: list[Directory] = []
+    unclean: list[Trouble] = []
     if parts.log_manager is not None:
         sizes: dict[str, list[int]] = {}
         await pauses.run(sizes_by_directory(parts.log_manager, sizes))
         found = directories(parts.log_manager, sizes)
+        unclean = list(troubles_of_cleaner(parts.log_manager.cleaner.uncleanable))
     troubles = [
         *troubles_of_controller(parts.metadata),
         *troubles_of_directories(
@@ -137,6 +140,7 @@ async def overview(view: BrokerView, pauses: Pauses, wanted: Wanted) -> bytes:
         ),
         *state.troubles(image),
         *own,
+        *unclean,
     ]
     # The serious ones first, each in the order in which it was found.
     troubles.sort(key=lambda each: not each.is_serious)

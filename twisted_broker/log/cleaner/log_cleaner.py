@@ -53,7 +53,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LogCleaner:
-    """`logs` gives all logs of the broker. `uncleanable`: partition -> why."""
+    """`logs` gives all logs of the broker. `uncleanable`: partition -> why. `most_dirty`: the dirty
+    share of the dirtiest log, 0 to 1, when it was looked last, at `looked_ms` (monotonic).
+    """
 
     def __init__(
         self,
@@ -68,6 +70,7 @@ class LogCleaner:
         self._logs, self._turns, self._lines = logs, turns, lines
         self.uncleanable: dict[TopicPartition, str] = {}
         self.running: dict[TopicPartition, Log] = {}
+        self.most_dirty, self.looked_ms = 0.0, runtime.now_ms()
         self._idle: list[ICleanerWorker] = []
         self._workers: list[ICleanerWorker] = []
         self._is_choosing = self._is_stopped = False
@@ -116,6 +119,7 @@ class LogCleaner:
     def _choose(self) -> Iterator[None]:
         try:
             wall_ms, candidates = self._runtime.wall_ms(), []
+            self.looked_ms = self._runtime.now_ms()
             for number, log in enumerate(self._logs(), 1):
                 if self._may_be_cleaned(log):
                     found = self._log_to_clean(log, wall_ms)
@@ -123,6 +127,7 @@ class LogCleaner:
                         candidates.append(found)
                 if number % LOGS_PER_STEP == 0:
                     yield
+            self.most_dirty = max((each.ratio for each in candidates), default=0.0)
             chosen = dirtiest(candidates)
         finally:
             self._is_choosing = False

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from twisted_broker.config import SAMPLE_VALUES
+from twisted_broker.testing.sim.clock import NodeClock
 from twisted_broker.testing.sim.network import NetworkConditions
 from twisted_broker.testing.sim.node import CLIENT_PORT, CONTROLLER_PORT, SimNode
 from twisted_broker.testing.sim.world import SimWorld
@@ -46,9 +47,17 @@ class SimCluster(SimWorld):
         self.brokers = [name for name in self.nodes if name != "n1" or not controller_only]
         """the names of the machines that clients know"""
 
-    def start(self) -> None:
-        """A process on each machine."""
-        for node in self.nodes.values():
+    def start(self, join_seconds: float = 0.0) -> None:
+        """A process on each machine, `join_seconds` after the one before it."""
+        power = NodeClock(self.sim, "power")
+        for number, node in enumerate(self.nodes.values()):
+            if join_seconds and number:
+                power.callLater(number * join_seconds, self._join, node)
+            else:
+                node.start()
+
+    def _join(self, node: SimNode) -> None:
+        if not node.incarnation:  # a fault may have started it before
             node.start()
 
 

@@ -119,6 +119,9 @@ def _add_damages(options: Options) -> None:
         options.members = max(options.members, random.randint(2, 4))
         options.damages += [kind for kind in _GROUP_FAULTS if random.random() < 0.7]
         options.damage_seconds /= 2
+    # The core of a liveness run cannot make topics of three replicas before the third has joined.
+    if not options.liveness and random.random() < 0.3:
+        options.join_seconds = random.choice((0.5, 1.0, 2.0))
 
 
 def _topic(random: Random, number: int, replicas: int, liveness: bool, unclean: bool) -> Topic:

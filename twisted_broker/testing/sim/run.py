@@ -80,7 +80,7 @@ class Run:
     def run(self) -> None:
         """Raises `Violation`."""
         with self.cluster as cluster, Probes(self.reach), turned(self.options.knobs):
-            cluster.start()
+            cluster.start(self.options.join_seconds)
             self._start_clients()
             faults = Faults(cluster, self.options, self.reach, self.schedule.actor, self.members)
             self._go_until(float(self.options.seconds), self.options.liveness)

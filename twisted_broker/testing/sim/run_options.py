@@ -68,6 +68,8 @@ class Options:
     """(setting, values) that the administrator draws from"""
     knobs: dict[str, int] = field(default_factory=dict)
     """limits of the production code that are small (`testing/sim/knobs.py`)"""
+    join_seconds: float = 0.0
+    """between the first starts of two machines; 0: all at once"""
 
     damages: list[str] = field(default_factory=list)
     """faults that an actor of their own draws"""

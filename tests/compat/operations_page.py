@@ -178,5 +178,7 @@ class Terminal:
         self._shell.stdin.close()
         for pid in self._pids:
             with suppress(OSError):  # it has ended
-                if str(self.cluster) in Path(f"/proc/{pid}/cmdline").read_text():
+                process = Path(f"/proc/{pid}")
+                its = f"{(process / 'cmdline').read_text()} {(process / 'cwd').readlink()}"
+                if str(self.cluster) in its:  # and not another one that has its number now
                     os.kill(pid, signal.SIGKILL)

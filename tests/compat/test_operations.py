@@ -60,8 +60,12 @@ class Example:
         self.written = [str(number) for number in range(1, 1001)]
         self.failed = False
         first, *others = RECIPES[PREPARATION].commands
-        for block in (with_values(first[1], values), *(block for _, block in others)):
-            self.terminal.type(block)
+        try:
+            for block in (with_values(first[1], values), *(block for _, block in others)):
+                self.terminal.type(block)
+        except BaseException:
+            self.terminal.close()
+            raise
 
     def bootstrap(self) -> list[str]:
         """The brokers that run."""

@@ -162,6 +162,8 @@ class Run:
 class Restarted(Ours):
     """Keeps its data and its address."""
 
+    start_seconds = 600.0
+
     def prepare(self) -> None:
         if self.address[1] == 0:
             super().prepare()

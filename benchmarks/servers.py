@@ -46,6 +46,9 @@ class Program:
     `fresh=True` wipes the data first.
     """
 
+    start_seconds = 120.0
+    """until that answer, at most"""
+
     def __init__(self, name: str) -> None:
         self.name = name
         self.directory = Path(tempfile.mkdtemp(prefix="load-"))
@@ -80,7 +83,7 @@ class Program:
                 env=self.environment(),
             )
         self.pids = [self.process.pid]
-        first_metadata(self.address)
+        first_metadata(self.address, self.start_seconds)
         return time.perf_counter() - began
 
     def stop(self) -> None:
@@ -199,7 +202,7 @@ class Running(Program):
         self.pids = [int(pid) for pid in pids.split(",")]
 
     def start(self) -> float:
-        first_metadata(self.address)
+        first_metadata(self.address, self.start_seconds)
         return float("nan")
 
     def stop(self) -> None:

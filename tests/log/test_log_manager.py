@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from twisted.internet.task import Clock
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from tests.coordinator.broker_run import TurnClock
 from tests.log.batches import NOW_MS, TOPIC_ID, batch, config, values
@@ -20,7 +21,7 @@ from tests.log.manual_worker import ManualWorker
 from tests.log.test_golden import unpack
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import IFileSystem, Runtime, TopicPartition
-from twisted_broker.log import checkpoints
+from twisted_broker.log import checkpoints, log_directory
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.gaps import Gap
 from twisted_broker.log.log import Log
@@ -523,6 +524,30 @@ def test_corrupt_checkpoints_count_as_empty() -> None:
             disk.shorten(f"/d1/{name}", size)
             log = World(disk).manager().get(A)
             assert log is not None and log.log_end_offset == 5
+
+
+@pytest.mark.parametrize("logs", [1, 3])
+def test_what_recovery_drops_is_a_line(monkeypatch: pytest.MonkeyPatch, logs: int) -> None:
+    """A bit that flipped above the recovery point ends the log there, after an unclean stop: the
+    file, the offset and the remedy, for so many logs of a directory; then their number.
+    """
+    monkeypatch.setattr(log_directory, "_MOST_LINES", 2)
+    world = World(log_dirs="/d1")
+    manager = world.manager()
+    for number in range(logs):
+        fill(create(manager, TopicPartition("a", number)), 5)
+    disk = world.files.after_kill()
+    for number in range(logs):
+        path = f"/d1/a-{number}/{file_name(0, '.log')}"
+        disk.flip_bit(path, disk.size(path) // 2, 3)
+    with capturedLogs() as events:
+        reopened = World(disk, log_dirs="/d1").manager().get(A)
+    assert reopened is not None and reopened.log_end_offset == 2
+    warned = [formatEvent(each) for each in events if each["log_level"] is LogLevel.warn]
+    assert len(warned) == min(logs, 3)
+    assert warned[0].startswith(f"/d1/a-0/{file_name(0, '.log')}: recovery dropped ")
+    assert "from offset 2 on: " in warned[0] and "fetched again" in warned[0]
+    assert logs < 3 or warned[2] == "/d1: recovery dropped the ends of 3 logs"
 
 
 def test_retention_and_expiry_run_by_themselves() -> None:

@@ -99,6 +99,7 @@ class Log:
     __slots__ = (
         "_needs_preparation",
         "config",
+        "dropped_at_load",
         "durability",
         "failed",
         "gap",
@@ -151,6 +152,7 @@ class Log:
         self.on_synced: Callable[[Log], None] | None = None
         self.failed: OSError | None = None
         self.gap: Gap | None = None
+        self.dropped_at_load: str | None = None
         """offsets that loading found missing, not decided about yet"""
         self.truncations = 0
 

@@ -42,6 +42,7 @@ from twisted_broker.topic_names import METADATA_TOPIC
 from twisted_broker.wire.primitives import new_uuid
 
 LOCK = ".lock"
+_MOST_LINES = 20
 _NAMES_AT_ONCE = 16
 """Topic ids that one job syncs. The next job is submitted by the reactor in a turn of its own:
 threads that sync one file after another take the interpreter from a reactor that is busy, eight
@@ -203,10 +204,18 @@ class LogDirectory:
                     self.log_starts.pop(partition, None)
                     self.cleaner_offsets.pop(partition, None)
                 logs.append(self.open(partition, None, config, wall_ms))
+        self._say_dropped([log.dropped_at_load for log in logs if log.dropped_at_load])
         if without_id:
             # For the high watermarks, which are read later.
             checkpoints.drop_rows(self.files, self.path, without_id)
         return logs
+
+    def _say_dropped(self, lines: list[str]) -> None:
+        """After a loss of power very many logs may have a torn end."""
+        for line in lines[:_MOST_LINES]:
+            self.warn(line)
+        if len(lines) > _MOST_LINES:
+            self.warn(f"{self.path}: recovery dropped the ends of {len(lines)} logs")
 
     def _has_id(self, path: str) -> bool:
         return self.files.exists(posixpath.join(path, checkpoints.PARTITION_METADATA))

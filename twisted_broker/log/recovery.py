@@ -81,8 +81,9 @@ def load_log(
     Raises OSError, BrokerError INCONSISTENT_TOPIC_ID.
 
     Offsets that are missing before a segment are noted in `log.gap`, which `gaps.resolve_gap`
-    decides about; below `cleaned_upto` a cleaner may have left offsets out. Without `sync` a new
-    directory and its `partition.metadata` are left for the caller to sync.
+    decides about; below `cleaned_upto` a cleaner may have left offsets out. What recovery dropped
+    is a line in `log.dropped_at_load`. Without `sync` a new directory and its `partition.metadata`
+    are left for the caller to sync.
     """
     files = pool.files
     if not files.is_directory(directory):
@@ -207,6 +208,9 @@ def _load_segments(
         elif row + 1 == len(bases) and not _opens(log, segment):
             recovered.add(base)
         dropped = dropped or truncated > 0
+        if truncated:
+            behind = len(bases) - row - 1 if unchecked else 0
+            log.dropped_at_load = _dropped_line(log, segment, truncated, behind)
         # What is above a truncation would be behind a hole.
         if truncated and unchecked:
             _delete_from(log, bases[row + 1 :], wall_ms)
@@ -214,6 +218,16 @@ def _load_segments(
     if not bases:
         log.segments.create(log_start_offset, wall_ms)
     return frozenset(recovered), dropped
+
+
+def _dropped_line(log: Log, segment: LogSegment, size: int, behind: int) -> str:
+    """What recovery took out of the log, for the operator."""
+    later = f" and {behind} later segment(s)" if behind else ""
+    return (
+        f"{segment.log.path}: recovery dropped {size} bytes from offset {segment.next_offset()} "
+        f"on{later}: a checksum or the form of a batch is wrong there, by a torn write or damage; "
+        "where another replica leads, they are fetched again, else what they held is lost"
+    )
 
 
 def _drop_older_end(log: Log, base: int, wall_ms: int) -> bool:

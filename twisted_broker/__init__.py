@@ -6,9 +6,11 @@ and `__version__`. Every other name, in every module of this package, is not: it
 version. Stable besides are the command lines `twistd replog` and `replog`, and the run file.
 """
 
-from typing import TYPE_CHECKING, Any
-
+# Not typing's, which would be imported: type checkers take the name for true.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from twisted_broker.embedded import Broker as Broker
     from twisted_broker.embedded import StartError as StartError
 
@@ -20,7 +22,7 @@ __all__ = ["Broker", "StartError", "__version__"]
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name in ("Broker", "StartError"):
         from twisted_broker import embedded
 

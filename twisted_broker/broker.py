@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import posixpath
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -108,6 +109,17 @@ class BrokerComponents:
     assignments: DirectoryAssignments
     groups: GroupCoordinator
     copy: MetadataCopy | None
+
+
+@contextmanager
+def _naming(directory: str) -> Iterator[None]:
+    """The system's error of a write names no file: LogDirFailure names the directory."""
+    try:
+        yield
+    except OSError as error:
+        if is_out_of_descriptors(error):
+            raise
+        raise LogDirFailure(directory, error) from error
 
 
 class Broker:
@@ -378,15 +390,6 @@ class Broker:
         )
 
     async def _start_controller(self) -> None:
-        """A write that fails names no file: LogDirFailure does."""
-        try:
-            await self._open_controller()
-        except OSError as error:
-            if is_out_of_descriptors(error):
-                raise
-            raise LogDirFailure(self.metadata_directory, error) from error
-
-    async def _open_controller(self) -> None:
         from twisted_broker.cluster.bootstrap import read_bootstrap
         from twisted_broker.cluster.controller import Controller
         from twisted_broker.cluster.features import SUPPORTED_FEATURES
@@ -404,21 +407,24 @@ class Broker:
             self.runtime.wall_ms,
             applied=self._applied(),
         )
-        controller = self._controller = Controller(
-            self.cluster_id,
-            self.runtime,
-            self.config,
-            open_log,
-            lambda error: self._on_fatal(f"the metadata log failed: {error}"),
-            self._check_image,
-            partial(read_bootstrap, self.runtime.files, directory),
-        )
+        with _naming(directory):
+            controller = self._controller = Controller(
+                self.cluster_id,
+                self.runtime,
+                self.config,
+                open_log,
+                lambda error: self._on_fatal(f"the metadata log failed: {error}"),
+                self._check_image,
+                partial(read_bootstrap, self.runtime.files, directory),
+            )
         self.parts = self._make_parts(SUPPORTED_FEATURES)
         self._undo.append(self._stop_controller)
         found = [
             await self._listen(endpoint, is_controller=True) for endpoint in self.plan.controller
         ]
-        await controller.start([Endpoint(each.name, each.host, each.port) for each in found])
+        endpoints = [Endpoint(each.name, each.host, each.port) for each in found]
+        with _naming(directory):
+            await controller.start(endpoints)
 
     def _applied(self) -> Applied:
         """How far this node is known to have applied the metadata."""

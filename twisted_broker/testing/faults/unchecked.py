@@ -99,6 +99,8 @@ def _flip(injector: FaultInjector, node: SimNode) -> None:
     if kind == "batch head":
         heads = _heads(data)
         position = injector.random.choice(heads) + injector.random.randrange(_HEAD_BYTES)
+    if kind == "leader epochs":
+        position = injector.random.choice(_outside_first_row(data))
     before, bit = _findings(node), injector.random.randrange(8)
     first_epoch = bytes(data).splitlines()[2:3]
     disk.flip_bit(path, position, bit)
@@ -128,6 +130,13 @@ def _heads(data: bytearray) -> list[int]:
         found.append(position)
         position += 12 + length
     return found or [0]
+
+
+def _outside_first_row(data: bytearray) -> list[int]:
+    """Bytes of a checkpoint that are not of its first row."""
+    lines = [len(line) for line in bytes(data).splitlines(keepends=True)]
+    start, end = sum(lines[:2]), sum(lines[:3])
+    return [*range(start), *range(end, len(data))]
 
 
 def _findings(node: SimNode) -> set[tuple[str, str]]:

@@ -137,7 +137,9 @@ def test_a_lone_broker_explains_itself(tmp_path: Path) -> None:
     try:
         View(broker.bootstrap).create("t", partitions=1, replicas=1)
         with urlopen(f"http://{broker.run()['status']}/", timeout=10) as page:
-            assert "<a href='/explain/t/0'>t-0</a>" in page.read().decode()
+            assert 'href="/topics/t"' in page.read().decode()
+        with urlopen(f"http://{broker.run()['status']}/topics/t", timeout=10) as page:
+            assert 'href="/explain/t/0"' in page.read().decode()
         assert numbers(broker)["kafka_server_replicamanager_leadercount"] == 1
         explained = subprocess.run(
             [REPLOG, "explain", "t", "0", "--status", str(broker.run()["status"])],

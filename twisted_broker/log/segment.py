@@ -452,11 +452,13 @@ class LogSegment:
 
     def take_cleaned_files(self) -> None:
         """Gives its `.cleaned` files the suffix `.swap`: from now on they win over what they
-        replace. Raises OSError.
+        replace. Raises OSError, before anything changed where there is no record file.
         """
         for file in self.files():
-            # In this order: a record file that is not `.swap` yet makes the others worthless.
             path, file.path = file.path, file.path + CLEANED
+            if file is self.log:
+                # The first, and it must be there: what it replaces is deleted next.
+                file.pool.files.size(file.path)
             file.rename(path + SWAP)
 
     def drop_swap_suffix(self) -> None:

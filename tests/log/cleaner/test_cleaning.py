@@ -14,10 +14,12 @@ from tests.log.cleaner.rounds import (
     clean_log,
     new_log,
     plan,
+    result_of,
     settings,
 )
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.cleaner.cleaning import CannotBeCleaned
+from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log import Log
 from twisted_broker.log.reading import aborted_transactions
 from twisted_broker.testing.sim.disk import SimDisk
@@ -159,6 +161,20 @@ def test_damage_is_not_rewritten() -> None:
     with pytest.raises(CannotBeCleaned, match=rf"{path} is damaged at byte 7\d"):
         clean_log(log)
     assert disk.content(path) == before
+
+
+def test_without_its_cleaned_files_a_group_is_not_replaced() -> None:
+    """Nothing goes for what is not there."""
+    disk = SimDisk(1)
+    log = new_log(disk)
+    for number in range(40):
+        append(log, (b"k%d" % (number % 3), b"v%d" % number))
+    (group, *_) = result_of(log, plan(log)).groups
+    before = [each.log.path for each in log.segments]
+    disk.remove(before[0] + ".cleaned")
+    with pytest.raises(LogDirFailure):
+        log.replace_segments(group.bases, NOW_MS)
+    assert all(disk.exists(path) for path in before)
 
 
 def test_readers_of_the_old_segment_are_not_disturbed() -> None:

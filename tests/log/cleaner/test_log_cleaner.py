@@ -18,6 +18,7 @@ from twisted_broker.log.cleaner.cleaning import CannotBeCleaned, CleaningPlan, C
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.segment import file_name
+from twisted_broker.testing.sim.stalling_worker import StallingWorker
 
 BACKOFF = 15.0
 
@@ -193,6 +194,42 @@ def test_a_log_that_was_deleted_meanwhile() -> None:
     assert not world.failed and A not in offsets(world)
 
 
+def test_a_new_topic_of_the_name_waits_for_the_round_of_the_old_one() -> None:
+    """Two rounds would write the same files."""
+    world = World()
+    manager, worker = held(world)
+    compacted(manager)
+    pass_time(world)
+    manager.delete(A)
+    log = compacted(manager, count=40)
+    before = records(log)
+    pass_time(world)
+    assert len(worker.waiting) == 1
+    worker.run()
+    assert records(log) == before and not left_behind(world, log)
+    pass_time(world)
+    worker.run()
+    pass_time(world, 1)
+    assert records(log) < before
+
+
+def test_no_round_begins_before_the_files_of_the_last_one_are_gone() -> None:
+    """A stalled disk would remove what the next round has written."""
+    world = World()
+    manager, worker = held(world)
+    log = compacted(manager)
+    pass_time(world)
+    stalling = StallingWorker(world.clock)
+    stalling.stalled = True
+    manager.directories.of(log).disk = stalling
+    worker.run(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    pass_time(world)
+    assert not worker.waiting
+    stalling.resume()
+    pass_time(world)
+    assert worker.waiting
+
+
 @pytest.mark.parametrize("offset", [3, 0])
 def test_a_log_that_was_truncated_meanwhile(offset: int) -> None:
     """RL 3.5: what the round wrote is of records that are gone."""
@@ -299,6 +336,22 @@ def test_what_is_appended_behind_a_truncation_is_dirty() -> None:
     before = records(log)
     pass_time(world)
     assert records(log) < before
+
+
+def test_what_the_checkpoint_calls_clean_is_durable() -> None:
+    """A loss of power takes no segment back that the checkpoint is above."""
+    world = World()
+    manager = world.manager()
+    log = compacted(manager)
+    log.durability.flush()
+    world.files.sync_all()
+    old = [each.size for each in log.segments]
+    pass_time(world)
+    cleaned = [each.size for each in log.segments]
+    assert cleaned != old
+    world.files = world.files.after_power_loss(keep=0)
+    assert offsets(world)[A] == log.segments.active.base_offset
+    assert [each.size for each in world.manager().logs[A].segments] == cleaned
 
 
 def test_a_new_topic_of_the_name_begins_dirty() -> None:

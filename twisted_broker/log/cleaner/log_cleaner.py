@@ -7,8 +7,11 @@ the logs that cannot be cleaned; `PiecewiseWorker`, which runs rounds where no o
    a log has one.
 2. Its result is taken, a group of segments in each turn, only where the log is as it was planned:
    online, not truncated since, the same segments. Else its files are removed.
-3. Retention leaves a log alone while it is cleaned.
-4. The checkpoint moves after the segments: a round that is lost in between is done again.
+3. Retention leaves a log alone while it is cleaned. No other round writes where a round's files
+   may be left, for a topic that has its name by then either.
+4. The checkpoint moves when the segments are durable: a round that is lost in between is done
+   again. What it calls clean must not come back as it was: a key whose tombstone went would live
+   again.
 5. A log with damage, or with what must not be rewritten, is left alone until a restart, and one
    line says so. A full disk, or too few descriptors, delays it.
 
@@ -91,7 +94,6 @@ class LogCleaner:
     def forget(self, topic_partition: TopicPartition) -> None:
         """The log is deleted, or set aside."""
         self.uncleanable.pop(topic_partition, None)
-        self.running.pop(topic_partition, None)
 
     def truncated(self, log: Log) -> None:
         """What is appended behind a truncation was not cleaned, whatever was there before."""
@@ -179,12 +181,12 @@ class LogCleaner:
             self._idle.append(worker)
             if self._is_stopped:
                 return
-            if result is not None and self.is_cleaning(log):
+            if result is not None and log.failed is None:
                 self._turns.start(self._take(log, plan, result, truncations, began_ms))
                 return
-            if error is not None and self.is_cleaning(log):
+            if error is not None and log.failed is None:
                 self._failed(log, error)
-            self._end(log)
+            self._discard(log, plan)
 
         worker.submit(plan, config.number("log.cleaner.io.max.bytes.per.second"), done)
 
@@ -210,17 +212,18 @@ class LogCleaner:
     ) -> Iterator[None]:
         for group in result.groups:
             if self._is_stopped or not self._is_as_planned(log, plan, group, truncations):
-                self._end(log)
+                self._discard(log, plan)
                 return
             try:
                 log.replace_segments(group.bases, self._runtime.wall_ms())
             except LogDirFailure:
-                self._end(log)
+                self._discard(log, plan)
                 return
             yield
-        if not self.is_cleaning(log):
+        del self.running[log.topic_partition]
+        if log.failed is not None:
             return
-        self._set_offset(log, result.first_dirty)
+        self._set_offset(log, result.first_dirty, synced_first=log.directory)
         if result.groups:
             self._lines.add(
                 "log cleaned",
@@ -232,19 +235,13 @@ class LogCleaner:
                 clean_up_to=result.first_dirty,
                 ms=self._runtime.now_ms() - began_ms,
             )
-        self._end(log)
         # There may be another; a log that is dirtier than the offset map takes is not done yet.
         self.look()
 
     def _is_as_planned(
         self, log: Log, plan: CleaningPlan, group: CleanedGroup, truncations: int
     ) -> bool:
-        if (
-            not self.is_cleaning(log)
-            or log.failed is not None
-            or log.truncations != truncations
-            or log.producers.is_rebuilding
-        ):
+        if log.failed is not None or log.truncations != truncations or log.producers.is_rebuilding:
             return False
         first = log.segments.row_of(group.bases[0])
         sizes = {part.base_offset: part.size for part in plan.segments}
@@ -255,13 +252,19 @@ class LogCleaner:
             if each is not None and each is not log.segments.active
         ] == [(base, sizes[base]) for base in group.bases]
 
-    def _end(self, log: Log) -> None:
-        """Whatever is left of the round's files goes."""
-        if self.is_cleaning(log):
+    def _discard(self, log: Log, plan: CleaningPlan) -> None:
+        """The files of the round go; until then no other round begins under this name."""
+        if self._is_stopped:
+            return  # the next start removes them
+        files, path = self._runtime.files, plan.directory
+        directory = self._directories.at(posixpath.dirname(path))
+
+        def done(_: object, error: BaseException | None) -> None:
             del self.running[log.topic_partition]
-        if log.failed is None:
-            files, path = self._runtime.files, log.directory
-            self._directories.submit(self._directories.of(log), lambda: _sweep(files, path))
+            if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+                self._directories.fail(directory.path, error)
+
+        directory.disk.submit(lambda: _sweep(files, path), done)
 
     def _failed(self, log: Log, error: BaseException) -> None:
         if isinstance(error, FileNotFoundError):
@@ -283,17 +286,17 @@ class LogCleaner:
 
     # -- the checkpoint
 
-    def _set_offset(self, log: Log, offset: int) -> None:
+    def _set_offset(self, log: Log, offset: int, synced_first: str = "") -> None:
         directory = self._directories.of(log)
         directory.cleaner_offsets[log.topic_partition] = offset
 
+        files = self._runtime.files
+
         def job() -> None:
-            checkpoints.write_offsets(
-                self._runtime.files,
-                directory.path,
-                checkpoints.CLEANER_OFFSET,
-                dict(directory.cleaner_offsets),
-            )
+            if synced_first:
+                files.sync_directory(synced_first)
+            offsets = dict(directory.cleaner_offsets)
+            checkpoints.write_offsets(files, directory.path, checkpoints.CLEANER_OFFSET, offsets)
 
         self._directories.submit(directory, job)
 

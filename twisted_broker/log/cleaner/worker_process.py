@@ -82,6 +82,10 @@ class CleanerProcess:
         process = self._process
         if process is None or process.poll() is not None:
             process = self._process = self._start()
+            if self._is_stopped:
+                # `stop` may have come before there was a process to end.
+                self._end()
+                raise InterruptedError("the broker stops")
         assert process.stdin is not None and process.stdout is not None
         answer = ""
         try:

@@ -73,6 +73,9 @@ if TYPE_CHECKING:
     from twisted_broker.cluster.metadata_copy import MetadataCopy
     from twisted_broker.cluster.observer import MetadataObserver
     from twisted_broker.coordinator.group_coordinator import GroupCoordinator
+    from twisted_broker.coordinator.transaction.transaction_coordinator import (
+        TransactionCoordinator,
+    )
     from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
     from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
     from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
@@ -108,6 +111,7 @@ class BrokerComponents:
     forwarding: ForwardingManager
     assignments: DirectoryAssignments
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
     copy: MetadataCopy | None
 
 
@@ -199,6 +203,7 @@ class Broker:
             metadata=None if role is None else role.observer,
             forwarding=None if role is None else role.forwarding,
             groups=None if role is None else role.groups,
+            transactions=None if role is None else role.transactions,
             controller=self._controller,
             turns=self._turns,
             lifecycle=None if role is None else role.lifecycle,
@@ -478,6 +483,9 @@ class Broker:
         from twisted_broker.cluster.observer import MetadataObserver
         from twisted_broker.coordinator.coordinator_context import coordinator_settings
         from twisted_broker.coordinator.coordinator_publisher import build_group_coordinator
+        from twisted_broker.coordinator.transaction.transaction_publisher import (
+            build_transaction_coordinator,
+        )
         from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
         from twisted_broker.replication.replica_manager import ReplicaManager
 
@@ -530,6 +538,17 @@ class Broker:
             runtime, config, replica_manager, observer, forwarding.create_topics, self._turns
         )
         config.subscribe(lambda live: groups.update_settings(coordinator_settings(live)))
+        transactions = build_transaction_coordinator(
+            runtime,
+            config,
+            replica_manager,
+            observer,
+            forwarding.create_topics,
+            forwarding.producer_ids.next,
+            self.plan.inter_broker,
+            self._connect_for_markers,
+            self._turns,
+        )
         assignments = DirectoryAssignments(
             runtime, config.node_id, channel("directories"), lifecycle, self._directory_of
         )
@@ -542,6 +561,7 @@ class Broker:
             forwarding,
             assignments,
             groups,
+            transactions,
             copy,
         )
         self.parts = self._make_parts(BROKER_FEATURES)
@@ -635,6 +655,12 @@ class Broker:
             connect_timeout_ms=min(timeout_ms, 10_000),
         )
 
+    def _connect_for_markers(self, host: str, port: int) -> BrokerConnection:
+        """The transaction coordinator's, to a leader."""
+        return BrokerConnection(
+            self.runtime, host, port, f"broker-{self.config.node_id}-txn-marker-sender"
+        )
+
     def _set_advertised_listeners(self) -> None:
         """What is advertised becomes part of the configuration, with the ports that were found."""
         advertised = ",".join(
@@ -710,6 +736,7 @@ class Broker:
         lifecycle.ready_to_unfence()
         await lifecycle.unfenced
         role.groups.start()
+        role.transactions.start()
         self._open.start_accepting()
 
     # while running
@@ -817,6 +844,7 @@ class Broker:
         await self._open.close(lambda listener: not listener.is_controller)
         self._close_connections(on_controller=False)
         assert self.role is not None
+        self.role.transactions.stop()
         self.role.groups.stop()
         self.role.replica_manager.shutdown()
 

@@ -28,12 +28,16 @@ class MemoryStore:
         self.held: list[tuple[Deferred[int], int]] | None = None
         self.commits: dict[int, Deferred[bool]] = {}
         self.reads = 0
+        self.guards: list[object] = []
         self.on_read: Callable[[int], None] = lambda index: None
 
     def partitions_count(self) -> int:
         return self.partitions
 
-    def append(self, index: int, batch: bytes, timeout_ms: int) -> Deferred[int]:
+    def append(
+        self, index: int, batch: bytes, timeout_ms: int, guard: object = None
+    ) -> Deferred[int]:
+        self.guards.append(guard)
         if self.refuse is not None:
             return fail(BrokerError(self.refuse))
         base_offset = self.put(index, batch)

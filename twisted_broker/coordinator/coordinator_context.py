@@ -58,9 +58,11 @@ class IOffsetsStore(Protocol):
         """Partitions of `__consumer_offsets`; those it will have while it does not exist yet."""
         ...
 
-    def append(self, index: int, batch: bytes, timeout_ms: int) -> Deferred[int]:
+    def append(
+        self, index: int, batch: bytes, timeout_ms: int, guard: object = None
+    ) -> Deferred[int]:
         """Appends one batch to partition `index`; fires with its base offset or fails with
-        BrokerError.
+        BrokerError. `guard`: what verified the transaction of the batch, if it is of one.
         """
         ...
 

@@ -229,7 +229,7 @@ def load_steps(shard: CoordinatorShard) -> Iterator[None]:
             index=shard.index,
             count=replayed.skipped,
         )
-    shard.open_transactions = replayed.open_transactions
+    shard.offsets.open_transactions = replayed.open_transactions
     yield from _create_groups(shard, replayed)
 
 

@@ -88,7 +88,6 @@ class CoordinatorShard:
         "leader_epoch",
         "manager",
         "offsets",
-        "open_transactions",
         "state",
     )
 
@@ -96,7 +95,6 @@ class CoordinatorShard:
         self.context, self.index, self.leader_epoch = context, index, leader_epoch
         self.state = CoordinatorState.LOADING
         self.groups: dict[str, GroupEntry] = {}
-        self.open_transactions: dict[int, set[str]] = {}
         self.manager = GroupMetadataManager(lambda: context.settings.group)
         self.offsets = OffsetMetadataManager(context, self.append)
         self._timer = CoordinatorTimer(context.clock, self._timer_expired)
@@ -261,8 +259,12 @@ class CoordinatorShard:
                 "group is empty", group=group.group_id, generation=group.generation
             )
 
-    def append(self, batch: bytes) -> Deferred[int]:
-        """Fires with the batch's base offset, fails with BrokerError."""
+    def append(self, batch: bytes, guard: object = None) -> Deferred[int]:
+        """Fires with the batch's base offset, fails with BrokerError. `guard`: see
+        `IOffsetsStore`.
+        """
         if self.state is CoordinatorState.CLOSED:
             return fail(BrokerError(ErrorCode.NOT_COORDINATOR))
-        return self.context.store.append(self.index, batch, self.context.settings.commit_timeout_ms)
+        return self.context.store.append(
+            self.index, batch, self.context.settings.commit_timeout_ms, guard
+        )

@@ -65,7 +65,9 @@ class ReplicaOffsetsStore:
             else self._config.integer("offsets.topic.num.partitions")
         )
 
-    def append(self, index: int, batch: bytes, timeout_ms: int) -> Deferred[int]:
+    def append(
+        self, index: int, batch: bytes, timeout_ms: int, guard: object = None
+    ) -> Deferred[int]:
         outcomes = self._replicas.append(
             [(TopicPartition(OFFSETS_TOPIC, index), batch)],
             ALL_REPLICAS,

@@ -16,6 +16,7 @@ from twisted_broker.coordinator.group_records import (
     ProducerIdAndEpoch,
     partition_for,
 )
+from twisted_broker.coordinator.group_requests import JoinAnswer
 from twisted_broker.coordinator.offset_metadata_manager import (
     CommitAnswer,
     CommitRequest,
@@ -287,7 +288,7 @@ def test_a_member_of_an_older_generation_is_fenced():
 def test_a_member_commits_its_transaction_while_the_group_completes_a_rebalance():
     """A plain commit is sent back to the rebalance then; a transaction's is not."""
     run = BrokerRun()
-    joined = []
+    joined: list[JoinAnswer] = []
     run.join().addCallback(joined.append)
     run.settle()
     how = {"member": joined[0].member_id, "generation": joined[0].generation}

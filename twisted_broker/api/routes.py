@@ -174,6 +174,7 @@ ROUTES: tuple[Route, ...] = (
     Route(47, "OffsetDelete", "offsets", "offsets", broker="0"),
     Route(55, "DescribeQuorum", "cluster", "cluster", broker="0-2", controller="0-2", forward=True),
     Route(56, "AlterPartition", "broker_lifecycle", controller="2-3", cluster_action=True),
+    Route(57, "UpdateFeatures", "cluster", broker="0-2", controller="0-2", forward=True),
     Route(58, "Envelope", "broker_lifecycle", "*envelope", controller="0", cluster_action=True),
     Route(59, "FetchSnapshot", "quorum", controller="0-1", cluster_action=True),
     Route(60, "DescribeCluster", "cluster", "cluster", broker="0-2", controller="0-2"),

@@ -24,6 +24,7 @@ from typing import NamedTuple
 from twisted_broker.coordinator.group_records import KeyValue, MalformedRecord
 from twisted_broker.coordinator.transaction.transaction_metadata import (
     EMPTY,
+    NO_PRODUCER_ID,
     TransactionMetadata,
     TransactionState,
     TxnTransitMetadata,
@@ -62,19 +63,19 @@ def transaction_record(
     if transit is None:
         return key, None
     version = value_version(transaction_version)
+    since_1 = version > 0
     value = TransactionLogValue(
         producer_id=transit.producer_id,
+        previous_producer_id=transit.previous_producer_id if since_1 else NO_PRODUCER_ID,
+        next_producer_id=transit.next_producer_id if since_1 else NO_PRODUCER_ID,
         producer_epoch=transit.producer_epoch,
         transaction_timeout_ms=transit.timeout_ms,
         transaction_status=transit.state,
         transaction_partitions=_schema(transit),
         transaction_last_update_timestamp_ms=transit.last_update_ms,
         transaction_start_timestamp_ms=transit.start_ms,
+        client_transaction_version=transit.client_transaction_version if since_1 else 0,
     )
-    if version > 0:
-        value.previous_producer_id = transit.previous_producer_id
-        value.next_producer_id = transit.next_producer_id
-        value.client_transaction_version = transit.client_transaction_version
     return key, _SHORT.pack(version) + encode(value, version)
 
 

@@ -220,9 +220,10 @@ class AddPartitionsToTxnManager:
 
     def _drop(self, coordinator: _Coordinator) -> None:
         del self._coordinators[coordinator.endpoint.id]
-        waiting, coordinator.waiting = coordinator.waiting, {}
+        waiting = list(coordinator.waiting.values())
+        coordinator.waiting.clear()
         coordinator.connection.close()
-        for each in waiting.values():
+        for each in waiting:
             self._answer(each, each.all(ErrorCode.NETWORK_EXCEPTION))
 
     async def _send_waiting(self, coordinator: _Coordinator) -> None:

@@ -72,6 +72,9 @@ if TYPE_CHECKING:
     from twisted_broker.cluster.metadata_check import Applied
     from twisted_broker.cluster.metadata_copy import MetadataCopy
     from twisted_broker.cluster.observer import MetadataObserver
+    from twisted_broker.coordinator.add_partitions_to_txn_manager import (
+        AddPartitionsToTxnManager,
+    )
     from twisted_broker.coordinator.group_coordinator import GroupCoordinator
     from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
     from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
@@ -108,6 +111,7 @@ class BrokerComponents:
     forwarding: ForwardingManager
     assignments: DirectoryAssignments
     groups: GroupCoordinator
+    add_partitions_to_txn: AddPartitionsToTxnManager
     copy: MetadataCopy | None
 
 
@@ -199,6 +203,7 @@ class Broker:
             metadata=None if role is None else role.observer,
             forwarding=None if role is None else role.forwarding,
             groups=None if role is None else role.groups,
+            add_partitions_to_txn=None if role is None else role.add_partitions_to_txn,
             controller=self._controller,
             turns=self._turns,
             lifecycle=None if role is None else role.lifecycle,
@@ -476,6 +481,9 @@ class Broker:
         from twisted_broker.cluster.features import BROKER_FEATURES
         from twisted_broker.cluster.forwarding_manager import ForwardingManager
         from twisted_broker.cluster.observer import MetadataObserver
+        from twisted_broker.coordinator.add_partitions_to_txn_manager import (
+            AddPartitionsToTxnManager,
+        )
         from twisted_broker.coordinator.coordinator_context import coordinator_settings
         from twisted_broker.coordinator.coordinator_publisher import build_group_coordinator
         from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
@@ -530,6 +538,9 @@ class Broker:
             runtime, config, replica_manager, observer, forwarding.create_topics, self._turns
         )
         config.subscribe(lambda live: groups.update_settings(coordinator_settings(live)))
+        add_partitions_to_txn = AddPartitionsToTxnManager(
+            config.node_id, observer, self.plan.inter_broker, self._connect_to_coordinator
+        )
         assignments = DirectoryAssignments(
             runtime, config.node_id, channel("directories"), lifecycle, self._directory_of
         )
@@ -542,6 +553,7 @@ class Broker:
             forwarding,
             assignments,
             groups,
+            add_partitions_to_txn,
             copy,
         )
         self.parts = self._make_parts(BROKER_FEATURES)
@@ -630,6 +642,20 @@ class Broker:
             self.runtime,
             leader.host,
             leader.port,
+            client_id,
+            request_timeout_ms=timeout_ms,
+            connect_timeout_ms=min(timeout_ms, 10_000),
+        )
+
+    def _connect_to_coordinator(
+        self, coordinator: BrokerEndPoint, client_id: str
+    ) -> BrokerConnection:
+        """To the coordinator of transactions."""
+        timeout_ms = self.config.integer("request.timeout.ms")
+        return BrokerConnection(
+            self.runtime,
+            coordinator.host,
+            coordinator.port,
             client_id,
             request_timeout_ms=timeout_ms,
             connect_timeout_ms=min(timeout_ms, 10_000),
@@ -817,6 +843,7 @@ class Broker:
         await self._open.close(lambda listener: not listener.is_controller)
         self._close_connections(on_controller=False)
         assert self.role is not None
+        self.role.add_partitions_to_txn.close()
         self.role.groups.stop()
         self.role.replica_manager.shutdown()
 

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from twisted_broker.cluster.controller import Controller
     from twisted_broker.cluster.forwarding_manager import ForwardingManager
     from twisted_broker.config import BrokerConfig
+    from twisted_broker.coordinator.add_partitions_to_txn_manager import (
+        AddPartitionsToTxnManager,
+    )
     from twisted_broker.coordinator.group_coordinator import GroupCoordinator
     from twisted_broker.coordinator.offsets_topic import OffsetsTopic
     from twisted_broker.event_lines import EventLines
@@ -62,12 +65,14 @@ _USUAL_WAIT_MS, _LONGEST_WAIT_MS = 30_000, 600_000
 class BrokerParts:
     """The parts of one node, joined in `broker.py`; they do not change.
 
-    What a process without that role lacks is None: `replica_manager`, `metadata`, `forwarding` and
-    `groups` and `lifecycle` belong to a broker, `controller` to a controller. `listening`: the
+    What a process without that role lacks is None: `replica_manager`, `metadata`, `forwarding`,
+    `groups`, `add_partitions_to_txn` and `lifecycle` belong to a broker, `controller` to a
+    controller. `listening`: the
     factories of its listeners.
     """
 
     __slots__ = (
+        "add_partitions_to_txn",
         "audit",
         "authorizer",
         "cluster_id",
@@ -105,6 +110,7 @@ class BrokerParts:
         lifecycle: BrokerLifecycleManager | None = None,
         listening: Sequence[ConnectionFactory] = (),
         audit: EventLines | None = None,
+        add_partitions_to_txn: AddPartitionsToTxnManager | None = None,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -121,6 +127,7 @@ class BrokerParts:
         self.turns = turns or Turns(runtime.clock, runtime.marks)
         self.lifecycle = lifecycle
         self.listening = listening
+        self.add_partitions_to_txn = add_partitions_to_txn
         self.audit = audit or audit_lines(runtime.clock, node_id)
 
 
@@ -288,6 +295,12 @@ class RequestContext:
     @property
     def groups(self) -> GroupCoordinator:
         found = self.broker.groups
+        assert found is not None, _WITHOUT_BROKER
+        return found
+
+    @property
+    def add_partitions_to_txn(self) -> AddPartitionsToTxnManager:
+        found = self.broker.add_partitions_to_txn
         assert found is not None, _WITHOUT_BROKER
         return found
 

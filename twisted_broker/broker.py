@@ -72,6 +72,9 @@ if TYPE_CHECKING:
     from twisted_broker.cluster.metadata_check import Applied
     from twisted_broker.cluster.metadata_copy import MetadataCopy
     from twisted_broker.cluster.observer import MetadataObserver
+    from twisted_broker.coordinator.add_partitions_to_txn_manager import (
+        AddPartitionsToTxnManager,
+    )
     from twisted_broker.coordinator.group_coordinator import GroupCoordinator
     from twisted_broker.coordinator.transaction.transaction_coordinator import (
         TransactionCoordinator,
@@ -112,6 +115,7 @@ class BrokerComponents:
     assignments: DirectoryAssignments
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    add_partitions_to_txn: AddPartitionsToTxnManager
     copy: MetadataCopy | None
 
 
@@ -204,6 +208,7 @@ class Broker:
             forwarding=None if role is None else role.forwarding,
             groups=None if role is None else role.groups,
             transactions=None if role is None else role.transactions,
+            add_partitions_to_txn=None if role is None else role.add_partitions_to_txn,
             controller=self._controller,
             turns=self._turns,
             lifecycle=None if role is None else role.lifecycle,
@@ -481,6 +486,9 @@ class Broker:
         from twisted_broker.cluster.features import BROKER_FEATURES
         from twisted_broker.cluster.forwarding_manager import ForwardingManager
         from twisted_broker.cluster.observer import MetadataObserver
+        from twisted_broker.coordinator.add_partitions_to_txn_manager import (
+            AddPartitionsToTxnManager,
+        )
         from twisted_broker.coordinator.coordinator_context import coordinator_settings
         from twisted_broker.coordinator.coordinator_publisher import build_group_coordinator
         from twisted_broker.coordinator.transaction.transaction_publisher import (
@@ -549,6 +557,9 @@ class Broker:
             self._connect_for_markers,
             self._turns,
         )
+        add_partitions_to_txn = AddPartitionsToTxnManager(
+            config.node_id, observer, self.plan.inter_broker, self._connect_to_coordinator
+        )
         assignments = DirectoryAssignments(
             runtime, config.node_id, channel("directories"), lifecycle, self._directory_of
         )
@@ -562,6 +573,7 @@ class Broker:
             assignments,
             groups,
             transactions,
+            add_partitions_to_txn,
             copy,
         )
         self.parts = self._make_parts(BROKER_FEATURES)
@@ -659,6 +671,20 @@ class Broker:
         """The transaction coordinator's, to a leader."""
         return BrokerConnection(
             self.runtime, host, port, f"broker-{self.config.node_id}-txn-marker-sender"
+        )
+
+    def _connect_to_coordinator(
+        self, coordinator: BrokerEndPoint, client_id: str
+    ) -> BrokerConnection:
+        """To the coordinator of transactions."""
+        timeout_ms = self.config.integer("request.timeout.ms")
+        return BrokerConnection(
+            self.runtime,
+            coordinator.host,
+            coordinator.port,
+            client_id,
+            request_timeout_ms=timeout_ms,
+            connect_timeout_ms=min(timeout_ms, 10_000),
         )
 
     def _set_advertised_listeners(self) -> None:
@@ -845,6 +871,7 @@ class Broker:
         self._close_connections(on_controller=False)
         assert self.role is not None
         self.role.transactions.stop()
+        self.role.add_partitions_to_txn.close()
         self.role.groups.stop()
         self.role.replica_manager.shutdown()
 

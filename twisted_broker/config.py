@@ -558,6 +558,26 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         1,
         unit="ms",
     ),
+    _flag(
+        "transaction.partition.verification.enable",
+        True,
+        "Ask a transaction's coordinator before its first record is appended to a partition.",
+        live=True,
+    ),
+    _int(
+        "add.partitions.to.txn.retry.backoff.ms",
+        20,
+        "Time between tries to add a partition to a transaction, while the one before ends.",
+        1,
+        unit="ms",
+    ),
+    _int(
+        "add.partitions.to.txn.retry.backoff.max.ms",
+        100,
+        "Time for which that is tried.",
+        0,
+        unit="ms",
+    ),
     _int(
         "replog.status.port",
         0,

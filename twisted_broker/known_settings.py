@@ -21,8 +21,6 @@ from functools import cache
 from twisted_broker.settings import Setting, Type, Value
 
 _BROKER = """
-add.partitions.to.txn.retry.backoff.max.ms int 100 0..
-add.partitions.to.txn.retry.backoff.ms int 20 1..
 alter.config.policy.class.name class -
 alter.log.dirs.replication.quota.window.num int 11 1..
 alter.log.dirs.replication.quota.window.size.seconds int 1 1..
@@ -258,7 +256,6 @@ ssl.truststore.location string -
 ssl.truststore.password password -
 ssl.truststore.type string JKS
 telemetry.max.bytes int 1048576 1..
-transaction.partition.verification.enable boolean true +
 transaction.two.phase.commit.enable boolean false
 unclean.leader.election.interval.ms long 300000 1.. #
 unstable.api.versions.enable boolean false #

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from twisted_broker.cluster.controller import Controller
     from twisted_broker.cluster.forwarding_manager import ForwardingManager
     from twisted_broker.config import BrokerConfig
+    from twisted_broker.coordinator.add_partitions_to_txn_manager import (
+        AddPartitionsToTxnManager,
+    )
     from twisted_broker.coordinator.group_coordinator import GroupCoordinator
     from twisted_broker.coordinator.offsets_topic import CoordinatorTopic, OffsetsTopic
     from twisted_broker.coordinator.transaction.transaction_coordinator import (
@@ -66,11 +69,12 @@ class BrokerParts:
     """The parts of one node, joined in `broker.py`; they do not change.
 
     What a process without that role lacks is None: `replica_manager`, `metadata`, `forwarding`,
-    `groups`, `transactions` and `lifecycle` belong to a broker, `controller` to a controller.
-    `listening`: the factories of its listeners.
+    `groups`, `transactions`, `add_partitions_to_txn` and `lifecycle` belong to a broker,
+    `controller` to a controller. `listening`: the factories of its listeners.
     """
 
     __slots__ = (
+        "add_partitions_to_txn",
         "audit",
         "authorizer",
         "cluster_id",
@@ -110,6 +114,7 @@ class BrokerParts:
         lifecycle: BrokerLifecycleManager | None = None,
         listening: Sequence[ConnectionFactory] = (),
         audit: EventLines | None = None,
+        add_partitions_to_txn: AddPartitionsToTxnManager | None = None,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -127,6 +132,7 @@ class BrokerParts:
         self.turns = turns or Turns(runtime.clock, runtime.marks)
         self.lifecycle = lifecycle
         self.listening = listening
+        self.add_partitions_to_txn = add_partitions_to_txn
         self.audit = audit or audit_lines(runtime.clock, node_id)
 
 
@@ -294,6 +300,12 @@ class RequestContext:
     @property
     def groups(self) -> GroupCoordinator:
         found = self.broker.groups
+        assert found is not None, _WITHOUT_BROKER
+        return found
+
+    @property
+    def add_partitions_to_txn(self) -> AddPartitionsToTxnManager:
+        found = self.broker.add_partitions_to_txn
         assert found is not None, _WITHOUT_BROKER
         return found
 

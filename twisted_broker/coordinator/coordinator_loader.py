@@ -232,7 +232,7 @@ def load_steps(shard: CoordinatorShard) -> Iterator[None]:
     """
     store, slice_bytes = shard.context.store, shard.context.settings.load_buffer_bytes
     replayed = yield from read_partition(store, shard.index, slice_bytes, _Replay, OFFSETS_TOPIC)
-    shard.open_transactions = replayed.open_transactions
+    shard.offsets.open_transactions = replayed.open_transactions
     yield from _create_groups(shard, replayed)
 
 

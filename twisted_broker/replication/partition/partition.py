@@ -35,9 +35,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Buffer, TopicPartition
-from twisted_broker.log.append_info import AppendOrigin, LogAppendInfo
+from twisted_broker.log.append_info import AppendOrigin, EndMarker, LogAppendInfo
 from twisted_broker.log.errors import UnexpectedAppendOffset
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
+from twisted_broker.log.verification import Guard
 from twisted_broker.replication.partition.events import (
     BecameFollower,
     Event,
@@ -365,7 +366,13 @@ class Partition:
         return wanted if wanted < assigned else assigned
 
     def append_as_leader(
-        self, records: Buffer, acks: int, wall_ms: int, now_ms: int, origin: AppendOrigin
+        self,
+        records: Buffer,
+        acks: int,
+        wall_ms: int,
+        now_ms: int,
+        origin: AppendOrigin,
+        guard: Guard = None,
     ) -> LogAppendInfo:
         """RL 1.14.
 
@@ -377,12 +384,8 @@ class Partition:
         if log is None:
             raise self.refusal()
         if acks == -1 and len(self.isr_state.isr) < self.min_isr:
-            raise BrokerError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(self.isr_state.isr)} in-sync replicas, min.insync.replicas is "
-                f"{self.min_isr}",
-            )
-        info = log.append_as_leader(records, self.leader_epoch, wall_ms, origin=origin)
+            raise self._not_enough_replicas()
+        info = log.append_as_leader(records, self.leader_epoch, wall_ms, origin=origin, guard=guard)
         stats.messages_in += info.records_count
         stats.bytes_in += info.bytes
         event = (
@@ -393,6 +396,27 @@ class Partition:
         if self.listeners:  # as `emit`, without a call
             self._notify_listeners()
         self.events.append(event)
+        return info
+
+    def _not_enough_replicas(self) -> BrokerError:
+        return BrokerError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"{len(self.isr_state.isr)} in-sync replicas, min.insync.replicas is {self.min_isr}",
+        )
+
+    def append_end_marker(self, marker: EndMarker, wall_ms: int, now_ms: int) -> LogAppendInfo:
+        """The end of a transaction, written by its coordinator as with acks=-1. Raises
+        `BrokerError` as `append_as_leader`.
+        """
+        log = self.leader_log
+        if log is None:
+            raise self.refusal()
+        if len(self.isr_state.isr) < self.min_isr:
+            raise self._not_enough_replicas()
+        info = log.append_end_marker(marker, self.leader_epoch, wall_ms)
+        self.stats.bytes_in += info.bytes
+        moved = self.maybe_increment_leader_hw(now_ms)
+        self.emit(self.high_watermark_advanced if moved else self._log_end_changed)
         return info
 
     def append_as_follower(self, records: Buffer, leader_epoch: int, wall_ms: int) -> LogAppendInfo:

@@ -105,7 +105,13 @@ class LogManager:
         self._tasks = PeriodicTasks(runtime.clock)
         self._lines = EventLines(_logger, runtime.clock, broker=config.node_id)
         self.cleaner = LogCleaner(
-            runtime, config, self.directories, lambda: self, self._turns, self._lines
+            runtime,
+            config,
+            self.directories,
+            lambda: self,
+            self._turns,
+            self._lines,
+            self._checkpoint_recovery_points,
         )
         self._stopped = self._checkpoint_due = self._is_deleting = False
 
@@ -571,7 +577,7 @@ class LogManager:
         logs = self._logs_in(directory)
         # A hole of an unclean stop about which nobody has decided (`gaps.py`): to the next start it
         # must not look like one in files that were whole.
-        is_open = any(log.gap is not None and log.gap.torn for log in logs)
+        is_open = any(log.gap is not None and (log.gap.torn or log.gap.torn_tail) for log in logs)
         # Written after `finish`'s jobs: by then all of each log is synced.
         points = {
             log.topic_partition: log.durability.point_to_checkpoint(

@@ -257,6 +257,12 @@ def _make_leader(
     try:
         if partition.make_leader(state, log, replicas.runtime.now_ms()):
             gained.append((partition.topic_partition, state.leader_epoch))
+    except OutOfDescriptors:
+        # Its role of before goes on until then.
+        replicas.apply_later(change, is_new=False)
+    except LogDirFailure as failure:
+        replicas.directory_failed(failure.directory, failure.cause)
+        partition.fail(str(failure))
     except Exception as error:
         _logger.failure("making {partition} a leader failed", partition=partition.topic_partition)
         partition.fail(f"making it a leader failed: {error}")

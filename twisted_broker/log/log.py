@@ -721,7 +721,7 @@ class Log:
         When that has run, records, epochs, transactions and producers are durable; `release_files`
         comes last. Indexes are not synced, but where entries were dropped: lost ones are rebuilt.
         With the recovery point at the end nothing needs to be done: an epoch that began since has
-        no records.
+        no records. Except where recovery dropped all of the last segment, which no sync covers yet.
         """
         if self.failed is not None:
             return _nothing
@@ -729,7 +729,10 @@ class Log:
         if active.become_inactive():
             self.durability.rewritten_from(active.base_offset)
         self.producers.take_snapshot()
-        if self.durability.recovery_point >= self.log_end_offset:
+        if (
+            self.durability.recovery_point >= self.log_end_offset
+            and not self.durability.indexes_shrank
+        ):
             return _nothing
         return self.durability.sync_job(
             self.log_end_offset + 1, without_indexes=not self.durability.indexes_shrank

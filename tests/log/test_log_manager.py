@@ -861,6 +861,69 @@ def test_a_log_that_grew_past_an_old_recovery_point_is_checked(stop: str, seed: 
     assert found in (expected[: len(found)], old[: len(found)]) and len(found) >= 5
 
 
+@pytest.mark.parametrize("failing", [False, True])
+def test_what_was_truncated_below_the_high_watermark_waits_for_the_checkpoint(
+    failing: bool,
+) -> None:
+    """RL 3.5, 3.6: after an unclean election a log is truncated below what the checkpoint says was
+    synced, while the worker stalls. What is appended there was never synced: a follower waits until
+    the checkpoint says less. A directory that fails is not waited for.
+    """
+    world = World(log_dirs="/d1,/d2")
+    manager = world.manager()
+    log = create(manager)
+    fill(log, 9)
+    log.roll(NOW_MS)
+    log.set_high_watermark(9)
+    manager.checkpoint_recovery_points()
+    directory = manager.directories.of(log)
+    log.durability.disk = directory.disk = worker = ManualWorker()
+    called: list[int] = []
+    log.truncate_to(4, NOW_MS)
+    assert log.durability.is_checkpoint_above
+    log.durability.when_synced(0, lambda: called.append(1))
+    assert not called
+    if failing:
+        _, report = worker.jobs.pop(0)
+        report(None, OSError(errno.EIO, "no"))
+        assert not called  # whoever fails a log is in the middle of something
+        worker.run_all()
+        assert called == [1] and log.failed is not None
+        return
+    worker.run_one()
+    assert called == [1] and not log.durability.is_checkpoint_above
+    assert checkpoints.read_offsets(world.files, directory.path, checkpoints.RECOVERY_POINT) == {
+        A: 0
+    }
+    worker.run_all()
+    fill(log, 7)
+    log.truncate_to(6, NOW_MS)  # what the checkpoint says is below that
+    assert not log.durability.is_checkpoint_above
+
+
+def test_a_truncation_while_the_checkpoint_is_written_wants_another() -> None:
+    """RL 3.5: the one under way may say more than is left."""
+    world = World(log_dirs="/d1")
+    manager = world.manager()
+    log = create(manager)
+    fill(log, 9)
+    log.set_high_watermark(9)
+    log.durability.flush()
+    directory = manager.directories.online()[0]
+    log.durability.disk = directory.disk = worker = ManualWorker()
+    manager.checkpoint_recovery_points()
+    (job, done), *_ = worker.jobs
+    worker.jobs.clear()
+    job()
+    log.truncate_to(4, NOW_MS)
+    assert log.durability.is_checkpoint_above
+    done(None, None)
+    assert log.durability.is_checkpoint_above
+    worker.run_all()
+    assert not log.durability.is_checkpoint_above
+    assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {A: 0}
+
+
 def test_a_start_without_roles_checks_no_more_at_the_next() -> None:
     """RL 1.12, 3.6: before a log has its role its high watermark is not known: the checkpoint keeps
     the recovery point that was read, or the whole log would be checked after the next crash.

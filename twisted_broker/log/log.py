@@ -245,7 +245,7 @@ class Log:
     def set_failed(self, error: OSError) -> None:
         """Offline from now on; nobody is called."""
         self.failed = error
-        self.durability.stopped = True
+        self.durability.stop()
 
     def _leader_epochs_changed(self) -> None:
         self.durability.write_leader_epochs()

@@ -325,6 +325,27 @@ def test_deletion_renames_at_once_and_removes_later() -> None:
         log.append_as_leader(batch(b"x"), 0, NOW_MS)
 
 
+@pytest.mark.parametrize("mount_point_stays", [False, True])
+def test_no_log_is_made_where_a_directory_has_vanished(mount_point_stays: bool) -> None:
+    """RL 1.12: a disk that is unmounted under a broker (`umount -l`): a new log would fill the disk
+    above. The directory fails; the next log goes to another one.
+    """
+    world = World()
+    manager = world.manager()
+    create(manager)
+    for name in world.files.listdir("/d2"):
+        world.files.remove(f"/d2/{name}")
+    if not mount_point_stays:
+        world.files.remove_tree("/d2")
+    with pytest.raises(LogDirFailure, match="/d2"):
+        create(manager, B)
+    assert not world.files.exists("/d2/b-0")
+    assert [str(each.failed) for each in manager.directories.claimed() if each.failed] == [
+        "[Errno 2] it is gone; was its disk unmounted?: '/d2'"
+    ]
+    assert create(manager, B).directory == "/d1/b-0"
+
+
 def test_an_interrupted_deletion_is_finished_at_start() -> None:
     """RL 1.5: `-delete` directories found at start are removed; `-stray` and foreign ones are
     left.

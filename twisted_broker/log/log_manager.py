@@ -206,10 +206,9 @@ class LogManager:
                 f"{log.topic_partition} is in {other.directory} and in {log.directory}: move one "
                 "of them away",
             )
-        delay = self.config.integer("log.segment.delete.delay.ms") / 1000
         log.attach(
             directory.disk,
-            self.directories.remover(directory, delay),
+            self.directories.remover(directory),
             on_truncated=self._was_truncated,
             on_fatal=self._log_failed,
             on_synced=self._was_synced,

@@ -159,14 +159,15 @@ class Log:
     def attach(
         self,
         disk: IDiskWorker,
-        remove_later: Callable[[list[str]], None] | None,
+        remove_later: Callable[[list[str], float], None] | None,
         *,
         on_truncated: Callable[[Log], None] | None = None,
         on_fatal: Callable[[Log], None] | None = None,
         on_synced: Callable[[Log], None] | None = None,
     ) -> None:
-        """Loaded or made, it is used from now on: syncs run on `disk`, `remove_later(paths)` takes
-        the files of removed segments (None: they are removed at once).
+        """Loaded or made, it is used from now on: syncs run on `disk`,
+        `remove_later(paths, seconds)` takes the files of removed segments (None: they are removed
+        at once).
 
         `on_truncated(log)` is called after every truncation, `on_fatal(log)` at the first disk
         error, `on_synced(log)` when a sync that was due is done.
@@ -245,7 +246,7 @@ class Log:
     def set_failed(self, error: OSError) -> None:
         """Offline from now on; nobody is called."""
         self.failed = error
-        self.durability.stopped = True
+        self.durability.stop()
 
     def _leader_epochs_changed(self) -> None:
         self.durability.write_leader_epochs()

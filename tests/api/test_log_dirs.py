@@ -8,7 +8,12 @@ import pytest
 
 from tests.memory_broker import MemoryBroker
 from tests.replication.fixtures import batch
+from twisted_broker.cli.explain import Answer
+from twisted_broker.cli.explain_text import explain_lines
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.status.metric_text import Exposition
+from twisted_broker.status.metrics import BrokerCollector
+from twisted_broker.status.view import BrokerView
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import log_dirs
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
@@ -102,6 +107,34 @@ def test_a_copy_is_described_with_what_it_lacks() -> None:
     # Where it is already: that ends it.
     assert alter(house, source) == 0
     assert described(house) == {source: [(0, False)], target: []}
+    house.stop()
+
+
+def test_a_move_is_explained_and_counted() -> None:
+    """`replog explain`, its page and Kafka's names of metrics show it."""
+    house = MemoryBroker(log_dirs="/a,/b", **{RATE: "200"}).start()
+    create(house, "t")
+    produce(house)
+    source, target = places(house)
+    assert alter(house, target) == 0
+    house.pass_time(2)
+    view = BrokerView(lambda: house.broker.parts)
+    found = view.describe(TP)
+    assert found is not None
+    moving = found["moving"]
+    assert (moving["source"], moving["target"], moving["phase"]) == (source, target, "copying")
+    assert 0 < moving["behind"] < 20
+    assert moving["why"].startswith(f"moves from {source} to {target} for ")
+    assert moving["why"] in "".join(explain_lines("t", 0, [Answer("here", "1", found)]))
+    out = Exposition()
+    for _ in BrokerCollector(view).collect(out):
+        pass
+    lags = [
+        float(line.rpartition(b" ")[2])
+        for line in b"".join(out.text()).splitlines()
+        if line.startswith(b"kafka_server_replicaalterlogdirsmanager_maxlag{")
+    ]
+    assert lags == [moving["behind"]]
     house.stop()
 
 

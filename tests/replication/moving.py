@@ -24,7 +24,7 @@ from tests.replication.fixtures import (
 from twisted_broker.config import BrokerConfig
 from twisted_broker.image.entries import TopicImage
 from twisted_broker.image.metadata_image import TOPIC_RESOURCE, MetadataDelta, MetadataImage
-from twisted_broker.interfaces import Runtime, TopicPartition
+from twisted_broker.interfaces import IDiskWorker, Runtime, TopicPartition
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
@@ -72,7 +72,7 @@ class Moving:
         self,
         files: MemoryFileSystem | None = None,
         answers: bool = True,
-        disk: Callable[[str], Any] = lambda directory: InlineWorker(),
+        worker: Callable[[Clock], IDiskWorker] = lambda clock: InlineWorker(),
         state: Any = None,
         overrides: dict[str, str] | None = None,
         **settings: str,
@@ -80,7 +80,14 @@ class Moving:
         self.clock = Clock()
         self.clock.advance(100)
         self.files = MemoryFileSystem() if files is None else files
-        self.runtime = Runtime(self.clock, lambda: WALL_MS, None, self.files, disk, Random(3))
+        self.runtime = Runtime(
+            self.clock,
+            lambda: WALL_MS,
+            None,
+            self.files,
+            lambda directory: worker(self.clock),
+            Random(3),
+        )
         self.config = BrokerConfig(
             {
                 "node.id": "1",
@@ -104,6 +111,7 @@ class Moving:
     def start(self) -> Moving:
         started: list[Any] = []
         self.log_manager.start("cluster").addBoth(started.append)
+        self.turns(5)
         assert started == [None], started
         self.replicas = ReplicaManager(
             1,

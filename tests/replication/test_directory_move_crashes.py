@@ -44,19 +44,11 @@ class Run:
         self.disk = disk
         self.found: SimDisk | None = None
         self.acknowledged: list[bytes] = []
-        self.moving = Moving(disk, disk=self.worker, overrides=FLUSHED)
-        started: list[Any] = []
-        self.moving.log_manager.start("cluster").addBoth(started.append)
-        self.moving.turns(3)
-        self.moving.log_manager.start = lambda cluster: _Started()  # type: ignore[method-assign]
-        self.moving.start()
+        self.moving = Moving(disk, worker=StallingWorker, overrides=FLUSHED).start()
         self.began = disk.operations
         if crash_after is not None:
             disk.crash_at = disk.operations + crash_after
         disk.crashed = lambda: self.crashed(left)
-
-    def worker(self, directory: str) -> StallingWorker:
-        return StallingWorker(self.moving.clock if hasattr(self, "moving") else _Later(self))
 
     def crashed(self, left: str) -> None:
         if self.found is None:
@@ -91,21 +83,6 @@ class Run:
             replicas.wait_for_replicas(outcomes, 60_000, 1).addCallback(answered)
         else:
             answered(None)
-
-
-class _Started:
-    def addBoth(self, call: Callable[[Any], Any]) -> None:
-        call(None)
-
-
-class _Later:
-    """The clock of a broker that is being made."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-
-    def callLater(self, seconds: float, call: Any, *arguments: Any) -> Any:
-        return self.run.moving.clock.callLater(seconds, call, *arguments)
 
 
 @pytest.mark.parametrize(

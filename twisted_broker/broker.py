@@ -528,6 +528,9 @@ class Broker:
         alter_partition = AlterPartitionManager(
             runtime, config.node_id, channel("alter-partition"), lifecycle
         )
+        assignments = DirectoryAssignments(
+            runtime, config.node_id, channel("directories"), lifecycle, self._directory_of
+        )
         replica_manager = ReplicaManager(
             config.node_id,
             runtime,
@@ -543,6 +546,7 @@ class Broker:
                 self._connect_to_leader,
             ),
             self._take_over,
+            assignments,
         )
         fetchers = replica_manager.fetchers
         assert fetchers is not None
@@ -552,9 +556,6 @@ class Broker:
             runtime, config, replica_manager, observer, forwarding.create_topics, self._turns
         )
         config.subscribe(lambda live: groups.update_settings(coordinator_settings(live)))
-        assignments = DirectoryAssignments(
-            runtime, config.node_id, channel("directories"), lifecycle, self._directory_of
-        )
         self.role = BrokerComponents(
             observer,
             lifecycle,

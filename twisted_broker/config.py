@@ -319,6 +319,20 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     ),
     _int("num.replica.fetchers", 1, "Fetchers per leader broker.", 1, live=True),
     _int(
+        "num.replica.alter.log.dirs.threads",
+        None,
+        "Replicas that move between log directories at a time; one per directory by default.",
+        1,
+    ),
+    _long(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        LONG_MAX,
+        "What all moves between log directories copy at most in a second.",
+        0,
+        unit="bytes",
+        live=True,
+    ),
+    _int(
         "replica.fetch.wait.max.ms",
         500,
         "Longest wait of a follower's fetch for records.",
@@ -956,6 +970,10 @@ class BrokerConfig:
         value = self._values[name]
         assert isinstance(value, int), name
         return value
+
+    def optional_integer(self, name: str) -> int | None:
+        """None when it is not set."""
+        return None if self._values[name] is None else self.integer(name)
 
     def number(self, name: str) -> float:
         """The value of a setting that need not be whole."""

@@ -135,6 +135,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(32, "DescribeConfigs", "configs", "configs", broker="0-4"),
     Route(33, "AlterConfigs", "configs", "configs", broker="0-2", controller="0-2", forward=True),
+    Route(34, "AlterReplicaLogDirs", "log_dirs", "log_dirs", broker="1-2"),
     Route(35, "DescribeLogDirs", "log_dirs", "log_dirs", broker="0-5"),
     Route(37, "CreatePartitions", "topics", broker="0-3", controller="0-3", forward=True),
     Route(42, "DeleteGroups", "groups", "groups", broker="0-2"),

@@ -32,13 +32,15 @@ from twisted_broker.interfaces import Buffer, Runtime, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.periodic import PeriodicTasks
-from twisted_broker.replication import role_change
+from twisted_broker.replication import directory_moves, role_change
 from twisted_broker.replication.collaborators import (
     IAlterPartitionManager,
+    IDirectoryAssignments,
     IReplicas,
     LeadershipListener,
 )
 from twisted_broker.replication.fetch_session import SESSIONLESS, FetchContext, FetchSessionCache
+from twisted_broker.replication.fetcher.alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCheckpoint
 from twisted_broker.replication.idle_partitions import IdlePartitions
 from twisted_broker.replication.live_brokers import ImageSource, LiveBrokers
@@ -51,8 +53,10 @@ from twisted_broker.replication.partition.events import (
     IsrChangeWanted,
     LeaderEpochBegan,
     LogEndChanged,
+    LogReplaced,
     LogStartAdvanced,
     LogSynced,
+    LogTruncated,
     PartitionFailed,
     ReplicaStopped,
 )
@@ -132,6 +136,7 @@ class ReplicaManager:
         "leadership_listeners",
         "lines",
         "log_manager",
+        "moves",
         "node_id",
         "partitions",
         "produce_purgatory",
@@ -151,6 +156,7 @@ class ReplicaManager:
         alter_partition: IAlterPartitionManager | None = None,
         create_fetchers: Callable[[IReplicas], ReplicaFetcherManager] | None = None,
         redeliver: Callable[[MetadataDelta, MetadataImage], None] | None = None,
+        assignments: IDirectoryAssignments | None = None,
     ) -> None:
         self.node_id = node_id
         self.runtime = runtime
@@ -196,6 +202,7 @@ class ReplicaManager:
         self._effects: dict[type[Any], tuple[Callable[[Any], object], ...]] = self._event_table()
         self._periodic = PeriodicTasks(runtime.clock)
         self.fetchers = None if create_fetchers is None else create_fetchers(self)
+        self.moves = ReplicaAlterLogDirsManager(self, log_manager, self.lines, assignments)
         log_manager.subscribe(self)
 
     def subscribe(self, listener: LeadershipListener) -> None:
@@ -222,6 +229,8 @@ class ReplicaManager:
                 self._complete_delayed_delete_records,
                 self._complete_delayed_fetches,
             ),
+            LogTruncated: (self._move_again,),
+            LogReplaced: (self._complete_delayed_fetches, self._complete_delayed_delete_records),
             IsrChangeWanted: (self._submit_alter_partition,),
             IsrChanged: (
                 self._mark_isr_rate,
@@ -335,6 +344,10 @@ class ReplicaManager:
 
     def _stop_fetcher(self, event: PartitionFailed) -> None:
         self.stop_fetching([event.partition.topic_partition])
+        self.moves.remove([event.partition.topic_partition])
+
+    def _move_again(self, event: LogTruncated) -> None:
+        self.moves.begin(event.partition)
 
     # following
     def start_fetching(self, partitions: Iterable[Partition]) -> None:
@@ -367,6 +380,10 @@ class ReplicaManager:
                 ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             )
         return found
+
+    def image_knows(self, topic_partition: TopicPartition) -> bool:
+        """Whether the cluster has it, wherever."""
+        return self._image_source.image.partition(*topic_partition) is not None
 
     def new_partition(self, topic_partition: TopicPartition, topic_id: bytes) -> Partition:
         """A partition without a role, noted as held here."""
@@ -405,6 +422,12 @@ class ReplicaManager:
             if partition.log is not None and not partition.offline
         )
 
+    def _logs_to_checkpoint(self) -> Iterator[Log]:
+        yield from self.logs()
+        for move in self.moves.moves.values():
+            if move.partition.future_log is not None:
+                yield move.partition.future_log
+
     def leaders(self) -> list[Partition]:
         return [partition for partition in self.partitions.values() if partition.is_leader]
 
@@ -434,6 +457,7 @@ class ReplicaManager:
                 and posixpath.dirname(partition.log.directory) == directory
             ):
                 partition.fail(f"log directory {directory} failed: {error}")
+        directory_moves.directory_failed(self, directory)
         self._drain_soon()
 
     def apply_delta(self, delta: MetadataDelta, image: MetadataImage) -> None:
@@ -760,7 +784,7 @@ class ReplicaManager:
 
     def checkpoint_high_watermarks(self) -> None:
         """highwatermark-checkpoint (RL 1.12)."""
-        self._high_watermarks.write(self.logs(), self._image_source.image.offset + 1)
+        self._high_watermarks.write(self._logs_to_checkpoint(), self._image_source.image.offset + 1)
 
     def shutdown(self) -> None:
         """Stops fetchers and the periodic tasks, answers all that waits as if its time were up,
@@ -768,6 +792,7 @@ class ReplicaManager:
         """
         if self.fetchers is not None:
             self.fetchers.shutdown()
+        self.moves.shutdown()
         self._periodic.stop()
         self.lines.stop()
         for purgatory in (
@@ -785,7 +810,9 @@ class ReplicaManager:
             self._redeliver_call.cancel()
             self._redeliver_call = None
         # Last: nothing moves a high watermark after the drain.
-        self._high_watermarks.write_last(self.logs(), self._image_source.image.offset + 1)
+        self._high_watermarks.write_last(
+            self._logs_to_checkpoint(), self._image_source.image.offset + 1
+        )
 
 
 def _fired() -> Deferred[None]:

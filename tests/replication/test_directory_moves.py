@@ -36,7 +36,7 @@ def filled(records: int = 30, **options: Any) -> Moving:
 
 
 def test_a_copy_takes_the_logs_place_and_the_old_one_is_deleted() -> None:
-    """RL 3.8: same records, in the other directory; the controller knew before."""
+    """RL 3.8, 7.1: same records, in the other directory; the controller knew before."""
     moving = filled()
     source, target, before = moving.place, moving.other, moving.records()
     moving.move(target)

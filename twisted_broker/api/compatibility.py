@@ -157,7 +157,7 @@ BEHAVIOUR = """
 - **A name that a request has twice** (a topic, a partition) has an answer for each mention. Kafka answers once.
 - **Replication throttles** are not supported yet. Settings such as `leader.replication.throttled.replicas` are refused: run
   `kafka-reassign-partitions` without `--throttle`.
-- **AppendMirrored** (30000) is an API of ours, for `replog mirror`: batches of another cluster keep their offsets. ApiVersions lists it; Kafka's clients
+- **AppendMirrored** (30000) is an API of ours, for [`replog mirror`](MIRROR.md): batches of another cluster keep their offsets. ApiVersions lists it; Kafka's clients
   skip keys that they do not know. A topic with the setting `replog.mirror.source`, ours as well, takes nothing from producers (POLICY_VIOLATION).
 - **Files** are Kafka's own, in both directions. Index entries may differ from those that Kafka would write; a lookup finds the same offset.
 

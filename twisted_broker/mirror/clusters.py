@@ -16,9 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from twisted.internet.defer import CancelledError
+
 from twisted_broker.consumer.cluster_client import ClusterClient, ClusterMetadata
 from twisted_broker.mirror.errors import MirrorError
 from twisted_broker.mirror.plan import TopicPlan, TopicState
+from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
 from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
 from twisted_broker.wire.header import APPEND_MIRRORED
 from twisted_broker.wire.messages import configs, topics
@@ -29,19 +32,31 @@ _TIMEOUT_MS = 30_000
 _AT_A_TIME = 200
 
 
+def not_ours(address: str, broker: BrokerEndPoint) -> MirrorError:
+    """The refusal of a target that cannot hold a mirror."""
+    return MirrorError(
+        f"--to {address}: the target is not ours: {broker} does not keep offsets "
+        "(AppendMirrored); only a cluster of twisted-broker can hold a mirror"
+    )
+
+
 async def check_target(client: ClusterClient, address: str) -> None:
     """Raises `MirrorError` where a broker of the target cannot take mirrored records."""
     found = await client.metadata([])
     for broker in found.brokers.values():
-        try:
-            await client.connection(broker).version(APPEND_MIRRORED, 0)
-        except BrokerError as error:
-            if error.code != ErrorCode.UNSUPPORTED_VERSION:
-                raise
-            raise MirrorError(
-                f"--to {address}: the target is not ours: {broker} does not keep offsets "
-                "(AppendMirrored); only a cluster of twisted-broker can hold a mirror"
-            ) from None
+        if not await _keeps_offsets(client, broker):
+            raise not_ours(address, broker)
+
+
+async def _keeps_offsets(client: ClusterClient, broker: BrokerEndPoint) -> bool:
+    """True of one that is away: whoever sends to it finds out (`target_writer`)."""
+    try:
+        await client.connection(broker).version(APPEND_MIRRORED, 0)
+    except CancelledError:
+        raise
+    except Exception as error:
+        return not isinstance(error, BrokerError) or error.code != ErrorCode.UNSUPPORTED_VERSION
+    return True
 
 
 async def topics_of(

@@ -21,6 +21,7 @@ from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 
 from twisted_broker.consumer.cluster_client import ClusterClient
 from twisted_broker.interfaces import IDelayedCall, TopicPartition
+from twisted_broker.mirror.clusters import not_ours
 from twisted_broker.mirror.errors import MirrorError, SourceLost
 from twisted_broker.mirror.mirrored_partition import MirroredPartition
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
@@ -163,7 +164,9 @@ class TargetWriter:
         except CancelledError:
             return
         except Exception as error:
-            if not self._is_failing:
+            if isinstance(error, BrokerError) and error.code == ErrorCode.UNSUPPORTED_VERSION:
+                self._fail(not_ours(f"{leader.host}:{leader.port}", leader))
+            elif not self._is_failing:
                 self._say(f"the target's {leader} does not answer, retrying: {error}")
             self._is_failing = True
         finally:

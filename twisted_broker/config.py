@@ -851,6 +851,14 @@ TOPIC_SETTINGS: dict[str, Setting] = _table(
         _long("local.retention.bytes", -2, "Without effect: no tiered storage.", -2, unit="bytes"),
         ("log.local.retention.bytes", 1),
     ),
+    _topic(
+        _text(
+            "replog.mirror.source",
+            "",
+            "Set by replog mirror: the cluster and topic whose copy this is; no producer may "
+            "write to it.",
+        )
+    ),
     _bytes(
         "internal.segment.bytes",
         None,
@@ -1113,6 +1121,7 @@ class LogConfig:
     message_timestamp_type: str = "CreateTime"
     message_timestamp_before_max_ms: int = LONG_MAX
     message_timestamp_after_max_ms: int = 3600000
+    replog_mirror_source: str = ""
     producer_id_expiration_ms: int = 86400000
     validate_records: bool = False
 

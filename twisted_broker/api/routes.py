@@ -186,6 +186,8 @@ ROUTES: tuple[Route, ...] = (
     Route(73, "AssignReplicasToDirs", "log_dirs", controller="0", cluster_action=True),
     Route(74, "ListConfigResources", "configs", "configs", broker="0-1"),
     Route(75, "DescribeTopicPartitions", "cluster", "metadata", broker="0"),
+    # Ours, not Kafka's.
+    Route(30_000, "AppendMirrored", "mirror", "mirror", broker="0"),
 )
 
 

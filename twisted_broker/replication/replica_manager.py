@@ -97,6 +97,10 @@ _WITHOUT_LOG_START = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
+MirroredRecords = tuple[TopicPartition, Buffer | None, int, int, int]
+"""Partition, whole batches, the leader epoch known to the mirror (-1: any), the log end known to
+it, and the source's log start (-1: not known).
+"""
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _CLIENT, _NONE = AppendOrigin.CLIENT, ErrorCode.NONE
 # Descriptors come free when clients leave.
@@ -552,6 +556,27 @@ class ReplicaManager:
                     start,
                 )
             )
+        return outcomes
+
+    def append_mirrored(self, entries: Iterable[MirroredRecords]) -> list[AppendOutcome]:
+        """Appends what `replog mirror` brought from another cluster; everything that follows
+        from it has happened when it returns. To be waited for as with acks=-1.
+        """
+        wall_ms, now_ms = self.runtime.wall_ms(), self.runtime.now_ms()
+        outcomes = []
+        for name, records, leader_epoch, end, source_log_start in entries:
+            try:
+                info = self.partition(name).append_mirrored(
+                    records, leader_epoch, end, source_log_start, wall_ms, now_ms
+                )
+            except Exception as error:
+                outcomes.append(self._append_failed(name, error, len(records or b"")))
+                continue
+            outcome = AppendOutcome(name, _NONE)
+            if info is not None:
+                outcome.base_offset, outcome.last_offset = info.first_offset, info.last_offset
+            outcomes.append(outcome)
+        self.drain()
         return outcomes
 
     def _append_failed(

@@ -39,6 +39,7 @@ from twisted_broker.interfaces import Buffer, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin, LogAppendInfo
 from twisted_broker.log.errors import UnexpectedAppendOffset
 from twisted_broker.log.future_logs import future_config
+from twisted_broker.log.mirrored_batches import first_offset_of, not_mirrored
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.replication.partition.events import (
     BecameFollower,
@@ -418,6 +419,51 @@ class Partition:
         if self.listeners:  # as `emit`, without a call
             self._notify_listeners()
         self.events.append(event)
+        return info
+
+    def append_mirrored(
+        self,
+        records: Buffer | None,
+        leader_epoch: int,
+        log_end_offset: int,
+        source_log_start: int,
+        wall_ms: int,
+        now_ms: int,
+    ) -> LogAppendInfo | None:
+        """Appends what `replog mirror` brought, offsets as they came, where the log ends at
+        `log_end_offset` (or holds them already); None: without records. The log start follows
+        `source_log_start` (-1: not known) as far as the high watermark.
+
+        Raises `BrokerError`: those of `log_for`, NOT_ENOUGH_REPLICAS, OFFSET_OUT_OF_RANGE where
+        the log ends elsewhere, or what the log refuses.
+        """
+        log = self.log_for(leader_epoch, True)
+        info = None
+        if records is not None:
+            self.stats.produces += 1
+            if len(self.isr_state.isr) < self.min_isr:
+                raise BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS)
+            # The mirror may know of less than is here: it sends again what it got no answer to.
+            # Beginning behind what it does not know of would leave that unchecked.
+            end = log.log_end_offset
+            if log_end_offset > end or (log_end_offset < end <= first_offset_of(records)):
+                raise BrokerError(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"{self.topic_partition} ends at {log.log_end_offset}, not {log_end_offset}",
+                )
+            info = log.append_mirrored(records, self.leader_epoch, wall_ms)
+            self.stats.messages_in += info.records_count
+            self.stats.bytes_in += info.bytes
+            self.emit(
+                self.high_watermark_advanced
+                if self.maybe_increment_leader_hw(now_ms)
+                else self._log_end_changed
+            )
+        elif not log.config.replog_mirror_source:
+            raise not_mirrored(log)
+        start = min(source_log_start, log.high_watermark)
+        if start > log.log_start_offset and log.increment_log_start_offset(start):
+            self.emit(LogStartAdvanced(self))
         return info
 
     def append_as_follower(self, records: Buffer, leader_epoch: int, wall_ms: int) -> LogAppendInfo:

@@ -143,9 +143,9 @@ BEHAVIOUR = """
   and holds back each answer that comes from records which are not committed yet.
 - **A replica that a metadata snapshot does not list** is kept as `TOPIC-N.<hex>-stray`, not deleted. A replica is deleted only when a record of the
   metadata log removes it.
-- **Transactions** are not supported yet. FindCoordinator for a transactional id and InitProducerId with a transactional id get INVALID_REQUEST; a
-  transactional batch gets INVALID_TXN_STATE. Markers and aborted transactions in files that Kafka wrote are honoured: a read_committed consumer
-  gets the right records.
+- **Transactions** are coordinated by Apache Kafka's brokers only so far. FindCoordinator for a transactional id and InitProducerId with a
+  transactional id get INVALID_REQUEST. As a partition's leader or follower this broker takes part in transactions: it verifies them with their
+  coordinator, writes their markers, and serves read_committed consumers.
 - **Unclean elections** happen at once when `unclean.leader.election.enable` is set for a topic (or for all) that has no leader; Kafka checks every
   five minutes. When a cancelled reassignment leaves no former replica in sync, the new leader is recorded as recovering.
 - **Settings without effect** are parsed, refused when wrong, stored and described as in Kafka: 251 of brokers, those of groups, of client metrics

@@ -112,6 +112,7 @@ class ProducerStateManager:
             self.verifications.pop(producer_id, None)
             if entry.current_txn_first_offset < 0:
                 entry.current_txn_first_offset = base_offset
+                entry.current_txn_began_ms = max_timestamp
                 self.ongoing[base_offset] = producer_id
 
     def add_marker(

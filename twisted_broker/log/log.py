@@ -44,6 +44,7 @@ from twisted_broker.interfaces import Buffer, IDiskWorker, IRandom, TopicPartiti
 from twisted_broker.log import retention
 from twisted_broker.log.append_info import (
     AppendOrigin,
+    EndMarker,
     FetchDataInfo,
     LogAppendInfo,
     TimestampAndOffset,
@@ -63,7 +64,7 @@ from twisted_broker.log.mirrored_batches import (
 )
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.offset_search import find_by_timestamp, find_max_timestamp
-from twisted_broker.log.producer_append import check_append
+from twisted_broker.log.producer_append import being_rebuilt, check_append, check_end_marker
 from twisted_broker.log.producer_rebuild import ProducerRebuild
 from twisted_broker.log.producer_snapshot import BatchMetadata
 from twisted_broker.log.producer_state import ProducerStateManager
@@ -73,9 +74,11 @@ from twisted_broker.log.segment import LogSegment, OpenFiles
 from twisted_broker.log.segments import LogSegments
 from twisted_broker.log.txn_index import AbortedTxn
 from twisted_broker.log.validation import check_header, needs_preparation, prepare
+from twisted_broker.log.verification import NOT_REQUIRED, Guard
 from twisted_broker.log.watermarks import Watermarks
 from twisted_broker.wire.batch_fields import LENGTH, MAGIC_FIELD
 from twisted_broker.wire.batch_header import HEADER
+from twisted_broker.wire.control_batch import build_end_marker
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import (
     CONTROL_FLAG,
@@ -347,11 +350,12 @@ class Log:
         wall_ms: int,
         *,
         origin: AppendOrigin = _CLIENT,
-        transaction_verified: bool = False,
+        guard: Guard = None,
     ) -> LogAppendInfo:
         """Checks `records`, gives them offsets, writes them.
 
-        `wall_ms` is wall time. Raises BrokerError; nothing is written then.
+        `wall_ms` is wall time; `guard` is what `begin_verification` gave, once the coordinator
+        agreed. Raises BrokerError; nothing is written then.
         """
         if self.failed is not None:
             self.check_online()
@@ -363,13 +367,11 @@ class Log:
                 and header[MAGIC_FIELD] == MAGIC
                 and check_header(header, records, self.config, origin, wall_ms)
             ):
-                return self._append_batch(
-                    header, records, leader_epoch, wall_ms, origin, transaction_verified
-                )
+                return self._append_batch(header, records, leader_epoch, wall_ms, origin, guard)
         info: LogAppendInfo | None = None
         for batch in prepare(records, self.config, origin, wall_ms):
             appended = self._append_batch(
-                _unpack_header(batch), batch, leader_epoch, wall_ms, origin, transaction_verified
+                _unpack_header(batch), batch, leader_epoch, wall_ms, origin, guard
             )
             if info is not None:
                 appended.first_offset = info.first_offset
@@ -379,6 +381,45 @@ class Log:
         assert info is not None
         return info
 
+    def append_end_marker(
+        self, marker: EndMarker, leader_epoch: int, wall_ms: int
+    ) -> LogAppendInfo:
+        """Writes the end of a transaction. Raises BrokerError; nothing is written then."""
+        self.check_online()
+        check_end_marker(self.producers, marker)
+        batch = build_end_marker(
+            marker.producer_id,
+            marker.producer_epoch,
+            marker.is_commit,
+            marker.coordinator_epoch,
+            wall_ms,
+        )
+        return self._append_batch(
+            _unpack_header(batch),
+            batch,
+            leader_epoch,
+            wall_ms,
+            AppendOrigin.COORDINATOR,
+            NOT_REQUIRED,
+        )
+
+    def begin_verification(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        sequence: int,
+        supports_epoch_bump: bool,
+        wall_ms: int,
+    ) -> Guard:
+        """See `ProducerStateManager`. Raises LEADER_NOT_AVAILABLE while producers are rebuilt."""
+        self.check_online()
+        if self.producers.rebuilt is not None:
+            self.rebuild.resume()
+            raise being_rebuilt()
+        return self.producers.begin_verification(
+            producer_id, producer_epoch, sequence, supports_epoch_bump, wall_ms
+        )
+
     def _append_batch(
         self,
         header: BatchHeader,
@@ -386,7 +427,7 @@ class Log:
         leader_epoch: int,
         wall_ms: int,
         origin: AppendOrigin,
-        transaction_verified: bool,
+        guard: Guard,
     ) -> LogAppendInfo:
         """Writes one checked batch at the log end."""
         _, length, _, _, _, attributes, delta, _, max_timestamp, producer_id, _, _, count = header
@@ -401,7 +442,7 @@ class Log:
             # A rebuild that ran out of descriptors waits for the next batch that needs it.
             if self.producers.rebuilt is not None:
                 self.rebuild.resume()
-            duplicate = check_append(self.producers, header, records, origin, transaction_verified)
+            duplicate = check_append(self.producers, header, records, origin, guard)
             if duplicate is not None:
                 return self._duplicate_info(duplicate, attributes, count)
         segments, epochs = self.segments, self.leader_epochs.epochs

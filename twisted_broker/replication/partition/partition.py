@@ -36,11 +36,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Buffer, TopicPartition
-from twisted_broker.log.append_info import AppendOrigin, LogAppendInfo
+from twisted_broker.log.append_info import AppendOrigin, EndMarker, LogAppendInfo
 from twisted_broker.log.errors import UnexpectedAppendOffset
 from twisted_broker.log.future_logs import future_config
 from twisted_broker.log.mirrored_batches import first_offset_of, not_mirrored
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
+from twisted_broker.log.verification import Guard
 from twisted_broker.replication.partition.events import (
     BecameFollower,
     Event,
@@ -391,7 +392,13 @@ class Partition:
         return wanted if wanted < assigned else assigned
 
     def append_as_leader(
-        self, records: Buffer, acks: int, wall_ms: int, now_ms: int, origin: AppendOrigin
+        self,
+        records: Buffer,
+        acks: int,
+        wall_ms: int,
+        now_ms: int,
+        origin: AppendOrigin,
+        guard: Guard = None,
     ) -> LogAppendInfo:
         """RL 1.14.
 
@@ -403,12 +410,8 @@ class Partition:
         if log is None:
             raise self.refusal()
         if acks == -1 and len(self.isr_state.isr) < self.min_isr:
-            raise BrokerError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(self.isr_state.isr)} in-sync replicas, min.insync.replicas is "
-                f"{self.min_isr}",
-            )
-        info = log.append_as_leader(records, self.leader_epoch, wall_ms, origin=origin)
+            raise self._not_enough_replicas()
+        info = log.append_as_leader(records, self.leader_epoch, wall_ms, origin=origin, guard=guard)
         stats.messages_in += info.records_count
         stats.bytes_in += info.bytes
         event = (
@@ -442,7 +445,7 @@ class Partition:
         if records is not None:
             self.stats.produces += 1
             if len(self.isr_state.isr) < self.min_isr:
-                raise BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS)
+                raise self._not_enough_replicas()
             # The mirror may know of less than is here: it sends again what it got no answer to.
             # Beginning behind what it does not know of would leave that unchecked.
             end = log.log_end_offset
@@ -464,6 +467,27 @@ class Partition:
         start = min(source_log_start, log.high_watermark)
         if start > log.log_start_offset and log.increment_log_start_offset(start):
             self.emit(LogStartAdvanced(self))
+        return info
+
+    def _not_enough_replicas(self) -> BrokerError:
+        return BrokerError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"{len(self.isr_state.isr)} in-sync replicas, min.insync.replicas is {self.min_isr}",
+        )
+
+    def append_end_marker(self, marker: EndMarker, wall_ms: int, now_ms: int) -> LogAppendInfo:
+        """The end of a transaction, written by its coordinator as with acks=-1. Raises
+        `BrokerError` as `append_as_leader`.
+        """
+        log = self.leader_log
+        if log is None:
+            raise self.refusal()
+        if len(self.isr_state.isr) < self.min_isr:
+            raise self._not_enough_replicas()
+        info = log.append_end_marker(marker, self.leader_epoch, wall_ms)
+        self.stats.bytes_in += info.bytes
+        moved = self.maybe_increment_leader_hw(now_ms)
+        self.emit(self.high_watermark_advanced if moved else self._log_end_changed)
         return info
 
     def append_as_follower(self, records: Buffer, leader_epoch: int, wall_ms: int) -> LogAppendInfo:

@@ -22,6 +22,7 @@ from twisted_broker.coordinator.offset_metadata_manager import (
     CommitRequest,
     OffsetToCommit,
 )
+from twisted_broker.log.verification import Guard, VerificationStateEntry
 from twisted_broker.wire.control_batch import COMMIT, control_record_type
 from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.errors import ErrorCode as E
@@ -30,7 +31,7 @@ from twisted_broker.wire.records import iterate_batches
 P, Q = ("t", 0), ("t", 1)
 PRODUCER = ProducerIdAndEpoch(7, 3)
 INDEX = partition_for("g", 50)
-GUARD = object()
+GUARD = VerificationStateEntry(0, 3, -1, False)
 
 
 def txn_commit(
@@ -315,7 +316,7 @@ def test_what_is_not_verified_is_not_written(code, told):
 
 def test_a_group_that_moves_while_its_transaction_is_verified_is_not_written():
     run = BrokerRun()
-    verified: Deferred[object] = Deferred()
+    verified: Deferred[Guard] = Deferred()
     request = CommitRequest("g", offsets=(one(5),), producer=PRODUCER)
     answer = run.coordinator.commit_transactional(request, lambda index: verified)
     run.coordinator.runtime.unload(INDEX)

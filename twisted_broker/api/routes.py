@@ -134,6 +134,7 @@ ROUTES: tuple[Route, ...] = (
         broker="0-4",
     ),
     Route(27, "WriteTxnMarkers", "transactions", "write_txn_markers", broker="1-2"),
+    Route(28, "TxnOffsetCommit", "transactions", "offsets", broker="0-5"),
     Route(32, "DescribeConfigs", "configs", "configs", broker="0-4"),
     Route(33, "AlterConfigs", "configs", "configs", broker="0-2", controller="0-2", forward=True),
     Route(35, "DescribeLogDirs", "log_dirs", "log_dirs", broker="0-5"),

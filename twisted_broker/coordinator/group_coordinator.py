@@ -53,7 +53,8 @@ from twisted_broker.coordinator.offset_metadata_manager import (
     validate_commit,
 )
 from twisted_broker.coordinator.offsets_topic import OffsetsTopic
-from twisted_broker.wire.control_batch import build_end_marker
+from twisted_broker.log.append_info import EndMarker
+from twisted_broker.log.verification import Guard
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 # A member id begins with the client id, and is kept and written for every member.
@@ -230,7 +231,7 @@ class GroupCoordinator:
         return self._commit(request, None)
 
     def commit_transactional(
-        self, request: CommitRequest, verify: Callable[[int], Deferred[object]]
+        self, request: CommitRequest, verify: Callable[[int], Deferred[Guard]]
     ) -> Deferred[CommitAnswer]:
         """As `commit`, as a part of the transaction of `request.producer`. `verify` of the group's
         partition makes sure that it belongs to that transaction, and fires with the guard of the
@@ -240,7 +241,7 @@ class GroupCoordinator:
         # The group may have changed meanwhile, or its partition be led elsewhere.
         return verified.addCallbacks(lambda guard: self._commit(request, guard), _not_verified)
 
-    def _commit(self, request: CommitRequest, guard: object) -> Deferred[CommitAnswer]:
+    def _commit(self, request: CommitRequest, guard: Guard) -> Deferred[CommitAnswer]:
         shard = self.runtime.shard_of(request.group_id, empty_allowed=not request.is_transactional)
         entry = shard.entry_to_change(request.group_id)
         if entry is None:
@@ -262,6 +263,7 @@ class GroupCoordinator:
         producer_epoch: int,
         coordinator_epoch: int,
         committed: bool,
+        transaction_version: int = 0,
     ) -> Deferred[ErrorCode]:
         """Appends the end marker of a transaction to partition `index` of `__consumer_offsets`;
         fires when it is stored and its offsets are committed or gone, or with why not.
@@ -269,12 +271,12 @@ class GroupCoordinator:
         shard = self.runtime.shards.get(index)
         if shard is None or shard.state is CoordinatorState.LOADING:
             return succeed(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        marker = build_end_marker(
-            producer_id, producer_epoch, committed, coordinator_epoch, self.context.wall_ms()
+        marker = EndMarker(
+            producer_id, producer_epoch, coordinator_epoch, committed, transaction_version
         )
-        return shard.offsets.complete_transaction(
-            shard.groups, producer_id, committed, marker
-        ).addCallbacks(lambda _: ErrorCode.NONE, _marker_error)
+        return shard.offsets.complete_transaction(shard.groups, marker).addCallbacks(
+            lambda _: ErrorCode.NONE, _marker_error
+        )
 
     def fetch_offsets(
         self,

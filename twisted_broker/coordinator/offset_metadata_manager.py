@@ -63,6 +63,8 @@ from twisted_broker.coordinator.group_records import (
     batch_of,
     offset_record,
 )
+from twisted_broker.log.append_info import EndMarker
+from twisted_broker.log.verification import Guard
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.primitives import NULL_UUID
 
@@ -138,22 +140,26 @@ def validate_commit(group: ClassicGroup, request: CommitRequest) -> None:
 
 
 class OffsetMetadataManager:
-    """The offsets of one shard's groups. `append` appends a batch to the shard's partition, which
-    may carry the guard of its transaction.
+    """The offsets of one shard's groups. `append` and `append_end_marker` append to the shard's
+    partition.
     """
 
-    __slots__ = ("_append", "_context", "_entering", "open_transactions")
+    __slots__ = ("_append", "_append_end_marker", "_context", "_entering", "open_transactions")
 
     def __init__(
-        self, context: CoordinatorContext, append: Callable[[bytes, object], Deferred[int]]
+        self,
+        context: CoordinatorContext,
+        append: Callable[[bytes, Guard], Deferred[int]],
+        append_end_marker: Callable[[EndMarker], Deferred[int]],
     ) -> None:
         self._context, self._append = context, append
+        self._append_end_marker = append_end_marker
         self.open_transactions: dict[int, set[str]] = {}
         self._entering: dict[GroupOffsets, deque[tuple[Iterator[None], Deferred[None]]]] = {}
 
     # commit
     def commit(
-        self, entry: GroupEntry, request: CommitRequest, guard: object = None
+        self, entry: GroupEntry, request: CommitRequest, guard: Guard = None
     ) -> Deferred[CommitAnswer]:
         """Stores the offsets of a committer that `validate_commit` has let through; fires with an
         error per partition, fails with BrokerError. `guard`: what verified its transaction.
@@ -200,7 +206,7 @@ class OffsetMetadataManager:
         self,
         entry: GroupEntry,
         request: CommitRequest,
-        guard: object,
+        guard: Guard,
         answer: CommitAnswer,
         changes: dict[TopicPartition, CommittedOffset | None],
         done: Deferred[CommitAnswer],
@@ -304,7 +310,7 @@ class OffsetMetadataManager:
         tail: Sequence[KeyValue] = (),
         on_decided: Callable[[bool], None] | None = None,
         producer: ProducerIdAndEpoch = NOT_TRANSACTIONAL,
-        guard: object = None,
+        guard: Guard = None,
     ) -> Deferred[None]:
         """Appends the changes and then `tail` in one batch; `offsets` follow when it is stored.
         Fails with BrokerError.
@@ -342,7 +348,7 @@ class OffsetMetadataManager:
         make_batch: Callable[[], bytes],
         on_decided: Callable[[bool], None],
         producer: ProducerIdAndEpoch = NOT_TRANSACTIONAL,
-        guard: object = None,
+        guard: Guard = None,
     ) -> Deferred[None]:
         for topic_partition, _ in changes:
             offsets.start_write(topic_partition, producer.id)
@@ -407,7 +413,7 @@ class OffsetMetadataManager:
 
     # the end of a transaction
     def complete_transaction(
-        self, groups: Mapping[str, GroupEntry], producer_id: int, is_commit: bool, marker: bytes
+        self, groups: Mapping[str, GroupEntry], marker: EndMarker
     ) -> Deferred[None]:
         """Appends the producer's marker; when it is stored, offsets that lie before it are
         committed, or gone. Fires then; fails with BrokerError.
@@ -415,9 +421,7 @@ class OffsetMetadataManager:
 
         def ended(marker_offset: int) -> Deferred[None]:
             done: Deferred[None] = Deferred()
-            self._context.turns.start(
-                self._end_transaction(groups, producer_id, is_commit, marker_offset, done)
-            )
+            self._context.turns.start(self._end_transaction(groups, marker, marker_offset, done))
             return done
 
         def undecided(failure: Failure) -> Failure:
@@ -426,22 +430,22 @@ class OffsetMetadataManager:
                 failure.value.outcome().addCallbacks(ended, lambda _: None)
             return failure
 
-        return maybeDeferred(self._append, marker, None).addCallbacks(ended, undecided)
+        return maybeDeferred(self._append_end_marker, marker).addCallbacks(ended, undecided)
 
     def _end_transaction(
         self,
         groups: Mapping[str, GroupEntry],
-        producer_id: int,
-        is_commit: bool,
+        marker: EndMarker,
         marker_offset: int,
         done: Deferred[None],
     ) -> Iterator[None]:
+        producer_id = marker.producer_id
         names = self.open_transactions.get(producer_id, set())
         for number, group_id in enumerate(list(names), 1):
             entry = groups.get(group_id)
             if entry is not None:
                 yield from entry.offsets.end_transaction_in_steps(
-                    producer_id, is_commit, marker_offset
+                    producer_id, marker.is_commit, marker_offset
                 )
             if entry is None or not entry.offsets.is_in_transaction(producer_id):
                 names.discard(group_id)

@@ -25,7 +25,8 @@ from twisted_broker.coordinator.coordinator_context import (
     AppendUndecided,
 )
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.log.append_info import AppendOrigin, EndMarker
+from twisted_broker.log.verification import Guard
 from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome
 from twisted_broker.topic_names import OFFSETS_TOPIC
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -74,13 +75,22 @@ class ReplicaOffsetsStore:
         )
 
     def append(
-        self, index: int, batch: bytes, timeout_ms: int, guard: object = None
+        self, index: int, batch: bytes, timeout_ms: int, guard: Guard = None
     ) -> Deferred[int]:
+        topic_partition = TopicPartition(self._topic, index)
         outcomes = self._replicas.append(
-            [(TopicPartition(self._topic, index), batch)],
+            [(topic_partition, batch)],
             ALL_REPLICAS,
             origin=AppendOrigin.COORDINATOR,
+            guards=None if guard is None else {topic_partition: guard},
         )
+        return self._stored(outcomes, timeout_ms)
+
+    def append_end_marker(self, index: int, marker: EndMarker, timeout_ms: int) -> Deferred[int]:
+        outcomes = self._replicas.append_end_markers([(TopicPartition(self._topic, index), marker)])
+        return self._stored(outcomes, timeout_ms)
+
+    def _stored(self, outcomes: list[AppendOutcome], timeout_ms: int) -> Deferred[int]:
         return self._replicas.wait_for_replicas(outcomes, timeout_ms).addCallback(
             lambda _: self._base_offset(outcomes[0])
         )

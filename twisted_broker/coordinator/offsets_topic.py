@@ -86,7 +86,7 @@ class CoordinatorTopic:
         self._warned: tuple[str, float] | None = None
         self.is_being_created = False
 
-    def configs(self) -> dict[str, str]:
+    def topic_settings(self) -> dict[str, str]:
         """The settings that the topic is created with."""
         raise NotImplementedError
 
@@ -158,7 +158,7 @@ class CoordinatorTopic:
                     replication_factor=config.integer(self.replication_setting),
                     configs=[
                         CreatableTopicConfig(name=name, value=value)
-                        for name, value in self.configs().items()
+                        for name, value in self.topic_settings().items()
                     ],
                 )
             ],
@@ -209,7 +209,7 @@ class OffsetsTopic(CoordinatorTopic):
     replication_setting = "offsets.topic.replication.factor"
     loss = "no group is served"
 
-    def configs(self) -> dict[str, str]:
+    def topic_settings(self) -> dict[str, str]:
         return {
             "cleanup.policy": "compact",
             "compression.type": "producer",

@@ -15,7 +15,7 @@ Owns `TransactionCoordinator`, whose methods the APIs of transactions call. It h
 5. A call that raises does so with BrokerError.
 
 Source: Apache Kafka 4.3.1 `TransactionCoordinator`. Not here: permission and the wire
-(`api/transactions.py`), decisions (`transaction_decisions.py`).
+(`api`), decisions (`transaction_decisions.py`).
 """
 
 from __future__ import annotations

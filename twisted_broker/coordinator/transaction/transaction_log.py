@@ -13,7 +13,7 @@ Owns which versions are written and what is made of what is read.
 4. An id lives in one partition: Java's hash of it modulo the number of partitions.
 
 Source: Apache Kafka 4.3.1 `TransactionLog`, `TransactionStateManager.partitionFor`; KIP-890. Not
-here: appending (`transaction_state_manager.py`), reading the log (`transaction_loader.py`).
+here: appending, and reading the log (`transaction_state_manager.py`).
 """
 
 from __future__ import annotations

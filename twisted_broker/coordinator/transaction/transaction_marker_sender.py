@@ -130,6 +130,15 @@ class _BrokerQueue:
         self.failures = 0
         self.warned: float | None = None
 
+    def connected(self, host: str, port: int, connect: Connect) -> MarkerConnection:
+        """The connection to where the broker is now."""
+        found = self.connection
+        if found is None or (found.host, found.port) != (host, port):
+            if found is not None:
+                found.close()
+            found = self.connection = connect(host, port)
+        return found
+
 
 class TransactionMarkerSender:
     """`listener`: the name of the listener that brokers reach each other on."""
@@ -275,16 +284,7 @@ class TransactionMarkerSender:
         endpoint = None if broker is None else broker.listeners.get(self._listener)
         if endpoint is None:
             raise ConnectionError(f"broker {broker_id} is not registered any more")
-        connection = queue.connection
-        if connection is not None and (connection.host, connection.port) != (
-            endpoint.host,
-            endpoint.port,
-        ):
-            connection.close()  # it came back elsewhere
-            connection = None
-        if connection is None:
-            connection = queue.connection = self._connect(endpoint.host, endpoint.port)
-        return connection
+        return queue.connected(endpoint.host, endpoint.port, self._connect)
 
     def _not_answered(
         self, broker_id: int, queue: _BrokerQueue, entries: list[_Entry], failure: Failure

@@ -41,7 +41,10 @@ if TYPE_CHECKING:
         AddPartitionsToTxnManager,
     )
     from twisted_broker.coordinator.group_coordinator import GroupCoordinator
-    from twisted_broker.coordinator.offsets_topic import OffsetsTopic
+    from twisted_broker.coordinator.offsets_topic import CoordinatorTopic, OffsetsTopic
+    from twisted_broker.coordinator.transaction.transaction_coordinator import (
+        TransactionCoordinator,
+    )
     from twisted_broker.event_lines import EventLines
     from twisted_broker.interfaces import Runtime
     from twisted_broker.log.log_manager import LogManager
@@ -66,9 +69,8 @@ class BrokerParts:
     """The parts of one node, joined in `broker.py`; they do not change.
 
     What a process without that role lacks is None: `replica_manager`, `metadata`, `forwarding`,
-    `groups`, `add_partitions_to_txn` and `lifecycle` belong to a broker, `controller` to a
-    controller. `listening`: the
-    factories of its listeners.
+    `groups`, `transactions`, `add_partitions_to_txn` and `lifecycle` belong to a broker,
+    `controller` to a controller. `listening`: the factories of its listeners.
     """
 
     __slots__ = (
@@ -88,6 +90,7 @@ class BrokerParts:
         "node_id",
         "replica_manager",
         "runtime",
+        "transactions",
         "turns",
     )
 
@@ -105,6 +108,7 @@ class BrokerParts:
         metadata: ImageSource | None = None,
         forwarding: ForwardingManager | None = None,
         groups: GroupCoordinator | None = None,
+        transactions: TransactionCoordinator | None = None,
         controller: Controller | None = None,
         turns: Turns | None = None,
         lifecycle: BrokerLifecycleManager | None = None,
@@ -123,6 +127,7 @@ class BrokerParts:
         self.metadata = metadata
         self.forwarding = forwarding
         self.groups = groups
+        self.transactions = transactions
         self.controller = controller
         self.turns = turns or Turns(runtime.clock, runtime.marks)
         self.lifecycle = lifecycle
@@ -307,6 +312,18 @@ class RequestContext:
     @property
     def offsets_topic(self) -> OffsetsTopic:
         found = self.groups.offsets_topic
+        assert found is not None, _WITHOUT_BROKER
+        return found
+
+    @property
+    def transactions(self) -> TransactionCoordinator:
+        found = self.broker.transactions
+        assert found is not None, _WITHOUT_BROKER
+        return found
+
+    @property
+    def transactions_topic(self) -> CoordinatorTopic:
+        found = self.transactions.topic
         assert found is not None, _WITHOUT_BROKER
         return found
 

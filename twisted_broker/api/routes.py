@@ -12,8 +12,8 @@ all derived from these rows.
    (broker) or in `api/controller.py` (controller). A row with `forward` and no module is passed on
    to the controller as it is (`api/forwarding.py`).
 
-Source: Kafka 4.3.1's message definitions; lower versions as in 3.9. Not here: SASL, transactions,
-ACLs, quotas (not served yet).
+Source: Kafka 4.3.1's message definitions; lower versions as in 3.9. Not here: SASL, ACLs,
+quotas (not served yet).
 """
 
 from __future__ import annotations
@@ -133,6 +133,9 @@ ROUTES: tuple[Route, ...] = (
         "offset_for_leader_epoch",
         broker="0-4",
     ),
+    Route(24, "AddPartitionsToTxn", "transactions", "transactions", broker="0-5"),
+    Route(25, "AddOffsetsToTxn", "transactions", "transactions", broker="0-4"),
+    Route(26, "EndTxn", "transactions", "transactions", broker="0-5"),
     Route(27, "WriteTxnMarkers", "transactions", "write_txn_markers", broker="1-2"),
     Route(28, "TxnOffsetCommit", "transactions", "offsets", broker="0-5"),
     Route(32, "DescribeConfigs", "configs", "configs", broker="0-4"),
@@ -184,6 +187,8 @@ ROUTES: tuple[Route, ...] = (
     Route(62, "BrokerRegistration", "broker_lifecycle", controller="0-4", cluster_action=True),
     Route(63, "BrokerHeartbeat", "broker_lifecycle", controller="0-2", cluster_action=True),
     Route(64, "UnregisterBroker", "cluster", broker="0", controller="0", forward=True),
+    Route(65, "DescribeTransactions", "transactions", "transactions", broker="0"),
+    Route(66, "ListTransactions", "transactions", "transactions", broker="0-1"),
     Route(67, "AllocateProducerIds", "producer_ids", controller="0", cluster_action=True),
     Route(73, "AssignReplicasToDirs", "log_dirs", controller="0", cluster_action=True),
     Route(74, "ListConfigResources", "configs", "configs", broker="0-1"),

@@ -167,8 +167,9 @@ class TransactionStateManager:
 
     def unload_all(self) -> None:
         """At once: this broker ends."""
-        for shard in list(self.shards.values()):
-            self._close(shard)
+        for shard in self.shards.values():
+            shard.state = CoordinatorState.CLOSED
+        self.shards.clear()
 
     def _close(self, shard: TransactionShard) -> None:
         shard.state = CoordinatorState.CLOSED

@@ -28,6 +28,7 @@ from twisted_broker.consumer.partition_topic_info import (
     PartitionTopicInfo,
 )
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.net.client import BrokerConnection
 from twisted_broker.replication.fetcher.fetcher import Fetcher
 from twisted_broker.replication.fetcher.fetcher_manager import FetcherManager
 from twisted_broker.testing.memory_network import MemoryTransport
@@ -140,16 +141,14 @@ def test_a_consumers_request(rooms: Rooms, monkeypatch: pytest.MonkeyPatch) -> N
     cluster.create("t")
     reader = rooms.reader(cluster)
     sent: list[Any] = []
-    from twisted_broker.net import client
-
-    real = client.BrokerConnection.send
+    real = BrokerConnection.send
 
     def send(self: Any, request: Any, version: int, **more: Any) -> Any:
         if type(request).__name__ == "FetchRequest" and self.client_id.startswith("c-"):
             sent.append((request, version))
         return real(self, request, version, **more)
 
-    monkeypatch.setattr(client.BrokerConnection, "send", send)
+    monkeypatch.setattr(BrokerConnection, "send", send)
     reader.consume()
     cluster.wait_until(lambda: len(sent) > 1)
     request, version = sent[0]
@@ -347,6 +346,29 @@ def test_another_history_is_noticed(rooms: Rooms, reset: str) -> None:
     else:
         assert reader.read(2) == values(2, 3)
         assert info.fetched_offset == 4 and info.last_epoch == leader.leader_epoch
+
+
+def test_a_consumer_truncates_nothing(rooms: Rooms) -> None:
+    """RL 7.1: a log is what replicas truncate: a consumer begins at its offset, and sends no
+    OffsetForLeaderEpoch.
+    """
+    cluster = rooms.cluster()
+    cluster.create("t")
+    cluster.produce("t", *numbered(0, 1, 2))
+    reader = rooms.reader(cluster)
+    sent: list[str] = []
+    real = BrokerConnection.send
+
+    def send(self: Any, request: Any, version: int, **more: Any) -> Any:
+        if (self.client_id or "").startswith("c-"):
+            sent.append(type(request).__name__)
+        return real(self, request, version, **more)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(BrokerConnection, "send", send)
+        reader.consume(offset=1)
+        assert reader.read(2) == values(1, 2)
+    assert set(sent) == {"ApiVersionsRequest", "FetchRequest"}
 
 
 @pytest.mark.parametrize("reset", ["smallest", "none"])

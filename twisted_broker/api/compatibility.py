@@ -143,12 +143,13 @@ BEHAVIOUR = """
   and holds back each answer that comes from records which are not committed yet.
 - **A replica that a metadata snapshot does not list** is kept as `TOPIC-N.<hex>-stray`, not deleted. A replica is deleted only when a record of the
   metadata log removes it.
-- **Transactions** are not supported yet. FindCoordinator for a transactional id and InitProducerId with a transactional id get INVALID_REQUEST; a
-  transactional batch gets INVALID_TXN_STATE. Markers and aborted transactions in files that Kafka wrote are honoured: a read_committed consumer
-  gets the right records.
+- **Transactions**: a record of `__transaction_state` whose append timed out counts once it is replicated, and the transactional id gets
+  CONCURRENT_TRANSACTIONS until then; Kafka forgets it and may contradict its own log. A transaction coordinator that takes over answers
+  COORDINATOR_LOAD_IN_PROGRESS until what it read is below the high watermark. It serves 1,000,000 transactional ids at most. Two-phase commit
+  (InitProducerId 6) is not supported.
 - **Unclean elections** happen at once when `unclean.leader.election.enable` is set for a topic (or for all) that has no leader; Kafka checks every
   five minutes. When a cancelled reassignment leaves no former replica in sync, the new leader is recorded as recovering.
-- **Settings without effect** are parsed, refused when wrong, stored and described as in Kafka: 251 of brokers, those of groups, of client metrics
+- **Settings without effect** are parsed, refused when wrong, stored and described as in Kafka: 239 of brokers, those of groups, of client metrics
   and of tiered storage (`remote.storage.enable=true` is refused, as by a Kafka broker without tiered storage). Listeners, TLS and SASL settings
   cannot change while a broker runs. A cluster's compaction lags that contradict each other get INVALID_CONFIG; Kafka accepts them, and then refuses
   every change of a topic.

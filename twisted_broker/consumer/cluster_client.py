@@ -150,25 +150,10 @@ class ClusterClient:
 
     async def metadata(self, topics: Iterable[str] | None) -> ClusterMetadata:
         """Of `topics`, None for all; none is created by this."""
-        request = meta.MetadataRequest(
-            topics=None
-            if topics is None
-            else [meta.MetadataRequestTopic(name=name) for name in topics],
-            allow_auto_topic_creation=False,
-        )
-        answer = await self.send_to_any(request, METADATA)
-        if answer.error_code:
-            raise BrokerError(error_of(answer.error_code))
-        brokers = {
-            each.node_id: BrokerEndPoint(each.node_id, each.host, each.port)
-            for each in answer.brokers
-        }
-        self._keep(brokers)
-        return ClusterMetadata(
-            answer.cluster_id,
-            brokers,
-            {each.name: _topic(each, brokers) for each in answer.topics if each.name is not None},
-        )
+        answer = await self.send_to_any(metadata_request(topics), METADATA)
+        found = cluster_metadata(answer)
+        self._keep(found.brokers)
+        return found
 
     def _keep(self, brokers: dict[int, BrokerEndPoint]) -> None:
         # An answer without brokers is of one that knows none yet: the others stay known.
@@ -190,6 +175,30 @@ class ClusterClient:
         done: Deferred[None] = Deferred(lambda _: timer.cancel() if timer.active() else None)
         timer = self.runtime.clock.callLater(milliseconds / 1000, done.callback, None)
         return done
+
+
+def metadata_request(topics: Iterable[str] | None) -> meta.MetadataRequest:
+    """For `topics`, None for all."""
+    return meta.MetadataRequest(
+        topics=None
+        if topics is None
+        else [meta.MetadataRequestTopic(name=name) for name in topics],
+        allow_auto_topic_creation=False,
+    )
+
+
+def cluster_metadata(answer: meta.MetadataResponse) -> ClusterMetadata:
+    """Raises `BrokerError` for an error of the whole answer."""
+    if answer.error_code:
+        raise BrokerError(error_of(answer.error_code))
+    brokers = {
+        each.node_id: BrokerEndPoint(each.node_id, each.host, each.port) for each in answer.brokers
+    }
+    return ClusterMetadata(
+        answer.cluster_id,
+        brokers,
+        {each.name: _topic(each, brokers) for each in answer.topics if each.name is not None},
+    )
 
 
 def _topic(found: meta.MetadataResponseTopic, brokers: dict[int, BrokerEndPoint]) -> TopicMetadata:

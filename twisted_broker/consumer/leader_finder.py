@@ -140,9 +140,12 @@ class LeaderFinder:
                 partition is None
                 or partition.leader is None
                 or partition.leader_epoch < info.leader_epoch
+                or 0 <= partition.leader_epoch < info.last_epoch
             ):
                 continue
             info.leader_epoch = partition.leader_epoch
+            if info.leader_epoch < 0:
+                info.last_epoch = -1  # the cluster does not say epochs
             del self._no_leader[name]
             initial = InitialFetchState(info.topic_id, info.leader_epoch, info.fetched_offset)
             found[name] = FollowedPartition(partition.leader, initial)

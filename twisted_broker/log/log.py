@@ -44,6 +44,7 @@ from twisted_broker.interfaces import Buffer, IDiskWorker, IRandom, TopicPartiti
 from twisted_broker.log import retention
 from twisted_broker.log.append_info import (
     AppendOrigin,
+    EndMarker,
     FetchDataInfo,
     LogAppendInfo,
     TimestampAndOffset,
@@ -63,7 +64,7 @@ from twisted_broker.log.mirrored_batches import (
 )
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.offset_search import find_by_timestamp, find_max_timestamp
-from twisted_broker.log.producer_append import check_append
+from twisted_broker.log.producer_append import being_rebuilt, check_append, check_end_marker
 from twisted_broker.log.producer_rebuild import ProducerRebuild
 from twisted_broker.log.producer_snapshot import BatchMetadata
 from twisted_broker.log.producer_state import ProducerStateManager
@@ -73,9 +74,11 @@ from twisted_broker.log.segment import LogSegment, OpenFiles
 from twisted_broker.log.segments import LogSegments
 from twisted_broker.log.txn_index import AbortedTxn
 from twisted_broker.log.validation import check_header, needs_preparation, prepare
+from twisted_broker.log.verification import NOT_REQUIRED, Guard
 from twisted_broker.log.watermarks import Watermarks
 from twisted_broker.wire.batch_fields import LENGTH, MAGIC_FIELD
 from twisted_broker.wire.batch_header import HEADER
+from twisted_broker.wire.control_batch import build_end_marker
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import (
     CONTROL_FLAG,
@@ -165,14 +168,15 @@ class Log:
     def attach(
         self,
         disk: IDiskWorker,
-        remove_later: Callable[[list[str]], None] | None,
+        remove_later: Callable[[list[str], float], None] | None,
         *,
         on_truncated: Callable[[Log], None] | None = None,
         on_fatal: Callable[[Log], None] | None = None,
         on_synced: Callable[[Log], None] | None = None,
     ) -> None:
-        """Loaded or made, it is used from now on: syncs run on `disk`, `remove_later(paths)` takes
-        the files of removed segments (None: they are removed at once).
+        """Loaded or made, it is used from now on: syncs run on `disk`,
+        `remove_later(paths, seconds)` takes the files of removed segments (None: they are removed
+        at once).
 
         `on_truncated(log)` is called after every truncation, `on_fatal(log)` at the first disk
         error, `on_synced(log)` when a sync that was due is done.
@@ -251,7 +255,7 @@ class Log:
     def set_failed(self, error: OSError) -> None:
         """Offline from now on; nobody is called."""
         self.failed = error
-        self.durability.stopped = True
+        self.durability.stop()
 
     def _leader_epochs_changed(self) -> None:
         self.durability.write_leader_epochs()
@@ -346,11 +350,12 @@ class Log:
         wall_ms: int,
         *,
         origin: AppendOrigin = _CLIENT,
-        transaction_verified: bool = False,
+        guard: Guard = None,
     ) -> LogAppendInfo:
         """Checks `records`, gives them offsets, writes them.
 
-        `wall_ms` is wall time. Raises BrokerError; nothing is written then.
+        `wall_ms` is wall time; `guard` is what `begin_verification` gave, once the coordinator
+        agreed. Raises BrokerError; nothing is written then.
         """
         if self.failed is not None:
             self.check_online()
@@ -362,13 +367,11 @@ class Log:
                 and header[MAGIC_FIELD] == MAGIC
                 and check_header(header, records, self.config, origin, wall_ms)
             ):
-                return self._append_batch(
-                    header, records, leader_epoch, wall_ms, origin, transaction_verified
-                )
+                return self._append_batch(header, records, leader_epoch, wall_ms, origin, guard)
         info: LogAppendInfo | None = None
         for batch in prepare(records, self.config, origin, wall_ms):
             appended = self._append_batch(
-                _unpack_header(batch), batch, leader_epoch, wall_ms, origin, transaction_verified
+                _unpack_header(batch), batch, leader_epoch, wall_ms, origin, guard
             )
             if info is not None:
                 appended.first_offset = info.first_offset
@@ -378,6 +381,45 @@ class Log:
         assert info is not None
         return info
 
+    def append_end_marker(
+        self, marker: EndMarker, leader_epoch: int, wall_ms: int
+    ) -> LogAppendInfo:
+        """Writes the end of a transaction. Raises BrokerError; nothing is written then."""
+        self.check_online()
+        check_end_marker(self.producers, marker)
+        batch = build_end_marker(
+            marker.producer_id,
+            marker.producer_epoch,
+            marker.is_commit,
+            marker.coordinator_epoch,
+            wall_ms,
+        )
+        return self._append_batch(
+            _unpack_header(batch),
+            batch,
+            leader_epoch,
+            wall_ms,
+            AppendOrigin.COORDINATOR,
+            NOT_REQUIRED,
+        )
+
+    def begin_verification(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        sequence: int,
+        supports_epoch_bump: bool,
+        wall_ms: int,
+    ) -> Guard:
+        """See `ProducerStateManager`. Raises LEADER_NOT_AVAILABLE while producers are rebuilt."""
+        self.check_online()
+        if self.producers.rebuilt is not None:
+            self.rebuild.resume()
+            raise being_rebuilt()
+        return self.producers.begin_verification(
+            producer_id, producer_epoch, sequence, supports_epoch_bump, wall_ms
+        )
+
     def _append_batch(
         self,
         header: BatchHeader,
@@ -385,7 +427,7 @@ class Log:
         leader_epoch: int,
         wall_ms: int,
         origin: AppendOrigin,
-        transaction_verified: bool,
+        guard: Guard,
     ) -> LogAppendInfo:
         """Writes one checked batch at the log end."""
         _, length, _, _, _, attributes, delta, _, max_timestamp, producer_id, _, _, count = header
@@ -400,7 +442,7 @@ class Log:
             # A rebuild that ran out of descriptors waits for the next batch that needs it.
             if self.producers.rebuilt is not None:
                 self.rebuild.resume()
-            duplicate = check_append(self.producers, header, records, origin, transaction_verified)
+            duplicate = check_append(self.producers, header, records, origin, guard)
             if duplicate is not None:
                 return self._duplicate_info(duplicate, attributes, count)
         segments, epochs = self.segments, self.leader_epochs.epochs
@@ -762,7 +804,7 @@ class Log:
         When that has run, records, epochs, transactions and producers are durable; `release_files`
         comes last. Indexes are not synced, but where entries were dropped: lost ones are rebuilt.
         With the recovery point at the end nothing needs to be done: an epoch that began since has
-        no records.
+        no records. Except where recovery dropped all of the last segment, which no sync covers yet.
         """
         if self.failed is not None:
             return _nothing
@@ -770,7 +812,10 @@ class Log:
         if active.become_inactive():
             self.durability.rewritten_from(active.base_offset)
         self.producers.take_snapshot()
-        if self.durability.recovery_point >= self.log_end_offset:
+        if (
+            self.durability.recovery_point >= self.log_end_offset
+            and not self.durability.indexes_shrank
+        ):
             return _nothing
         return self.durability.sync_job(
             self.log_end_offset + 1, without_indexes=not self.durability.indexes_shrank

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from twisted.python.failure import Failure
 
 from tests.mirror.world import some_batch
 from twisted_broker.config import SAMPLE_VALUES
@@ -161,8 +162,11 @@ class TwoClusters(SimWorld):
             random.choice([120, 1000, 1 << 20]),
         )
         self.mirror = Mirror(runtime, options, self.lines.append)
-        self.mirror.ended.addErrback(lambda failure: self.failures.append(failure.value) and None)
+        self.mirror.ended.addErrback(self._mirror_failed)
         self.mirror.start()
+
+    def _mirror_failed(self, failure: Failure) -> None:
+        self.failures.append(failure.value)
 
     def fault(self, random: Random) -> None:
         kind = random.choice(["mirror", "source", "target", "target", "stop", "none"])

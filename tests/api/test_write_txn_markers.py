@@ -225,8 +225,8 @@ def test_what_a_coordinator_cannot_take_is_told_in_codes_that_it_retries() -> No
 def test_markers_of_groups_are_the_group_coordinators(code: ErrorCode, seen: ErrorCode) -> None:
     """It is asked at once, beside the appends, and its answer waited for."""
     made = Made()
-    answers = made.write(marker(TP, GROUPS, epoch=2, coordinator=9, commit=False))
-    assert made.groups.asked == [(3, P, 2, 9, False)]
+    answers = made.write(marker(TP, GROUPS, epoch=2, coordinator=9, commit=False, version=2))
+    assert made.groups.asked == [(3, P, 2, 9, False, 2)]
     assert made.log().log_end_offset == 1 and not answers
     made.groups.waiting[0].callback(code)
     assert answers == [{(P, TP): NONE, (P, GROUPS): seen}]
@@ -259,7 +259,7 @@ def test_many_markers_are_written_in_slices() -> None:
     made = Made()
     turns: list = []
     real = made.fixture.replicas.append_end_markers
-    made.parts.replica_manager = SimpleNamespace(
+    made.parts.replica_manager = SimpleNamespace(  # type: ignore[assignment]
         append_end_markers=lambda entries: turns.append(len(entries)) or real(entries),
         must_wait=made.fixture.replicas.must_wait,
     )

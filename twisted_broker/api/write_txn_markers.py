@@ -111,6 +111,7 @@ def _complete_in_groups(
         marker.producer_epoch,
         marker.coordinator_epoch,
         marker.is_commit,
+        marker.transaction_version,
     )
 
 

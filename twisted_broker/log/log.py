@@ -57,6 +57,11 @@ from twisted_broker.log.errors import (
     is_out_of_descriptors,
 )
 from twisted_broker.log.leader_epochs import LeaderEpochFileCache
+from twisted_broker.log.mirrored_batches import (
+    count_already_there,
+    not_mirrored,
+    with_leader_epoch,
+)
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.offset_search import find_by_timestamp, find_max_timestamp
 from twisted_broker.log.producer_append import being_rebuilt, check_append, check_end_marker
@@ -83,6 +88,7 @@ from twisted_broker.wire.records import (
     TRANSACTIONAL_FLAG,
     BatchHeader,
     BatchView,
+    InvalidRecordError,
     batch_head,
 )
 
@@ -108,6 +114,7 @@ class Log:
         "gap",
         "leader_epochs",
         "on_fatal",
+        "on_producers_found",
         "on_synced",
         "on_truncated",
         "pool",
@@ -148,11 +155,17 @@ class Log:
             self._sync_done,
         )
         self.rebuild = ProducerRebuild(
-            self.segments, self.watermarks, self.producers, self.durability, self.fail
+            self.segments,
+            self.watermarks,
+            self.producers,
+            self.durability,
+            self.fail,
+            self._producers_found,
         )
         self.on_truncated: Callable[[Log], None] | None = None
         self.on_fatal: Callable[[Log], None] | None = None
         self.on_synced: Callable[[Log], None] | None = None
+        self.on_producers_found: Callable[[Log], None] | None = None
         self.failed: OSError | None = None
         self.gap: Gap | None = None
         self.dropped_at_load: str | None = None
@@ -167,21 +180,24 @@ class Log:
         on_truncated: Callable[[Log], None] | None = None,
         on_fatal: Callable[[Log], None] | None = None,
         on_synced: Callable[[Log], None] | None = None,
+        on_producers_found: Callable[[Log], None] | None = None,
     ) -> None:
         """Loaded or made, it is used from now on: syncs run on `disk`,
         `remove_later(paths, seconds)` takes the files of removed segments (None: they are removed
         at once).
 
         `on_truncated(log)` is called after every truncation, `on_fatal(log)` at the first disk
-        error, `on_synced(log)` when a sync that was due is done.
+        error, `on_synced(log)` when a sync that was due is done, `on_producers_found(log)` when
+        the producers are known again behind a truncation.
         """
         self.durability.attach(disk)
         self.segments.attach(remove_later)
         self.on_truncated, self.on_fatal, self.on_synced = on_truncated, on_fatal, on_synced
+        self.on_producers_found = on_producers_found
 
     def detach(self) -> None:
         """Nobody hears of it any more: it is deleted, or set aside."""
-        self.on_truncated = self.on_fatal = self.on_synced = None
+        self.on_truncated = self.on_fatal = self.on_synced = self.on_producers_found = None
 
     # -- what others see of the parts
 
@@ -268,6 +284,10 @@ class Log:
     def _sync_done(self) -> None:
         if self.on_synced is not None:
             self.on_synced(self)
+
+    def _producers_found(self) -> None:
+        if self.on_producers_found is not None:
+            self.on_producers_found(self)
 
     # -- reading
 
@@ -553,6 +573,41 @@ class Log:
             sum(batch.records_count for batch in batches),
             last.offset + last.size_in_bytes - first.offset,
             last.partition_leader_epoch,
+        )
+
+    def append_mirrored(self, records: Buffer, leader_epoch: int, wall_ms: int) -> LogAppendInfo:
+        """Writes whole batches of another cluster, as they are but for the leader epoch
+        (`mirrored_batches.py`).
+
+        What is there already is not written again; `first_offset` and `last_offset` include it.
+        Raises BrokerError: POLICY_VIOLATION where the topic is no mirror, INVALID_RECORD where
+        other records have these offsets.
+        """
+        self.check_online()
+        if not self.config.replog_mirror_source:
+            raise not_mirrored(self)
+        copied, batches = with_leader_epoch(records, leader_epoch)
+        if not batches:
+            raise InvalidRecordError("no batch")
+        there = count_already_there(self, batches)
+        if there == len(batches):
+            size = count = 0
+        else:
+            # An epoch that began here without records is replaced by the batches' own entry.
+            info = self.append_as_follower(
+                memoryview(copied)[batches[there].offset :], leader_epoch, wall_ms
+            )
+            size, count = info.bytes, info.records_count
+        return LogAppendInfo(
+            batches[0].base_offset,
+            batches[-1].last_offset,
+            max(batch.max_timestamp for batch in batches),
+            -1,
+            self.log_start_offset,
+            count,
+            size,
+            leader_epoch,
+            duplicate=there == len(batches),
         )
 
     def _next_run(self, batches: list[BatchView], wall_ms: int) -> list[BatchView]:

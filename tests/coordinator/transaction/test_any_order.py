@@ -218,8 +218,8 @@ class World:
         outcomes: dict[tuple[int, int], set[bool]] = {}
         for sent in self.cluster.sent:
             for marker in sent.request.markers:
-                key = (marker.producer_id, marker.producer_epoch)
-                outcomes.setdefault(key, set()).add(marker.transaction_result)
+                who = (marker.producer_id, marker.producer_epoch)
+                outcomes.setdefault(who, set()).add(marker.transaction_result)
         if self.version == 2:  # below it many transactions have one epoch
             assert all(len(found) == 1 for found in outcomes.values()), outcomes
         for name in ("a", "b"):
@@ -233,8 +233,8 @@ class World:
                 elif read.value.state in COMPLETE:
                     assert prepared is not None
                     commit = prepared.state is PREPARE_COMMIT
-                    who = (prepared.producer_id, prepared.producer_epoch, commit)
-                    assert prepared.partitions <= self.written().get(who, set())
+                    ended = (prepared.producer_id, prepared.producer_epoch, commit)
+                    assert prepared.partitions <= self.written().get(ended, set())
 
     def written(self) -> dict[tuple[int, int, bool], set[TopicPartition]]:
         """Where leaders answered that the marker is written."""

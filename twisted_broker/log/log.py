@@ -57,6 +57,11 @@ from twisted_broker.log.errors import (
     is_out_of_descriptors,
 )
 from twisted_broker.log.leader_epochs import LeaderEpochFileCache
+from twisted_broker.log.mirrored_batches import (
+    count_already_there,
+    not_mirrored,
+    with_leader_epoch,
+)
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.offset_search import find_by_timestamp, find_max_timestamp
 from twisted_broker.log.producer_append import being_rebuilt, check_append, check_end_marker
@@ -83,6 +88,7 @@ from twisted_broker.wire.records import (
     TRANSACTIONAL_FLAG,
     BatchHeader,
     BatchView,
+    InvalidRecordError,
     batch_head,
 )
 
@@ -169,15 +175,16 @@ class Log:
     def attach(
         self,
         disk: IDiskWorker,
-        remove_later: Callable[[list[str]], None] | None,
+        remove_later: Callable[[list[str], float], None] | None,
         *,
         on_truncated: Callable[[Log], None] | None = None,
         on_fatal: Callable[[Log], None] | None = None,
         on_synced: Callable[[Log], None] | None = None,
         on_producers_found: Callable[[Log], None] | None = None,
     ) -> None:
-        """Loaded or made, it is used from now on: syncs run on `disk`, `remove_later(paths)` takes
-        the files of removed segments (None: they are removed at once).
+        """Loaded or made, it is used from now on: syncs run on `disk`,
+        `remove_later(paths, seconds)` takes the files of removed segments (None: they are removed
+        at once).
 
         `on_truncated(log)` is called after every truncation, `on_fatal(log)` at the first disk
         error, `on_synced(log)` when a sync that was due is done, `on_producers_found(log)` when
@@ -258,7 +265,7 @@ class Log:
     def set_failed(self, error: OSError) -> None:
         """Offline from now on; nobody is called."""
         self.failed = error
-        self.durability.stopped = True
+        self.durability.stop()
 
     def _leader_epochs_changed(self) -> None:
         self.durability.write_leader_epochs()
@@ -568,6 +575,41 @@ class Log:
             last.partition_leader_epoch,
         )
 
+    def append_mirrored(self, records: Buffer, leader_epoch: int, wall_ms: int) -> LogAppendInfo:
+        """Writes whole batches of another cluster, as they are but for the leader epoch
+        (`mirrored_batches.py`).
+
+        What is there already is not written again; `first_offset` and `last_offset` include it.
+        Raises BrokerError: POLICY_VIOLATION where the topic is no mirror, INVALID_RECORD where
+        other records have these offsets.
+        """
+        self.check_online()
+        if not self.config.replog_mirror_source:
+            raise not_mirrored(self)
+        copied, batches = with_leader_epoch(records, leader_epoch)
+        if not batches:
+            raise InvalidRecordError("no batch")
+        there = count_already_there(self, batches)
+        if there == len(batches):
+            size = count = 0
+        else:
+            # An epoch that began here without records is replaced by the batches' own entry.
+            info = self.append_as_follower(
+                memoryview(copied)[batches[there].offset :], leader_epoch, wall_ms
+            )
+            size, count = info.bytes, info.records_count
+        return LogAppendInfo(
+            batches[0].base_offset,
+            batches[-1].last_offset,
+            max(batch.max_timestamp for batch in batches),
+            -1,
+            self.log_start_offset,
+            count,
+            size,
+            leader_epoch,
+            duplicate=there == len(batches),
+        )
+
     def _next_run(self, batches: list[BatchView], wall_ms: int) -> list[BatchView]:
         """The batches that go into one segment, in one write; rolls first when it must (RL 3.1)."""
         first, last, segments = batches[0], batches[-1], self.segments
@@ -776,7 +818,7 @@ class Log:
         When that has run, records, epochs, transactions and producers are durable; `release_files`
         comes last. Indexes are not synced, but where entries were dropped: lost ones are rebuilt.
         With the recovery point at the end nothing needs to be done: an epoch that began since has
-        no records.
+        no records. Except where recovery dropped all of the last segment, which no sync covers yet.
         """
         if self.failed is not None:
             return _nothing
@@ -784,7 +826,10 @@ class Log:
         if active.become_inactive():
             self.durability.rewritten_from(active.base_offset)
         self.producers.take_snapshot()
-        if self.durability.recovery_point >= self.log_end_offset:
+        if (
+            self.durability.recovery_point >= self.log_end_offset
+            and not self.durability.indexes_shrank
+        ):
             return _nothing
         return self.durability.sync_job(
             self.log_end_offset + 1, without_indexes=not self.durability.indexes_shrank

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Protocol
 
 from twisted.internet.defer import Deferred, succeed
@@ -109,7 +110,13 @@ class LogManager:
         self._tasks = PeriodicTasks(runtime.clock)
         self._lines = EventLines(_logger, runtime.clock, broker=config.node_id)
         self.cleaner = LogCleaner(
-            runtime, config, self.directories, lambda: self, self._turns, self._lines
+            runtime,
+            config,
+            self.directories,
+            lambda: self,
+            self._turns,
+            self._lines,
+            self._checkpoint_recovery_points,
         )
         self._stopped = self._checkpoint_due = self._is_deleting = False
 
@@ -209,10 +216,9 @@ class LogManager:
                 f"{log.topic_partition} is in {other.directory} and in {log.directory}: move one "
                 "of them away",
             )
-        delay = self.config.integer("log.segment.delete.delay.ms") / 1000
         log.attach(
             directory.disk,
-            self.directories.remover(directory, delay),
+            self.directories.remover(directory),
             on_truncated=self._was_truncated,
             on_fatal=self._log_failed,
             on_synced=self._was_synced,
@@ -454,20 +460,27 @@ class LogManager:
             return
         directory.is_checkpoint_waiting = True
         logs = self._logs_in(directory)
+        points: list[tuple[Log, int, int]] = []
 
         def job() -> None:
             # First: what happens from here on wants a job of its own.
             directory.is_checkpoint_waiting = False
-            offsets = {
-                log.topic_partition: log.durability.point_to_checkpoint()
+            points.extend(
+                (log, *log.durability.point_in_write())
                 for log in logs
                 if log.failed is None  # set aside meanwhile: its name may be another log's by now
-            }
+            )
+            offsets = {log.topic_partition: point for log, point, _ in points}
             checkpoints.write_offsets(
                 self.runtime.files, directory.path, checkpoints.RECOVERY_POINT, offsets
             )
 
-        self.directories.submit(directory, job, lambda: self._checkpoint_recovery_points(directory))
+        def written() -> None:
+            for log, point, truncations in points:
+                log.durability.point_written(point, truncations)
+
+        again = partial(self._checkpoint_recovery_points, directory)
+        self.directories.submit(directory, job, again, written)
 
     def checkpoint_log_starts(self) -> None:
         """Writes the log starts that differ from the first segment's base, on each directory's
@@ -580,7 +593,7 @@ class LogManager:
         logs = self._logs_in(directory)
         # A hole of an unclean stop about which nobody has decided (`gaps.py`): to the next start it
         # must not look like one in files that were whole.
-        is_open = any(log.gap is not None and log.gap.torn for log in logs)
+        is_open = any(log.gap is not None and (log.gap.torn or log.gap.torn_tail) for log in logs)
         # Written after `finish`'s jobs: by then all of each log is synced.
         points = {
             log.topic_partition: log.durability.point_to_checkpoint(

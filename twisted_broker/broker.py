@@ -544,6 +544,9 @@ class Broker:
         alter_partition = AlterPartitionManager(
             runtime, config.node_id, channel("alter-partition"), lifecycle
         )
+        assignments = DirectoryAssignments(
+            runtime, config.node_id, channel("directories"), lifecycle, self._directory_of
+        )
         replica_manager = ReplicaManager(
             config.node_id,
             runtime,
@@ -559,6 +562,7 @@ class Broker:
                 self._connect_to_leader,
             ),
             self._take_over,
+            assignments,
         )
         fetchers = replica_manager.fetchers
         assert fetchers is not None
@@ -581,9 +585,6 @@ class Broker:
         )
         add_partitions_to_txn = AddPartitionsToTxnManager(
             config.node_id, observer, self.plan.inter_broker, self._connect_to_coordinator
-        )
-        assignments = DirectoryAssignments(
-            runtime, config.node_id, channel("directories"), lifecycle, self._directory_of
         )
         self.role = BrokerComponents(
             observer,

@@ -319,6 +319,20 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     ),
     _int("num.replica.fetchers", 1, "Fetchers per leader broker.", 1, live=True),
     _int(
+        "num.replica.alter.log.dirs.threads",
+        None,
+        "Replicas that move between log directories at a time; one per directory by default.",
+        1,
+    ),
+    _long(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        LONG_MAX,
+        "What all moves between log directories copy at most in a second.",
+        0,
+        unit="bytes",
+        live=True,
+    ),
+    _int(
         "replica.fetch.wait.max.ms",
         500,
         "Longest wait of a follower's fetch for records.",
@@ -912,6 +926,14 @@ TOPIC_SETTINGS: dict[str, Setting] = _table(
         _long("local.retention.bytes", -2, "Without effect: no tiered storage.", -2, unit="bytes"),
         ("log.local.retention.bytes", 1),
     ),
+    _topic(
+        _text(
+            "replog.mirror.source",
+            "",
+            "Set by replog mirror: the cluster and topic whose copy this is; no producer may "
+            "write to it.",
+        )
+    ),
     _bytes(
         "internal.segment.bytes",
         None,
@@ -1033,6 +1055,10 @@ class BrokerConfig:
         value = self._values[name]
         assert isinstance(value, int), name
         return value
+
+    def optional_integer(self, name: str) -> int | None:
+        """None when it is not set."""
+        return None if self._values[name] is None else self.integer(name)
 
     def number(self, name: str) -> float:
         """The value of a setting that need not be whole."""
@@ -1172,6 +1198,7 @@ class LogConfig:
     message_timestamp_type: str = "CreateTime"
     message_timestamp_before_max_ms: int = LONG_MAX
     message_timestamp_after_max_ms: int = 3600000
+    replog_mirror_source: str = ""
     producer_id_expiration_ms: int = 86400000
     validate_records: bool = False
 

@@ -126,7 +126,6 @@ metrics.sample.window.ms long 30000 1..
 num.io.threads int 8 1.. +
 num.network.threads int 3 1.. +
 num.recovery.threads.per.data.dir int 2 1.. +
-num.replica.alter.log.dirs.threads int -
 offsets.topic.compression.codec int 0
 principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder
 queued.max.requests int 500 1..

@@ -179,6 +179,7 @@ class FakeLogManager:
         self.broken: dict[TopicPartition, Exception] = {}
         self.deleted: list[TopicPartition] = []
         self.strays: list[TopicPartition] = []
+        self.futures: dict[TopicPartition, Log] = {}
         self.failed_directories: list[str] = []
         self._worker = InlineWorker()
         self._listeners: list[LogListener] = []
@@ -224,6 +225,9 @@ class FakeLogManager:
 
     def settle_rivals(self, topic_id_of: Any) -> None:
         """No name is here twice."""
+
+    def settle_futures(self, is_replica: Any) -> None:
+        """Nothing moves."""
 
     def set_stray_aside(self, tp: TopicPartition) -> None:
         self.strays.append(tp)

@@ -158,6 +158,8 @@ BEHAVIOUR = """
 - **A name that a request has twice** (a topic, a partition) has an answer for each mention. Kafka answers once.
 - **Replication throttles** are not supported yet. Settings such as `leader.replication.throttled.replicas` are refused: run
   `kafka-reassign-partitions` without `--throttle`.
+- **AppendMirrored** (30000) is an API of ours, for [`replog mirror`](MIRROR.md): batches of another cluster keep their offsets. ApiVersions lists it; Kafka's clients
+  skip keys that they do not know. A topic with the setting `replog.mirror.source`, ours as well, takes nothing from producers (POLICY_VIOLATION).
 - **Files** are Kafka's own, in both directions. Index entries may differ from those that Kafka would write; a lookup finds the same offset.
 
 ## Limits that Kafka does not have, or sets otherwise
@@ -207,6 +209,8 @@ def range_text(versions: VersionRange) -> str:
 
 def note(route: Route, kafka: VersionRange) -> str:
     """How the broker's range differs."""
+    if kafka.max < 0:
+        return "ours"
     ours = route.broker if route.broker.max >= 0 else route.controller
     notes = []
     if ours.min < kafka.min:
@@ -225,7 +229,7 @@ def served_rows() -> Iterator[str]:
     yield "| key | API | broker | controller listener | Kafka 4.3.1 | difference |"
     yield "|--:|---|---|---|---|---|"
     for route in sorted(ROUTES, key=lambda route: route.api_key):
-        versions = kafka[route.api_key][1]
+        versions = kafka[route.api_key][1] if route.api_key in kafka else version_range(None)
         cells = (
             route.api_key,
             route.name,

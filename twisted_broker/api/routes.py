@@ -140,6 +140,7 @@ ROUTES: tuple[Route, ...] = (
     Route(28, "TxnOffsetCommit", "transactions", "offsets", broker="0-5"),
     Route(32, "DescribeConfigs", "configs", "configs", broker="0-4"),
     Route(33, "AlterConfigs", "configs", "configs", broker="0-2", controller="0-2", forward=True),
+    Route(34, "AlterReplicaLogDirs", "log_dirs", "log_dirs", broker="1-2"),
     Route(35, "DescribeLogDirs", "log_dirs", "log_dirs", broker="0-5"),
     Route(37, "CreatePartitions", "topics", broker="0-3", controller="0-3", forward=True),
     Route(42, "DeleteGroups", "groups", "groups", broker="0-2"),
@@ -193,6 +194,8 @@ ROUTES: tuple[Route, ...] = (
     Route(73, "AssignReplicasToDirs", "log_dirs", controller="0", cluster_action=True),
     Route(74, "ListConfigResources", "configs", "configs", broker="0-1"),
     Route(75, "DescribeTopicPartitions", "cluster", "metadata", broker="0"),
+    # Ours, not Kafka's.
+    Route(30_000, "AppendMirrored", "mirror", "mirror", broker="0"),
 )
 
 

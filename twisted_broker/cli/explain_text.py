@@ -134,6 +134,9 @@ def _replica_lines(address: str, state: State) -> Iterator[str]:
         yield from _leader_lines(state)
     elif state["fetching"] is not None:
         yield f"  {state['fetching']['why']}"
+    # Not from an older broker.
+    if state.get("moving") is not None:
+        yield f"  {state['moving']['why']}"
     yield from _waiting_lines(state)
     for truncation in state["truncations"]:
         yield (

@@ -57,6 +57,11 @@ from twisted_broker.log.errors import (
     is_out_of_descriptors,
 )
 from twisted_broker.log.leader_epochs import LeaderEpochFileCache
+from twisted_broker.log.mirrored_batches import (
+    count_already_there,
+    not_mirrored,
+    with_leader_epoch,
+)
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.offset_search import find_by_timestamp, find_max_timestamp
 from twisted_broker.log.producer_append import being_rebuilt, check_append, check_end_marker
@@ -83,6 +88,7 @@ from twisted_broker.wire.records import (
     TRANSACTIONAL_FLAG,
     BatchHeader,
     BatchView,
+    InvalidRecordError,
     batch_head,
 )
 
@@ -567,6 +573,41 @@ class Log:
             sum(batch.records_count for batch in batches),
             last.offset + last.size_in_bytes - first.offset,
             last.partition_leader_epoch,
+        )
+
+    def append_mirrored(self, records: Buffer, leader_epoch: int, wall_ms: int) -> LogAppendInfo:
+        """Writes whole batches of another cluster, as they are but for the leader epoch
+        (`mirrored_batches.py`).
+
+        What is there already is not written again; `first_offset` and `last_offset` include it.
+        Raises BrokerError: POLICY_VIOLATION where the topic is no mirror, INVALID_RECORD where
+        other records have these offsets.
+        """
+        self.check_online()
+        if not self.config.replog_mirror_source:
+            raise not_mirrored(self)
+        copied, batches = with_leader_epoch(records, leader_epoch)
+        if not batches:
+            raise InvalidRecordError("no batch")
+        there = count_already_there(self, batches)
+        if there == len(batches):
+            size = count = 0
+        else:
+            # An epoch that began here without records is replaced by the batches' own entry.
+            info = self.append_as_follower(
+                memoryview(copied)[batches[there].offset :], leader_epoch, wall_ms
+            )
+            size, count = info.bytes, info.records_count
+        return LogAppendInfo(
+            batches[0].base_offset,
+            batches[-1].last_offset,
+            max(batch.max_timestamp for batch in batches),
+            -1,
+            self.log_start_offset,
+            count,
+            size,
+            leader_epoch,
+            duplicate=there == len(batches),
         )
 
     def _next_run(self, batches: list[BatchView], wall_ms: int) -> list[BatchView]:

@@ -11,7 +11,7 @@ Owns the order in which roles change.
 5. A replica whose log has records of a newer leader epoch than the metadata's does not lead: the
    metadata is older than it is.
 6. Fetchers lose a partition before its role changes, and get followers when all of them
-   have theirs; only where the leader epoch rose.
+   have theirs; only where the leader epoch rose. So do the fetchers of copies that move.
 
 Source: RL 1.3-1.5; Kafka's `ReplicaManager.applyDelta`, `LocalReplicaChanges`. Not here: fetching
 (`fetcher`).
@@ -39,6 +39,7 @@ from twisted_broker.log.checkpoints import read_partition_metadata
 from twisted_broker.log.errors import CheckpointError, LogDirFailure, OutOfDescriptors
 from twisted_broker.log.flipped_epoch import flipped_epoch, start_of_last_epoch
 from twisted_broker.log.gaps import resolve_gap
+from twisted_broker.replication import directory_moves
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.partition_history import older_metadata
 from twisted_broker.topic_names import METADATA_TOPIC
@@ -85,6 +86,7 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
     _start_fetching(
         replicas, [partition for partition in following if partition is not None], image
     )
+    directory_moves.go_on(replicas, changes)
     _apply_configs(replicas, delta, image)
     _say(replicas, changes, lost, gained)
     for listener in replicas.leadership_listeners:
@@ -168,6 +170,16 @@ def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
         return None if topic is None else topic.id
 
     replicas.log_manager.settle_rivals(topic_id_of)
+
+    def is_replica(log: Log) -> bool:
+        state = image.partition(*log.topic_partition)
+        return (
+            topic_id_of(log.topic_partition) == log.topic_id
+            and state is not None
+            and replicas.node_id in state.replicas
+        )
+
+    replicas.log_manager.settle_futures(is_replica)
     for log in list(replicas.log_manager):
         # The metadata log is no replica of any topic's.
         if log.topic_partition.topic == METADATA_TOPIC:
@@ -226,6 +238,7 @@ def _stop_replica(
         return
     # Before the log goes: a fetch in flight must find no partition to append to.
     replicas.stop_fetching([topic_partition])
+    replicas.moves.remove([topic_partition])
     replicas.drop_partition(topic_partition)
     epoch = partition.leader_epoch
     partition.stop()

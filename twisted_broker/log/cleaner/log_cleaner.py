@@ -7,7 +7,8 @@ the logs that cannot be cleaned; `PiecewiseWorker`, which runs rounds where no o
    a log has one.
 2. Its result is taken, a group of segments in each turn, only where the log is as it was planned:
    online, not truncated since, the same segments. Else its files are removed.
-3. Retention leaves a log alone while it is cleaned. No other round writes where a round's files
+3. Retention leaves a log alone while it is cleaned, and no round begins, or is taken, while a log
+   moves to another directory. No other round writes where a round's files
    may be left, for a topic that has its name by then either.
 4. The checkpoint moves when the segments are durable: a round that is lost in between is done
    again. What it calls clean must not come back as it was: a key whose tombstone went would live
@@ -73,7 +74,9 @@ class LogCleaner:
         turns: Turns,
         lines: EventLines,
         checkpoint_recovery_points: Callable[[LogDirectory], None],
+        is_moving: Callable[[Log], bool] = lambda log: False,
     ) -> None:
+        self._is_moving = is_moving
         self._runtime, self._config, self._directories = runtime, config, directories
         self._logs, self._turns, self._lines = logs, turns, lines
         self._checkpoint_recovery_points = checkpoint_recovery_points
@@ -106,6 +109,12 @@ class LogCleaner:
         directory = self._directories.of(log)
         if directory.cleaner_offsets.get(log.topic_partition, 0) > log.log_end_offset:
             self._set_offset(log, log.log_end_offset)
+
+    def moved(self, log: Log, source: LogDirectory) -> None:
+        """It took the place of a log in `source`, and is as clean as that one was."""
+        offset = source.cleaner_offsets.get(log.topic_partition)
+        if offset is not None:
+            self._set_offset(log, offset)
 
     # -- choosing
 
@@ -150,6 +159,7 @@ class LogCleaner:
             and not log.producers.is_rebuilding
             and log.topic_partition not in self.running
             and log.topic_partition not in self.uncleanable
+            and not self._is_moving(log)
         )
 
     def _log_to_clean(self, log: Log, wall_ms: int) -> LogToClean | None:
@@ -260,6 +270,8 @@ class LogCleaner:
         self, log: Log, plan: CleaningPlan, group: CleanedGroup, truncations: int
     ) -> bool:
         if log.failed is not None or log.truncations != truncations or log.producers.is_rebuilding:
+            return False
+        if self._is_moving(log):
             return False
         first = log.segments.row_of(group.bases[0])
         sizes = {part.base_offset: part.size for part in plan.segments}

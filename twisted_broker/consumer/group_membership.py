@@ -128,6 +128,7 @@ class GroupMembership:
         self._commits = DeferredLock()
         self._counts: dict[str, int] | None = None  # of the leader: partitions of all topics
         self._heard_ms = 0
+        self._is_unreachable = False
 
     # its life
     def start(self) -> None:
@@ -190,11 +191,13 @@ class GroupMembership:
         elif isinstance(error, ConsumerError) and not isinstance(error, BrokersUnreachable):
             return error
         else:
-            _logger.info(
-                "{group}: its coordinator cannot be reached, retrying: {error}",
-                group=self.group_id,
-                error=error,
-            )
+            if not self._is_unreachable:
+                self._is_unreachable = True
+                _logger.warn(
+                    "{group}: its coordinator cannot be reached, retrying: {error}",
+                    group=self.group_id,
+                    error=error,
+                )
             self._drop_coordinator()
         if self._owns and self._now_ms() - self._heard_ms > self._session_ms:
             _logger.warn(
@@ -321,6 +324,9 @@ class GroupMembership:
         if code not in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
             raise BrokerError(code)
         self._heard_ms = self._now_ms()
+        if self._is_unreachable:
+            self._is_unreachable = False
+            _logger.info("{group}: its coordinator is reached again", group=self.group_id)
         return code is ErrorCode.REBALANCE_IN_PROGRESS
 
     # offsets

@@ -14,7 +14,7 @@ first, and for a new test plants the mistake once and sees it red.
 from __future__ import annotations
 
 Line = tuple[int, int]
-ZOOKEEPER, DIRECTORIES = "issue 13: ZooKeeper", "issue 13: moves between directories"
+ZOOKEEPER = "issue 13: ZooKeeper"
 TRANSACTIONS, COMPACTION = "issue 14: transactions", "issue 14: compaction"
 QUOTAS = "issue 15: quotas"
 
@@ -24,7 +24,6 @@ LATER: dict[Line, str] = {
 }
 LATER_PARTS: dict[Line, dict[str, str]] = {
     (1, 1): {
-        "one fetcher manager for moves between directories": DIRECTORIES,
         "`controller_epoch`": ZOOKEEPER,
         "`isr-change-propagation`": f"{ZOOKEEPER} (with the metadata log 1.2 has no task)",
     },
@@ -37,15 +36,13 @@ LATER_PARTS: dict[Line, dict[str, str]] = {
         "transaction coordinators": TRANSACTIONS,
     },
     (1, 5): {"when asked": f"{ZOOKEEPER} (of a metadata delta the log always goes)"},
-    (1, 8): {"the future local replica": DIRECTORIES, "A follower throttled": QUOTAS},
+    (1, 8): {"A follower throttled": QUOTAS},
     (1, 9): {"not for a throttled follower": QUOTAS},
     (1, 13): {"throttle": QUOTAS},
     (2, 1): {"controller epoch": ZOOKEEPER},
     (2, 5): {"ZooKeeper: compare-and-set": ZOOKEEPER, "record it for 1.2": ZOOKEEPER},
-    (3, 8): {"a replica moves between directories": DIRECTORIES},
     (6, 2): {"not over the follower quota while lagging": QUOTAS},
     (6, 4): {"quotas": QUOTAS},
-    (7, 1): {"directory moves": DIRECTORIES},
     (9, 2): {"compacted: the same last value": f"{COMPACTION} in the simulation"},
     (9, 4): {"read_committed shows": TRANSACTIONS},
 }
@@ -62,6 +59,9 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
     },
     (1, 1): {
         "one replica fetcher manager": "test_shutdown_ends_all_fetching",
+        "one fetcher manager for moves between directories": (
+            "test_one_move_at_a_time_in_the_order_of_names"
+        ),
         "purgatories named Produce, Fetch and DeleteRecords": (
             "test_the_purgatories_take_their_settings"
         ),
@@ -184,6 +184,10 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
         ),
     },
     (1, 8): {
+        "the future local replica": (
+            "test_a_follower_moves_as_well_and_goes_on_following",
+            "test_replica_ids_that_nobody_may_use",
+        ),
         "a follower (reads to the log end": "test_a_follower_reads_to_the_log_end_and_counts",
         "leader only": "test_a_follower_serves_consumers_from_version_11_on",
         "-1 a consumer (to the high watermark": (
@@ -584,6 +588,11 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
     },
     (3, 8): {
         "new replicas to the least loaded": "test_new_logs_go_to_the_least_loaded_directory",
+        "a replica moves between directories while it serves": (
+            "test_a_copy_takes_the_logs_place_and_the_old_one_is_deleted",
+            "test_it_serves_while_it_moves",
+            "test_after_each_operation_one_consistent_state_is_found",
+        ),
     },
     (4, 1): {
         "Operations wait under keys": "test_completes_once_by_condition",
@@ -772,6 +781,7 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
     },
     (7, 1): {
         "serves replicas": "test_one_base_serves_replicas_and_consumers",
+        "directory moves": "test_a_copy_takes_the_logs_place_and_the_old_one_is_deleted",
         "and consumers": "test_one_base_serves_replicas_and_consumers",
         "(`FetchTarget`) takes a partition's data": "test_one_base_serves_replicas_and_consumers",
         "replicas also truncate": "test_a_consumer_truncates_nothing",

@@ -235,9 +235,8 @@ class Confluent:
         until = time.monotonic() + LIMIT_SECONDS
         try:
             while len(found) < count and time.monotonic() < until:
-                for message in consumer.consume(500, timeout=0.5):
-                    if message.error() is None:
-                        found.append(message.value())
+                given = consumer.consume(500, timeout=0.5)
+                found += [each.value() for each in given if each.error() is None]
         finally:
             consumer.close()
         return found

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from twisted.internet.defer import ensureDeferred
 
 from tests.replication.fixtures import (
     LOCAL,
@@ -23,7 +24,16 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log import Log
 from twisted_broker.replication.directory_moves import alter_replica_log_dirs
-from twisted_broker.replication.fetcher.alter_log_dirs_manager import Assignment
+from twisted_broker.replication.fetcher.directory_move import Assignment
+from twisted_broker.replication.fetcher.fetch_session_handler import (
+    RequestedPartition,
+    RequestedPartitions,
+)
+from twisted_broker.replication.fetcher.local_leader_endpoint import (
+    LocalLeaderEndPoint,
+    MoveThrottle,
+)
+from twisted_broker.replication.fetcher.truncation_decision import LeaderEpochRequest
 from twisted_broker.wire.errors import ErrorCode
 
 SLOW = {"replica_alter_log_dirs_io_max_bytes_per_second": "100"}
@@ -481,3 +491,136 @@ def test_the_copy_of_a_lost_log_takes_its_place_when_the_controller_knows_it() -
     again = Moving(files, state=registration()._replace(directories=(target_id,))).start()
     assert again.place == target and len(again.records()) == 30
     assert not again.log_manager.futures
+
+
+def epoch_batch(offset: int, epoch: int) -> bytes:
+    data = bytearray(batch(value=f"{offset} of {epoch}".encode()))
+    data[:8] = offset.to_bytes(8, "big")
+    data[12:16] = epoch.to_bytes(4, "big")
+    return bytes(data)
+
+
+def test_a_copy_that_was_away_while_its_log_was_truncated() -> None:
+    """KIP-101: shouldTruncateToEndOffsetOfLargestCommonEpoch: no mark was set, epochs show it."""
+    moving = Moving(state=registration(2, (2, 1)), answers=False).start()
+    for offset in range(6):
+        moving.partition.append_as_follower(epoch_batch(offset, 0), 0, 0)
+    source, target = moving.place, moving.other
+    moving.move(target)
+    moving.settle(2)
+    files = moving.stop()
+    (copy,) = [name for name in files.listdir(target) if name.endswith("-future")]
+    files.rename(f"{target}/{copy}", f"/{copy}")
+    state = registration(2, (2, 1), leader_epoch=1, partition_epoch=1)
+    without = Moving(files, state=state).start()
+    assert without.place == source and not without.log_manager.futures
+    without.partition.truncate_to(3, 0)
+    for offset in range(3, 8):
+        without.partition.append_as_follower(epoch_batch(offset, 1), 1, 0)
+    before = without.records()
+    without.stop()
+    files.rename(f"/{copy}", f"{target}/{copy}")
+    again = Moving(files, state=state).start()
+    assert again.partition.future_log is not None
+    assert again.partition.future_log.log_end_offset == 6
+    again.settle()
+    assert again.place == target and again.records() == before
+
+
+def test_a_copy_longer_than_its_log_goes_back() -> None:
+    """OFFSET_OUT_OF_RANGE above the end, and epochs that say so: a loss of power took the log's
+    unsynced end.
+    """
+    moving = filled(6, answers=False)
+    source, target = moving.place, moving.other
+    moving.move(target)
+    moving.settle(2)
+    files = moving.stop()
+    for name in ("00000000000000000000.log", ".kafka_cleanshutdown"):
+        place = f"{source}/t-0/{name}" if name.endswith(".log") else f"{source}/{name}"
+        if name.endswith(".log"):
+            file = files.open(place)
+            file.truncate(file.size() // 2)
+            file.close()
+        else:
+            files.remove(place)
+    again = Moving(files).start()
+    assert again.log.log_end_offset == 3
+    again.produce(1)
+    before = again.records()
+    again.settle()
+    assert again.place == target and again.records() == before
+
+
+def test_a_move_that_the_controller_accepted_is_reverted_when_it_is_cancelled() -> None:
+    """shouldRevertReassignmentIfAssignmentIsCancelled."""
+    moving = filled(answers=False)
+    source, target = moving.place, moving.other
+    moving.move(target)
+    moving.settle(1)
+    moving.produce()
+    moving.assignments.answer()
+    assert moving.replicas.moves.moves[TP].assignment is Assignment.ACCEPTED
+    moving.move(source)
+    source_id = moving.log_manager.directories.by_path[source].directory_id
+    assert moving.assignments.reverted == [source_id] and moving.assignments.done == 0
+    moving.settle()
+    assert moving.place == source
+
+
+def test_a_fenced_move_begins_again_with_the_next_epoch() -> None:
+    """shouldUpdateLeaderEpochAfterFencedEpochError."""
+    moving = filled(**SLOW)
+    target = moving.other
+    moving.move(target)
+    moving.clock.advance(0.5)
+    moving.partition.leader_epoch += 1
+    moving.settle(2)
+    move = moving.replicas.moves.moves[TP]
+    assert move.error and TP in moving.replicas.moves.failed and moving.place != target
+    moving.take_role(registration(LOCAL, (1,), leader_epoch=2, partition_epoch=1))
+    assert not move.error and not moving.replicas.moves.failed
+    moving.settle(60)
+    assert moving.place == target
+
+
+def test_a_failed_move_is_tried_again_when_it_is_requested_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moving = filled()
+    target = moving.other
+    real = Log.append_as_follower
+
+    def broken(log: Log, *arguments: Any) -> Any:
+        raise ValueError("a fault")
+
+    monkeypatch.setattr(Log, "append_as_follower", broken)
+    moving.move(target)
+    moving.settle(2)
+    assert moving.replicas.moves.moves[TP].error == "a fault"
+    assert not moving.failed and moving.place != target
+    moving.produce()
+    monkeypatch.setattr(Log, "append_as_follower", real)
+    moving.move(target)
+    moving.settle()
+    assert moving.place == target and moving.log.log_end_offset == 31
+
+
+def test_a_log_that_is_not_there_is_asked_again() -> None:
+    """shouldPollIndefinitelyIfReplicaNotAvailable: an error of the log's is an answer."""
+    moving = filled(1)
+    leader = LocalLeaderEndPoint(
+        moving.replicas, MoveThrottle(lambda: 1000), lambda name: False, 1 << 20
+    )
+    name = TopicPartition("t", 9)
+    found: list[Any] = []
+    ensureDeferred(leader.fetch_epoch_ends({name: LeaderEpochRequest(0, 0)})).addCallback(
+        found.append
+    )
+    requested = RequestedPartitions([name])
+    requested.put(name, RequestedPartition(bytes(16), 0, 0, -1, 0, 100))
+    assert leader.has_request(requested)
+    ensureDeferred(leader.fetch(requested)).addCallback(found.append)
+    moving.turns(2)
+    ends, answers = found
+    assert ends[name].error == answers[name].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

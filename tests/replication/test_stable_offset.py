@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+import pytest
+
 from tests.log.batches import NOW_MS, batch
+from tests.log.manual_worker import ManualWorker
 from tests.log.test_idempotence import closed_and_opened, new_log
-from tests.replication.fixtures import PartitionFixture
+from tests.replication.fixtures import (
+    WALL_MS,
+    Fixture,
+    PartitionFixture,
+    at,
+    consumer,
+    registration,
+)
 from twisted_broker.cli.explain_text import _replica_lines
+from twisted_broker.log import producer_rebuild
 from twisted_broker.log.append_info import EndMarker
 from twisted_broker.log.log import Log
 from twisted_broker.log.verification import NOT_REQUIRED
@@ -18,6 +29,7 @@ from twisted_broker.replication.explain.stable_offset import (
     LastStableWait,
     last_stable_wait,
 )
+from twisted_broker.replication.partition.fetch_data import TXN_COMMITTED
 
 LONGEST = 2**62
 
@@ -132,3 +144,35 @@ def test_it_is_in_the_explanation_and_in_its_text() -> None:
     assert "  the last stable offset waits: producer 7 (epoch 3) has a transaction" in text
     del state["last_stable_waits"]
     assert "waits: producer" not in "\n".join(_replica_lines("h:1", state))
+
+
+def test_readers_are_woken_when_the_producers_are_found_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Behind a truncation nothing is known to be stable; the last slice of the rebuild says what
+    is, and no append may come that would.
+    """
+    monkeypatch.setattr(producer_rebuild, "AT_ONCE_BYTES", -1)
+    fixture = Fixture()
+    fixture.topic(states={0: registration(leader=2, replicas=(1, 2), isr=(2,))})
+    partition = fixture.partition()
+    log, worker = partition.log, ManualWorker()
+    log.attach(worker, None, on_producers_found=fixture.log_manager.producers_found)
+    for sequence in range(3):
+        write(log, 7, sequence)
+    end(log, 7)
+    write(log, 7, 3)
+    partition.truncate_to(4, WALL_MS)
+    fixture.topic(states={0: registration(replicas=(1,), leader_epoch=1, partition_epoch=1)})
+    assert log.high_watermark == 4 and log.last_stable_offset == 0 and worker.jobs
+    reader = consumer(isolation=TXN_COMMITTED)
+    fetched: list = []
+    replicas = fixture.replicas
+    replicas.delayed_fetch(reader, replicas.fetch(reader, [at(0)])).addCallback(fetched.extend)
+    while worker.jobs:
+        assert not fetched
+        worker.run_one()
+    fixture.clock.advance(0)
+    (result,) = fetched
+    assert result.last_stable_offset == 4 and result.size
+    result.release()

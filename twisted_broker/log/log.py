@@ -114,6 +114,7 @@ class Log:
         "gap",
         "leader_epochs",
         "on_fatal",
+        "on_producers_found",
         "on_synced",
         "on_truncated",
         "pool",
@@ -154,11 +155,17 @@ class Log:
             self._sync_done,
         )
         self.rebuild = ProducerRebuild(
-            self.segments, self.watermarks, self.producers, self.durability, self.fail
+            self.segments,
+            self.watermarks,
+            self.producers,
+            self.durability,
+            self.fail,
+            self._producers_found,
         )
         self.on_truncated: Callable[[Log], None] | None = None
         self.on_fatal: Callable[[Log], None] | None = None
         self.on_synced: Callable[[Log], None] | None = None
+        self.on_producers_found: Callable[[Log], None] | None = None
         self.failed: OSError | None = None
         self.gap: Gap | None = None
         self.dropped_at_load: str | None = None
@@ -173,21 +180,24 @@ class Log:
         on_truncated: Callable[[Log], None] | None = None,
         on_fatal: Callable[[Log], None] | None = None,
         on_synced: Callable[[Log], None] | None = None,
+        on_producers_found: Callable[[Log], None] | None = None,
     ) -> None:
         """Loaded or made, it is used from now on: syncs run on `disk`,
         `remove_later(paths, seconds)` takes the files of removed segments (None: they are removed
         at once).
 
         `on_truncated(log)` is called after every truncation, `on_fatal(log)` at the first disk
-        error, `on_synced(log)` when a sync that was due is done.
+        error, `on_synced(log)` when a sync that was due is done, `on_producers_found(log)` when
+        the producers are known again behind a truncation.
         """
         self.durability.attach(disk)
         self.segments.attach(remove_later)
         self.on_truncated, self.on_fatal, self.on_synced = on_truncated, on_fatal, on_synced
+        self.on_producers_found = on_producers_found
 
     def detach(self) -> None:
         """Nobody hears of it any more: it is deleted, or set aside."""
-        self.on_truncated = self.on_fatal = self.on_synced = None
+        self.on_truncated = self.on_fatal = self.on_synced = self.on_producers_found = None
 
     # -- what others see of the parts
 
@@ -274,6 +284,10 @@ class Log:
     def _sync_done(self) -> None:
         if self.on_synced is not None:
             self.on_synced(self)
+
+    def _producers_found(self) -> None:
+        if self.on_producers_found is not None:
+            self.on_producers_found(self)
 
     # -- reading
 

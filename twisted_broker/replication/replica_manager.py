@@ -452,6 +452,14 @@ class ReplicaManager:
             partition.log_synced(self.runtime.now_ms())
             self.drain()
 
+    def producers_found(self, log: Log) -> None:
+        """What is stable is known again: readers of committed records may see more."""
+        partition = self.partitions.get(log.topic_partition)
+        if partition is not None and partition.log is log:
+            partition.producers_found()
+            # A truncation may have found them at once, within a transition.
+            self._drain_soon()
+
     def directory_failed(self, directory: str, error: OSError | None) -> None:
         """A log directory cannot be used any more: its partitions go offline, no others (RL
         1.12).

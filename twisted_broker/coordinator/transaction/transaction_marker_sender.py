@@ -160,7 +160,8 @@ class TransactionMarkerSender:
 
     def send(self, pending: PendingCompletion) -> None:
         """Sends the markers of a prepared transaction."""
-        self._dispatch(_Entry(pending, list(pending.metadata.partitions)))
+        # In order: a set has another one in every process.
+        self._dispatch(_Entry(pending, sorted(pending.metadata.partitions)))
         self._complete_if_done(pending)
 
     def image_changed(self) -> None:

@@ -703,6 +703,10 @@ class Partition:
         self.emit(LogSynced(self))
         self.advance_high_watermark(now_ms)
 
+    def producers_found(self) -> None:
+        """After a truncation the transactions are known again, and with them what is stable."""
+        self.emit(self._log_end_changed)
+
     def maybe_increment_leader_hw(self, now_ms: int) -> bool:
         """RL 2.3. True when it moved."""
         log = self.leader_log

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import posixpath
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.error import CannotListenError
@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from twisted_broker.replication.replica_manager import ReplicaManager
 
 _logger = Logger(namespace="replog")
+T = TypeVar("T")
 
 # Making the log of a new partition takes a millisecond, opening an old one 30 us. A turn is over
 # after its time; the number is for a clock that stands still within a turn.
@@ -393,38 +394,59 @@ class Broker:
         from twisted_broker.cluster.bootstrap import read_bootstrap
         from twisted_broker.cluster.controller import Controller
         from twisted_broker.cluster.features import SUPPORTED_FEATURES
-        from twisted_broker.cluster.metadata_log import open_metadata_log
+        from twisted_broker.cluster.metadata_log import MetadataLog, opened_in_steps
         from twisted_broker.image.entries import Endpoint
 
         broker_loggers.apply()  # to what was loaded just now
         directory = self.metadata_directory
-        open_log = partial(
-            open_metadata_log,
+        opening = opened_in_steps(
             self.runtime.files,
             self.log_manager.directories.worker(directory),
             directory,
             self.config.node_id,
-            self.runtime.wall_ms,
+            self.runtime.wall_ms(),
             applied=self._applied(),
         )
         with _naming(directory):
+            opened = await self._turns.whole(self._until_stopped(opening))
             controller = self._controller = Controller(
                 self.cluster_id,
                 self.runtime,
                 self.config,
-                open_log,
+                lambda on_committed, on_fatal: MetadataLog(
+                    opened, self.config.node_id, self.runtime.wall_ms, on_committed, on_fatal
+                ),
                 lambda error: self._on_fatal(f"the metadata log failed: {error}"),
                 self._check_image,
                 partial(read_bootstrap, self.runtime.files, directory),
+                self._turns,
             )
         self.parts = self._make_parts(SUPPORTED_FEATURES)
         self._undo.append(self._stop_controller)
+        with _naming(directory):
+            replayed = await self._turns.whole(
+                self._until_stopped(controller.log.replay_in_steps())
+            )
         found = [
             await self._listen(endpoint, is_controller=True) for endpoint in self.plan.controller
         ]
         endpoints = [Endpoint(each.name, each.host, each.port) for each in found]
         with _naming(directory):
-            await controller.start(endpoints)
+            await controller.start(endpoints, replayed)
+
+    def _until_stopped(self, work: Generator[None, None, T]) -> Generator[None, None, T]:
+        """`work`; its directory is closed where this broker was stopped meanwhile. Raises
+        BrokerError.
+        """
+        while True:
+            try:
+                next(work)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            yield
+            if self._stopping:
+                work.close()
+                raise BrokerError(ErrorCode.NOT_CONTROLLER, "stopped while it started")
 
     def _applied(self) -> Applied:
         """How far this node is known to have applied the metadata."""

@@ -159,14 +159,15 @@ class Log:
     def attach(
         self,
         disk: IDiskWorker,
-        remove_later: Callable[[list[str]], None] | None,
+        remove_later: Callable[[list[str], float], None] | None,
         *,
         on_truncated: Callable[[Log], None] | None = None,
         on_fatal: Callable[[Log], None] | None = None,
         on_synced: Callable[[Log], None] | None = None,
     ) -> None:
-        """Loaded or made, it is used from now on: syncs run on `disk`, `remove_later(paths)` takes
-        the files of removed segments (None: they are removed at once).
+        """Loaded or made, it is used from now on: syncs run on `disk`,
+        `remove_later(paths, seconds)` takes the files of removed segments (None: they are removed
+        at once).
 
         `on_truncated(log)` is called after every truncation, `on_fatal(log)` at the first disk
         error, `on_synced(log)` when a sync that was due is done.
@@ -245,7 +246,7 @@ class Log:
     def set_failed(self, error: OSError) -> None:
         """Offline from now on; nobody is called."""
         self.failed = error
-        self.durability.stopped = True
+        self.durability.stop()
 
     def _leader_epochs_changed(self) -> None:
         self.durability.write_leader_epochs()
@@ -721,7 +722,7 @@ class Log:
         When that has run, records, epochs, transactions and producers are durable; `release_files`
         comes last. Indexes are not synced, but where entries were dropped: lost ones are rebuilt.
         With the recovery point at the end nothing needs to be done: an epoch that began since has
-        no records.
+        no records. Except where recovery dropped all of the last segment, which no sync covers yet.
         """
         if self.failed is not None:
             return _nothing
@@ -729,7 +730,10 @@ class Log:
         if active.become_inactive():
             self.durability.rewritten_from(active.base_offset)
         self.producers.take_snapshot()
-        if self.durability.recovery_point >= self.log_end_offset:
+        if (
+            self.durability.recovery_point >= self.log_end_offset
+            and not self.durability.indexes_shrank
+        ):
             return _nothing
         return self.durability.sync_job(
             self.log_end_offset + 1, without_indexes=not self.durability.indexes_shrank

@@ -24,6 +24,7 @@ import posixpath
 import re
 from collections import deque
 from collections.abc import Callable
+from errno import ENOENT
 from functools import partial
 
 from twisted_broker.config import LogConfig
@@ -32,6 +33,7 @@ from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.future_logs import FUTURE_SUFFIX, future_config
 from twisted_broker.log.log import Log
+from twisted_broker.log.meta_properties import NAME as META_PROPERTIES
 from twisted_broker.log.meta_properties import (
     MetaProperties,
     read_meta_properties,
@@ -224,7 +226,9 @@ class LogDirectory:
             self.to_delete.append(path)
             return
         log = self.open(partition, None, future_config(config), wall_ms, path=path)
-        if log.gap is None:
+        gap = log.gap
+        if gap is None or not (gap.torn or gap.torn_tail):
+            log.gap = None  # of a log that was cleaned
             self.futures.append(log)
         else:
             log.release_files()
@@ -288,6 +292,10 @@ class LogDirectory:
 
         Raises OSError, BrokerError INCONSISTENT_TOPIC_ID.
         """
+        # Where a disk was unmounted (`umount -l`), its open files go on, but this path is one of
+        # the disk above.
+        if not self.files.exists(posixpath.join(self.path, META_PROPERTIES)):
+            raise FileNotFoundError(ENOENT, "it is gone; was its disk unmounted?", self.path)
         path = posixpath.join(self.path, name or str(partition))
         if self.files.exists(path):
             log = self.open(partition, topic_id, config, wall_ms, is_new=True)

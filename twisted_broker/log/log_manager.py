@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Protocol
 
 from twisted.internet.defer import Deferred, succeed
@@ -124,6 +125,7 @@ class LogManager:
             lambda: self,
             self._turns,
             self._lines,
+            self._checkpoint_recovery_points,
             self._is_moving,
         )
         self._stopped = self._checkpoint_due = self._is_deleting = False
@@ -243,10 +245,9 @@ class LogManager:
             self._rivals.append(log)
 
     def _attach(self, directory: LogDirectory, log: Log) -> None:
-        delay = self.config.integer("log.segment.delete.delay.ms") / 1000
         log.attach(
             directory.disk,
-            self.directories.remover(directory, delay),
+            self.directories.remover(directory),
             on_truncated=self._was_truncated,
             on_fatal=self._log_failed,
             on_synced=self._was_synced,
@@ -449,11 +450,12 @@ class LogManager:
         def submit() -> None:
             if self.futures.get(topic_partition) is not future:
                 return
-            sync = future.durability.sync_job(future.log_end_offset + 1)
+            end = future.log_end_offset
+            sync = future.durability.sync_job(end + 1)
 
             def job() -> None:
                 sync()
-                mark_promoted(self.runtime.files, future.directory, current.directory)
+                mark_promoted(self.runtime.files, future.directory, current.directory, end)
 
             self.directories.submit(directory, job, submit, then)
 
@@ -685,20 +687,27 @@ class LogManager:
             return
         directory.is_checkpoint_waiting = True
         logs = self._logs_in(directory)
+        points: list[tuple[Log, int, int]] = []
 
         def job() -> None:
             # First: what happens from here on wants a job of its own.
             directory.is_checkpoint_waiting = False
-            offsets = {
-                log.topic_partition: log.durability.point_to_checkpoint()
+            points.extend(
+                (log, *log.durability.point_in_write())
                 for log in logs
                 if log.failed is None  # set aside meanwhile: its name may be another log's by now
-            }
+            )
+            offsets = {log.topic_partition: point for log, point, _ in points}
             checkpoints.write_offsets(
                 self.runtime.files, directory.path, checkpoints.RECOVERY_POINT, offsets
             )
 
-        self.directories.submit(directory, job, lambda: self._checkpoint_recovery_points(directory))
+        def written() -> None:
+            for log, point, truncations in points:
+                log.durability.point_written(point, truncations)
+
+        again = partial(self._checkpoint_recovery_points, directory)
+        self.directories.submit(directory, job, again, written)
 
     def checkpoint_log_starts(self) -> None:
         """Writes the log starts that differ from the first segment's base, on each directory's
@@ -812,7 +821,7 @@ class LogManager:
         logs = self._logs_in(directory)
         # A hole of an unclean stop about which nobody has decided (`gaps.py`): to the next start it
         # must not look like one in files that were whole.
-        is_open = any(log.gap is not None and log.gap.torn for log in logs)
+        is_open = any(log.gap is not None and (log.gap.torn or log.gap.torn_tail) for log in logs)
         # Written after `finish`'s jobs: by then all of each log is synced.
         points = {
             log.topic_partition: log.durability.point_to_checkpoint(

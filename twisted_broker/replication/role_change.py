@@ -35,7 +35,8 @@ from twisted_broker.image.metadata_image import (
     PartitionDelta,
 )
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
+from twisted_broker.log.checkpoints import read_partition_metadata
+from twisted_broker.log.errors import CheckpointError, LogDirFailure, OutOfDescriptors
 from twisted_broker.log.flipped_epoch import flipped_epoch, start_of_last_epoch
 from twisted_broker.log.gaps import resolve_gap
 from twisted_broker.replication import directory_moves
@@ -187,11 +188,31 @@ def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
         state = None if topic is None else topic.partitions.get(log.topic_partition.partition)
         same_topic = topic is not None and log.topic_id in (None, topic.id)
         if not same_topic or state is None or replicas.node_id not in state.replicas:
-            replicas.lines.warn(
-                "log renamed to *-stray and kept: this broker is not one of its replicas",
-                partition=log.topic_partition,
-            )
-            replicas.log_manager.set_stray_aside(log.topic_partition)
+            why = "this broker is not one of its replicas"
+        elif log.topic_id is None and not _may_get_its_id(replicas, log):
+            why = "it has records and no topic id, which an unclean stop may have taken"
+        else:
+            continue
+        replicas.lines.warn(
+            f"log renamed to *-stray and kept: {why}", partition=log.topic_partition
+        )
+        replicas.log_manager.set_stray_aside(log.topic_partition)
+
+
+def _may_get_its_id(replicas: ReplicaManager, log: Log) -> bool:
+    """Whether a log without a topic id is of the topic that has its name now: records may be those
+    of a topic that was deleted meanwhile. As Kafka's `LogManager.isStrayKraftReplica`; but where
+    `partition.metadata` is damaged, not lost, it was durable, and the records are kept.
+    """
+    if not log.log_end_offset:
+        return True
+    try:
+        return read_partition_metadata(replicas.runtime.files, log.directory) is not None
+    except CheckpointError:
+        return True
+    except OSError as error:
+        log.fail(error)
+        return False
 
 
 def _assigned_here(
@@ -270,6 +291,12 @@ def _make_leader(
     try:
         if partition.make_leader(state, log, replicas.runtime.now_ms()):
             gained.append((partition.topic_partition, state.leader_epoch))
+    except OutOfDescriptors:
+        # Its role of before goes on until then.
+        replicas.apply_later(change, is_new=False)
+    except LogDirFailure as failure:
+        replicas.directory_failed(failure.directory, failure.cause)
+        partition.fail(str(failure))
     except Exception as error:
         _logger.failure("making {partition} a leader failed", partition=partition.topic_partition)
         partition.fail(f"making it a leader failed: {error}")

@@ -13,7 +13,9 @@ the logs that cannot be cleaned; `PiecewiseWorker`, which runs rounds where no o
 4. The checkpoint moves when the segments are durable: a round that is lost in between is done
    again. What it calls clean must not come back as it was: a key whose tombstone went would live
    again.
-5. A log with damage, or with what must not be rewritten, is left alone until a restart, and one
+5. Before the first segment is replaced, the recovery point on disk is above the round: after a kill
+   the offsets that are missing would look like a torn tail (`log/gaps.py` 2).
+6. A log with damage, or with what must not be rewritten, is left alone until a restart, and one
    line says so. A full disk, or too few descriptors, delays it.
 
 Ring 1. Source: Kafka's `LogCleaner`, `LogCleanerManager`. Not here: which log is next
@@ -58,7 +60,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LogCleaner:
-    """`logs` gives all logs of the broker. `uncleanable`: partition -> why. `most_dirty`: the dirty
+    """`logs` gives all logs of the broker; `checkpoint_recovery_points` submits that job to a
+    directory's worker. `uncleanable`: partition -> why. `most_dirty`: the dirty
     share of the dirtiest log, 0 to 1, when it was looked last, at `looked_ms` (monotonic).
     """
 
@@ -70,11 +73,13 @@ class LogCleaner:
         logs: Callable[[], Iterable[Log]],
         turns: Turns,
         lines: EventLines,
+        checkpoint_recovery_points: Callable[[LogDirectory], None],
         is_moving: Callable[[Log], bool] = lambda log: False,
     ) -> None:
         self._is_moving = is_moving
         self._runtime, self._config, self._directories = runtime, config, directories
         self._logs, self._turns, self._lines = logs, turns, lines
+        self._checkpoint_recovery_points = checkpoint_recovery_points
         self.uncleanable: dict[TopicPartition, str] = {}
         self.running: dict[TopicPartition, Log] = {}
         self.most_dirty, self.looked_ms = 0.0, runtime.now_ms()
@@ -220,7 +225,13 @@ class LogCleaner:
         result: CleaningResult,
         truncations: int,
         began_ms: int,
-    ) -> Iterator[None]:
+    ) -> Iterator[Deferred[None] | None]:
+        directory = self._directories.of(log)
+        if log.durability.recovery_point < plan.upper_bound:
+            log.durability.flush(plan.upper_bound)
+            yield self._jobs_done(directory)
+        self._checkpoint_recovery_points(directory)
+        yield self._jobs_done(directory)
         for group in result.groups:
             if self._is_stopped or not self._is_as_planned(log, plan, group, truncations):
                 self._discard(log, plan)
@@ -230,7 +241,7 @@ class LogCleaner:
             except LogDirFailure:
                 self._discard(log, plan)
                 return
-            yield
+            yield None
         del self.running[log.topic_partition]
         if log.failed is not None:
             return
@@ -248,6 +259,12 @@ class LogCleaner:
             )
         # There may be another; a log that is dirtier than the offset map takes is not done yet.
         self.look()
+
+    def _jobs_done(self, directory: LogDirectory) -> Deferred[None]:
+        """Fires when the directory's worker has done what was submitted so far."""
+        done: Deferred[None] = Deferred()
+        directory.disk.submit(lambda: None, lambda _, __: done.callback(None))
+        return done
 
     def _is_as_planned(
         self, log: Log, plan: CleaningPlan, group: CleanedGroup, truncations: int

@@ -131,7 +131,9 @@ class FetchTarget(Protocol):
         ...
 
     async def wait_for_syncs(self) -> None:
-        """Waits until what was appended may be confirmed: the next request does so."""
+        """Waits until what was appended may be confirmed, and more appended after a truncation:
+        the next request does so.
+        """
         ...
 
 
@@ -266,6 +268,8 @@ class Fetcher:
     async def do_work(self) -> bool:
         """RL 6.2: one round. False when there was nothing to request."""
         truncated = await self._maybe_truncate()
+        if truncated:
+            await self._target.wait_for_syncs()
         self._log_fenced()
         if self._stopped:
             return truncated

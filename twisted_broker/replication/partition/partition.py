@@ -236,10 +236,12 @@ class Partition:
         """RL 2.2.
 
         True when this broker did not lead it before. An older record (by partition epoch) changes
-        nothing.
+        nothing. Raises LogDirFailure, OutOfDescriptors: nothing has changed then.
         """
         if state.partition_epoch < self.partition_epoch:
             return False
+        # First: where it cannot be read, nothing of the role may have changed.
+        high_watermark = log.offset_metadata(log.high_watermark)
         leader_is_new, before, leader_before = (
             self.leader_log is None,
             self.isr_state,
@@ -247,8 +249,13 @@ class Partition:
         )
         # Also where no leader epoch begins: the assignment or the ISR is another.
         self._notify_listeners()
+        known = not leader_is_new and state.partition_epoch == self.partition_epoch
         # RECOVERED: nothing is left to recover here; the next ISR change says so.
         self._apply_registration(state, frozenset(state.isr), RECOVERED)
+        if known and before.in_flight and before.isr == self.isr_state.isr:
+            # The metadata has caught up with an answer; the change proposed since is still on its
+            # way. Without it the high watermark could pass a member that the controller counts.
+            self.isr_state = before
         self.log = self.leader_log = log
         epoch_is_new = state.leader_epoch > self.leader_epoch
         if epoch_is_new:
@@ -256,7 +263,7 @@ class Partition:
             if not leader_is_new:
                 self.emit(LeaderEpochBegan(self))
         self.leader_id = self.node_id
-        log.set_high_watermark(log.offset_metadata(log.high_watermark))
+        log.set_high_watermark(high_watermark)
         self.history.became_leader(
             self, before, leader_before if leader_is_new else None, epoch_is_new, now_ms
         )

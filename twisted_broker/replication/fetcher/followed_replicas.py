@@ -209,6 +209,7 @@ class FollowedReplicas:
 
 
 def fire(waiter: Deferred[None]) -> None:
+    """Unless it was cancelled meanwhile."""
     if not waiter.called:
         waiter.callback(None)
 

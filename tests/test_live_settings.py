@@ -49,6 +49,10 @@ OTHERS: dict[str, Callable[[MemoryBroker], Any]] = {
     ),
     "replog.log.dir.free.warn.bytes": lambda house: house.broker.log_manager.free_space.limit,
     "replog.refuse.unclean.truncation": lambda house: house.broker.role.fetchers._refuses_unclean(),
+    # What a Produce reads.
+    "transaction.partition.verification.enable": lambda house: house.broker.parts.config.boolean(
+        "transaction.partition.verification.enable"
+    ),
 }
 
 

@@ -195,6 +195,10 @@ class FakeLogManager:
         for listener in self._listeners:
             listener.log_synced(log)
 
+    def producers_found(self, log: Log) -> None:
+        for listener in self._listeners:
+            listener.producers_found(log)
+
     def worker(self, directory: str) -> InlineWorker:
         return self._worker
 

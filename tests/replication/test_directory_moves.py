@@ -24,7 +24,7 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log import Log
 from twisted_broker.replication.directory_moves import alter_replica_log_dirs
-from twisted_broker.replication.fetcher.alter_log_dirs_manager import Assignment
+from twisted_broker.replication.fetcher.directory_move import Assignment
 from twisted_broker.replication.fetcher.fetch_session_handler import (
     RequestedPartition,
     RequestedPartitions,
@@ -46,7 +46,7 @@ def filled(records: int = 30, **options: Any) -> Moving:
 
 
 def test_a_copy_takes_the_logs_place_and_the_old_one_is_deleted() -> None:
-    """RL 3.8: same records, in the other directory; the controller knew before."""
+    """RL 3.8, 7.1: same records, in the other directory; the controller knew before."""
     moving = filled()
     source, target, before = moving.place, moving.other, moving.records()
     moving.move(target)

@@ -82,6 +82,10 @@ class LogListener(Protocol):
         """A sync that appends waited for is done."""
         ...
 
+    def producers_found(self, log: Log) -> None:
+        """Its producers are known again after a truncation."""
+        ...
+
 
 class LogManager:
     """All logs by partition; `start` first, `shutdown` last.
@@ -257,6 +261,7 @@ class LogManager:
             on_truncated=self._was_truncated,
             on_fatal=self._log_failed,
             on_synced=self._was_synced,
+            on_producers_found=self._producers_found,
         )
 
     def _finish_swap(self, log: Log, other: Log) -> Log:
@@ -739,6 +744,10 @@ class LogManager:
     def _was_synced(self, log: Log) -> None:
         for listener in self._listeners:
             listener.log_synced(log)
+
+    def _producers_found(self, log: Log) -> None:
+        for listener in self._listeners:
+            listener.producers_found(log)
 
     def delete_old_segments(self) -> None:
         """Applies retention to every log, a few at a time; not again while it does."""

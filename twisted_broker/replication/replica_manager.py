@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import posixpath
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
@@ -29,8 +29,9 @@ from twisted.logger import Logger
 from twisted_broker.config import BrokerConfig
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import Buffer, Runtime, TopicPartition
-from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.log.append_info import AppendOrigin, EndMarker
 from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.verification import Guard, VerificationStateEntry
 from twisted_broker.periodic import PeriodicTasks
 from twisted_broker.replication import directory_moves, role_change
 from twisted_broker.replication.collaborators import (
@@ -97,6 +98,10 @@ _WITHOUT_LOG_START = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
+MirroredRecords = tuple[TopicPartition, Buffer | None, int, int, int]
+"""Partition, whole batches, the leader epoch known to the mirror (-1: any), the log end known to
+it, and the source's log start (-1: not known).
+"""
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _CLIENT, _NONE = AppendOrigin.CLIENT, ErrorCode.NONE
 # Descriptors come free when clients leave.
@@ -447,6 +452,14 @@ class ReplicaManager:
             partition.log_synced(self.runtime.now_ms())
             self.drain()
 
+    def producers_found(self, log: Log) -> None:
+        """What is stable is known again: readers of committed records may see more."""
+        partition = self.partitions.get(log.topic_partition)
+        if partition is not None and partition.log is log:
+            partition.producers_found()
+            # A truncation may have found them at once, within a transition.
+            self._drain_soon()
+
     def directory_failed(self, directory: str, error: OSError | None) -> None:
         """A log directory cannot be used any more: its partitions go offline, no others (RL
         1.12).
@@ -495,12 +508,15 @@ class ReplicaManager:
 
     # producing
     def produce(
-        self, entries: Iterable[tuple[TopicPartition, Buffer]], acks: int
+        self,
+        entries: Iterable[tuple[TopicPartition, Buffer]],
+        acks: int,
+        guards: Mapping[TopicPartition, Guard] | None = None,
     ) -> list[AppendOutcome]:
         """A client's append (RL 1.6); everything that follows from it has happened when it
-        returns.
+        returns. `guards`: of its transaction, see `begin_verification`.
         """
-        outcomes = self._append(entries, acks, _CLIENT)
+        outcomes = self._append(entries, acks, _CLIENT, guards)
         if self.events:
             self.drain()
         return outcomes
@@ -511,16 +527,68 @@ class ReplicaManager:
         acks: int,
         *,
         origin: AppendOrigin = _CLIENT,
+        guards: Mapping[TopicPartition, Guard] | None = None,
     ) -> list[AppendOutcome]:
         """As `produce`, but what follows from it happens later: for callers in the middle of
         something.
         """
-        outcomes = self._append(entries, acks, origin)
+        outcomes = self._append(entries, acks, origin, guards)
         self._drain_soon()
         return outcomes
 
+    def begin_verification(
+        self,
+        topic_partition: TopicPartition,
+        producer_id: int,
+        producer_epoch: int,
+        sequence: int,
+        supports_epoch_bump: bool,
+    ) -> Guard:
+        """What an append of that batch (its first sequence; -1: it has none) must bring after the
+        transaction's coordinator was asked; None: it goes on with an open transaction, nobody need
+        be asked. Raises `BrokerError` where it is not led here.
+        """
+        partition = self.partition(topic_partition)
+        if partition.leader_log is None:
+            raise partition.refusal()
+        return partition.leader_log.begin_verification(
+            producer_id, producer_epoch, sequence, supports_epoch_bump, self.runtime.wall_ms()
+        )
+
+    def end_verification(
+        self, topic_partition: TopicPartition, producer_id: int, guard: VerificationStateEntry
+    ) -> None:
+        """The coordinator refused for good: nothing will be written under this guard."""
+        partition = self.partitions.get(topic_partition)
+        if partition is not None and partition.log is not None:
+            partition.log.producers.end_verification(producer_id, guard)
+
+    def append_end_markers(
+        self, entries: Iterable[tuple[TopicPartition, EndMarker]]
+    ) -> list[AppendOutcome]:
+        """Ends transactions, one outcome for each entry; `wait_for_replicas` comes next."""
+        wall_ms = self.runtime.wall_ms()
+        outcomes: list[AppendOutcome] = []
+        for topic_partition, marker in entries:
+            try:
+                info = self.partition(topic_partition).append_end_marker(
+                    marker, wall_ms, self.runtime.now_ms()
+                )
+            except Exception as error:
+                outcomes.append(self._append_failed(topic_partition, error, 0))
+                continue
+            outcomes.append(
+                AppendOutcome(topic_partition, _NONE, info.first_offset, info.last_offset)
+            )
+        self.drain()
+        return outcomes
+
     def _append(
-        self, entries: Iterable[tuple[TopicPartition, Buffer]], acks: int, origin: AppendOrigin
+        self,
+        entries: Iterable[tuple[TopicPartition, Buffer]],
+        acks: int,
+        origin: AppendOrigin,
+        guards: Mapping[TopicPartition, Guard] | None,
     ) -> list[AppendOutcome]:
         if not -1 <= acks <= 1:
             return [
@@ -537,7 +605,14 @@ class ReplicaManager:
             try:
                 partition = self.partitions.get(topic_partition) or self.partition(topic_partition)
                 now_ms = self.runtime.now_ms() if partition.remote_replicas else 0
-                info = partition.append_as_leader(records, acks, wall_ms, now_ms, origin)
+                info = partition.append_as_leader(
+                    records,
+                    acks,
+                    wall_ms,
+                    now_ms,
+                    origin,
+                    None if guards is None else guards.get(topic_partition),
+                )
             except Exception as error:
                 outcomes.append(self._append_failed(topic_partition, error, len(records)))
                 continue
@@ -552,6 +627,27 @@ class ReplicaManager:
                     start,
                 )
             )
+        return outcomes
+
+    def append_mirrored(self, entries: Iterable[MirroredRecords]) -> list[AppendOutcome]:
+        """Appends what `replog mirror` brought from another cluster; everything that follows
+        from it has happened when it returns. To be waited for as with acks=-1.
+        """
+        wall_ms, now_ms = self.runtime.wall_ms(), self.runtime.now_ms()
+        outcomes = []
+        for name, records, leader_epoch, end, source_log_start in entries:
+            try:
+                info = self.partition(name).append_mirrored(
+                    records, leader_epoch, end, source_log_start, wall_ms, now_ms
+                )
+            except Exception as error:
+                outcomes.append(self._append_failed(name, error, len(records or b"")))
+                continue
+            outcome = AppendOutcome(name, _NONE)
+            if info is not None:
+                outcome.base_offset, outcome.last_offset = info.first_offset, info.last_offset
+            outcomes.append(outcome)
+        self.drain()
         return outcomes
 
     def _append_failed(

@@ -234,6 +234,8 @@ def _reasons(found: dict[str, Any]) -> Iterator[Any]:
     waits = found["high_watermark_waits"]
     if waits is not None:
         yield f"the high watermark waits: {waits['why']}"
+    if found["last_stable_waits"] is not None:
+        yield f"the last stable offset waits: {found['last_stable_waits']['why']}"
     change = found["isr_change"]
     if change is not None:
         word = "joining" if change["kind"] == "expand" else "leaving"

@@ -25,11 +25,12 @@ from twisted_broker.replication.explain.reasons import (
     offset_count,
     out_of_sync,
 )
+from twisted_broker.replication.explain.stable_offset import LastStableWait, last_stable_wait
 from twisted_broker.replication.explain.waiting_requests import WaitingRequest, waiting_requests
 from twisted_broker.replication.partition.isr_state import PendingExpand, PendingShrink
 
 if TYPE_CHECKING:
-    from twisted_broker.replication.fetcher.alter_log_dirs_manager import Move
+    from twisted_broker.replication.fetcher.directory_move import Move
     from twisted_broker.replication.fetcher.fetcher_state import PartitionFetchState
     from twisted_broker.replication.partition.partition import Partition
     from twisted_broker.replication.partition.partition_history import Truncation
@@ -143,6 +144,7 @@ class Explanation:
     bytes: int
     epochs: list[tuple[int, int]]
     high_watermark_waits: HighWatermarkWait | None
+    last_stable_waits: LastStableWait | None
     out_of_sync: list[OutOfSync]
     followers: list[Replica]
     fetching: Fetching | None
@@ -194,6 +196,7 @@ def explain(
         bytes=0 if log is None else log.size_in_bytes,
         epochs=[] if log is None else log.leader_epochs.entries()[-EPOCHS_SHOWN:],
         high_watermark_waits=None if leads is None else high_watermark_wait(partition, leads, now),
+        last_stable_waits=None if log is None else last_stable_wait(log, now),
         out_of_sync=[] if leads is None else out_of_sync(partition, leads, now),
         followers=_followers(partition, now),
         fetching=None if leads is not None else fetching,

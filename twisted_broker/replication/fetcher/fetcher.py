@@ -288,8 +288,10 @@ class Fetcher:
 
     def _request_for(
         self, topic_partition: TopicPartition, state: PartitionFetchState
-    ) -> RequestedPartition:
-        """Called again only after its state changed or was marked: see `fetcher_state`."""
+    ) -> RequestedPartition | None:
+        """Called again only after its state changed or was marked: see `fetcher_state`. A subclass
+        returns None for a partition that is paused.
+        """
         return RequestedPartition(
             state.topic_id,
             state.fetch_offset,

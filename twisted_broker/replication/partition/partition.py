@@ -36,10 +36,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Buffer, TopicPartition
-from twisted_broker.log.append_info import AppendOrigin, LogAppendInfo
+from twisted_broker.log.append_info import AppendOrigin, EndMarker, LogAppendInfo
 from twisted_broker.log.errors import UnexpectedAppendOffset
 from twisted_broker.log.future_logs import future_config
+from twisted_broker.log.mirrored_batches import first_offset_of, not_mirrored
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
+from twisted_broker.log.verification import Guard
 from twisted_broker.replication.partition.events import (
     BecameFollower,
     Event,
@@ -390,7 +392,13 @@ class Partition:
         return wanted if wanted < assigned else assigned
 
     def append_as_leader(
-        self, records: Buffer, acks: int, wall_ms: int, now_ms: int, origin: AppendOrigin
+        self,
+        records: Buffer,
+        acks: int,
+        wall_ms: int,
+        now_ms: int,
+        origin: AppendOrigin,
+        guard: Guard = None,
     ) -> LogAppendInfo:
         """RL 1.14.
 
@@ -402,12 +410,8 @@ class Partition:
         if log is None:
             raise self.refusal()
         if acks == -1 and len(self.isr_state.isr) < self.min_isr:
-            raise BrokerError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(self.isr_state.isr)} in-sync replicas, min.insync.replicas is "
-                f"{self.min_isr}",
-            )
-        info = log.append_as_leader(records, self.leader_epoch, wall_ms, origin=origin)
+            raise self._not_enough_replicas()
+        info = log.append_as_leader(records, self.leader_epoch, wall_ms, origin=origin, guard=guard)
         stats.messages_in += info.records_count
         stats.bytes_in += info.bytes
         event = (
@@ -418,6 +422,72 @@ class Partition:
         if self.listeners:  # as `emit`, without a call
             self._notify_listeners()
         self.events.append(event)
+        return info
+
+    def append_mirrored(
+        self,
+        records: Buffer | None,
+        leader_epoch: int,
+        log_end_offset: int,
+        source_log_start: int,
+        wall_ms: int,
+        now_ms: int,
+    ) -> LogAppendInfo | None:
+        """Appends what `replog mirror` brought, offsets as they came, where the log ends at
+        `log_end_offset` (or holds them already); None: without records. The log start follows
+        `source_log_start` (-1: not known) as far as the high watermark.
+
+        Raises `BrokerError`: those of `log_for`, NOT_ENOUGH_REPLICAS, OFFSET_OUT_OF_RANGE where
+        the log ends elsewhere, or what the log refuses.
+        """
+        log = self.log_for(leader_epoch, True)
+        info = None
+        if records is not None:
+            self.stats.produces += 1
+            if len(self.isr_state.isr) < self.min_isr:
+                raise self._not_enough_replicas()
+            # The mirror may know of less than is here: it sends again what it got no answer to.
+            # Beginning behind what it does not know of would leave that unchecked.
+            end = log.log_end_offset
+            if log_end_offset > end or (log_end_offset < end <= first_offset_of(records)):
+                raise BrokerError(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"{self.topic_partition} ends at {log.log_end_offset}, not {log_end_offset}",
+                )
+            info = log.append_mirrored(records, self.leader_epoch, wall_ms)
+            self.stats.messages_in += info.records_count
+            self.stats.bytes_in += info.bytes
+            self.emit(
+                self.high_watermark_advanced
+                if self.maybe_increment_leader_hw(now_ms)
+                else self._log_end_changed
+            )
+        elif not log.config.replog_mirror_source:
+            raise not_mirrored(log)
+        start = min(source_log_start, log.high_watermark)
+        if start > log.log_start_offset and log.increment_log_start_offset(start):
+            self.emit(LogStartAdvanced(self))
+        return info
+
+    def _not_enough_replicas(self) -> BrokerError:
+        return BrokerError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"{len(self.isr_state.isr)} in-sync replicas, min.insync.replicas is {self.min_isr}",
+        )
+
+    def append_end_marker(self, marker: EndMarker, wall_ms: int, now_ms: int) -> LogAppendInfo:
+        """The end of a transaction, written by its coordinator as with acks=-1. Raises
+        `BrokerError` as `append_as_leader`.
+        """
+        log = self.leader_log
+        if log is None:
+            raise self.refusal()
+        if len(self.isr_state.isr) < self.min_isr:
+            raise self._not_enough_replicas()
+        info = log.append_end_marker(marker, self.leader_epoch, wall_ms)
+        self.stats.bytes_in += info.bytes
+        moved = self.maybe_increment_leader_hw(now_ms)
+        self.emit(self.high_watermark_advanced if moved else self._log_end_changed)
         return info
 
     def append_as_follower(self, records: Buffer, leader_epoch: int, wall_ms: int) -> LogAppendInfo:
@@ -632,6 +702,10 @@ class Partition:
         """A sync that appends waited for (`flush.messages`) is done: what it wrote counts."""
         self.emit(LogSynced(self))
         self.advance_high_watermark(now_ms)
+
+    def producers_found(self) -> None:
+        """After a truncation the transactions are known again, and with them what is stable."""
+        self.emit(self._log_end_changed)
 
     def maybe_increment_leader_hw(self, now_ms: int) -> bool:
         """RL 2.3. True when it moved."""

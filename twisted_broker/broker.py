@@ -72,7 +72,13 @@ if TYPE_CHECKING:
     from twisted_broker.cluster.metadata_check import Applied
     from twisted_broker.cluster.metadata_copy import MetadataCopy
     from twisted_broker.cluster.observer import MetadataObserver
+    from twisted_broker.coordinator.add_partitions_to_txn_manager import (
+        AddPartitionsToTxnManager,
+    )
     from twisted_broker.coordinator.group_coordinator import GroupCoordinator
+    from twisted_broker.coordinator.transaction.transaction_coordinator import (
+        TransactionCoordinator,
+    )
     from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
     from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
     from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
@@ -109,6 +115,8 @@ class BrokerComponents:
     forwarding: ForwardingManager
     assignments: DirectoryAssignments
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    add_partitions_to_txn: AddPartitionsToTxnManager
     copy: MetadataCopy | None
 
 
@@ -200,6 +208,8 @@ class Broker:
             metadata=None if role is None else role.observer,
             forwarding=None if role is None else role.forwarding,
             groups=None if role is None else role.groups,
+            transactions=None if role is None else role.transactions,
+            add_partitions_to_txn=None if role is None else role.add_partitions_to_txn,
             controller=self._controller,
             turns=self._turns,
             lifecycle=None if role is None else role.lifecycle,
@@ -498,8 +508,14 @@ class Broker:
         from twisted_broker.cluster.features import BROKER_FEATURES
         from twisted_broker.cluster.forwarding_manager import ForwardingManager
         from twisted_broker.cluster.observer import MetadataObserver
+        from twisted_broker.coordinator.add_partitions_to_txn_manager import (
+            AddPartitionsToTxnManager,
+        )
         from twisted_broker.coordinator.coordinator_context import coordinator_settings
         from twisted_broker.coordinator.coordinator_publisher import build_group_coordinator
+        from twisted_broker.coordinator.transaction.transaction_publisher import (
+            build_transaction_coordinator,
+        )
         from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
         from twisted_broker.replication.replica_manager import ReplicaManager
 
@@ -528,6 +544,9 @@ class Broker:
         alter_partition = AlterPartitionManager(
             runtime, config.node_id, channel("alter-partition"), lifecycle
         )
+        assignments = DirectoryAssignments(
+            runtime, config.node_id, channel("directories"), lifecycle, self._directory_of
+        )
         replica_manager = ReplicaManager(
             config.node_id,
             runtime,
@@ -543,6 +562,7 @@ class Broker:
                 self._connect_to_leader,
             ),
             self._take_over,
+            assignments,
         )
         fetchers = replica_manager.fetchers
         assert fetchers is not None
@@ -552,8 +572,19 @@ class Broker:
             runtime, config, replica_manager, observer, forwarding.create_topics, self._turns
         )
         config.subscribe(lambda live: groups.update_settings(coordinator_settings(live)))
-        assignments = DirectoryAssignments(
-            runtime, config.node_id, channel("directories"), lifecycle, self._directory_of
+        transactions = build_transaction_coordinator(
+            runtime,
+            config,
+            replica_manager,
+            observer,
+            forwarding.create_topics,
+            forwarding.producer_ids.next,
+            self.plan.inter_broker,
+            self._connect_for_markers,
+            self._turns,
+        )
+        add_partitions_to_txn = AddPartitionsToTxnManager(
+            config.node_id, observer, self.plan.inter_broker, self._connect_to_coordinator
         )
         self.role = BrokerComponents(
             observer,
@@ -564,6 +595,8 @@ class Broker:
             forwarding,
             assignments,
             groups,
+            transactions,
+            add_partitions_to_txn,
             copy,
         )
         self.parts = self._make_parts(BROKER_FEATURES)
@@ -657,6 +690,26 @@ class Broker:
             connect_timeout_ms=min(timeout_ms, 10_000),
         )
 
+    def _connect_for_markers(self, host: str, port: int) -> BrokerConnection:
+        """The transaction coordinator's, to a leader."""
+        return BrokerConnection(
+            self.runtime, host, port, f"broker-{self.config.node_id}-txn-marker-sender"
+        )
+
+    def _connect_to_coordinator(
+        self, coordinator: BrokerEndPoint, client_id: str
+    ) -> BrokerConnection:
+        """To the coordinator of transactions."""
+        timeout_ms = self.config.integer("request.timeout.ms")
+        return BrokerConnection(
+            self.runtime,
+            coordinator.host,
+            coordinator.port,
+            client_id,
+            request_timeout_ms=timeout_ms,
+            connect_timeout_ms=min(timeout_ms, 10_000),
+        )
+
     def _set_advertised_listeners(self) -> None:
         """What is advertised becomes part of the configuration, with the ports that were found."""
         advertised = ",".join(
@@ -732,6 +785,7 @@ class Broker:
         lifecycle.ready_to_unfence()
         await lifecycle.unfenced
         role.groups.start()
+        role.transactions.start()
         self._open.start_accepting()
 
     # while running
@@ -839,6 +893,8 @@ class Broker:
         await self._open.close(lambda listener: not listener.is_controller)
         self._close_connections(on_controller=False)
         assert self.role is not None
+        self.role.transactions.stop()
+        self.role.add_partitions_to_txn.close()
         self.role.groups.stop()
         self.role.replica_manager.shutdown()
 

@@ -23,6 +23,7 @@ from twisted_broker.cluster import (
     alter_partition_decision,
     broker_registry,
     config_changes,
+    feature_changes,
     heartbeat_decision,
     partition_requests,
     topic_changes,
@@ -30,6 +31,7 @@ from twisted_broker.cluster import (
 from twisted_broker.cluster.broker_registry import RegistrationDecision
 from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.controller import Controller
+from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.cluster.heartbeat_decision import HeartbeatDecision
 from twisted_broker.security.acl import CLUSTER_NAME, Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -44,7 +46,7 @@ from twisted_broker.wire.messages import (
     topics,
 )
 from twisted_broker.wire.messages import fetch as fetch_messages
-from twisted_broker.wire.messages.metadata_records import ProducerIdsRecord
+from twisted_broker.wire.messages.metadata_records import FeatureLevelRecord, ProducerIdsRecord
 from twisted_broker.wire.schema import Record
 
 # Kafka's `ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE`: one record of the metadata log per 1,000
@@ -195,6 +197,35 @@ async def unregister_broker(
     await controller.write(*await _in_steps(context, steps))
     audit.changed(context, "broker unregistered", broker=request.broker_id)
     return cluster.UnregisterBrokerResponse(error_message=None)
+
+
+async def update_features(
+    context: RequestContext, request: cluster.UpdateFeaturesRequest
+) -> cluster.UpdateFeaturesResponse:
+    _check_cluster(context, Operation.ALTER)
+    controller = _controller(context)
+    before = controller.view.image.features
+    found = feature_changes.update_features(
+        controller.view, request.feature_updates, controller.node_id, SUPPORTED_FEATURES
+    )
+    if not request.validate_only:
+        await controller.write(found)
+        for record in found:
+            if isinstance(record, FeatureLevelRecord):
+                audit.changed(
+                    context,
+                    "feature level changed",
+                    feature=record.name,
+                    before=before.get(record.name, 0),
+                    after=record.feature_level,
+                )
+    return cluster.UpdateFeaturesResponse(
+        error_message=None,
+        results=[
+            cluster.UpdatableFeatureResult(feature=update.feature, error_message=None)
+            for update in request.feature_updates
+        ],
+    )
 
 
 async def alter_partition(

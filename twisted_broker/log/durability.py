@@ -216,6 +216,24 @@ class Durability:
         self._loaded_point = min(self._loaded_point, offset)
         self.indexes_shrank = True
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a sync, or a write of the epochs, runs: it knows the files by their names."""
+        return self._sync_upto >= 0 or self._epochs_writing
+
+    def renamed(self) -> None:
+        """The log has another name now, which is not durable yet. Only while it is not busy."""
+        self._generation += 1
+        self.name_is_durable = False
+
+    def await_sync_from(self, place: LogOffsetMetadata) -> None:
+        """Appends from `place` on were to be synced before they are acknowledged, in the log that
+        this one replaces: they wait for this one's sync.
+        """
+        self.flush()
+        if self.recovery_point < self._segments.log_end_offset and not self.stopped:
+            self.awaiting_sync = place
+
     def truncated_to(self, offset: int) -> None:
         """The log ends at `offset` now, in the active segment."""
         self._truncations += 1

@@ -107,6 +107,7 @@ class BrokerView:
             now,
             watching,
             None if partition.is_leader else self._fetching(partition, now),
+            self.replicas.moves.moves.get(partition.topic_partition),
         )
 
     def watching(self, topic_partition: TopicPartition) -> list[tuple[Any, int]]:
@@ -193,6 +194,11 @@ class BrokerView:
             "eligible_leader_replicas": list(state.elr),
             "fenced": fenced,
         }
+
+
+def mover_name(_: int, number: int) -> str:
+    """The same of what fills copies in other directories."""
+    return f"ReplicaAlterLogDirsThread-{number}"
 
 
 def fetcher_name(leader_id: int, number: int) -> str:

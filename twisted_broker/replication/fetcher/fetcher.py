@@ -167,6 +167,10 @@ class Fetcher:
         self._last_resets: dict[TopicPartition, int] = {}
 
     # which partitions
+    def wake(self) -> None:
+        """Something changed that `LeaderEndPoint.has_request` looks at; a round begins later."""
+        self._runtime.clock.callLater(0, self._wake)
+
     def add(self, partitions: Mapping[TopicPartition, InitialFetchState]) -> None:
         """RL 6.1: a partition already here at the same epoch keeps its state; a waiting fetcher
         wakes.
@@ -193,7 +197,7 @@ class Fetcher:
                 )
                 self.state.failed.add(topic_partition)
         # Later: whoever adds is in the middle of a change of roles.
-        self._runtime.clock.callLater(0, self._wake)
+        self.wake()
 
     def remove(
         self, topic_partitions: Iterable[TopicPartition]
@@ -284,8 +288,10 @@ class Fetcher:
 
     def _request_for(
         self, topic_partition: TopicPartition, state: PartitionFetchState
-    ) -> RequestedPartition:
-        """Called again only after its state changed or was marked: see `fetcher_state`."""
+    ) -> RequestedPartition | None:
+        """Called again only after its state changed or was marked: see `fetcher_state`. A subclass
+        returns None for a partition that is paused.
+        """
         return RequestedPartition(
             state.topic_id,
             state.fetch_offset,

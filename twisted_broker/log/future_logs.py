@@ -1,0 +1,84 @@
+"""A log that moves to another directory: its name, its settings, and what is left of a move after a
+crash.
+
+Owns the name of a future log (`topic-partition.<32 hex>-future`), the mark of one that takes a
+current log's place, and which of two logs counts when a crash left both.
+
+1. A future log is marked, durably, before it is renamed; the log that it replaces goes only when
+   that name, and all records up to the swap, are durable. So a crash leaves the old log alone, both
+   with one of them marked, or the new one alone.
+2. Of both the longer one counts: until the old one goes nothing is acknowledged as synced that the
+   new one lacks. Two that end alike hold the same records.
+3. A future log syncs only when it rolls and before it is swapped, whatever `flush.messages` says:
+   what it holds the current log holds as well.
+
+Source: RL 3.8; Kafka's `LogManager.replaceCurrentWithFutureLog`, which refuses to start with both.
+Pure. Not here: when (`replication.fetcher.alter_log_dirs_manager`), the swap (`log_manager.py`).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from twisted_broker.config import LogConfig
+from twisted_broker.interfaces import IFileSystem, TopicPartition
+from twisted_broker.settings import LONG_MAX
+
+if TYPE_CHECKING:
+    from twisted_broker.log.log import Log
+
+FUTURE_SUFFIX = "-future"
+PROMOTED = "replog.promoted"
+"""A file in a log's directory: it takes, or took, the place of a log in another directory."""
+# Bytes of one name on Linux's file systems; topic names are ASCII.
+LONGEST_NAME = 255
+
+
+def future_name(topic_partition: TopicPartition, unique: int) -> str:
+    """The directory's name. It holds the whole topic: where it is longer than LONGEST_NAME the log
+    cannot be moved.
+    """
+    return f"{topic_partition}.{unique:032x}{FUTURE_SUFFIX}"
+
+
+def future_config(config: LogConfig) -> LogConfig:
+    """Its topic's settings, without syncs that appends wait for."""
+    return replace(config, flush_messages=LONG_MAX)
+
+
+def mark_promoted(files: IFileSystem, directory: str, replaced: str) -> None:
+    """Durably: on the disk worker. Raises OSError."""
+    path = posixpath.join(directory, PROMOTED)
+    file = files.open(path, create=True)
+    try:
+        file.truncate(0)
+        file.write_at(0, (f"in place of {replaced}\n".encode(),))
+        file.sync()
+    finally:
+        file.close()
+    files.sync_directory(directory)
+
+
+def unmark_promoted(files: IFileSystem, directory: str) -> None:
+    """The log that it replaced is gone, durably. Raises OSError."""
+    files.remove(posixpath.join(directory, PROMOTED))
+
+
+def is_marked(log: Log) -> bool:
+    """Raises OSError."""
+    return log.pool.files.exists(posixpath.join(log.directory, PROMOTED))
+
+
+def one_that_counts(first: Log, second: Log) -> Log | None:
+    """Of two logs of one partition that a crash left; None when neither is marked, so that it was
+    no move. Raises OSError.
+    """
+    marks = {id(log): is_marked(log) for log in (first, second)}
+    if not any(marks.values()):
+        return None
+    # A hole is behind the last sync: the other one has what is missing.
+    return max(
+        (first, second), key=lambda log: (log.gap is None, log.log_end_offset, marks[id(log)])
+    )

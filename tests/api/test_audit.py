@@ -231,7 +231,8 @@ def test_the_controller_says_what_it_refuses(lines: list[str]) -> None:
 
 def test_what_only_nodes_of_the_cluster_may_is_refused_with_a_line(lines: list[str]) -> None:
     """Before the request's own function sees it."""
-    fixture = ControllerFixture().start()
+    fixture = ControllerFixture()
+    fixture.start()
     fixture.authorizer = Denying()
     fixture.authorizer.denied.add((Operation.CLUSTER_ACTION, ResourceType.CLUSTER, "*"))
     fixture.serve()

@@ -6,6 +6,7 @@ UnifiedLogTest, ProducerStateManagerTest, VerificationGuardTest).
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
@@ -14,6 +15,8 @@ from tests.log.test_idempotence import closed_and_opened, new_log, refused
 from twisted_broker.log import verification
 from twisted_broker.log.append_info import AppendOrigin, EndMarker
 from twisted_broker.log.log import Log
+from twisted_broker.log.memory import MemoryFileSystem
+from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.log.verification import NOT_REQUIRED, Guard
 from twisted_broker.wire.errors import ErrorCode
 
@@ -203,7 +206,7 @@ def test_a_marker_decides_and_the_last_stable_offset_follows_the_high_watermark(
     log.set_high_watermark(3)
     assert log.last_stable_offset == 0
     assert end(log, coordinator=4)() == 3
-    assert log.last_stable_offset == 0 and log.producers.unreplicated == {0: 3}
+    assert log.last_stable_offset == 0 and list(log.producers.unreplicated) == [(0, 3)]
     log.set_high_watermark(4)
     assert log.last_stable_offset == 4
     entry = log.producers.producers[P]
@@ -317,3 +320,57 @@ def test_a_transaction_is_late_when_no_coordinator_leaves_it_open_so_long() -> N
     assert log.producers.has_late_transaction(late + 1, 900_000)
     end(log)()
     assert not log.producers.has_late_transaction(late + 1, 900_000)
+
+
+def test_the_oldest_undecided_one_is_known_whatever_the_order_of_the_ends() -> None:
+    """Beside a plain model: any interleaving of transactions, any moves of the high watermark."""
+    for seed in range(40):
+        random = Random(seed)
+        state = ProducerStateManager(MemoryFileSystem(), DIRECTORY, 1000)
+        opened: dict[int, int] = {}
+        ended: dict[int, int] = {}
+        committed = 0
+        for offset in range(60):
+            producer = random.randrange(6)
+            if producer in opened:
+                state.add_marker(producer, 0, 0, offset, NOW_MS, False)
+                ended[opened.pop(producer)] = offset
+            else:
+                state.add_data(producer, 0, 0, offset, 0, NOW_MS, True)
+                opened[producer] = offset
+            if not random.randrange(4):
+                committed = random.randrange(committed, offset + 2)
+                state.remove_replicated(committed)
+                ended = {first: last for first, last in ended.items() if last >= committed}
+            expected = min([*opened.values(), *ended], default=-1)
+            assert state.first_unstable_offset() == expected, (seed, offset)
+            assert dict(state.unreplicated) == ended
+
+
+class Counted(int):
+    """An offset that counts how often it is compared."""
+
+    compared = 0
+
+    def __lt__(self, other: int) -> bool:
+        Counted.compared += 1
+        return int.__lt__(self, other)
+
+    def __gt__(self, other: int) -> bool:
+        Counted.compared += 1
+        return int.__gt__(self, other)
+
+
+def test_markers_that_wait_for_a_follower_cost_each_append_nothing() -> None:
+    """Thousands of transactions while one replica stays behind: no append, and no move of the high
+    watermark, looks at all of them.
+    """
+    state = ProducerStateManager(MemoryFileSystem(), DIRECTORY, 1000)
+    Counted.compared = 0
+    for number in range(3000):
+        state.add_data(number, 0, 0, Counted(2 * number), 0, NOW_MS, True)
+        state.add_marker(number, 0, 0, Counted(2 * number + 1), NOW_MS, False)
+        state.first_unstable_offset()
+    state.remove_replicated(4)
+    assert len(state.unreplicated) == len(state.oldest_unreplicated) == 2998
+    assert 3000 <= Counted.compared < 5 * 3000

@@ -17,6 +17,7 @@ log's end (`producer_rebuild.py`).
 from __future__ import annotations
 
 import posixpath
+from collections import deque
 
 from twisted_broker.interfaces import IFileSystem
 from twisted_broker.log.checkpoints import read_whole
@@ -57,6 +58,7 @@ class ProducerStateManager:
         "last_snapshot_offset",
         "map_end_offset",
         "newest_offset",
+        "oldest_unreplicated",
         "ongoing",
         "producers",
         "rebuilt",
@@ -70,8 +72,12 @@ class ProducerStateManager:
         self.producers: dict[int, ProducerEntry] = {}
         self.ongoing: dict[int, int] = {}
         """first offset -> producer id, in order of offsets"""
-        self.unreplicated: dict[int, int] = {}
-        """first offset -> offset of the marker"""
+        self.unreplicated: deque[tuple[int, int]] = deque()
+        """(first offset, offset of the marker), in order of the markers"""
+        self.oldest_unreplicated: deque[tuple[int, int]] = deque()
+        """those of them before which none began that ends later: the first is the oldest. There
+        may be as many as a follower that stays behind lets come.
+        """
         self.verifications: dict[int, VerificationStateEntry] = {}
         """producer id -> its verification (`verification.py`), oldest first"""
         self.snapshots: set[int] = set()
@@ -147,7 +153,7 @@ class ProducerStateManager:
             (first for first, owner in self.ongoing.items() if owner != producer_id), offset + 1
         )
         self.ongoing.pop(first_offset, None)
-        self.unreplicated[first_offset] = offset
+        self._add_unreplicated(first_offset, offset)
         return AbortedTxn(producer_id, first_offset, offset, stable) if is_abort else None
 
     def add_batch(self, batch: BatchView) -> AbortedTxn | None:
@@ -183,7 +189,7 @@ class ProducerStateManager:
             first = self.rebuilt.first_unstable_offset()
             return first if first >= 0 else self.rebuilt.map_end_offset
         first = next(iter(self.ongoing), -1)
-        undecided = min(self.unreplicated, default=-1)
+        undecided = self.oldest_unreplicated[0][0] if self.unreplicated else -1
         if first < 0 or undecided < 0:
             return max(first, undecided)
         return min(first, undecided)
@@ -201,8 +207,17 @@ class ProducerStateManager:
         """Transactions whose marker is below the high watermark no longer hold the last stable
         offset back.
         """
-        for first in [first for first, last in self.unreplicated.items() if last < high_watermark]:
-            del self.unreplicated[first]
+        waiting, oldest = self.unreplicated, self.oldest_unreplicated
+        while waiting and waiting[0][1] < high_watermark:
+            if waiting.popleft() == oldest[0]:
+                oldest.popleft()
+
+    def _add_unreplicated(self, first_offset: int, marker_offset: int) -> None:
+        oldest = self.oldest_unreplicated
+        while oldest and oldest[-1][0] > first_offset:
+            oldest.pop()
+        oldest.append((first_offset, marker_offset))
+        self.unreplicated.append((first_offset, marker_offset))
 
     # -- verification
 
@@ -335,10 +350,10 @@ class ProducerStateManager:
 
     def adopt(self, other: ProducerStateManager) -> None:
         """Takes over what `other` found."""
-        self.producers, self.ongoing, self.unreplicated = (
-            other.producers,
-            other.ongoing,
+        self.producers, self.ongoing = other.producers, other.ongoing
+        self.unreplicated, self.oldest_unreplicated = (
             other.unreplicated,
+            other.oldest_unreplicated,
         )
         self.map_end_offset, self.newest_offset, self.last_snapshot_offset = (
             other.map_end_offset,
@@ -389,5 +404,6 @@ class ProducerStateManager:
 
     def _clear(self) -> None:
         self.rebuilt = None
-        self.producers, self.ongoing, self.unreplicated = {}, {}, {}
+        self.producers, self.ongoing = {}, {}
+        self.unreplicated, self.oldest_unreplicated = deque(), deque()
         self.verifications = {}

@@ -66,9 +66,8 @@ def last_stable_wait(log: Log, now: Moment) -> LastStableWait | None:
             f"offset {reached}",
         )
     first = next(iter(producers.ongoing), -1)
-    decided = min(producers.unreplicated, default=-1)
+    decided, marker = producers.oldest_unreplicated[0] if producers.unreplicated else (-1, -1)
     if decided >= 0 and (first < 0 or decided < first):
-        marker = producers.unreplicated[decided]
         return _without_producer(
             "marker",
             decided,

@@ -90,7 +90,7 @@ def _schema(transit: TxnTransitMetadata) -> list[PartitionsSchema] | None:
     return [PartitionsSchema(topic=name, partition_ids=ids) for name, ids in topics.items()]
 
 
-def batch_of(records: Iterable[KeyValue], wall_ms: int) -> bytes:
+def batch_of(records: Iterable[tuple[bytes | None, bytes | None]], wall_ms: int) -> bytes:
     """One batch, without a producer and without a sequence."""
     builder = BatchBuilder()
     for key, value in records:

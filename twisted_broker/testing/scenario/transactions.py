@@ -252,7 +252,7 @@ def _committed_values(found: Any, offset: int) -> list[str]:
 
 
 def _producer(world: ScenarioWorld, name: str) -> TransactionalProducer:
-    found = world.producers.get(name)
+    found: TransactionalProducer | None = world.producers.get(name)
     if found is None:
         raise ScenarioError(f"there is no producer {name} yet: begin with `producer {name}`")
     return found

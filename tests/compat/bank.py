@@ -44,9 +44,14 @@ class Teller:
         self.bootstrap, self.number = bootstrap, number
         self.committed = self.aborted = self.restarts = 0
         self.errors: list[str] = []
+        self.step = ""
         self._chance = random.Random(number)
         self._stopped = Event()
         self._thread = Thread(target=self._run, daemon=True)
+
+    def __str__(self) -> str:
+        counts = f"{self.committed} committed, {self.aborted} aborted, {self.restarts} restarts"
+        return f"teller {self.number}: {counts}, {self.step}; {self.errors[-4:]}"
 
     def start(self) -> Teller:
         self._thread.start()
@@ -76,7 +81,7 @@ class Teller:
                 "log_level": 0,
             }
         )
-        producer.init_transactions(WAIT_SECONDS)
+        self._again("init", lambda: producer.init_transactions(WAIT_SECONDS))
         consumer = Consumer(
             {
                 "bootstrap.servers": self.bootstrap,
@@ -110,14 +115,15 @@ class Teller:
                 producer.flush(WAIT_SECONDS)
                 self._abort(producer, consumer)
                 return
-            _again(
+            self._again(
+                "send offsets",
                 lambda: producer.send_offsets_to_transaction(
                     consumer.position(consumer.assignment()),
                     consumer.consumer_group_metadata(),
                     WAIT_SECONDS,
-                )
+                ),
             )
-            _again(lambda: producer.commit_transaction(WAIT_SECONDS))
+            self._again("commit", lambda: producer.commit_transaction(WAIT_SECONDS))
             self.committed += 1
         except KafkaException as error:
             if not error.args[0].txn_requires_abort():
@@ -126,7 +132,7 @@ class Teller:
             self._abort(producer, consumer)
 
     def _abort(self, producer: Any, consumer: Any) -> None:
-        _again(lambda: producer.abort_transaction(WAIT_SECONDS))
+        self._again("abort", lambda: producer.abort_transaction(WAIT_SECONDS))
         self.aborted += 1
         assigned = consumer.assignment()
         if assigned:
@@ -136,17 +142,19 @@ class Teller:
                 with suppress(KafkaException):
                     consumer.seek(TopicPartition(each.topic, each.partition, start))
 
-
-def _again(step: Any) -> None:
-    """A step of a transaction, again while the client says that it may be tried again."""
-    until = time.monotonic() + 2 * WAIT_SECONDS
-    while True:
-        try:
-            step()
-            return
-        except KafkaException as error:
-            if not error.args[0].retriable() or time.monotonic() > until:
-                raise
+    def _again(self, name: str, step: Any) -> None:
+        """A step of a transaction, again while the client says that it may be tried again."""
+        until = time.monotonic() + 2 * WAIT_SECONDS
+        while True:
+            self.step = f"{name} since {time.strftime('%H:%M:%S')}"
+            try:
+                step()
+                self.step = f"after {self.step}, {time.strftime('%H:%M:%S')}"
+                return
+            except KafkaException as error:
+                self.errors.append(f"{self.step}: {error}")
+                if not error.args[0].retriable() or time.monotonic() > until:
+                    raise
 
 
 class Auditor:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat import clients, raw
+from tests.compat import clients, raw, transactional
 from tests.compat.conftest import BrokerFactory
 from tests.compat.test_restart import free_port
 from twisted_broker.cli.verify import verify_directory
@@ -254,3 +254,28 @@ def test_a_hanging_transaction_is_found_and_ended(
     assert str(producer_id) not in left
     shown = tool(jars, command, *server, "describe-producers", *place)
     assert re.search(rf"^{producer_id}\s+.*None\s*$", shown, re.M), shown
+
+
+def test_kafka_features_changes_levels(new_broker: BrokerFactory, jars: str) -> None:
+    """A downgrade, a dry run, an upgrade; transactions under each level of transaction.version."""
+    broker = new_broker().start()
+
+    def features(*arguments: str) -> str:
+        command = "org.apache.kafka.tools.FeatureCommand"
+        return tool(jars, command, "--bootstrap-server", broker.bootstrap, *arguments)
+
+    version = "transaction.version"
+    client = transactional.Confluent()
+    for level in (1, 0):
+        assert f"{version} was downgraded to {level}." in features(
+            "downgrade", "--feature", f"{version}={level}"
+        )
+        rounds = [([b"a"], True), ([b"b"], False), ([b"c"], True)]
+        client.produce(broker.bootstrap, "x", f"under-{level}", rounds)
+        assert client.read_committed(broker.bootstrap, f"under-{level}", 2) == [b"a", b"c"]
+    said = features("upgrade", "--feature", f"{version}=2", "--dry-run")
+    assert f"{version} can be upgraded to 2." in said
+    features("upgrade", "--feature", f"{version}=2")
+    client.produce(broker.bootstrap, "x", "under-2", [([b"a"], True)])
+    (line,) = [each for each in features("describe").splitlines() if version in each]
+    assert re.search(r"SupportedMaxVersion: 2\s+FinalizedVersionLevel: 2\s", line), line

@@ -539,8 +539,14 @@ class Broker:
             return ControllerChannel(runtime, observer, f"broker-{config.node_id}-{purpose}")
 
         lifecycle = BrokerLifecycleManager(
-            runtime, config, observer, channel("lifecycle"), self._on_fatal
+            runtime,
+            config,
+            observer,
+            channel("lifecycle"),
+            self._on_fatal,
+            self.log_manager.cordoned,
         )
+        config.subscribe(lambda live: lifecycle.send_heartbeat())
         alter_partition = AlterPartitionManager(
             runtime, config.node_id, channel("alter-partition"), lifecycle
         )

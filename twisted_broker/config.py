@@ -317,6 +317,12 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         5000,
         "Time between checkpoints of the high watermarks.",
     ),
+    _list(
+        "cordoned.log.dirs",
+        (),
+        "Log directories where no new replica is placed (*: all).",
+        live=True,
+    ),
     _int("num.replica.fetchers", 1, "Fetchers per leader broker.", 1, live=True),
     _int(
         "num.replica.alter.log.dirs.threads",
@@ -1093,6 +1099,14 @@ class BrokerConfig:
     @property
     def log_directories(self) -> tuple[str, ...]:
         return self.names("log.dirs") or self.names("log.dir")
+
+    @property
+    def cordoned_directories(self) -> frozenset[str]:
+        """Those of `log_directories` that take no new replica (KIP-1066)."""
+        named = self.names("cordoned.log.dirs")
+        paths = self.log_directories if named == ("*",) else named
+        known = {posixpath.normpath(path) for path in self.log_directories}
+        return frozenset(map(posixpath.normpath, paths)) & known
 
     @property
     def metadata_directory(self) -> str:

@@ -42,7 +42,6 @@ controller.quorum.fetch.snapshot.max.bytes int 1048576 1..
 controller.quota.window.num int 11 1..
 controller.quota.window.size.seconds int 1 1..
 controller.socket.timeout.ms int 30000
-cordoned.log.dirs list ""
 create.topic.policy.class.name class -
 delegation.token.expiry.check.interval.ms long 3600000 1..
 delegation.token.expiry.time.ms long 86400000 1..

@@ -10,12 +10,21 @@ from tests.memory_broker import MemoryBroker
 from tests.replication.fixtures import batch
 from twisted_broker.cli.explain import Answer
 from twisted_broker.cli.explain_text import explain_lines
+from twisted_broker.config_validation import check_together
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.settings import ConfigError
 from twisted_broker.status.metric_text import Exposition
 from twisted_broker.status.metrics import BrokerCollector
 from twisted_broker.status.view import BrokerView
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import log_dirs
+from twisted_broker.wire.messages.configs import IncrementalAlterConfigsRequest
+from twisted_broker.wire.messages.configs import (
+    IncrementalAlterConfigsRequestAlterableConfig as AlterableConfig,
+)
+from twisted_broker.wire.messages.configs import (
+    IncrementalAlterConfigsRequestAlterConfigsResource as AlterConfigsResource,
+)
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 
 TP = TopicPartition("t", 0)
@@ -152,3 +161,48 @@ def test_who_may_not_alter_the_cluster_moves_nothing(
     monkeypatch.setattr(RequestContext, "may_on_cluster", lambda self, operation: False)
     assert alter(house, places(house)[1]) == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert not house.broker.log_manager.futures
+
+
+def cordon(house: MemoryBroker, paths: str) -> None:
+    edit = AlterableConfig(name="cordoned.log.dirs", config_operation=0, value=paths)
+    resource = AlterConfigsResource(resource_type=4, resource_name="1", configs=[edit])
+    answer = house.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+    assert answer.responses[0].error_code == 0, answer
+    house.pass_time(3)
+
+
+def test_a_cordoned_directory_takes_no_new_replica(house: MemoryBroker) -> None:
+    """KIP-1066: at once, no move to it, shown, and the controller knows; until it is taken back."""
+    source, target = places(house)
+    cordon(house, target)
+    for number in range(4):
+        create(house, f"new{number}")
+    logs = house.broker.log_manager.logs
+    new = [log for name, log in logs.items() if name.topic.startswith("new")]
+    assert len(new) == 4 and all(log.directory.startswith(source) for log in new)
+    assert alter(house, target) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    results = house.ask(log_dirs.DescribeLogDirsRequest(topics=None), 5).results
+    assert {each.log_dir: each.is_cordoned for each in results} == {source: False, target: True}
+    directory = house.broker.log_manager.directories.by_path[target].directory_id
+    assert house.broker.role.observer.image.brokers[1].cordoned == (directory,)
+    cordon(house, "")
+    assert not house.broker.role.observer.image.brokers[1].cordoned
+    create(house, "last")
+    assert alter(house, target) == ErrorCode.NONE
+
+
+def test_where_all_directories_are_cordoned_the_controller_places_nothing() -> None:
+    """KIP-1066: a broker without an open directory gets no replica."""
+    house = MemoryBroker(log_dirs="/a,/b", cordoned_log_dirs="*").start()
+    house.pass_time(3)
+    topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+    (result,) = house.ask(CreateTopicsRequest(topics=[topic], timeout_ms=5000), 7).topics
+    assert result.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+    house.stop()
+
+
+@pytest.mark.parametrize("value", ["/elsewhere", "/a,*"])
+def test_a_cordoned_directory_is_one_of_log_dirs(value: str) -> None:
+    config = MemoryBroker(log_dirs="/a,/b", cordoned_log_dirs=value).broker.config
+    with pytest.raises(ConfigError, match=r"entries of log\.dirs, or \* alone"):
+        check_together(config)

@@ -259,7 +259,7 @@ def test_many_markers_are_written_in_slices() -> None:
     made = Made()
     turns: list = []
     real = made.fixture.replicas.append_end_markers
-    made.parts.replica_manager = SimpleNamespace(
+    made.parts.replica_manager = SimpleNamespace(  # type: ignore[assignment]
         append_end_markers=lambda entries: turns.append(len(entries)) or real(entries),
         must_wait=made.fixture.replicas.must_wait,
     )

@@ -222,7 +222,7 @@ def test_a_lost_connection_is_an_error_that_is_retried() -> None:
     wire.answer()
     assert waiting == [{A: NONE}]
     wire.api_versions = {}
-    wire.negotiate = lambda: fail(ConnectionLost())  # type: ignore[method-assign]
+    wire.negotiate = lambda: fail(ConnectionLost())
     assert made.call(X) == [{A: ErrorCode.NETWORK_EXCEPTION}]
 
 
@@ -232,7 +232,7 @@ def test_a_coordinator_too_old_verifies_nothing_and_adds_nothing() -> None:
     connect = made.manager._connect
 
     def old(endpoint: Any, client_id: str) -> Any:
-        wire = connect(endpoint, client_id)
+        wire: Any = connect(endpoint, client_id)
         wire.serves = (0, 3)
         return wire
 

@@ -24,7 +24,7 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log import Log
 from twisted_broker.replication.directory_moves import alter_replica_log_dirs
-from twisted_broker.replication.fetcher.alter_log_dirs_manager import Assignment
+from twisted_broker.replication.fetcher.directory_move import Assignment
 from twisted_broker.replication.fetcher.fetch_session_handler import (
     RequestedPartition,
     RequestedPartitions,

@@ -7,7 +7,7 @@ and moves between them.
 4. A partition that a request sends to two directories goes to the last one named.
 
 Source: Kafka's `ReplicaManager.describeLogDirs`, `alterReplicaLogDirs`; KIP-113, KIP-827, KIP-1066.
-Not here: what a move is (`replication.directory_moves`), cordoned directories.
+Not here: what a move is (`replication.directory_moves`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterable
 
 from twisted_broker.api import audit
 from twisted_broker.api.context import RequestContext
+from twisted_broker.cluster.records import CORDON_LEVEL
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log import Log
@@ -90,7 +91,12 @@ async def _online(
             )
         )
     return log_dirs_messages.DescribeLogDirsResult(
-        log_dir=path, topics=list(topics.values()), total_bytes=total, usable_bytes=usable
+        log_dir=path,
+        topics=list(topics.values()),
+        total_bytes=total,
+        usable_bytes=usable,
+        is_cordoned=context.metadata.image.metadata_version >= CORDON_LEVEL
+        and path in context.config.cordoned_directories,
     )
 
 

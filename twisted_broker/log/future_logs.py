@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import IFileSystem, TopicPartition
+from twisted_broker.log.checkpoints import read_whole
 from twisted_broker.settings import LONG_MAX
 
 if TYPE_CHECKING:
@@ -48,13 +49,13 @@ def future_config(config: LogConfig) -> LogConfig:
     return replace(config, flush_messages=LONG_MAX)
 
 
-def mark_promoted(files: IFileSystem, directory: str, replaced: str) -> None:
-    """Durably: on the disk worker. Raises OSError."""
+def mark_promoted(files: IFileSystem, directory: str, replaced: str, synced_upto: int) -> None:
+    """Durably, when all below `synced_upto` is: on the disk worker. Raises OSError."""
     path = posixpath.join(directory, PROMOTED)
     file = files.open(path, create=True)
     try:
         file.truncate(0)
-        file.write_at(0, (f"in place of {replaced}\n".encode(),))
+        file.write_at(0, (f"{synced_upto} in place of {replaced}\n".encode(),))
         file.sync()
     finally:
         file.close()
@@ -66,19 +67,30 @@ def unmark_promoted(files: IFileSystem, directory: str) -> None:
     files.remove(posixpath.join(directory, PROMOTED))
 
 
-def is_marked(log: Log) -> bool:
-    """Raises OSError."""
-    return log.pool.files.exists(posixpath.join(log.directory, PROMOTED))
+def marked_upto(log: Log) -> int:
+    """Up to where a marked log was durable; -1 for one that is not marked. Raises OSError."""
+    content = read_whole(log.pool.files, posixpath.join(log.directory, PROMOTED))
+    if content is None:
+        return -1
+    number = content.partition(b" ")[0]
+    return int(number) if number.isdigit() else 0
 
 
 def one_that_counts(first: Log, second: Log) -> Log | None:
     """Of two logs of one partition that a crash left; None when neither is marked, so that it was
     no move. Raises OSError.
     """
-    marks = {id(log): is_marked(log) for log in (first, second)}
-    if not any(marks.values()):
+    ends = [(_whole_end(log), marked_upto(log), log) for log in (first, second)]
+    if all(mark < 0 for _, mark, _ in ends):
         return None
-    # A hole is behind the last sync: the other one has what is missing.
-    return max(
-        (first, second), key=lambda log: (log.gap is None, log.log_end_offset, marks[id(log)])
-    )
+    return max(ends, key=lambda end: end[:2])[2]
+
+
+def _whole_end(log: Log) -> int:
+    """Where the log ends, or where the first offsets are missing that were not durable: what is
+    missing below was left out by a cleaner.
+    """
+    gaps = [] if log.gap is None else [log.gap, log.gap.torn_tail]
+    mark = marked_upto(log)
+    torn = [gap.offset for gap in gaps if gap is not None and gap.torn and gap.offset >= mark]
+    return min([log.log_end_offset, *torn])

@@ -226,7 +226,9 @@ class LogDirectory:
             self.to_delete.append(path)
             return
         log = self.open(partition, None, future_config(config), wall_ms, path=path)
-        if log.gap is None:
+        gap = log.gap
+        if gap is None or not (gap.torn or gap.torn_tail):
+            log.gap = None  # of a log that was cleaned
             self.futures.append(log)
         else:
             log.release_files()

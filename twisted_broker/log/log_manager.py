@@ -3,9 +3,10 @@
 Owns `LogManager`: loading, making and deleting logs, what they need from time to time (retention,
 checkpoints of recovery points and log starts, expiry of producers, syncs by age), and a clean stop.
 
-1. A partition has one log, in one directory; a new one goes to the directory with the fewest logs.
-   Two of different topic ids are found where a directory was away while a topic was deleted and
-   made again (or its removal was lost with the power): the metadata settles which one counts.
+1. A partition has one log, in one directory; a new one goes to the directory with the fewest logs,
+   not to a cordoned one. Two of different topic ids are found where a directory was away while a
+   topic was deleted and made again (or its removal was lost with the power): the metadata settles
+   which one counts.
 2. Loading, syncs, checkpoints and removal of files run on the directory's disk worker; nothing here
    waits for the disk but the making of a log and the very end of a stop.
 3. A log is loaded with the broker's own settings; the topic's come with `get_or_create`: they are
@@ -144,6 +145,11 @@ class LogManager:
     def future(self, topic_partition: TopicPartition) -> Log | None:
         """Its copy in progress in another directory, None when it does not move."""
         return self.futures.get(topic_partition)
+
+    def cordoned(self) -> list[bytes]:
+        """The ids of the directories that take no new replica (KIP-1066), in order."""
+        paths = self.config.cordoned_directories
+        return sorted(each.directory_id for each in self.directories.online() if each.path in paths)
 
     def _is_moving(self, log: Log) -> bool:
         return log.topic_partition in self.futures
@@ -367,12 +373,15 @@ class LogManager:
         for directory in online:
             if directory.path == wanted:
                 return directory
-        counts = dict.fromkeys((directory.path for directory in online), 0)
+        cordoned = self.config.cordoned_directories
+        # Placed here before the controller knew that all are cordoned: somewhere it must be.
+        open_ones = [each for each in online if each.path not in cordoned] or online[:1]
+        counts = dict.fromkeys((directory.path for directory in open_ones), 0)
         for log in self.logs.values():
             parent = posixpath.dirname(log.directory)
             if parent in counts:
                 counts[parent] += 1
-        return min(online, key=lambda directory: counts[directory.path])
+        return min(open_ones, key=lambda directory: counts[directory.path])
 
     def _create(
         self,
@@ -455,11 +464,12 @@ class LogManager:
         def submit() -> None:
             if self.futures.get(topic_partition) is not future:
                 return
-            sync = future.durability.sync_job(future.log_end_offset + 1)
+            end = future.log_end_offset
+            sync = future.durability.sync_job(end + 1)
 
             def job() -> None:
                 sync()
-                mark_promoted(self.runtime.files, future.directory, current.directory)
+                mark_promoted(self.runtime.files, future.directory, current.directory, end)
 
             self.directories.submit(directory, job, submit, then)
 

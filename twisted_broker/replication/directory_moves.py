@@ -39,7 +39,7 @@ def alter_replica_log_dirs(
     before anything is copied.
 
     Raises `BrokerError`: INVALID_TOPIC_EXCEPTION, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR,
-    REPLICA_NOT_AVAILABLE.
+    INVALID_REPLICA_ASSIGNMENT, REPLICA_NOT_AVAILABLE.
     """
     if len(future_name(topic_partition, 0)) > LONGEST_NAME:
         raise BrokerError(
@@ -70,6 +70,8 @@ def _directory_at(replicas: ReplicaManager, path: str) -> LogDirectory:
         raise BrokerError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is none of this broker's log.dirs")
     if target.failed is not None:
         raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"log directory {path} is offline")
+    if target.path in replicas.config.cordoned_directories:
+        raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"log directory {path} is cordoned")
     return target
 
 

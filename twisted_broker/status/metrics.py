@@ -426,6 +426,12 @@ def _directories(out: Exposition, manager: Any, now_ms: int) -> None:
     offline = manager.directories.offline()
     bean = MBean("log", "LogManager", "OfflineLogDirectoryCount", Kind.GAUGE)
     out.bean(bean, "Log directories that failed.", [((), len(offline))])
+    cordoned = manager.config.cordoned_directories
+    bean = MBean("log", "LogManager", "CordonedLogDirectoryCount", Kind.GAUGE)
+    out.bean(bean, "Log directories that take no new replica.", [((), len(cordoned))])
+    bean = MBean("log", "LogManager", "LogDirectoryCordoned", Kind.GAUGE, ("logDirectory",))
+    rows = [((path,), path in cordoned) for path in manager.directories.by_path]
+    out.bean(bean, "1 where a log directory takes no new replica.", rows)
     bean = MBean("log", "LogManager", "LogDirectoryOffline", Kind.GAUGE, ("logDirectory",))
     rows = [((path,), path in offline) for path in manager.directories.by_path]
     out.bean(bean, "1: the log directory failed.", rows)

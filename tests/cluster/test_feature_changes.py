@@ -213,7 +213,10 @@ def test_a_change_is_durable_when_it_is_answered(fixture):
     answer = ask(fixture, 1, down)
     assert [(each.feature, each.error_code) for each in answer.results] == [(ELR_FEATURE, 0)]
     fixture.restart()
-    assert fixture.controller.image.features == {METADATA_VERSION: LATEST_METADATA_VERSION}
+    assert fixture.controller.image.features == {
+        METADATA_VERSION: LATEST_METADATA_VERSION,
+        TRANSACTION_VERSION: 2,
+    }
 
 
 def test_version_0_says_that_a_downgrade_is_allowed(fixture):

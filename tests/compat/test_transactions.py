@@ -39,10 +39,11 @@ def test_a_program_that_reads_and_writes_copies_each_record_once(
     values = [b"v%d" % n for n in range(30)]
     for some, expected in ((values[:20], 20), (values[20:], 10)):
         client.produce(broker.bootstrap, f"{topic}-in", topic, [(some, True), ([b"no"], False)])
-        how = (broker.bootstrap, f"{topic}-copier", f"{topic}-group", topic, target)
+        how = (broker.bootstrap, f"{topic}-copier", f"{topic}-group", topic, target, expected)
         assert client.copy(*how) == expected
-    found = client.read_committed(broker.bootstrap, target, len(values))
-    assert sorted(found) == sorted(value.upper() for value in values)
+    client.produce(broker.bootstrap, f"{topic}-in", target, [([LAST], True)])
+    found = client.read_committed(broker.bootstrap, target, len(values) + 1)
+    assert sorted(found[:-1]) == sorted(value.upper() for value in values) and found[-1] == LAST
 
 
 @each_client

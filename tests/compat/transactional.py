@@ -22,9 +22,11 @@ class TransactionalClient(Protocol):
         """Each round is a transaction of one producer: (values, whether it commits)."""
         ...
 
-    def copy(self, bootstrap: str, transactional_id: str, group: str, source: str, to: str) -> int:
-        """Reads all that is committed in `source`, as a member of `group`, and writes it to `to`
-        in upper case, transaction by transaction with its offsets; how many.
+    def copy(
+        self, bootstrap: str, transactional_id: str, group: str, source: str, to: str, count: int
+    ) -> int:
+        """Reads what is committed in `source`, as a member of `group`, and writes it to `to` in
+        upper case, transaction by transaction with its offsets, until it has `count`; how many.
         """
         ...
 
@@ -39,7 +41,6 @@ class TransactionalClient(Protocol):
 
 Round = tuple[Sequence[Value], bool]
 MOST_PER_TRANSACTION = 7
-NOTHING_SECONDS = 3.0
 
 
 class KafkaPython:
@@ -81,19 +82,20 @@ class KafkaPython:
         finally:
             producer.close()
 
-    def copy(self, bootstrap: str, transactional_id: str, group: str, source: str, to: str) -> int:
+    def copy(
+        self, bootstrap: str, transactional_id: str, group: str, source: str, to: str, count: int
+    ) -> int:
         from kafka import OffsetAndMetadata, TopicPartition
 
         producer = self._producer(bootstrap, transactional_id)
         consumer = self._consumer(bootstrap, source, group)
-        copied, since = 0, time.monotonic()
+        copied, until = 0, time.monotonic() + LIMIT_SECONDS
         try:
-            while time.monotonic() < since + (NOTHING_SECONDS if copied else LIMIT_SECONDS):
+            while copied < count and time.monotonic() < until:
                 found = consumer.poll(timeout_ms=500, max_records=MOST_PER_TRANSACTION)
                 records = [record for each in found.values() for record in each]
                 if not records:
                     continue
-                since = time.monotonic()
                 producer.begin_transaction()
                 for record in records:
                     producer.send(to, record.value.upper())
@@ -183,12 +185,14 @@ class Confluent:
                 producer.flush(LIMIT_SECONDS)
                 producer.abort_transaction(LIMIT_SECONDS)
 
-    def copy(self, bootstrap: str, transactional_id: str, group: str, source: str, to: str) -> int:
+    def copy(
+        self, bootstrap: str, transactional_id: str, group: str, source: str, to: str, count: int
+    ) -> int:
         producer = self._producer(bootstrap, transactional_id)
         consumer = self._consumer(bootstrap, source, group)
-        copied, since = 0, time.monotonic()
+        copied, until = 0, time.monotonic() + LIMIT_SECONDS
         try:
-            while time.monotonic() < since + (NOTHING_SECONDS if copied else LIMIT_SECONDS):
+            while copied < count and time.monotonic() < until:
                 messages = [
                     message
                     for message in consumer.consume(MOST_PER_TRANSACTION, timeout=0.5)
@@ -196,7 +200,6 @@ class Confluent:
                 ]
                 if not messages:
                     continue
-                since = time.monotonic()
                 producer.begin_transaction()
                 for message in messages:
                     producer.produce(to, message.value().upper())
@@ -235,8 +238,8 @@ class Confluent:
         until = time.monotonic() + LIMIT_SECONDS
         try:
             while len(found) < count and time.monotonic() < until:
-                given = consumer.consume(500, timeout=0.5)
-                found += [each.value() for each in given if each.error() is None]
+                messages = consumer.consume(500, timeout=0.5)
+                found += [message.value() for message in messages if message.error() is None]
         finally:
             consumer.close()
         return found
@@ -273,11 +276,13 @@ class AioKafka:
         finally:
             await producer.stop()
 
-    def copy(self, bootstrap: str, transactional_id: str, group: str, source: str, to: str) -> int:
-        return asyncio.run(self._copy(bootstrap, transactional_id, group, source, to))
+    def copy(
+        self, bootstrap: str, transactional_id: str, group: str, source: str, to: str, count: int
+    ) -> int:
+        return asyncio.run(self._copy(bootstrap, transactional_id, group, source, to, count))
 
     async def _copy(
-        self, bootstrap: str, transactional_id: str, group: str, source: str, to: str
+        self, bootstrap: str, transactional_id: str, group: str, source: str, to: str, count: int
     ) -> int:
         from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
@@ -292,13 +297,12 @@ class AioKafka:
         producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=transactional_id)
         await consumer.start()
         await producer.start()
-        copied, since = 0, time.monotonic()
+        copied, until = 0, time.monotonic() + LIMIT_SECONDS
         try:
-            while time.monotonic() < since + (NOTHING_SECONDS if copied else LIMIT_SECONDS):
+            while copied < count and time.monotonic() < until:
                 found = await consumer.getmany(timeout_ms=500, max_records=MOST_PER_TRANSACTION)
                 if not found:
                     continue
-                since = time.monotonic()
                 async with producer.transaction():
                     offsets = {}
                     for partition, records in found.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twisted_broker.consumer.rebalance import (
@@ -54,6 +54,7 @@ def test_round_robin_goes_over_all_partitions() -> None:
 
 
 @pytest.mark.parametrize("strategy", ASSIGNORS)
+@settings(max_examples=40)
 @given(
     subscriptions=st.dictionaries(
         st.text("abc", min_size=1, max_size=3), st.lists(st.sampled_from("stu"), unique=True)

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import ensureDeferred
+from twisted.internet.error import ConnectionLost
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from tests.consumer.memory_cluster import MemoryCluster, batch
 from tests.consumer.test_consumer_fetchers import T0, T1, delete_records, numbered
+from twisted_broker.consumer import group_membership, group_offsets
 from twisted_broker.consumer.consumer_config import ConsumerConfig
 from twisted_broker.consumer.errors import (
     BrokersUnreachable,
@@ -274,6 +277,41 @@ def test_members_share_and_hand_over(cluster: MemoryCluster, strategy: str) -> N
     assert second.got
     first.stop()
     assert committed(cluster) == {partition: total // 4 for partition in range(4)}
+
+
+def test_a_handover_waits_for_its_commit(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RL 7.5: a coordinator that cannot be reached as partitions are revoked is tried until the
+    offsets are committed; only then does another member get them. A stop tries three times.
+    """
+    cluster.create("t", [1], [1])
+    first = Program(cluster, auto_commit_interval_ms=3_600_000)
+    for partition in range(2):
+        cluster.produce("t", b"a", partition=partition)
+    first.wait_for(2)
+    real, failing = group_offsets.commit_offsets, [20]
+
+    async def commit_offsets(*arguments: Any) -> None:
+        failing[0] -= 1
+        if failing[0] >= 0:
+            raise ConnectionLost("cut")
+        await real(*arguments)
+
+    monkeypatch.setattr(group_membership, "commit_offsets", commit_offsets)
+    second = Program(cluster, auto_commit_interval_ms=3_600_000)
+    cluster.wait_until(lambda: len(first.owned) == len(second.owned) == 1)
+    assert failing == [-1] and committed(cluster) == {0: 1, 1: 1}
+    cluster.produce("t", b"b", partition=0)
+    cluster.produce("t", b"b", partition=1)
+    cluster.wait_until(lambda: len(first.got) + len(second.got) == 4)
+    failing[0] = 20
+    with capturedLogs() as lines:
+        second.stop()
+        first.stop()
+    assert failing == [14]
+    warned = [formatEvent(each) for each in lines if each["log_level"] is LogLevel.warn]
+    assert len([each for each in warned if each and "were not committed: Conn" in each]) == 2
 
 
 def test_a_member_that_dies_loses_its_partitions(cluster: MemoryCluster) -> None:

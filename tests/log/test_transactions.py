@@ -304,3 +304,16 @@ def test_a_truncated_marker_opens_its_transaction_again() -> None:
     end(log)()
     log.set_high_watermark(2)
     assert log.last_stable_offset == 2
+
+
+def test_a_transaction_is_late_when_no_coordinator_leaves_it_open_so_long() -> None:
+    """By its newest record, transaction.max.timeout.ms and five minutes (Kafka's
+    testHasLateTransaction); one that has ended is not.
+    """
+    log = new_log()
+    write(log, guard=begin(log))()
+    late = NOW_MS + 900_000 + 300_000
+    assert not log.producers.has_late_transaction(late, 900_000)
+    assert log.producers.has_late_transaction(late + 1, 900_000)
+    end(log)()
+    assert not log.producers.has_late_transaction(late + 1, 900_000)

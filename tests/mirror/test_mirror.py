@@ -168,6 +168,23 @@ def test_a_source_that_lost_records_ends_it(world: World, how: str) -> None:
     assert world.content(world.target) == held
 
 
+def test_a_compacted_topic_is_not_taken_for_a_loss(world: World) -> None:
+    """Both sides compact on their own: the last batch may be another."""
+    world.create("t", cleanup_policy="compact")
+    world.produce(some_batch(b"a"))
+    world.start()
+    world.caught_up()
+    world.kill()
+    world.files.remove_tree("/side")
+    world.start()
+    world.produce(some_batch(b"b"))
+    world.caught_up()
+    assert world.content(world.target) == world.content(world.source)
+    assert world.mirror is not None
+    (partition,) = world.mirror.partitions.values()
+    assert partition.bytes == len(some_batch(b"b")) and partition.compacted
+
+
 def test_an_old_topic_of_the_same_name_is_never_continued(world: World) -> None:
     """Deleted and created again in the source; deleted in the target: begun anew."""
     world.create()

@@ -103,3 +103,14 @@ def test_an_unclean_election_keeps_what_the_new_leader_holds_below_what_was_dele
     leader, its_disk = replica(b"a", b"other", b"another")
     line.reset(mirror(leader, its_disk), 1)
     assert (line.end, line.resets) == (1, [(1, 1)])
+
+
+def test_an_unclean_election_of_a_log_that_ends_below_where_the_line_began() -> None:
+    """Two in a row: of a log whose beginning was deleted, then of an empty one (seed 301901)."""
+    line, (log, disk) = Line(), replica(b"a", b"b", b"c")
+    delete_below(log, 2)
+    line.extend(mirror(log, disk), 3)
+    assert (line.start, line.end) == (2, 3)
+    empty, its_disk = replica()
+    line.reset(mirror(empty, its_disk), 7)
+    assert (line.end, line.resets) == (0, [(7, 0)])

@@ -146,7 +146,7 @@ BEHAVIOUR = """
 - **Transactions**: a record of `__transaction_state` whose append timed out counts once it is replicated, and the transactional id gets
   CONCURRENT_TRANSACTIONS until then; Kafka forgets it and may contradict its own log. A transaction coordinator that takes over answers
   COORDINATOR_LOAD_IN_PROGRESS until what it read is below the high watermark. It serves 1,000,000 transactional ids at most. Two-phase commit
-  (InitProducerId 6) is not supported.
+  (InitProducerId 6) is not supported. The pattern of ListTransactions is RE2's without Unicode classes and `\\b`, of 300 elements at most.
 - **Unclean elections** happen at once when `unclean.leader.election.enable` is set for a topic (or for all) that has no leader; Kafka checks every
   five minutes. When a cancelled reassignment leaves no former replica in sync, the new leader is recorded as recovering.
 - **Settings without effect** are parsed, refused when wrong, stored and described as in Kafka: 239 of brokers, those of groups, of client metrics

@@ -11,8 +11,8 @@ side of transactions.
    transaction: from 4 and from 5 on.
 6. Every loop over what a client named, or over all ids, is in slices (`turns.py`).
 
-Source: Apache Kafka 4.3.1 `KafkaApis`, `TransactionVersion`; KIP-98, KIP-664, KIP-890, KIP-994. Not
-here: InitProducerId (`api/producer_ids.py`), TxnOffsetCommit, WriteTxnMarkers.
+Source: Apache Kafka 4.3.1 `KafkaApis`, `TransactionVersion`; KIP-98, KIP-664, KIP-890, KIP-994,
+KIP-1152. Not here: InitProducerId (`api/producer_ids.py`), TxnOffsetCommit, WriteTxnMarkers.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from twisted.internet.defer import Deferred, ensureDeferred, gatherResults
 
 from twisted_broker.api.context import RequestContext
 from twisted_broker.coordinator.group_records import partition_for
+from twisted_broker.coordinator.transaction.id_pattern import IdPattern
 from twisted_broker.coordinator.transaction.transaction_coordinator import TransactionListing
 from twisted_broker.coordinator.transaction.transaction_decisions import ProducerIdAndEpoch
 from twisted_broker.coordinator.transaction.transaction_metadata import (
@@ -272,11 +273,22 @@ async def list_transactions(
     response = ListTransactionsResponse(
         unknown_state_filters=[name for name in names if name not in _STATES]
     )
-    accepted = _Filter(request, context.runtime.wall_ms())
+    accepted, pattern = _Filter(request, context.runtime.wall_ms()), None
+    if request.transactional_id_pattern:
+        try:
+            pattern = IdPattern(request.transactional_id_pattern)
+        except ValueError as error:
+            raise BrokerError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from None
     async for some in context.each(coordinator.listings(), cost=0):
         async for row in context.each(some):
-            if accepted(row) and context.may(
-                Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, row.transactional_id
+            if (
+                accepted(row)
+                and (
+                    pattern is None or await context.in_slices(pattern.steps(row.transactional_id))
+                )
+                and context.may(
+                    Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, row.transactional_id
+                )
             ):
                 response.transaction_states.append(
                     ListedTransaction(

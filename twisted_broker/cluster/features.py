@@ -22,6 +22,7 @@ SUPPORTED_FEATURES: Mapping[str, FeatureRange] = {
     ELR_FEATURE: FeatureRange(0, 1),
     "kraft.version": FeatureRange(0, 0),
     METADATA_VERSION: FeatureRange(MINIMUM_METADATA_VERSION, LATEST_METADATA_VERSION),
+    TRANSACTION_VERSION: FeatureRange(0, 2),
 }
 
 BROKER_FEATURES: Mapping[str, FeatureRange] = {
@@ -30,10 +31,12 @@ BROKER_FEATURES: Mapping[str, FeatureRange] = {
 }
 """What a broker registers with: it may follow a quorum of Apache Kafka's."""
 
-INITIAL_LEVELS: Mapping[str, int] = {METADATA_VERSION: LATEST_METADATA_VERSION, ELR_FEATURE: 1}
-"""What a new cluster finalises; group, transaction, share and streams versions stay 0 until they
-are served.
-"""
+INITIAL_LEVELS: Mapping[str, int] = {
+    METADATA_VERSION: LATEST_METADATA_VERSION,
+    ELR_FEATURE: 1,
+    TRANSACTION_VERSION: 2,
+}
+"""What a new cluster finalises; group, share and streams versions stay 0 until they are served."""
 
 
 def transaction_version(image: MetadataImage) -> int:

@@ -129,7 +129,11 @@ class ClusterClient:
         self.runtime.random.shuffle(first)
         failures: list[str] = []
         unsupported: BrokerError | None = None
+        tried: set[tuple[str, int]] = set()
         for endpoint in (*known, *first):
+            if (endpoint.host, endpoint.port) in tried:
+                continue
+            tried.add((endpoint.host, endpoint.port))
             try:
                 return await self.connection(endpoint).send(request, ours)
             except CancelledError:

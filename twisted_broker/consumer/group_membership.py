@@ -44,6 +44,7 @@ _logger = Logger()
 _PROTOCOL_TYPE: Final = "consumer"
 # The highest versions of the shape that serves all: one group or key in each request.
 _FIND, _JOIN, _SYNC, _HEARTBEAT, _LEAVE = 3, 9, 5, 4, 2
+_COMMIT_TRIES: Final = 3
 _ANSWER_MS = 5_000  # of JoinGroup, beyond the rebalance timeout
 _COORDINATOR_ERRORS = frozenset(
     {
@@ -86,8 +87,10 @@ class IOwner(Protocol):
         """It owns these from now on; of none before."""
         ...
 
-    async def revoked(self) -> None:
-        """Stops and commits: when this returns, another may own them."""
+    async def revoked(self, patience_ms: int) -> None:
+        """Stops and commits: when this returns, another may own them. A coordinator that cannot be
+        reached is tried for `patience_ms`.
+        """
         ...
 
     def lost(self) -> None:
@@ -128,6 +131,7 @@ class GroupMembership:
         self._commits = DeferredLock()
         self._counts: dict[str, int] | None = None  # of the leader: partitions of all topics
         self._heard_ms = 0
+        self._is_unreachable = False
 
     # its life
     def start(self) -> None:
@@ -138,7 +142,7 @@ class GroupMembership:
         running, self._running = self._running, None
         if running is not None:
             running.cancel()
-        await self._release()
+        await self._release(0)
         if self.member_id and self._instance_id is None:
             request = groups.LeaveGroupRequest(group_id=self.group_id, member_id=self.member_id)
             try:
@@ -162,7 +166,8 @@ class GroupMembership:
                     await self._owner.assigned(self._starting)
                     self._starting = None
                 await self._heartbeats()
-                await self._release()
+                # The group waits for this member meanwhile, and its session goes on.
+                await self._release(min(self._rebalance_ms, self._session_ms) // 2)
             except CancelledError:
                 return
             except Exception as error:
@@ -190,11 +195,13 @@ class GroupMembership:
         elif isinstance(error, ConsumerError) and not isinstance(error, BrokersUnreachable):
             return error
         else:
-            _logger.info(
-                "{group}: its coordinator cannot be reached, retrying: {error}",
-                group=self.group_id,
-                error=error,
-            )
+            if not self._is_unreachable:
+                self._is_unreachable = True
+                _logger.warn(
+                    "{group}: its coordinator cannot be reached, retrying: {error}",
+                    group=self.group_id,
+                    error=error,
+                )
             self._drop_coordinator()
         if self._owns and self._now_ms() - self._heard_ms > self._session_ms:
             _logger.warn(
@@ -206,11 +213,11 @@ class GroupMembership:
             self._lose()
         return None
 
-    async def _release(self) -> None:
+    async def _release(self, patience_ms: int) -> None:
         """Invariant 1."""
         if self._owns:
             self._owns = False
-            await self._owner.revoked()
+            await self._owner.revoked(patience_ms)
 
     def _lose(self) -> None:
         """Invariant 2."""
@@ -321,30 +328,37 @@ class GroupMembership:
         if code not in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
             raise BrokerError(code)
         self._heard_ms = self._now_ms()
+        if self._is_unreachable:
+            self._is_unreachable = False
+            _logger.info("{group}: its coordinator is reached again", group=self.group_id)
         return code is ErrorCode.REBALANCE_IN_PROGRESS
 
     # offsets
-    async def commit(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Commits (offset, leader epoch or -1), one commit after another. Raises `CommitFailed`."""
+    async def commit(
+        self, positions: Mapping[TopicPartition, tuple[int, int]], patience_ms: int = 0
+    ) -> None:
+        """Commits (offset, leader epoch or -1), one commit after another. A coordinator that cannot
+        be reached is tried `_COMMIT_TRIES` times, and for `patience_ms`. Raises `CommitFailed`.
+        """
         await self._commits.acquire()
         try:
-            for attempt in range(3):
+            until_ms, tries = self._now_ms() + patience_ms, 0
+            while True:
+                tries += 1
                 try:
                     await self._commit(positions)
                     return
                 except CancelledError:
                     raise
-                except BrokerError as error:
-                    if error.code not in _COORDINATOR_ERRORS or attempt == 2:
-                        raise CommitFailed(
-                            f"offsets of the group {self.group_id} were not committed: "
-                            f"{error.code.name}; what was handed out since the last commit may "
-                            "come again"
-                        ) from None
                 except Exception as error:
-                    if attempt == 2:
+                    refused = isinstance(error, BrokerError) and (
+                        error.code not in _COORDINATOR_ERRORS
+                    )
+                    if refused or (tries >= _COMMIT_TRIES and self._now_ms() >= until_ms):
+                        reason = error.code.name if isinstance(error, BrokerError) else error
                         raise CommitFailed(
-                            f"offsets of the group {self.group_id} were not committed: {error}"
+                            f"offsets of the group {self.group_id} were not committed: {reason}; "
+                            "what was handed out since the last commit may come again"
                         ) from None
                 self._drop_coordinator()
                 await self._client.pause(self._backoff_ms)

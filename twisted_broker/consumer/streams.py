@@ -35,7 +35,6 @@ from twisted_broker.consumer.cluster_client import ClusterClient
 from twisted_broker.consumer.consumer_config import ConsumerConfig
 from twisted_broker.consumer.consumer_fetcher_manager import ConsumerFetcherManager
 from twisted_broker.consumer.errors import (
-    BrokersUnreachable,
     ConsumerError,
     ConsumerTimeout,
     InvalidSetting,
@@ -49,7 +48,7 @@ from twisted_broker.consumer.partition_topic_info import (
 from twisted_broker.consumer.rebalance import ASSIGNORS
 from twisted_broker.consumer.record_iterator import records_of
 from twisted_broker.interfaces import Runtime, TopicPartition
-from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.record_walk import Headers, Record
 
 _logger = Logger()
@@ -281,6 +280,7 @@ class ConsumerConnector:
         self.streams: dict[str, list[ConsumerStream]] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._committing: Deferred[None] | None = None
+        self._is_failing = False  # to commit
         self._stopped = False
 
     async def create_message_streams(
@@ -377,11 +377,11 @@ class ConsumerConnector:
                 ]
                 self.fetchers.consume(infos)
 
-    async def revoked(self) -> None:
+    async def revoked(self, patience_ms: int) -> None:
         """RL 7.5: fetchers stop, nothing more is handed out, then offsets are committed."""
         infos = self._release()
         if self._config.boolean("auto.commit.enable"):
-            await self._commit_logged(infos)
+            await self._commit_logged(infos, patience_ms)
 
     def lost(self) -> None:
         self._release()
@@ -415,13 +415,17 @@ class ConsumerConnector:
         except CancelledError:
             return
 
-    async def _commit_logged(self, infos: list[PartitionTopicInfo]) -> None:
+    async def _commit_logged(self, infos: list[PartitionTopicInfo], patience_ms: int = 0) -> None:
+        """What fails is logged once, until a commit succeeds."""
         try:
-            await self._commit(infos)
-        except (CommitFailed, BrokersUnreachable, BrokerError) as error:
-            _logger.warn("{error}", error=error)
+            await self._commit(infos, patience_ms)
+            self._is_failing = False
+        except CommitFailed as error:
+            if not self._is_failing:
+                _logger.warn("{error}", error=error)
+            self._is_failing = True
 
-    async def _commit(self, infos: list[PartitionTopicInfo]) -> None:
+    async def _commit(self, infos: list[PartitionTopicInfo], patience_ms: int = 0) -> None:
         """What moved since the last commit."""
         assert self.membership is not None
         positions = {
@@ -431,5 +435,5 @@ class ConsumerConnector:
             and info.consumed_offset != self._committed.get(info.topic_partition)
         }
         if positions:
-            await self.membership.commit(positions)
+            await self.membership.commit(positions, patience_ms)
             self._committed.update((name, offset) for name, (offset, _) in positions.items())

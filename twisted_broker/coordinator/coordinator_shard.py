@@ -152,6 +152,14 @@ class CoordinatorShard:
             self._has_steps = True
             self.context.turns.start(self._effect_steps())
 
+    def has_unwritten_record(self, group: ClassicGroup) -> bool:
+        """Whether a record of the group was decided on and is not in the log yet: it is large, or
+        stands behind one that is.
+        """
+        return any(
+            isinstance(effect, WriteGroup) and effect.group is group for effect in self._waiting
+        )
+
     def run_all_effects(self) -> None:
         """As `run_effects`, whatever that takes: for the end, after which there is no turn."""
         while self._waiting or self.manager.effects.queue:

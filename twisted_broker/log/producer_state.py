@@ -36,6 +36,8 @@ from twisted_broker.wire.control_batch import (
 from twisted_broker.wire.records import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchView, next_sequence
 
 SUFFIX = ".snapshot"
+LATE_AFTER_MS = 5 * 60_000
+"""Kafka's LATE_TRANSACTION_BUFFER_MS"""
 
 
 def snapshot_name(offset: int) -> str:
@@ -185,6 +187,15 @@ class ProducerStateManager:
         if first < 0 or undecided < 0:
             return max(first, undecided)
         return min(first, undecided)
+
+    def has_late_transaction(self, wall_ms: int, longest_ms: int) -> bool:
+        """Whether one is open whose newest record is older than any coordinator leaves it open:
+        `longest_ms` (`transaction.max.timeout.ms`) and some time for its end.
+        """
+        return bool(self.ongoing) and any(
+            wall_ms - self.producers[producer_id].last_timestamp > longest_ms + LATE_AFTER_MS
+            for producer_id in self.ongoing.values()
+        )
 
     def remove_replicated(self, high_watermark: int) -> None:
         """Transactions whose marker is below the high watermark no longer hold the last stable

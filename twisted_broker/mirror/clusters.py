@@ -93,6 +93,10 @@ async def topics_of(
                     for each in result.configs
                     if each.config_source == _OWN and each.value is not None
                 },
+                any(
+                    each.name == "cleanup.policy" and "compact" in (each.value or "")
+                    for each in result.configs
+                ),
             )
     return found
 

@@ -234,7 +234,7 @@ class Mirror:
         if self._topics.get(name) != (source.topic_id, target.topic_id):
             self._drop(each for each in list(self.partitions) if each.topic == name)
             self._topics[name] = (source.topic_id, target.topic_id)
-        compacted = "compact" in source.settings.get("cleanup.policy", "")
+        compacted = source.compacted or target.compacted
         for number in range(min(source.partitions, target.partitions)):
             self._add(TopicPartition(name, number), source, target, compacted)
         return True

@@ -31,11 +31,12 @@ _OF_ITS_CLUSTER = TIERED_SETTINGS | {
 
 
 class TopicState(NamedTuple):
-    """A topic; `settings`: those that are its own."""
+    """A topic; `settings`: those that are its own; `compacted`: by its own or a broker's."""
 
     topic_id: bytes
     partitions: int
     settings: Mapping[str, str]
+    compacted: bool = False
 
 
 class TopicPlan(NamedTuple):

@@ -195,7 +195,8 @@ class TargetWriter:
         elif answer is None or code in _AGAIN:
             partition.found_leader(None)
             partition.retry_at_ms = self._client.runtime.now_ms() + _BACKOFF_MS
-        elif code in _ANEW:
+        elif code in _ANEW or (code == ErrorCode.INVALID_RECORD and partition.compacted):
+            # Compacted meanwhile, a batch that is sent again is another than the one that is there.
             self._say(f"{partition.name}: the target refuses ({answer.error_message}); going on")
             self._anew(partition)
         elif code == ErrorCode.INVALID_RECORD:

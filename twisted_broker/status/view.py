@@ -46,6 +46,9 @@ class NodeParts(Protocol):
     def runtime(self) -> Runtime: ...
 
     @property
+    def config(self) -> Any: ...
+
+    @property
     def metadata(self) -> ImageSource | None: ...
 
     @property

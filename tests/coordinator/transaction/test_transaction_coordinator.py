@@ -16,10 +16,10 @@ from tests.coordinator.transaction.transaction_run import (
     image_of,
 )
 from twisted_broker import turns as turns_module
-from twisted_broker.coordinator.group_records import batch_of, partition_for
+from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.coordinator.transaction.transaction_coordinator import NO_PRODUCER
 from twisted_broker.coordinator.transaction.transaction_decisions import ProducerIdAndEpoch
-from twisted_broker.coordinator.transaction.transaction_log import transaction_record
+from twisted_broker.coordinator.transaction.transaction_log import batch_of, transaction_record
 from twisted_broker.coordinator.transaction.transaction_metadata import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,

@@ -466,7 +466,7 @@ REQUESTS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None, database=None, derandomize=True)
+@settings(max_examples=50, deadline=None, database=None, derandomize=True)
 @given(REQUESTS, st.sampled_from([-1, 0, EXHAUSTED_EPOCH - 2, EXHAUSTED_EPOCH]))
 def test_no_order_of_requests_breaks_an_invariant(
     requests: list[tuple[str, int, bool, int]], first_epoch: int

@@ -5,7 +5,11 @@ from pathlib import Path
 import pytest
 
 from twisted_broker.coordinator.group_records import MalformedRecord
-from twisted_broker.coordinator.transaction.transaction_log import read_record, transaction_record
+from twisted_broker.coordinator.transaction.transaction_log import (
+    batch_of,
+    read_record,
+    transaction_record,
+)
 from twisted_broker.coordinator.transaction.transaction_metadata import (
     COMPLETE_COMMIT,
     EMPTY,
@@ -13,7 +17,7 @@ from twisted_broker.coordinator.transaction.transaction_metadata import (
     TransactionMetadata,
 )
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.wire.records import iterate_batches
+from twisted_broker.wire.records import iterate_batches, set_offsets_and_epoch
 
 GOLDEN = Path(__file__).parents[2] / "cli/golden/kafka-4.3.1/__transaction_state-0"
 
@@ -38,6 +42,19 @@ def test_the_bytes_of_kafka() -> None:
         assert transaction_record(read.transactional_id, read.value.unchanged(), 2) == (key, value)
     assert states[:4] == ["EMPTY", "ONGOING", "PREPARE_COMMIT", "COMPLETE_COMMIT"]
     assert len(records) == 13
+
+
+def test_a_whole_batch_of_kafka() -> None:
+    """Header and all: no producer, no sequence."""
+    (path,) = GOLDEN.glob("*.log")
+    count = 0
+    for batch in iterate_batches(path.read_bytes()):
+        records = list(batch.records())
+        ours = bytearray(batch_of([(r.key, r.value) for r in records], batch.max_timestamp))
+        set_offsets_and_epoch(ours, batch.base_offset, batch.partition_leader_epoch)
+        assert bytes(ours) == bytes(batch.buffer[batch.offset : batch.offset + len(ours)])
+        count += 1
+    assert count == 13
 
 
 def full() -> TransactionMetadata:

@@ -112,6 +112,7 @@ class Sent:
     def __init__(self, leader: Leader, request: WriteTxnMarkersRequest, version: int) -> None:
         self.leader, self.request, self.version = leader, request, version
         self.waiting: Deferred[Any] = Deferred()
+        self.written: list[tuple[tuple[int, int, bool], TopicPartition]] = []
 
     @property
     def partitions(self) -> list[TopicPartition]:
@@ -125,6 +126,16 @@ class Sent:
     def answer(self, errors: dict[TopicPartition, ErrorCode] | None = None) -> None:
         """NONE for all, but what `errors` or the cluster's errors name."""
         errors = self.leader.cluster.errors if errors is None else errors
+        self.written = [
+            (
+                (marker.producer_id, marker.producer_epoch, marker.transaction_result),
+                TopicPartition(topic.name, index),
+            )
+            for marker in self.request.markers
+            for topic in marker.topics
+            for index in topic.partition_indexes
+            if TopicPartition(topic.name, index) not in errors
+        ]
         self.waiting.callback(
             WriteTxnMarkersResponse(
                 markers=[

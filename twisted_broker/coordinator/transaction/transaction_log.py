@@ -19,6 +19,7 @@ here: appending, and reading the log (`transaction_state_manager.py`).
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from twisted_broker.coordinator.group_records import KeyValue, MalformedRecord
@@ -36,6 +37,7 @@ from twisted_broker.wire.messages.transaction_records import (
     TransactionLogKey,
     TransactionLogValue,
 )
+from twisted_broker.wire.records import BatchBuilder
 from twisted_broker.wire.schema import decode, decode_from, encode
 
 _KEY_TYPE = 0
@@ -86,6 +88,14 @@ def _schema(transit: TxnTransitMetadata) -> list[PartitionsSchema] | None:
     for topic, partition in sorted(transit.partitions):
         topics.setdefault(topic, []).append(partition)
     return [PartitionsSchema(topic=name, partition_ids=ids) for name, ids in topics.items()]
+
+
+def batch_of(records: Iterable[tuple[bytes | None, bytes | None]], wall_ms: int) -> bytes:
+    """One batch, without a producer and without a sequence."""
+    builder = BatchBuilder()
+    for key, value in records:
+        builder.append(wall_ms, key, value)
+    return builder.build()
 
 
 def read_record(key: bytes | None, value: bytes | None) -> TransactionRecord | None:

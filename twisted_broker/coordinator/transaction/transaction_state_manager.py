@@ -37,17 +37,13 @@ from twisted_broker.coordinator.coordinator_loader import (
     read_partition,
 )
 from twisted_broker.coordinator.coordinator_shard import CoordinatorState
-from twisted_broker.coordinator.group_records import (
-    KeyValue,
-    MalformedRecord,
-    batch_of,
-    partition_for,
-)
+from twisted_broker.coordinator.group_records import KeyValue, MalformedRecord, partition_for
 from twisted_broker.coordinator.transaction.transaction_context import (
     TransactionContext,
     append_error,
 )
 from twisted_broker.coordinator.transaction.transaction_log import (
+    batch_of,
     read_record,
     transaction_record,
 )

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from twisted_broker.log.producer_state import LATE_AFTER_MS
 from twisted_broker.replication.explain.reasons import Moment, duration
 
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
 
-LATE_MS = 20 * 60_000
+LATE_MS = 15 * 60_000 + LATE_AFTER_MS
 """Kafka's default `transaction.max.timeout.ms` and five minutes: no coordinator leaves one open for
 so long after its last record.
 """

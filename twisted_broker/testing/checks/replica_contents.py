@@ -182,5 +182,7 @@ class Line:
         while self.ends and not self._is_held(mirror, self.ends[-1]):
             self.ends.pop()
             self.sums.pop()
+        # Of a log that ends below where the line began, nothing is left.
+        self.start = min(self.start, mirror.end)
         self.resets.append((epoch, self.end))
         self.waits_for_leader = False

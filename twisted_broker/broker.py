@@ -546,7 +546,7 @@ class Broker:
             self._on_fatal,
             self.log_manager.cordoned,
         )
-        config.subscribe(lambda live: lifecycle.send_heartbeat())
+        config.subscribe(lambda live: lifecycle.settings_changed())
         alter_partition = AlterPartitionManager(
             runtime, config.node_id, channel("alter-partition"), lifecycle
         )

@@ -165,6 +165,11 @@ class BrokerLifecycleManager:
             self._offline.append(directory_id)
             self.send_heartbeat()
 
+    def settings_changed(self) -> None:
+        """Reports other cordoned directories at once."""
+        if self._cordoned_to_report() is not None:
+            self.send_heartbeat()
+
     # heartbeats
 
     def _schedule(self, delay_ms: int) -> None:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from twisted_broker.net.connection_limits import ConnectionFactory
     from twisted_broker.replication.live_brokers import ImageSource
     from twisted_broker.replication.replica_manager import ReplicaManager
+    from twisted_broker.zookeeper.role_requests import RoleRequests
 
 
 REFUSAL_ELEMENTS = 4
@@ -63,8 +64,8 @@ class BrokerParts:
     """The parts of one node, joined in `broker.py`; they do not change.
 
     What a process without that role lacks is None: `replica_manager`, `metadata`, `forwarding` and
-    `groups` and `lifecycle` belong to a broker, `controller` to a controller. `listening`: the
-    factories of its listeners.
+    `groups` and `lifecycle` belong to a broker, `controller` to a controller, `roles` to a member
+    of a ZooKeeper cluster. `listening`: the factories of its listeners.
     """
 
     __slots__ = (
@@ -82,6 +83,7 @@ class BrokerParts:
         "metadata",
         "node_id",
         "replica_manager",
+        "roles",
         "runtime",
         "turns",
     )
@@ -105,6 +107,7 @@ class BrokerParts:
         lifecycle: BrokerLifecycleManager | None = None,
         listening: Sequence[ConnectionFactory] = (),
         audit: EventLines | None = None,
+        roles: RoleRequests | None = None,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -122,6 +125,7 @@ class BrokerParts:
         self.lifecycle = lifecycle
         self.listening = listening
         self.audit = audit or audit_lines(runtime.clock, node_id)
+        self.roles = roles
 
 
 class Encoded:

@@ -134,6 +134,7 @@ class RemoteLeaderEndPoint:
     """`broker_epoch` and `metadata_version` are called for each request."""
 
     truncates_on_fetch = True
+    offset_for_leader_epoch_version = OFFSET_FOR_LEADER_EPOCH_VERSION
 
     def __init__(
         self,
@@ -159,12 +160,20 @@ class RemoteLeaderEndPoint:
     def close(self) -> None:
         self._connection.close()
 
+    def fetch_version(self) -> int:
+        """Of the next request."""
+        return fetch_version(self._metadata_version())
+
+    def list_offsets_version(self) -> int:
+        """Of the next request."""
+        return list_offsets_version(self._metadata_version())
+
     # Fetch
     async def fetch(self, requested: RequestedPartitions) -> dict[TopicPartition, FetchedPartition]:
         session = self._session.build_request(requested)
         try:
             self._note_names(session, requested.current)
-            version = fetch_version(self._metadata_version())
+            version = self.fetch_version()
             response = await self._connection.send(self._fetch_request(session, version), version)
         except BaseException:
             # Cancelled, too: whether the leader has seen this epoch of the session is not known.
@@ -236,7 +245,8 @@ class RemoteLeaderEndPoint:
         answers: dict[TopicPartition, FetchedPartition] = {}
         for topic in response.responses:
             topic_id = bytes(topic.topic_id)
-            topic_name = self._names.get(topic_id)
+            # Below Fetch 13 topics are named.
+            topic_name = topic.topic or self._names.get(topic_id)
             # Forgotten while the answer was on its way.
             if topic_name is None:
                 continue
@@ -265,9 +275,7 @@ class RemoteLeaderEndPoint:
                 )
             ],
         )
-        response = await self._connection.send(
-            request, list_offsets_version(self._metadata_version())
-        )
+        response = await self._connection.send(request, self.list_offsets_version())
         for topic in response.topics:
             for answer in topic.partitions:
                 if (topic.name, answer.partition_index) == topic_partition:
@@ -299,7 +307,7 @@ class RemoteLeaderEndPoint:
             epoch_messages.OffsetForLeaderEpochRequest(
                 replica_id=self._node_id, topics=list(topics.values())
             ),
-            OFFSET_FOR_LEADER_EPOCH_VERSION,
+            self.offset_for_leader_epoch_version,
         )
         return {
             TopicPartition(topic.topic, answer.partition): EpochEnd(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from twisted_broker.testing.memory_zookeeper import MemoryEnsemble, MemoryZooKee
 from twisted_broker.zookeeper.config_watch import ConfigWatch
 from twisted_broker.zookeeper.membership import Membership
 from twisted_broker.zookeeper.protocol_versions import IBP_2_6, IBP_3_9, protocol_of
+from twisted_broker.zookeeper_broker import kazoo_client
 
 NODE = "/brokers/ids/1"
 CLUSTER = "stioQhXOSmWvaywQW2g8wg"
@@ -257,3 +260,23 @@ def test_a_node_that_cannot_be_understood_leaves_settings_as_they_were() -> None
     assert joining.state.image.config(TOPIC_RESOURCE, "t") == {"retention.ms": "5"}
     joining.announce("topics/u", **{"retention.ms": "9"})
     assert joining.state.image.config(TOPIC_RESOURCE, "u") == {"retention.ms": "9"}
+
+
+def test_without_zookeeper_nothing_of_it_is_loaded() -> None:
+    """No cost for a node of a KRaft cluster."""
+    code = (
+        "import sys, twisted_broker.tap, twisted_broker.broker_service, twisted_broker.api.routes\n"
+        "print([name for name in sys.modules if 'zookeeper' in name or 'kazoo' in name])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_without_kazoo_the_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kazoo", None)
+    monkeypatch.setitem(sys.modules, "kazoo.client", None)
+    monkeypatch.delitem(sys.modules, "twisted_broker.zookeeper.kazoo_client", raising=False)
+    joining = Joining()
+    config = BrokerConfig({"zookeeper.connect": "h:1", "process.roles": "broker"})
+    with pytest.raises(ConfigError, match=r"twisted-broker\[zookeeper\]"):
+        kazoo_client(joining.runtime, config)

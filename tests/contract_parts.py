@@ -14,28 +14,16 @@ first, and for a new test plants the mistake once and sees it red.
 from __future__ import annotations
 
 Line = tuple[int, int]
-DIRECTORIES, CONSUMERS = (
-    "issue 13: moves between directories",
-    "issue 13: consumer fetchers",
-)
 TRANSACTIONS, COMPACTION = "issue 14: transactions", "issue 14: compaction"
 QUOTAS = "issue 15: quotas"
 
 LATER: dict[Line, str] = {
     (5, 3): QUOTAS,
-    **{(7, number): CONSUMERS for number in range(1, 7)},
 }
 LATER_PARTS: dict[Line, dict[str, str]] = {
-    (1, 1): {
-        "one fetcher manager for moves between directories": DIRECTORIES,
-    },
-    (1, 3): {
-        "transaction coordinators": TRANSACTIONS,
-    },
-    (1, 8): {"the future local replica": DIRECTORIES, "A follower throttled": QUOTAS},
+    (1, 8): {"A follower throttled": QUOTAS},
     (1, 9): {"not for a throttled follower": QUOTAS},
     (1, 13): {"throttle": QUOTAS},
-    (3, 8): {"a replica moves between directories": DIRECTORIES},
     (6, 2): {"not over the follower quota while lagging": QUOTAS},
     (6, 4): {"quotas": QUOTAS},
     (9, 2): {"compacted: the same last value": f"{COMPACTION} in the simulation"},
@@ -62,6 +50,9 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
             "test_changes_are_announced_once_nothing_changed_for_5_seconds"
         ),
         "one replica fetcher manager": "test_shutdown_ends_all_fetching",
+        "one fetcher manager for moves between directories": (
+            "test_one_move_at_a_time_in_the_order_of_names"
+        ),
         "purgatories named Produce, Fetch and DeleteRecords": (
             "test_the_purgatories_take_their_settings"
         ),
@@ -108,6 +99,7 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
         ),
         "idle fetchers shut down": "test_another_leader_another_fetcher_and_idle_ones_end",
         "learn what they gained or lost": "test_observers_hear_of_leadership",
+        "transaction coordinators": ("test_the_coordinator_moves_in_the_middle_of_a_transaction"),
     },
     (1, 4): {
         "remove the partitions from fetchers first, then `Partition.make_leader`": (
@@ -197,6 +189,10 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
         ),
     },
     (1, 8): {
+        "the future local replica": (
+            "test_a_follower_moves_as_well_and_goes_on_following",
+            "test_replica_ids_that_nobody_may_use",
+        ),
         "a follower (reads to the log end": "test_a_follower_reads_to_the_log_end_and_counts",
         "leader only": "test_a_follower_serves_consumers_from_version_11_on",
         "-1 a consumer (to the high watermark": (
@@ -601,6 +597,11 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
     },
     (3, 8): {
         "new replicas to the least loaded": "test_new_logs_go_to_the_least_loaded_directory",
+        "a replica moves between directories while it serves": (
+            "test_a_copy_takes_the_logs_place_and_the_old_one_is_deleted",
+            "test_it_serves_while_it_moves",
+            "test_after_each_operation_one_consistent_state_is_found",
+        ),
     },
     (4, 1): {
         "Operations wait under keys": "test_completes_once_by_condition",
@@ -786,6 +787,74 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
             "test_a_log_that_grew_past_an_old_recovery_point_is_checked"
         ),
         "at start the high watermark = min(checkpoint, log end)": "test_start_clamps",
+    },
+    (7, 1): {
+        "serves replicas": "test_one_base_serves_replicas_and_consumers",
+        "directory moves": "test_a_copy_takes_the_logs_place_and_the_old_one_is_deleted",
+        "and consumers": "test_one_base_serves_replicas_and_consumers",
+        "(`FetchTarget`) takes a partition's data": "test_one_base_serves_replicas_and_consumers",
+        "replicas also truncate": "test_a_consumer_truncates_nothing",
+    },
+    (7, 2): {
+        "sleeps until a partition has no leader": (
+            "test_the_leader_finder_sleeps_until_a_partition_has_no_leader"
+        ),
+        "queries brokers in shuffled order": "test_brokers_are_tried_in_turn_until_one_answers",
+        "adds found ones to fetchers at their fetched offset": (
+            "test_the_leader_finder_sleeps_until_a_partition_has_no_leader"
+        ),
+        "shuts idle fetchers down": "test_a_leader_that_moves_is_followed",
+        "pauses `refresh.leader.backoff.ms` (200)": (
+            "test_brokers_are_tried_in_turn_until_one_answers"
+        ),
+        "failures come back to it": "test_a_leader_that_moves_is_followed",
+    },
+    (7, 3): {
+        "replica -1, `fetch.wait.max.ms` 100": "test_a_consumers_request",
+        "`fetch.min.bytes` 1, `fetch.message.max.bytes` 1 MiB": "test_a_consumers_request",
+        "`num.consumer.fetchers` 1": "test_a_consumers_request",
+        "fetched and consumed offset": "test_a_chunk_for_another_offset_is_an_error",
+        "a bounded queue of chunks": "test_a_full_queue_pauses_its_partition_only",
+        "(`queued.max.message.chunks` 2)": "test_a_consumers_request",
+        "a chunk whose offset is not the fetched one is an error": (
+            "test_a_chunk_for_another_offset_is_an_error"
+        ),
+        "out of range resets both by `auto.offset.reset`": (
+            "test_out_of_range_resets_both_offsets",
+            "test_without_a_reset_it_is_an_error",
+        ),
+    },
+    (7, 4): {
+        "hands records out in order with topic, partition, offset, decoders": (
+            "test_records_come_in_order_with_all_that_they_have"
+        ),
+        "skips what is below the consumed offset": (
+            "test_what_is_below_the_consumed_offset_is_skipped"
+        ),
+        "consumed moves only when a record is handed out": (
+            "test_what_is_below_the_consumed_offset_is_skipped"
+        ),
+        "`consumer.timeout.ms` -1 waits, else raises": (
+            "test_a_timeout_is_raised_and_the_stream_goes_on"
+        ),
+    },
+    (7, 5): {
+        "one thread id = one queue = one stream": "test_one_thread_id_is_one_queue_is_one_stream",
+        "both offsets start at the committed one": (
+            "test_one_stream_reads_all_from_the_committed_offsets"
+        ),
+        "rebalance on membership change": "test_members_share_and_hand_over",
+        "by range or round robin": (
+            "test_range_gives_stretches_of_each_topic",
+            "test_round_robin_goes_over_all_partitions",
+        ),
+        "after fetchers stopped and offsets were committed": "test_members_share_and_hand_over",
+    },
+    (7, 6): {
+        "fetch": "test_fetch",
+        "offsets before a time": "test_offsets_before_a_time",
+        "topic metadata": "test_topic_metadata",
+        "commit and fetch of offsets": "test_commit_and_fetch_of_offsets",
     },
     (8, 1): {
         "same record types and versions": (

@@ -27,6 +27,7 @@ from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequ
 BROKER = 4
 TOPIC_ROWS = {name: row for row in TOPIC_SETTINGS.values() for name, _ in row.broker}
 OTHERS: dict[str, Callable[[MemoryBroker], Any]] = {
+    "cordoned.log.dirs": lambda house: tuple(house.broker.log_manager.config.cordoned_directories),
     "log.cleaner.backoff.ms": lambda house: cleaner_config(house, "backoff.ms"),
     "log.cleaner.dedupe.buffer.size": lambda house: cleaner_config(house, "dedupe.buffer.size"),
     "log.cleaner.io.buffer.load.factor": lambda house: cleaner_config(
@@ -43,8 +44,15 @@ OTHERS: dict[str, Callable[[MemoryBroker], Any]] = {
     ),
     "num.replica.fetchers": lambda house: house.broker.role.fetchers.count,
     "producer.id.expiration.ms": lambda house: log_config(house).producer_id_expiration_ms,
+    "replica.alter.log.dirs.io.max.bytes.per.second": lambda house: (
+        house.broker.role.replica_manager.moves._throttle._rate()
+    ),
     "replog.log.dir.free.warn.bytes": lambda house: house.broker.log_manager.free_space.limit,
     "replog.refuse.unclean.truncation": lambda house: house.broker.role.fetchers._refuses_unclean(),
+    # What a Produce reads.
+    "transaction.partition.verification.enable": lambda house: house.broker.parts.config.boolean(
+        "transaction.partition.verification.enable"
+    ),
 }
 
 
@@ -69,6 +77,8 @@ def another(row: Setting, before: Any) -> Any:
     """A value that it takes, and that is not in force."""
     if row.type is Type.BOOLEAN:
         return not before
+    if row.name == "cordoned.log.dirs":
+        return ("/data",)
     if row.type is Type.LIST:
         return tuple(each for each in row.choices if each not in before)
     if row.name == "max.connections.per.ip.overrides":

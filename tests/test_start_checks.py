@@ -255,13 +255,17 @@ def test_a_failed_start_still_has_status_1(tmp_path: Path) -> None:
     ],
 )
 def test_groups_are_served_however_many_brokers(arguments: list[str], factors: list[int]) -> None:
-    """Without a file the offsets topic has as many replicas as this process can hold; a broker of
-    a cluster, and one with a file of its own, have Kafka's default.
+    """Without a file the coordinators' topics have as many replicas as this process can hold; a
+    broker of a cluster, and one with a file of its own, have Kafka's default.
     """
     quorum = ["--set", "controller.quorum.bootstrap.servers=127.0.0.1:9"]
     more = quorum if "process.roles=broker" in arguments else []
     configs = options("--data", "memory", *arguments, *more).broker_configs
     assert [each.integer("offsets.topic.replication.factor") for each in configs] == factors
+    if "offsets.topic.replication.factor=1" not in arguments:
+        names = ("transaction.state.log.replication.factor", "transaction.state.log.min.isr")
+        found = [tuple(each.integer(name) for name in names) for each in configs]
+        assert found == [(factor, min(2, factor)) for factor in factors]
 
 
 def test_a_file_says_how_many_replicas_offsets_have(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 Twisted. See docs/ARCHITECTURE.md.
 
 Public, documented and stable: `Broker` and `StartError`, for a program that wants a broker inside,
-and `__version__`. Every other name, in every module of this package, is not: it may change in any
-version. Stable besides are the command lines `twistd replog` and `replog`, and the run file.
+`__version__`, and what `twisted_broker.consumer` names. Every other name, in every module of this
+package, is not: it may change in any version. Stable besides are the command lines
+`twistd replog` and `replog`, and the run file.
 """
 
 # Not typing's, which would be imported: type checkers take the name for true.

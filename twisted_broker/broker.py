@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import posixpath
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.error import CannotListenError
@@ -73,7 +73,13 @@ if TYPE_CHECKING:
     from twisted_broker.cluster.metadata_check import Applied
     from twisted_broker.cluster.metadata_copy import MetadataCopy
     from twisted_broker.cluster.observer import MetadataObserver
+    from twisted_broker.coordinator.add_partitions_to_txn_manager import (
+        AddPartitionsToTxnManager,
+    )
     from twisted_broker.coordinator.group_coordinator import GroupCoordinator
+    from twisted_broker.coordinator.transaction.transaction_coordinator import (
+        TransactionCoordinator,
+    )
     from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
     from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
     from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
@@ -81,6 +87,7 @@ if TYPE_CHECKING:
     from twisted_broker.zookeeper.role_requests import RoleRequests
 
 _logger = Logger(namespace="replog")
+T = TypeVar("T")
 
 # Making the log of a new partition takes a millisecond, opening an old one 30 us. A turn is over
 # after its time; the number is for a clock that stands still within a turn.
@@ -110,6 +117,8 @@ class BrokerComponents:
     forwarding: ForwardingManager
     assignments: DirectoryAssignments
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    add_partitions_to_txn: AddPartitionsToTxnManager
     copy: MetadataCopy | None
 
 
@@ -202,6 +211,8 @@ class Broker:
             metadata=None if role is None else role.observer,
             forwarding=None if role is None else role.forwarding,
             groups=None if role is None else role.groups,
+            transactions=None if role is None else role.transactions,
+            add_partitions_to_txn=None if role is None else role.add_partitions_to_txn,
             controller=self._controller,
             turns=self._turns,
             lifecycle=None if role is None else role.lifecycle,
@@ -397,38 +408,59 @@ class Broker:
         from twisted_broker.cluster.bootstrap import read_bootstrap
         from twisted_broker.cluster.controller import Controller
         from twisted_broker.cluster.features import SUPPORTED_FEATURES
-        from twisted_broker.cluster.metadata_log import open_metadata_log
+        from twisted_broker.cluster.metadata_log import MetadataLog, opened_in_steps
         from twisted_broker.image.entries import Endpoint
 
         broker_loggers.apply()  # to what was loaded just now
         directory = self.metadata_directory
-        open_log = partial(
-            open_metadata_log,
+        opening = opened_in_steps(
             self.runtime.files,
             self.log_manager.directories.worker(directory),
             directory,
             self.config.node_id,
-            self.runtime.wall_ms,
+            self.runtime.wall_ms(),
             applied=self._applied(),
         )
         with _naming(directory):
+            opened = await self._turns.whole(self._until_stopped(opening))
             controller = self._controller = Controller(
                 self.cluster_id,
                 self.runtime,
                 self.config,
-                open_log,
+                lambda on_committed, on_fatal: MetadataLog(
+                    opened, self.config.node_id, self.runtime.wall_ms, on_committed, on_fatal
+                ),
                 lambda error: self._on_fatal(f"the metadata log failed: {error}"),
                 self._check_image,
                 partial(read_bootstrap, self.runtime.files, directory),
+                self._turns,
             )
         self.parts = self._make_parts(SUPPORTED_FEATURES)
         self._undo.append(self._stop_controller)
+        with _naming(directory):
+            replayed = await self._turns.whole(
+                self._until_stopped(controller.log.replay_in_steps())
+            )
         found = [
             await self._listen(endpoint, is_controller=True) for endpoint in self.plan.controller
         ]
         endpoints = [Endpoint(each.name, each.host, each.port) for each in found]
         with _naming(directory):
-            await controller.start(endpoints)
+            await controller.start(endpoints, replayed)
+
+    def _until_stopped(self, work: Generator[None, None, T]) -> Generator[None, None, T]:
+        """`work`; its directory is closed where this broker was stopped meanwhile. Raises
+        BrokerError.
+        """
+        while True:
+            try:
+                next(work)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            yield
+            if self._stopping:
+                work.close()
+                raise BrokerError(ErrorCode.NOT_CONTROLLER, "stopped while it started")
 
     def _applied(self) -> Applied:
         """How far this node is known to have applied the metadata."""
@@ -486,8 +518,14 @@ class Broker:
         from twisted_broker.cluster.features import BROKER_FEATURES
         from twisted_broker.cluster.forwarding_manager import ForwardingManager
         from twisted_broker.cluster.observer import MetadataObserver
+        from twisted_broker.coordinator.add_partitions_to_txn_manager import (
+            AddPartitionsToTxnManager,
+        )
         from twisted_broker.coordinator.coordinator_context import coordinator_settings
         from twisted_broker.coordinator.coordinator_publisher import build_group_coordinator
+        from twisted_broker.coordinator.transaction.transaction_publisher import (
+            build_transaction_coordinator,
+        )
         from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
         from twisted_broker.replication.replica_manager import ReplicaManager
 
@@ -511,10 +549,19 @@ class Broker:
             return ControllerChannel(runtime, observer, f"broker-{config.node_id}-{purpose}")
 
         lifecycle = BrokerLifecycleManager(
-            runtime, config, observer, channel("lifecycle"), self._on_fatal
+            runtime,
+            config,
+            observer,
+            channel("lifecycle"),
+            self._on_fatal,
+            self.log_manager.cordoned,
         )
+        config.subscribe(lambda live: lifecycle.send_heartbeat())
         alter_partition = AlterPartitionManager(
             runtime, config.node_id, channel("alter-partition"), lifecycle
+        )
+        assignments = DirectoryAssignments(
+            runtime, config.node_id, channel("directories"), lifecycle, self._directory_of
         )
         replica_manager = ReplicaManager(
             config.node_id,
@@ -531,6 +578,7 @@ class Broker:
                 self._connect_to_leader,
             ),
             self._take_over,
+            assignments,
         )
         fetchers = replica_manager.fetchers
         assert fetchers is not None
@@ -540,8 +588,19 @@ class Broker:
             runtime, config, replica_manager, observer, forwarding.create_topics, self._turns
         )
         config.subscribe(lambda live: groups.update_settings(coordinator_settings(live)))
-        assignments = DirectoryAssignments(
-            runtime, config.node_id, channel("directories"), lifecycle, self._directory_of
+        transactions = build_transaction_coordinator(
+            runtime,
+            config,
+            replica_manager,
+            observer,
+            forwarding.create_topics,
+            forwarding.producer_ids.next,
+            self.plan.inter_broker,
+            self._connect_for_markers,
+            self._turns,
+        )
+        add_partitions_to_txn = AddPartitionsToTxnManager(
+            config.node_id, observer, self.plan.inter_broker, self._connect_to_coordinator
         )
         self.role = BrokerComponents(
             observer,
@@ -552,6 +611,8 @@ class Broker:
             forwarding,
             assignments,
             groups,
+            transactions,
+            add_partitions_to_txn,
             copy,
         )
         self.parts = self._make_parts(BROKER_FEATURES)
@@ -645,6 +706,26 @@ class Broker:
             connect_timeout_ms=min(timeout_ms, 10_000),
         )
 
+    def _connect_for_markers(self, host: str, port: int) -> BrokerConnection:
+        """The transaction coordinator's, to a leader."""
+        return BrokerConnection(
+            self.runtime, host, port, f"broker-{self.config.node_id}-txn-marker-sender"
+        )
+
+    def _connect_to_coordinator(
+        self, coordinator: BrokerEndPoint, client_id: str
+    ) -> BrokerConnection:
+        """To the coordinator of transactions."""
+        timeout_ms = self.config.integer("request.timeout.ms")
+        return BrokerConnection(
+            self.runtime,
+            coordinator.host,
+            coordinator.port,
+            client_id,
+            request_timeout_ms=timeout_ms,
+            connect_timeout_ms=min(timeout_ms, 10_000),
+        )
+
     def _set_advertised_listeners(self) -> None:
         """What is advertised becomes part of the configuration, with the ports that were found."""
         advertised = ",".join(
@@ -720,6 +801,7 @@ class Broker:
         lifecycle.ready_to_unfence()
         await lifecycle.unfenced
         role.groups.start()
+        role.transactions.start()
         self._open.start_accepting()
 
     # while running
@@ -827,6 +909,8 @@ class Broker:
         await self._open.close(lambda listener: not listener.is_controller)
         self._close_connections(on_controller=False)
         assert self.role is not None
+        self.role.transactions.stop()
+        self.role.add_partitions_to_txn.close()
         self.role.groups.stop()
         self.role.replica_manager.shutdown()
 

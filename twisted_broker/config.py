@@ -318,7 +318,27 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         5000,
         "Time between checkpoints of the high watermarks.",
     ),
+    _list(
+        "cordoned.log.dirs",
+        (),
+        "Log directories where no new replica is placed (*: all).",
+        live=True,
+    ),
     _int("num.replica.fetchers", 1, "Fetchers per leader broker.", 1, live=True),
+    _int(
+        "num.replica.alter.log.dirs.threads",
+        None,
+        "Replicas that move between log directories at a time; one per directory by default.",
+        1,
+    ),
+    _long(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        LONG_MAX,
+        "What all moves between log directories copy at most in a second.",
+        0,
+        unit="bytes",
+        live=True,
+    ),
     _int(
         "replica.fetch.wait.max.ms",
         500,
@@ -559,6 +579,26 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         1,
         unit="ms",
     ),
+    _flag(
+        "transaction.partition.verification.enable",
+        True,
+        "Ask a transaction's coordinator before its first record is appended to a partition.",
+        live=True,
+    ),
+    _int(
+        "add.partitions.to.txn.retry.backoff.ms",
+        20,
+        "Time between tries to add a partition to a transaction, while the one before ends.",
+        1,
+        unit="ms",
+    ),
+    _int(
+        "add.partitions.to.txn.retry.backoff.max.ms",
+        100,
+        "Time for which that is tried.",
+        0,
+        unit="ms",
+    ),
     _int(
         "replog.status.port",
         0,
@@ -596,6 +636,61 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "replog.validate.records",
         False,
         "Walk the records of every batch on append, as Kafka does.",
+    ),
+    # transactions
+    _int("transaction.state.log.num.partitions", 50, "Partitions of __transaction_state.", 1),
+    _number(
+        Type.SHORT,
+        "transaction.state.log.replication.factor",
+        3,
+        "Replicas of __transaction_state; it is not made while fewer brokers are registered.",
+        1,
+    ),
+    _int(
+        "transaction.state.log.min.isr",
+        2,
+        "Replicas in sync that __transaction_state needs to be written.",
+        1,
+    ),
+    _bytes(
+        "transaction.state.log.segment.bytes",
+        104857600,
+        "Size at which a segment of __transaction_state rolls.",
+        1048576,  # what a topic's segment.bytes must be at least
+    ),
+    _bytes(
+        "transaction.state.log.load.buffer.size",
+        5242880,
+        "Bytes read at a time while transactional ids are loaded.",
+        1,
+    ),
+    _int(
+        "transaction.max.timeout.ms",
+        900000,
+        "Longest timeout that a producer may have for its transactions.",
+        1,
+        unit="ms",
+    ),
+    _int(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        10000,
+        "How often transactions that timed out are aborted.",
+        1,
+        unit="ms",
+    ),
+    _int(
+        "transactional.id.expiration.ms",
+        604800000,
+        "How long a transactional id without an open transaction is remembered.",
+        1,
+        unit="ms",
+    ),
+    _int(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        3600000,
+        "How often expired transactional ids are removed.",
+        1,
+        unit="ms",
     ),
     # groups
     _int("offsets.topic.num.partitions", 50, "Partitions of __consumer_offsets.", 1),
@@ -838,6 +933,14 @@ TOPIC_SETTINGS: dict[str, Setting] = _table(
         _long("local.retention.bytes", -2, "Without effect: no tiered storage.", -2, unit="bytes"),
         ("log.local.retention.bytes", 1),
     ),
+    _topic(
+        _text(
+            "replog.mirror.source",
+            "",
+            "Set by replog mirror: the cluster and topic whose copy this is; no producer may "
+            "write to it.",
+        )
+    ),
     _bytes(
         "internal.segment.bytes",
         None,
@@ -863,6 +966,8 @@ does not say otherwise.
 
 SAMPLE_VALUES: Mapping[str, str] = {
     "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
 """What a start without `--config` says, on top of the rows' defaults: Kafka's sample file, and
@@ -963,6 +1068,10 @@ class BrokerConfig:
         assert isinstance(value, int), name
         return value
 
+    def optional_integer(self, name: str) -> int | None:
+        """None when it is not set."""
+        return None if self._values[name] is None else self.integer(name)
+
     def number(self, name: str) -> float:
         """The value of a setting that need not be whole."""
         value = self[name]
@@ -996,6 +1105,14 @@ class BrokerConfig:
     @property
     def log_directories(self) -> tuple[str, ...]:
         return self.names("log.dirs") or self.names("log.dir")
+
+    @property
+    def cordoned_directories(self) -> frozenset[str]:
+        """Those of `log_directories` that take no new replica (KIP-1066)."""
+        named = self.names("cordoned.log.dirs")
+        paths = self.log_directories if named == ("*",) else named
+        known = {posixpath.normpath(path) for path in self.log_directories}
+        return frozenset(map(posixpath.normpath, paths)) & known
 
     @property
     def metadata_directory(self) -> str:
@@ -1103,6 +1220,7 @@ class LogConfig:
     message_timestamp_type: str = "CreateTime"
     message_timestamp_before_max_ms: int = LONG_MAX
     message_timestamp_after_max_ms: int = 3600000
+    replog_mirror_source: str = ""
     producer_id_expiration_ms: int = 86400000
     validate_records: bool = False
 

@@ -39,6 +39,7 @@ def check_together(config: BrokerConfig) -> None:
     _check_waits(config)
     _check_inter_broker(config)
     _check_connections(config)
+    _check_cordoned(config)
 
 
 def connections_by_address(config: BrokerConfig) -> dict[str, int]:
@@ -65,6 +66,12 @@ def _check_connections(config: BrokerConfig) -> None:
         raise ConfigError(
             "max.connections.per.ip", "0", f"at least 1 where {_OVERRIDES} names no address"
         )
+
+
+def _check_cordoned(config: BrokerConfig) -> None:
+    named = config.names("cordoned.log.dirs")
+    if named != ("*",) and len(config.cordoned_directories) < len(set(named)):
+        raise ConfigError("cordoned.log.dirs", ",".join(named), "entries of log.dirs, or * alone")
 
 
 def warnings_for(config: BrokerConfig) -> list[str]:

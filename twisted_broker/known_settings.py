@@ -22,8 +22,6 @@ from twisted_broker.settings import Setting, Type, Value
 
 ZOOKEEPER_CONNECT = "zookeeper.connect"
 _BROKER = """
-add.partitions.to.txn.retry.backoff.max.ms int 100 0..
-add.partitions.to.txn.retry.backoff.ms int 20 1..
 alter.config.policy.class.name class -
 alter.log.dirs.replication.quota.window.num int 11 1..
 alter.log.dirs.replication.quota.window.size.seconds int 1 1..
@@ -45,7 +43,6 @@ controller.quorum.fetch.snapshot.max.bytes int 1048576 1..
 controller.quota.window.num int 11 1..
 controller.quota.window.size.seconds int 1 1..
 controller.socket.timeout.ms int 30000
-cordoned.log.dirs list ""
 create.topic.policy.class.name class -
 delegation.token.expiry.check.interval.ms long 3600000 1..
 delegation.token.expiry.time.ms long 86400000 1..
@@ -129,7 +126,6 @@ metrics.sample.window.ms long 30000 1..
 num.io.threads int 8 1.. +
 num.network.threads int 3 1.. +
 num.recovery.threads.per.data.dir int 2 1.. +
-num.replica.alter.log.dirs.threads int -
 offsets.topic.compression.codec int 0
 principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder
 queued.max.requests int 500 1..
@@ -259,17 +255,7 @@ ssl.truststore.location string -
 ssl.truststore.password password -
 ssl.truststore.type string JKS
 telemetry.max.bytes int 1048576 1..
-transaction.abort.timed.out.transaction.cleanup.interval.ms int 10000 1..
-transaction.max.timeout.ms int 900000 1..
-transaction.partition.verification.enable boolean true +
-transaction.remove.expired.transaction.cleanup.interval.ms int 3600000 1..
-transaction.state.log.load.buffer.size int 5242880 1..
-transaction.state.log.min.isr int 2 1..
-transaction.state.log.num.partitions int 50 1..
-transaction.state.log.replication.factor short 3 1..
-transaction.state.log.segment.bytes int 104857600 1..
 transaction.two.phase.commit.enable boolean false
-transactional.id.expiration.ms int 604800000 1..
 unclean.leader.election.interval.ms long 300000 1.. #
 unstable.api.versions.enable boolean false #
 unstable.feature.versions.enable boolean false #

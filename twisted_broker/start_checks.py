@@ -34,7 +34,12 @@ _OF_A_QUORUM = (
     "controller.quorum.bootstrap.servers",
 )
 _DIRECTORIES = ("log.dirs", "log.dir")
-_OFFSETS_REPLICAS = "offsets.topic.replication.factor"
+# Of the coordinators' topics, with the most that several brokers have of each by default.
+_REPLICAS = {
+    "offsets.topic.replication.factor": 3,
+    "transaction.state.log.replication.factor": 3,
+    "transaction.state.log.min.isr": 2,
+}
 
 
 class StartError(Exception):
@@ -53,9 +58,10 @@ def read_values(path: str | None, settings: Mapping[str, str], brokers: int = 1)
             values = {}  # the sample is of a KRaft node
         elif "controller" not in settings.get("process.roles", "broker,controller"):
             # One of several machines: Kafka's default, which is for a cluster.
-            del values[_OFFSETS_REPLICAS]
+            for name in _REPLICAS:
+                del values[name]
         elif brokers > 1:
-            values[_OFFSETS_REPLICAS] = str(min(3, brokers))
+            values |= {name: str(min(most, brokers)) for name, most in _REPLICAS.items()}
     else:
         with open(path, encoding="utf-8") as file:
             text = file.read()

@@ -24,8 +24,8 @@ slice (`api/context.py`), the work itself.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Generator, Iterator
+from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -36,6 +36,7 @@ SLICE_ELEMENTS, LOOK_ELEMENTS = 400, 100
 SECONDS_PER_TURN = 0.004
 PIECES_PER_TURN = 64
 Steps = Iterator["Deferred[Any] | None"]
+T = TypeVar("T")
 _logger = Logger()
 
 
@@ -68,6 +69,17 @@ class Turns:
         self._requests.append(waiter)
         self._schedule()
         return waiter
+
+    async def whole(self, work: Generator[None, None, T]) -> T:
+        """What `work` returns; others are served where it pauses, so each step is a few
+        milliseconds.
+        """
+        while True:
+            try:
+                next(work)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            await self.next_turn()
 
     # background work
     def start(self, steps: Steps) -> None:

@@ -26,8 +26,12 @@ from twisted_broker.broker import Broker, BrokerComponents
 from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
 from twisted_broker.cluster.controller_channel import ControllerChannel
 from twisted_broker.config import BrokerConfig
+from twisted_broker.coordinator.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from twisted_broker.coordinator.coordinator_context import coordinator_settings
 from twisted_broker.coordinator.coordinator_publisher import build_group_coordinator
+from twisted_broker.coordinator.transaction.transaction_publisher import (
+    build_transaction_coordinator,
+)
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.errors import LogDirFailure
@@ -137,6 +141,7 @@ class ZooKeeperBroker(Broker):
         if self._isr_writes is not None:
             self._isr_writes.start()
         role.groups.start()
+        role.transactions.start()
         self._undo.append(self._stop_serving)
         for endpoint in self.plan.broker:
             await self._listen(endpoint, is_controller=False)
@@ -211,6 +216,20 @@ class ZooKeeperBroker(Broker):
             runtime, config, replica_manager, state, forwarding.create_topics, self._turns
         )
         config.subscribe(lambda live: groups.update_settings(coordinator_settings(live)))
+        transactions = build_transaction_coordinator(
+            runtime,
+            config,
+            replica_manager,
+            observer,
+            forwarding.create_topics,
+            forwarding.producer_ids.next,
+            self.plan.inter_broker,
+            self._connect_for_markers,
+            self._turns,
+        )
+        add_partitions_to_txn = AddPartitionsToTxnManager(
+            config.node_id, observer, self.plan.inter_broker, self._connect_to_coordinator
+        )
         return BrokerComponents(
             observer,
             membership,
@@ -220,6 +239,8 @@ class ZooKeeperBroker(Broker):
             forwarding,
             nothing,
             groups,
+            transactions,
+            add_partitions_to_txn,
             nothing,
         )
 

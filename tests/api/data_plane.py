@@ -40,7 +40,7 @@ class Api:
     is there.
     """
 
-    def __init__(self, fixture: Fixture | None = None, authorizer=None) -> None:
+    def __init__(self, fixture: Fixture | None = None, authorizer=None, **more) -> None:
         self.fixture = fixture or Fixture()
         parts = BrokerParts(
             node_id=1,
@@ -50,6 +50,7 @@ class Api:
             authorizer=authorizer or AllowAll(),
             replica_manager=self.fixture.replicas,
             metadata=self.fixture,
+            **more,
         )
         self.parts = parts
         self.client_id = "test"

@@ -505,9 +505,9 @@ def test_every_producer_gets_an_id_of_its_own(house: MemoryBroker, version: int)
     assert len({answer.producer_id for answer in answers}) == 3
 
 
-def test_transactions_are_not_served(house: MemoryBroker) -> None:
-    """A transactional id is refused rather than half served; a refusal carries no epoch."""
-    answer = house.ask(InitProducerIdRequest(transactional_id="tx"), 4)
+def test_a_refused_transactional_id_has_no_producer(house: MemoryBroker) -> None:
+    """A refusal carries neither an id nor an epoch."""
+    answer = house.ask(InitProducerIdRequest(transactional_id=""), 4)
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (
         ErrorCode.INVALID_REQUEST,
         -1,

@@ -11,6 +11,7 @@ from twisted.logger import formatEvent, globalLogPublisher
 
 from tests.api.group_api import ApiRun, Denying
 from tests.api.test_groups import member_of
+from tests.cluster.controller_fixture import PORT, ControllerFixture
 from tests.cluster.fixtures import Fixture
 from tests.cluster.test_partition_requests import Cluster
 from tests.memory_broker import MemoryBroker
@@ -20,6 +21,7 @@ from twisted_broker.net.client import BrokerConnection
 from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import configs, reassignment, topics
+from twisted_broker.wire.messages.broker_lifecycle import BrokerHeartbeatRequest
 from twisted_broker.wire.messages.groups import DeleteGroupsRequest, LeaveGroupRequest
 from twisted_broker.wire.messages.offsets import (
     OffsetDeleteRequest,
@@ -225,6 +227,23 @@ def test_the_controller_says_what_it_refuses(lines: list[str]) -> None:
         "Produce count=9 names=t0,t1,t2,+6",  # this fixture's context names no API
         f"Produce count=1 names={CLUSTER_NAME}",
     ]
+
+
+def test_what_only_nodes_of_the_cluster_may_is_refused_with_a_line(lines: list[str]) -> None:
+    """Before the request's own function sees it."""
+    fixture = ControllerFixture()
+    fixture.start()
+    fixture.authorizer = Denying()
+    fixture.authorizer.denied.add((Operation.CLUSTER_ACTION, ResourceType.CLUSTER, "*"))
+    fixture.serve()
+    connection = BrokerConnection(fixture.runtime, "127.0.0.1", PORT, "stranger")
+    answers: list[Any] = []
+    connection.send(BrokerHeartbeatRequest(broker_id=1), 2).addBoth(answers.append)
+    fixture.settle()
+    connection.close()
+    assert answers[0].error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    who = "node=1 principal=User:ANONYMOUS client.id=stranger client=127.0.0.1"
+    assert lines == [f"audit denied {who} api=BrokerHeartbeat count=1 names={CLUSTER_NAME}"]
 
 
 def test_a_client_cannot_forge_a_line(house: MemoryBroker, lines: list[str]) -> None:

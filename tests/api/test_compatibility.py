@@ -19,5 +19,5 @@ def test_every_row_is_in_it_under_kafkas_name() -> None:
     """Each API of the table is known by key and name, and is in the page once."""
     text = document()
     for route in ROUTES:
-        assert kafka_ranges()[route.api_key][0] == route.name
+        assert route.api_key >= 30_000 or kafka_ranges()[route.api_key][0] == route.name
         assert text.count(f"| {route.api_key} | {route.name} |") == 1

@@ -235,27 +235,30 @@ def test_with_nothing_left_nothing_is_read(monkeypatch):
     ] == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
 
 
-def test_followers_need_cluster_action():
+@pytest.mark.parametrize("replica", [0, 2])
+def test_followers_need_cluster_action(replica):
     """RL 5.1, CVE-2018-1288: nobody poses as a follower without ClusterAction; Read on the topic
     does not help.
     """
     denying = DenyList(("CLUSTER_ACTION", "kafka-cluster"))
     api = made(denying)
-    (partition,) = parts(got(api, ("t", 0, 0), replica=2))
+    (partition,) = parts(got(api, ("t", 0, 0), replica=replica))
     assert partition.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert ("READ", "t") not in denying.asked
 
 
+@pytest.mark.parametrize("replica", [0, 2])
 @pytest.mark.parametrize("version", [11, 17])
-def test_a_follower_reads_to_the_log_end_and_counts(version):
+def test_a_follower_reads_to_the_log_end_and_counts(version, replica):
     """RL 1.8, 1.10: by replica id, or by ReplicaState from version 15 on; its progress moves the
     high watermark.
     """
-    api = made(states={0: registration(1, (1, 2))})
+    api = made(states={0: registration(1, (1, replica))})
     api.fixture.produce(3)
-    (partition,) = parts(got(api, ("t", 0, 0), replica=2, version=version))
+    (partition,) = parts(got(api, ("t", 0, 0), replica=replica, version=version))
     assert (values(partition.records), partition.high_watermark) == ([b"v"] * 3, 0)
-    got(api, ("t", 0, 3), replica=2, version=version)
+    assert api.fixture.replicas.stats.follower_fetches == 1
+    got(api, ("t", 0, 3), replica=replica, version=version)
     assert api.fixture.partition().log.high_watermark == 3
     (partition,) = parts(got(api, ("t", 0, 0), replica=3, version=version))
     assert partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -462,6 +465,15 @@ def test_forgotten_topics():
     got(api, session_id=session, session_epoch=1, forgotten_topics_data=forgotten, version=12)
     api.fixture.produce()
     assert parts(got(api, session_id=session, session_epoch=2, version=12)) == []
+
+
+@pytest.mark.parametrize(("replica", "privileged"), [(-1, False), (0, True), (2, True)])
+def test_followers_sessions_are_privileged(replica, privileged):
+    """RL 1.9: broker 0 is a follower as any other."""
+    api = made(states={0: registration(1, (1, replica)) if privileged else registration()})
+    answer = got(api, ("t", 0, 0), replica=replica, session_epoch=0)
+    session = api.fixture.replicas.sessions.get(answer.session_id)
+    assert session is not None and session.privileged == privileged
 
 
 def test_session_errors():

@@ -163,13 +163,11 @@ def test_zstd_begins_with_version_7(version):
     assert codes(sent(api, ("t", 0, batch(codec=4)), version=version)) == [expected]
 
 
-def test_transactional_batches_are_refused():
-    """Until transactions come: INVALID_TXN_STATE, nothing written."""
+def test_a_transactional_batch_needs_a_transactional_id():
+    """CVE-2018-17196: nobody's permission could be asked; nothing is written."""
     api = made()
     records = batch(producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
-    assert codes(sent(api, ("t", 0, records), transactional_id="x")) == [
-        ErrorCode.INVALID_TXN_STATE
-    ]
+    assert codes(sent(api, ("t", 0, records))) == [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED]
     assert api.fixture.partition().log.log_end_offset == 0
 
 

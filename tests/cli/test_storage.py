@@ -34,7 +34,8 @@ def test_a_directory_a_node_and_a_cluster(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert done.output.splitlines() == [
         f"formatted {tmp_path}/a/b for node 7 of cluster {CLUSTER}",
-        "a new cluster begins with eligible.leader.replicas.version 1, metadata.version 30",
+        "a new cluster begins with eligible.leader.replicas.version 1, metadata.version 30, "
+        "transaction.version 2",
     ]
     found = read_meta_properties(OsFileSystem(), str(tmp_path / "a/b"))
     assert found is not None and (found.node_id, found.cluster_id) == (7, CLUSTER)
@@ -53,7 +54,10 @@ def test_all_directories_of_a_file(tmp_path: Path) -> None:
         "listeners=PLAINTEXT://:9092,CONTROLLER://:9093\n"
     )
     done = formatted("--config", file, "--release-version", "4.0")
-    assert done.exit_code == 0 and "begins with metadata.version 25\n" in done.output, done.output
+    assert (
+        done.exit_code == 0
+        and "begins with metadata.version 25, transaction.version 2\n" in done.output
+    ), done.output
     found = [read_meta_properties(OsFileSystem(), str(tmp_path / n)) for n in ("1", "2", "meta")]
     assert len({each.directory_id for each in found if each}) == 3
     assert len({each.cluster_id for each in found if each}) == 1
@@ -90,7 +94,7 @@ def test_metadata_without_an_owner_is_not_formatted_over(tmp_path: Path) -> None
         (["--release-version", "2.8"], "--release-version takes 3.7, 3.8, 3.9, 4.0"),
         (["--feature", "metadata.version"], "--feature takes NAME=LEVEL"),
         (["--feature", "metadata.version=3"], "metadata.version can be 17 to 30, not 3"),
-        (["--feature", "transaction.version=2"], "transaction.version is not served"),
+        (["--feature", "group.version=1"], "group.version is not served"),
         (["-r", "4.0", "-f", "metadata.version=25"], "contradict: give one"),
         (["-r", "3.9", "-f", "eligible.leader.replicas.version=1"], "needs metadata.version 23"),
         (["--set", "node.id"], "--set takes NAME=VALUE"),
@@ -132,6 +136,7 @@ def test_a_broker_starts_on_it(tmp_path: Path) -> None:
     assert node.broker.parts.controller.image.features == {
         "metadata.version": 29,
         "eligible.leader.replicas.version": 1,
+        "transaction.version": 2,
     }
     node.stop()
 

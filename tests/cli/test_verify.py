@@ -297,6 +297,19 @@ def test_what_awaits_deletion_is_counted(copy: Path) -> None:
     )
 
 
+def test_a_copy_in_progress_is_checked_as_a_log(copy: Path) -> None:
+    """RL 3.8: what a clean stop leaves of a move is no finding; a damaged copy is."""
+    future = copy / f"segments-0.{'a' * 32}-future"
+    (copy / "segments-0").rename(future)
+    (future / "replog.promoted").write_text("in place of /elsewhere/segments-0\n")
+    report = verify_directory(copy)
+    assert findings(copy) == [] and report.copies == 1
+    assert "(1 copy in progress between directories)" in report.summary()
+    segment = min(future.glob("*.log"))
+    write(segment, 30, b"\xff")
+    assert any("-future" in finding for finding in findings(copy))
+
+
 def test_nothing_is_written(copy: Path) -> None:
     """Reading leaves names, bytes and times as they were."""
     before = {

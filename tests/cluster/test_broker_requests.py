@@ -4,6 +4,7 @@ directories.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -308,6 +309,39 @@ def test_a_replica_that_lies_elsewhere_is_reported(fixture: ControllerFixture) -
     end = fixture.controller.log.end_offset
     fixture.settle()
     assert fixture.controller.log.end_offset == end and assignments._wanted == {}
+    assignments.stop()
+
+
+def test_a_move_is_announced_and_may_be_taken_back(fixture: ControllerFixture) -> None:
+    """KIP-858: who moves a replica hears that the controller took it; metadata that comes
+    meanwhile does not report the old place; a move that ends is reverted.
+    """
+    two = [DIRECTORY_ID[:15] + b"\x02", DIRECTORY_ID[:15] + b"\x62"]
+    (member,) = members(fixture, 2)
+    fixture.register(2, bytes([2]) * 16, log_dirs=two)
+    assignments = DirectoryAssignments(
+        member.runtime, 2, member.channel("directories"), member.lifecycle, lambda partition: two[0]
+    )
+    member.observer.subscribe(assignments.apply_delta)
+    fixture.place_topic("t", [2], [2])
+    fixture.settle()
+
+    def known(number: int) -> bytes:
+        return fixture.controller.image.topics_by_name["t"].partitions[number].directories[0]
+
+    topic_id = fixture.controller.image.topics_by_name["t"].id
+    accepted: list[int] = []
+    for number in (0, 1):
+        name = TopicPartition("t", number)
+        assignments.assign(topic_id, name, two[1], partial(accepted.append, number))
+    fixture.settle()
+    assert set(accepted) == {0, 1} and known(0) == known(1) == two[1]
+    assignments.moved(topic_id, TopicPartition("t", 1))
+    assignments.revert(topic_id, TopicPartition("t", 0), two[0])
+    accepted.clear()
+    fixture.settle()
+    assert (known(0), known(1)) == (two[0], two[1])
+    assert not accepted and not assignments._moving
     assignments.stop()
 
 

@@ -165,6 +165,28 @@ _TRANSACTIONAL = (
     ),
 )
 
+_MIRRORS = "replog mirror has an API and a topic setting of ours"
+
+
+def _mirrors() -> Iterator[Allowed]:
+    yield Allowed(
+        _MIRRORS,
+        "ApiVersions",
+        "0+",
+        "*",
+        "api_keys.30000",
+        ABSENT,
+        "{api_key: 30000, min_version: 0, max_version: 0}",
+    )
+    name = "replog.mirror.source"
+    shown = f"{{name: '{name}', value: '', *}}"
+    for api, path, versions in (
+        ("CreateTopics", "topics.*.configs", "5+"),
+        ("DescribeConfigs", "results.2/*.configs", "0+"),
+    ):
+        yield Allowed(_MIRRORS, api, versions, "*", f"{path}.'{name}'", ABSENT, shown)
+
+
 _THROTTLES = "replication throttles are not served: Kafka stores them, ours refuses them"
 
 
@@ -663,7 +685,7 @@ _BROKER_ONLY = ("no such operation", "resource twice", "broker, *")
 def _at_the_controller() -> Iterator[Allowed]:
     """Rows of what an administrator's client may ask there, too, and those of its own."""
     served = {name for name, route in ROUTE_OF.items() if route.controller.max >= 0}
-    for row in (*_throttles(), *_sentences(), *_twice(), *_times(), *_strange()):
+    for row in (*_mirrors(), *_throttles(), *_sentences(), *_twice(), *_times(), *_strange()):
         forwarded = row.api in served and row.api not in ("Fetch", "ApiVersions")
         if forwarded and row.label not in _BROKER_ONLY:
             yield row._replace(api=f"{row.api}@controller")
@@ -720,6 +742,7 @@ def _at_the_controller() -> Iterator[Allowed]:
 ALLOWED: tuple[Allowed, ...] = (
     *_api_versions("ApiVersions", _NOT_SERVED, _FROM_0),
     *_TRANSACTIONAL,
+    *_mirrors(),
     *_throttles(),
     *_sentences(),
     *_twice(),

@@ -27,6 +27,7 @@ from tests.compare.run import (
 from tests.compare.side import ROUTE_OF, Side, built
 from tests.compat.broker_process import BrokerProcess
 from twisted_broker.api.routes import ROUTES
+from twisted_broker.wire.header import APPEND_MIRRORED
 from twisted_broker.wire.messages.list_offsets import ListOffsetsRequest
 from twisted_broker.wire.messages.metadata import (
     MetadataResponse,
@@ -42,8 +43,12 @@ def same(value: object) -> object:
 
 @pytest.mark.parametrize("on_controller", [False, True])
 def test_every_api_that_is_served_has_its_cases(on_controller: bool) -> None:
-    """A new row of the API table comes with its comparison."""
-    served = {route.name for route in ROUTES if route.versions(on_controller).max >= 0}
+    """A new row of the API table comes with its comparison, but for APIs that Kafka has not."""
+    served = {
+        route.name
+        for route in ROUTES
+        if route.versions(on_controller).max >= 0 and route.api_key != APPEND_MIRRORED
+    }
     assert set(cases(on_controller)) == served
 
 

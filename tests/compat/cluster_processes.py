@@ -72,6 +72,8 @@ class Cluster:
             "replica.fetch.backoff.ms": "200",
             "replica.lag.time.max.ms": "4000",
             "offsets.topic.replication.factor": str(min(3, self.count)),
+            "transaction.state.log.replication.factor": str(min(3, self.count)),
+            "transaction.state.log.min.isr": str(min(2, self.count)),
         }
         return BrokerProcess(self.directory / (name or f"broker-{node_id}"), settings)
 

@@ -20,6 +20,7 @@ from tests.compat import clients, raw
 from tests.compat.conftest import BrokerFactory
 from tests.compat.test_restart import free_port
 from twisted_broker.cli.verify import verify_directory
+from twisted_broker.wire.records import BatchBuilder
 
 LIMIT_SECONDS = 90
 
@@ -220,3 +221,36 @@ def test_command_line_tools(broker: object, topic: str, jars: str) -> None:
         f"group-{topic}",
     )
     assert group.count(topic) >= 3
+
+
+def test_a_hanging_transaction_is_found_and_ended(
+    new_broker: BrokerFactory, topic: str, jars: str
+) -> None:
+    """KIP-664: kafka-transactions finds the transaction that no coordinator knows, shows its
+    producer and ends it; committed records behind it can be read again.
+    """
+    broker = new_broker(**{"transaction.partition.verification.enable": "false"}).start()
+    producer_id, an_hour_ago = 4711, int(time.time() * 1000) - 3_600_000
+    builder = BatchBuilder(
+        producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True
+    )
+    builder.append(an_hour_ago, None, b"hangs")
+    clients.KafkaPython().produce(broker.bootstrap, topic, "none", [(None, b"before", ())])
+    with raw.Connection(broker.address) as connection:
+        body = raw.string("forgotten") + raw.produce_body(topic, 0, bytes(builder.build()))
+        answer = connection.call(raw.PRODUCE, 3, body)
+    answer.take("i"), answer.string(), answer.take("i")
+    assert answer.take("ihq") == (0, 0, 1)
+
+    server = ("--bootstrap-server", broker.bootstrap)
+    command = "org.apache.kafka.tools.TransactionsCommand"
+    found = tool(jars, command, *server, "find-hanging", "--broker-id", "1")
+    assert re.search(rf"{topic}\s+0\s+{producer_id}\s+0\s+", found), found
+    place = ("--topic", topic, "--partition", "0")
+    shown = tool(jars, command, *server, "describe-producers", *place)
+    assert re.search(rf"^{producer_id}\s+0\s+-1\s+0\s+{an_hour_ago}\s+1\s*$", shown, re.M), shown
+    tool(jars, command, *server, "abort", *place, "--start-offset", "1")
+    left = tool(jars, command, *server, "find-hanging", "--broker-id", "1")
+    assert str(producer_id) not in left
+    shown = tool(jars, command, *server, "describe-producers", *place)
+    assert re.search(rf"^{producer_id}\s+.*None\s*$", shown, re.M), shown

@@ -10,6 +10,9 @@ from functools import partial
 from twisted.internet.defer import Deferred, fail, succeed
 
 from twisted_broker.coordinator.coordinator_context import AppendUndecided
+from twisted_broker.log.append_info import EndMarker
+from twisted_broker.log.verification import Guard
+from twisted_broker.wire.control_batch import build_end_marker
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import BatchView, iterate_batches, set_offsets_and_epoch
 
@@ -28,12 +31,16 @@ class MemoryStore:
         self.held: list[tuple[Deferred[int], int]] | None = None
         self.commits: dict[int, Deferred[bool]] = {}
         self.reads = 0
+        self.guards: list[Guard] = []
         self.on_read: Callable[[int], None] = lambda index: None
 
     def partitions_count(self) -> int:
         return self.partitions
 
-    def append(self, index: int, batch: bytes, timeout_ms: int) -> Deferred[int]:
+    def append(
+        self, index: int, batch: bytes, timeout_ms: int, guard: Guard = None
+    ) -> Deferred[int]:
+        self.guards.append(guard)
         if self.refuse is not None:
             return fail(BrokerError(self.refuse))
         base_offset = self.put(index, batch)
@@ -42,6 +49,16 @@ class MemoryStore:
         waiting: Deferred[int] = Deferred()
         self.held.append((waiting, base_offset))
         return waiting
+
+    def append_end_marker(self, index: int, marker: EndMarker, timeout_ms: int) -> Deferred[int]:
+        batch = build_end_marker(
+            marker.producer_id,
+            marker.producer_epoch,
+            marker.is_commit,
+            marker.coordinator_epoch,
+            0,
+        )
+        return self.append(index, batch, timeout_ms)
 
     def release(self, error: ErrorCode | None = None) -> None:
         """Replicates everything that is held, or refuses it."""

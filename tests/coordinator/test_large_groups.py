@@ -200,6 +200,33 @@ def test_a_large_record_that_is_refused_or_overtaken_by_the_end(
     assert len(run.records("g")) == before
 
 
+def test_a_group_that_is_deleted_while_its_record_waits_stays_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its last record is the tombstone: what was decided before is written before."""
+    monkeypatch.setattr(coordinator_shard, "LARGE_BYTES", 99)
+    run = BrokerRun(clock=TurnClock())
+    waiting: Any = run.join(known=False)
+    turns_until(run, lambda: waiting.called)
+    if waiting.result.error is E.MEMBER_ID_REQUIRED:
+        waiting = run.join(member=waiting.result.member_id)
+        turns_until(run, lambda: waiting.called)
+    member = waiting.result.member_id
+    synced: Any = run.sync(member, waiting.result.generation, {member: bytes(101)})
+    assert not synced.called
+    run.coordinator.leave("g", [(member, None)])
+    deleted = run.coordinator.delete_group("g")
+    shard = run.coordinator.runtime.shard_of("g")
+    turns_until(run, lambda: deleted.called and not shard._waiting)
+    assert deleted.result is E.NONE
+    values = [
+        read.value
+        for read in (group_records.read_record(*each) for each in run.records("g"))
+        if isinstance(read, group_records.GroupRecord)
+    ]
+    assert len(values) > 1 and values[-1] is None and None not in values[:-1]
+
+
 def test_subscriptions_to_very_many_topics_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same one of several members counts once."""
     monkeypatch.setattr(classic_group, "MOST_TOPICS", 4)

@@ -10,11 +10,12 @@ from tests.replication.fixtures import Fixture, at, follower, registration
 from twisted_broker.coordinator.coordinator_context import AppendUndecided
 from twisted_broker.coordinator.coordinator_publisher import build_group_coordinator
 from twisted_broker.coordinator.group_coordinator import GroupCoordinator
-from twisted_broker.coordinator.group_records import partition_for
+from twisted_broker.coordinator.group_records import ProducerIdAndEpoch, partition_for
 from twisted_broker.coordinator.offset_metadata_manager import CommitRequest, OffsetToCommit
 from twisted_broker.coordinator.offsets_store import ReplicaOffsetsStore
 from twisted_broker.image.metadata_image import MetadataDelta
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.verification import Guard
 from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome
 from twisted_broker.topic_names import OFFSETS_TOPIC
 from twisted_broker.turns import Turns
@@ -183,7 +184,7 @@ def test_what_was_read_is_served_when_it_is_committed():
 class ShrinkingReplicas:
     """A ReplicaManager whose ISR is too small when the high watermark passes."""
 
-    def append(self, batches, acks, origin):
+    def append(self, batches, acks, origin, guards):
         return [AppendOutcome(tp, E.NONE, 7, 7) for tp, _ in batches]
 
     def wait_for_replicas(self, outcomes, timeout_ms):
@@ -267,3 +268,48 @@ def test_a_load_of_many_slices_reads_everything():
     broker.offsets_topic(leader=2, replicas=(1, 2), leader_epoch=1)
     broker.offsets_topic(leader=1, replicas=(1, 2), leader_epoch=2)
     assert broker.fetched() == [1999]
+
+
+# transactions
+def test_a_transaction_through_the_log_of_its_group():
+    """Its guard lets it in, its marker ends it there; a late guard, an older producer and an older
+    coordinator are refused by the log; the next leader reads what this one has.
+    """
+    broker = Broker()
+    broker.offsets_topic()
+    log = broker.partition(PLACE).log
+    assert log is not None
+
+    def guard(epoch: int) -> Guard:
+        return broker.replicas.begin_verification(PLACE, 7, epoch, -1, True)
+
+    def commit(offset: int, given: Guard, epoch: int = 0) -> dict:
+        request = CommitRequest(
+            "g", offsets=(OffsetToCommit("t", 0, offset),), producer=ProducerIdAndEpoch(7, epoch)
+        )
+        answer = now(broker.groups.commit_transactional(request, lambda index: succeed(given)))
+        assert isinstance(answer, dict)
+        return answer
+
+    def end(epoch: int, coordinator_epoch: int, is_commit: bool) -> E:
+        answer = broker.groups.complete_transaction(
+            INDEX, 7, epoch, coordinator_epoch, is_commit, 2
+        )
+        broker.advance(0)
+        found = now(answer)
+        assert isinstance(found, E)
+        return found
+
+    late = guard(0)
+    assert commit(5, late) == {("t", 0): E.NONE} and broker.fetched() == []
+    assert log.last_stable_offset == 0 and guard(0) is None
+    assert end(1, 4, True) is E.NONE and broker.fetched() == [5]
+    assert log.last_stable_offset == log.log_end_offset == 2
+    assert commit(6, late, 1) == {("t", 0): E.INVALID_TXN_STATE}
+    assert commit(6, guard(1), 1) == {("t", 0): E.NONE}
+    assert end(1, 4, True) is E.INVALID_PRODUCER_EPOCH
+    assert end(2, 3, True) is E.TRANSACTION_COORDINATOR_FENCED
+    broker.offsets_topic(leader_epoch=1)
+    broker.advance(0)
+    assert broker.fetched() == [5]
+    assert end(2, 4, False) is E.NONE and broker.fetched() == [5]

@@ -15,6 +15,7 @@ from twisted_broker.coordinator.offsets_topic import OffsetsTopic
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.topic_names import OFFSETS_TOPIC
 from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.messages.offsets import FindCoordinatorRequest, FindCoordinatorResponse
 from twisted_broker.wire.messages.topics import (
     CreatableTopicResult,
@@ -67,6 +68,28 @@ def test_the_factor_is_the_settings_however_many_brokers_live(factor: str) -> No
     controller.topic.create()
     assert [each.topics[0].replication_factor for each in controller.requests] == [int(factor)]
     assert controller.topic.is_being_created
+
+
+@pytest.mark.parametrize(("leader", "is_made"), [(-1, False), (0, True), (3, True)])
+def test_who_waits_is_answered_when_all_partitions_have_a_leader(
+    leader: int, is_made: bool
+) -> None:
+    """Broker 0 is somebody, -1 nobody."""
+    controller = Controller()
+    controller.topic.create()
+    ended: list[None] = []
+    controller.topic.wait_until_created().addCallback(ended.append)
+    topic_id = bytes(15) + b"\1"
+    made: list[Any] = [records.TopicRecord(name=OFFSETS_TOPIC, topic_id=topic_id)]
+    for number, node in enumerate((3, leader)):
+        made.append(
+            records.PartitionRecord(
+                partition_id=number, topic_id=topic_id, replicas=[3], isr=[3], leader=node
+            )
+        )
+    controller.image, _ = controller.image.apply(made)
+    controller.topic.image_changed()
+    assert ended == [None] * is_made
 
 
 def test_a_refusal_names_the_setting_once_a_minute(lines: list[str]) -> None:

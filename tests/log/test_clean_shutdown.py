@@ -117,7 +117,7 @@ def test_a_load_that_is_refused_leaves_the_marks() -> None:
 _CONTROLLER_PORT = 9093
 _STEPS: dict[str, tuple[Any, str]] = {
     "the logs": (LogManager, "_loaded"),
-    "the metadata log": (metadata_log, "open_metadata_log"),
+    "the metadata log": (metadata_log, "opened_in_steps"),
     "the controller's port": (OpenListeners, "open"),
     "the controller": (Controller, "start"),
     "the parts of the broker": (composition.Broker, "_controllers"),

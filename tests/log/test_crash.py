@@ -32,6 +32,7 @@ from twisted_broker.log.gaps import Gap
 from twisted_broker.log.log import Log
 from twisted_broker.log.reading import aborted_transactions
 from twisted_broker.log.segment import file_name
+from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Crash, Fault
 from twisted_broker.testing.sim.stalling_worker import StallingWorker
@@ -200,7 +201,7 @@ def rolled_log(disk: SimDisk) -> tuple[Log, list[bytes]]:
                 "is_transactional": True,
             }
             log.append_as_leader(
-                batch(b"aborted", timestamp=NOW_MS, **more), 1, NOW_MS, transaction_verified=True
+                batch(b"aborted", timestamp=NOW_MS, **more), 1, NOW_MS, guard=NOT_REQUIRED
             )
             log.append_as_leader(
                 marker(11, commit=False), 1, NOW_MS, origin=AppendOrigin.COORDINATOR

@@ -129,7 +129,9 @@ def test_the_only_replica_ends_there_too() -> None:
 
 def test_the_first_gap_counts() -> None:
     """RL 3.6: one that is no torn tail is not hidden by a later one that may be."""
-    assert loaded(without(disk_with_segments(), 4, 10), recovery_point=7).gap == Gap(4, 6, False)
+    assert loaded(without(disk_with_segments(), 4, 10), recovery_point=7).gap == Gap(
+        4, 6, False, Gap(10, 12, True)
+    )
     assert loaded(without(disk_with_segments(), 4, 6, 10)).gap == Gap(4, 8, True)
 
 
@@ -148,6 +150,10 @@ def lost_truncation(end: int) -> tuple[SimDisk, dict[int, bytes]]:
     for base, content in old.items():
         disk.open(f"{DIRECTORY}/{file_name(base, '.log')}", create=True).write_at(0, (content,))
     return disk, old
+
+
+# replicated, the segment behind is empty, the log end
+COMPACTED_AND_TORN = [(True, False, 6), (True, True, 6), (False, True, 6), (False, False, 16)]
 
 
 @pytest.mark.parametrize("compact", [False, True])
@@ -320,6 +326,39 @@ def test_compacted_topics_have_gaps_and_keep_them() -> None:
     log.update_config(config(segment_bytes=300, cleanup_policy=frozenset({"compact"})))
     assert resolve_gap(log, False, NOW_MS) is None and log.gap is None
     assert [one.base_offset for one in all_batches(log)] == [0, 2, 4, 8, 10, 12, 14]
+
+
+@pytest.mark.parametrize(("replicated", "empty", "end"), COMPACTED_AND_TORN)
+def test_a_torn_tail_of_a_compacted_topic(replicated: bool, empty: bool, end: int) -> None:
+    """RL 3.6: a loss of power took the end of a segment and left the next one: the replica fetches
+    again from there (simulation, seed 300087: it went on behind the hole).
+    """
+    disk = without(disk_with_segments(), 6, *((8, 10, 12) if empty else ()))
+    if empty:
+        disk.shorten(f"{DIRECTORY}/{file_name(14, '.log')}", 0)
+    log = loaded(disk, recovery_point=4)
+    log.update_config(config(segment_bytes=300, cleanup_policy=frozenset({"compact"})))
+    line = resolve_gap(log, replicated, NOW_MS)
+    assert log.gap is None and log.log_end_offset == end
+    assert line is None if end == 16 else line is not None and "ends at 6" in line
+
+
+def test_a_gap_of_a_compacted_topic_below_the_recovery_point_stays() -> None:
+    """RL 3.6: an unclean stop takes nothing of what was synced: a cleaner did it."""
+    log = loaded(without(disk_with_segments(), 6), recovery_point=8)
+    log.update_config(config(segment_bytes=300, cleanup_policy=frozenset({"compact"})))
+    assert resolve_gap(log, True, NOW_MS) is None and log.log_end_offset == 16
+
+
+def test_a_torn_tail_behind_what_a_cleaner_left_out() -> None:
+    """RL 3.6: the first gap of a compacted topic is the cleaner's; the hole behind it counts."""
+    disk = without(disk_with_segments(), 2, 10)
+    log = loaded(disk, recovery_point=6)
+    assert log.gap == Gap(2, 4, False, Gap(10, 12, True))
+    log.update_config(config(segment_bytes=300, cleanup_policy=frozenset({"compact"})))
+    line = resolve_gap(log, True, NOW_MS)
+    assert line is not None and "ends at 10" in line
+    assert [one.base_offset for one in all_batches(log)] == [0, 4, 6, 8]
 
 
 def test_a_gap_that_begins_below_the_log_start_leaves_an_empty_log() -> None:

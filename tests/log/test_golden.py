@@ -41,6 +41,7 @@ from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment_file import OpenFiles
+from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.wire.control_batch import control_record_type
 from twisted_broker.wire.records import Record, iterate_batches
 
@@ -351,7 +352,7 @@ def rich_log(directory: str) -> Log:
                 batch(b"in transaction", timestamp=NOW_MS, **transactional),
                 0,
                 NOW_MS,
-                transaction_verified=True,
+                guard=NOT_REQUIRED,
             )
             log.append_as_leader(
                 marker(7, commit=number % 20 == 0), 0, NOW_MS, origin=AppendOrigin.COORDINATOR

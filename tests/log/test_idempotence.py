@@ -22,6 +22,7 @@ from twisted_broker.log.log import Log
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from twisted_broker.log.segment import LogSegment
+from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import BatchHeader, set_offsets_and_epoch
 
@@ -115,7 +116,7 @@ def test_a_marker_of_a_new_epoch_resets_the_sequence() -> None:
     """
     log = new_log()
     fields = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
-    log.append_as_leader(batch(b"x", **fields), 0, NOW_MS, transaction_verified=True)
+    log.append_as_leader(batch(b"x", **fields), 0, NOW_MS, guard=NOT_REQUIRED)
     log.append_as_leader(
         marker(1, commit=True, epoch=1), 0, NOW_MS, origin=AppendOrigin.COORDINATOR
     )
@@ -148,7 +149,7 @@ def test_producers_expire() -> None:
     log = new_log(producer_id_expiration_ms=1000)
     send(log, 0)
     fields = {"producer_id": 2, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
-    log.append_as_leader(batch(b"x", **fields), 0, NOW_MS, transaction_verified=True)
+    log.append_as_leader(batch(b"x", **fields), 0, NOW_MS, guard=NOT_REQUIRED)
     assert log.producers.expire(NOW_MS + 999) == 0
     assert log.producers.expire(NOW_MS + 1000) == 1
     assert list(log.producers.producers) == [2]
@@ -221,7 +222,7 @@ def test_what_is_recalled_is_what_memory_held() -> None:
     fields = {"producer_id": 6, "producer_epoch": 0, "is_transactional": True}
     for number in range(2):
         log.append_as_leader(
-            batch(b"x", base_sequence=number, **fields), 0, NOW_MS, transaction_verified=True
+            batch(b"x", base_sequence=number, **fields), 0, NOW_MS, guard=NOT_REQUIRED
         )
         log.append_as_leader(marker(6, commit=True), 0, NOW_MS, origin=AppendOrigin.COORDINATOR)
     assert len(log.segments) > 1

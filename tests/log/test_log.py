@@ -27,6 +27,7 @@ from twisted_broker.log.memory import MemoryFile, MemoryFileSystem
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.reading import aborted_transactions
 from twisted_broker.log.segment_file import SliceGone
+from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import BatchView, iterate_batches, set_offsets_and_epoch
@@ -123,9 +124,7 @@ def open_transaction(log: Log, producer_id: int, epoch: int = 0, sequence: int =
         "base_sequence": sequence,
         "is_transactional": True,
     }
-    return log.append_as_leader(
-        batch(b"tx", **fields), 0, NOW_MS, transaction_verified=True
-    ).first_offset
+    return log.append_as_leader(batch(b"tx", **fields), 0, NOW_MS, guard=NOT_REQUIRED).first_offset
 
 
 def end(log: Log, producer_id: int, commit: bool, epoch: int = 0) -> int:

@@ -325,6 +325,27 @@ def test_deletion_renames_at_once_and_removes_later() -> None:
         log.append_as_leader(batch(b"x"), 0, NOW_MS)
 
 
+@pytest.mark.parametrize("mount_point_stays", [False, True])
+def test_no_log_is_made_where_a_directory_has_vanished(mount_point_stays: bool) -> None:
+    """RL 1.12: a disk that is unmounted under a broker (`umount -l`): a new log would fill the disk
+    above. The directory fails; the next log goes to another one.
+    """
+    world = World()
+    manager = world.manager()
+    create(manager)
+    for name in world.files.listdir("/d2"):
+        world.files.remove(f"/d2/{name}")
+    if not mount_point_stays:
+        world.files.remove_tree("/d2")
+    with pytest.raises(LogDirFailure, match="/d2"):
+        create(manager, B)
+    assert not world.files.exists("/d2/b-0")
+    assert [str(each.failed) for each in manager.directories.claimed() if each.failed] == [
+        "[Errno 2] it is gone; was its disk unmounted?: '/d2'"
+    ]
+    assert create(manager, B).directory == "/d1/b-0"
+
+
 def test_an_interrupted_deletion_is_finished_at_start() -> None:
     """RL 1.5: `-delete` directories found at start are removed; `-stray` and foreign ones are
     left.
@@ -859,6 +880,69 @@ def test_a_log_that_grew_past_an_old_recovery_point_is_checked(stop: str, seed: 
     found = values(again)
     old = [*expected[:6], b"2", b"3", *[b"0", b"1", b"2", b"3"] * 2]
     assert found in (expected[: len(found)], old[: len(found)]) and len(found) >= 5
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_what_was_truncated_below_the_high_watermark_waits_for_the_checkpoint(
+    failing: bool,
+) -> None:
+    """RL 3.5, 3.6: after an unclean election a log is truncated below what the checkpoint says was
+    synced, while the worker stalls. What is appended there was never synced: a follower waits until
+    the checkpoint says less. A directory that fails is not waited for.
+    """
+    world = World(log_dirs="/d1,/d2")
+    manager = world.manager()
+    log = create(manager)
+    fill(log, 9)
+    log.roll(NOW_MS)
+    log.set_high_watermark(9)
+    manager.checkpoint_recovery_points()
+    directory = manager.directories.of(log)
+    log.durability.disk = directory.disk = worker = ManualWorker()
+    called: list[int] = []
+    log.truncate_to(4, NOW_MS)
+    assert log.durability.is_checkpoint_above
+    log.durability.when_synced(0, lambda: called.append(1))
+    assert not called
+    if failing:
+        _, report = worker.jobs.pop(0)
+        report(None, OSError(errno.EIO, "no"))
+        assert not called  # whoever fails a log is in the middle of something
+        worker.run_all()
+        assert called == [1] and log.failed is not None
+        return
+    worker.run_one()
+    assert called == [1] and not log.durability.is_checkpoint_above
+    assert checkpoints.read_offsets(world.files, directory.path, checkpoints.RECOVERY_POINT) == {
+        A: 0
+    }
+    worker.run_all()
+    fill(log, 7)
+    log.truncate_to(6, NOW_MS)  # what the checkpoint says is below that
+    assert not log.durability.is_checkpoint_above
+
+
+def test_a_truncation_while_the_checkpoint_is_written_wants_another() -> None:
+    """RL 3.5: the one under way may say more than is left."""
+    world = World(log_dirs="/d1")
+    manager = world.manager()
+    log = create(manager)
+    fill(log, 9)
+    log.set_high_watermark(9)
+    log.durability.flush()
+    directory = manager.directories.online()[0]
+    log.durability.disk = directory.disk = worker = ManualWorker()
+    manager.checkpoint_recovery_points()
+    (job, done), *_ = worker.jobs
+    worker.jobs.clear()
+    job()
+    log.truncate_to(4, NOW_MS)
+    assert log.durability.is_checkpoint_above
+    done(None, None)
+    assert log.durability.is_checkpoint_above
+    worker.run_all()
+    assert not log.durability.is_checkpoint_above
+    assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {A: 0}
 
 
 def test_a_start_without_roles_checks_no_more_at_the_next() -> None:

@@ -10,6 +10,7 @@ from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.producer_append import check_append
 from twisted_broker.log.producer_snapshot import BatchMetadata
 from twisted_broker.log.producer_state import ProducerStateManager
+from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import BatchView, read_batch_header
 
@@ -42,7 +43,9 @@ def check(
         base_sequence=sequence,
         is_transactional=transactional,
     )
-    return check_append(producers, read_batch_header(data), data, origin, verified)
+    return check_append(
+        producers, read_batch_header(data), data, origin, NOT_REQUIRED if verified else None
+    )
 
 
 def refusal(*arguments: object, **named: object) -> ErrorCode:
@@ -101,7 +104,7 @@ def test_markers_of_an_old_epoch_or_coordinator_are_refused() -> None:
 
     def send(epoch: int, coordinator_epoch: int) -> None:
         data = marker(1, True, epoch=epoch, coordinator_epoch=coordinator_epoch)
-        assert check_append(producers, read_batch_header(data), data, COORDINATOR, False) is None
+        assert check_append(producers, read_batch_header(data), data, COORDINATOR, None) is None
 
     send(3, 5)
     send(4, 6)

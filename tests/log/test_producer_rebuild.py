@@ -15,6 +15,7 @@ from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.log import Log
 from twisted_broker.log.memory import InlineWorker, Inode, MemoryFile, MemoryFileSystem
 from twisted_broker.log.reading import aborted_transactions
+from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Fault
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -275,7 +276,7 @@ def test_an_abort_that_is_replicated_meanwhile_reaches_the_index() -> None:
     files = disk()
     leader, log = open_log(disk()), open_log(files)
     leader.append_as_leader(batch(b"a"), 0, NOW_MS)
-    leader.append_as_leader(sent(0, 7, is_transactional=True), 0, NOW_MS, transaction_verified=True)
+    leader.append_as_leader(sent(0, 7, is_transactional=True), 0, NOW_MS, guard=NOT_REQUIRED)
     leader.append_as_leader(marker(7, commit=False), 0, NOW_MS, origin=AppendOrigin.COORDINATOR)
     for one in all_batches(leader):
         log.append_as_follower(one.to_bytes(), 0, NOW_MS)
@@ -334,7 +335,7 @@ def test_whatever_happens_meanwhile_the_state_is_that_of_the_log(seed: int) -> N
                 data = sent(
                     sequence, producer, chance.randrange(1, 4), is_transactional=transactional
                 )
-                log.append_as_leader(data, 0, NOW_MS, transaction_verified=True)
+                log.append_as_leader(data, 0, NOW_MS, guard=NOT_REQUIRED)
             elif step == 6:
                 log.append_as_leader(batch(b"plain"), 0, NOW_MS)
             elif step == 7:

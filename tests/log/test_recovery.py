@@ -406,3 +406,20 @@ def test_batches_without_a_leader_epoch_are_not_old_ones() -> None:
         log.append_as_follower(bytes(data), -1, NOW_MS)
     found = open_log(disk.after_kill(), clean=False)
     assert values(found) == [b"a", b"b", b"c", b"d"] and found.leader_epochs.entries() == [(3, 0)]
+
+
+def test_a_clean_stop_makes_durable_that_recovery_dropped_everything() -> None:
+    """RL 3.6: a loss of power after it must not bring damage back that nothing checks any more
+    (simulation, seed 301375).
+    """
+    disk = SimDisk(1)
+    log = open_log(disk)
+    log.append_as_leader(batch(b"a"), 0, NOW_MS)
+    log.close()
+    disk.sync_all()
+    disk.flip_bit(log.segments.active.log.path, 66, 3)
+    found = open_log(disk, clean=False)
+    assert found.log_end_offset == 0
+    found.close()
+    again = open_log(disk.after_power_loss(keep=0), clean=True)
+    assert again.log_end_offset == 0

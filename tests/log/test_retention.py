@@ -103,12 +103,17 @@ def test_records_without_time_age_by_their_file() -> None:
 
 
 def test_files_are_renamed_and_left_to_the_remover() -> None:
-    """RL 3.7: a removed segment's files carry `.deleted` until the remover takes them; a reload
-    finishes what was left.
+    """RL 3.7: a removed segment's files carry `.deleted` until the remover takes them, after the
+    topic's `file.delete.delay.ms`; a reload finishes what was left.
     """
-    log = filled(step_ms=1000, retention_ms=4500)
+    log = filled(step_ms=1000, retention_ms=4500, file_delete_delay_ms=7000)
     waiting: list[str] = []
-    log.segments.attach(waiting.extend)
+
+    def remove_later(paths: list[str], seconds: float) -> None:
+        assert seconds == 7
+        waiting.extend(paths)
+
+    log.segments.attach(remove_later)
     log.delete_old_segments(NOW_MS + 9000)
     files = log.pool.files
     assert len(waiting) == 15 and all(

@@ -138,10 +138,13 @@ def test_partition_metadata() -> None:
     assert files.size("/d/partition.metadata") == 43
     assert checkpoints.read_partition_metadata(files, "/d") == ID
     whole = files.content("/d/partition.metadata")
-    for size in range(len(whole)):
+    for size in range(1, len(whole)):
         put(files, "partition.metadata", whole[:size])
         with pytest.raises(CheckpointError):
             checkpoints.read_partition_metadata(files, "/d")
+    for lost in (b"", bytes(len(whole))):  # by a loss of power
+        put(files, "partition.metadata", lost)
+        assert checkpoints.read_partition_metadata(files, "/d") is None
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,7 @@ class FakeLogManager:
         self.broken: dict[TopicPartition, Exception] = {}
         self.deleted: list[TopicPartition] = []
         self.strays: list[TopicPartition] = []
+        self.futures: dict[TopicPartition, Log] = {}
         self.failed_directories: list[str] = []
         self._worker = InlineWorker()
         self._listeners: list[LogListener] = []
@@ -193,6 +194,10 @@ class FakeLogManager:
     def log_synced(self, log: Log) -> None:
         for listener in self._listeners:
             listener.log_synced(log)
+
+    def producers_found(self, log: Log) -> None:
+        for listener in self._listeners:
+            listener.producers_found(log)
 
     def worker(self, directory: str) -> InlineWorker:
         return self._worker
@@ -220,6 +225,9 @@ class FakeLogManager:
 
     def settle_rivals(self, topic_id_of: Any) -> None:
         """No name is here twice."""
+
+    def settle_futures(self, is_replica: Any) -> None:
+        """Nothing moves."""
 
     def set_stray_aside(self, tp: TopicPartition) -> None:
         self.strays.append(tp)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.replication.fixtures import LOCAL, TP, Fixture, at, batch, consumer, registration
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.log.log import Log
 from twisted_broker.wire.errors import ErrorCode
 
@@ -80,3 +80,42 @@ def test_whatever_meets_the_failure_takes_the_disks_partitions_offline(
     for again in (append, read, delete):
         assert again(fixture, SAME_DISK) == ErrorCode.KAFKA_STORAGE_ERROR
         assert again(fixture, OTHER_DISK) == ErrorCode.NONE
+
+
+def becomes_leader(monkeypatch: pytest.MonkeyPatch, error: Exception) -> Fixture:
+    """A follower that is made the leader while the place of its high watermark cannot be read."""
+    fixture = Fixture()
+    fixture.topic(states={0: registration(2, (1, 2), leader_epoch=5)})
+
+    def fails(*arguments: Any) -> Any:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Log, "offset_metadata", fails)
+        fixture.topic(states={0: registration(LOCAL, (1, 2), leader_epoch=6, partition_epoch=1)})
+    return fixture
+
+
+def test_a_leader_without_descriptors_leads_a_little_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RL 1.3: nothing of the role changes until then (simulation, seed 300246: it was offline until
+    the broker's next start).
+    """
+    short = OutOfDescriptors("/data/t-0", OSError("EMFILE"))
+    fixture = becomes_leader(monkeypatch, short)
+    partition = fixture.partition(TP)
+    assert not (partition.is_leader or partition.offline) and partition.leader_epoch == 5
+    assert append(fixture, TP) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    fixture.advance(2)
+    assert partition.is_leader and partition.leader_epoch == 6
+    assert append(fixture, TP) == ErrorCode.NONE
+
+
+def test_a_leader_whose_disk_fails_takes_its_directory_offline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RL 1.12: as whatever else meets the failure."""
+    fixture = becomes_leader(monkeypatch, LogDirFailure("/data", OSError("EIO")))
+    assert fixture.partition(TP).offline and not fixture.partition(TP).is_leader
+    assert "directory" in str(fixture.partition(TP).offline_because)

@@ -463,6 +463,18 @@ def test_a_broker_that_leaves_stops_following_what_it_is_not_in_sync_with() -> N
     assert set(fixture.fetched()) == {TopicPartition("in-sync", 0)}
 
 
+def test_a_broker_that_leaves_follows_a_leader_whose_id_is_0() -> None:
+    """RL 1.4: 0 is somebody, -1 nobody."""
+    fixture = FollowerRig()
+    leader = broker_registration(0)._replace(
+        listeners={"INTERNAL": Endpoint("INTERNAL", "h", 9000)}
+    )
+    leaving = brokers()[1]._replace(in_controlled_shutdown=True)
+    fixture.publish(brokers={**brokers(), 0: leader, 1: leaving})
+    fixture.topic("t", {0: registration(0, (0, 1), (0, 1), 1, 10)})
+    assert set(fixture.fetched()) == {TP}
+
+
 def test_shutdown_ends_all_fetching() -> None:
     """RL 1.1, 1.4: fetchers go first; nothing is asked or taken in afterwards."""
     fixture = FollowerRig()

@@ -559,6 +559,34 @@ def test_refusals_that_wait_for_the_controllers_word(error):
     assert isinstance(fixture.partition.isr_state, CommittedIsr)
 
 
+def test_the_metadata_catches_up_with_an_answer_while_the_next_change_is_in_flight():
+    """RL 2.3, 2.5: the high watermark waits for who was proposed since: for the controller it
+    may be a member already, and leader next (simulation, seed 300617).
+    """
+    fixture = PartitionFixture(isr=(1,))
+    fixture.append(2)
+    fixture.follower_fetches(2, 2)
+    answered(fixture, isr=(1, 2))
+    fixture.follower_fetches(3, 2)
+    pending = fixture.partition.isr_state
+    assert isinstance(pending, PendingExpand)
+    caught_up = registration(LOCAL, (1, 2, 3), (1, 2), 5, 11)
+    fixture.partition.make_leader(caught_up, fixture.log, fixture.now_ms)
+    assert fixture.partition.isr_state is pending
+    fixture.append(2)
+    fixture.follower_fetches(2, 4)
+    assert fixture.log.high_watermark == 2
+    answered(fixture, isr=(1, 2, 3), partition_epoch=12)
+    assert fixture.isr == [1, 2, 3]
+    # The record after it is the controller's word.
+    fixture.now_ms += 2 * MAX_LAG_MS
+    fixture.partition.maybe_shrink_isr(fixture.now_ms)
+    assert fixture.partition.isr_state.in_flight
+    newer = registration(LOCAL, (1, 2, 3), (1, 2, 3), 5, 13)
+    fixture.partition.make_leader(newer, fixture.log, fixture.now_ms)
+    assert isinstance(fixture.partition.isr_state, CommittedIsr)
+
+
 def test_other_refusals_are_sent_again():
     """RL 2.5: others are retried."""
     fixture = PartitionFixture(isr=(1,))

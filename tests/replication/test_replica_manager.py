@@ -763,6 +763,30 @@ def test_strays_are_set_aside_at_the_start():
     assert fixture.produce().error == fixture.produce(tp=OTHER).error == ErrorCode.NONE
 
 
+@pytest.mark.parametrize(
+    ("records", "metadata", "is_stray"),
+    [(1, None, True), (1, b"", True), (0, b"", False), (1, b"version: 0\ntopic_jd: x", False)],
+    ids=["no file", "empty", "no records", "damaged"],
+)
+def test_records_of_nobody_knows_which_topic_are_strays(
+    records: int, metadata: bytes | None, is_stray: bool
+) -> None:
+    """LogManager.isStrayKraftReplica: after a loss of power they may be those of a topic that was
+    deleted and made again meanwhile (simulation, seed 300755: the new one took them over).
+    """
+    fixture = Fixture()
+    log = fixture.log_manager.get_or_create(TP, None, LogConfig(), True)
+    for _ in range(records):
+        log.append_as_leader(batch(), 0, WALL_MS)
+    fixture.files.make_directories(log.directory)
+    if metadata is not None:
+        path = f"{log.directory}/partition.metadata"
+        fixture.files.open(path, create=True).write_at(0, (metadata,))
+    fixture.topic()
+    assert fixture.log_manager.strays == ([TP] if is_stray else [])
+    assert fixture.partition(TP).log.log_end_offset == (0 if is_stray else records)
+
+
 def test_missed_and_stale_updates():
     """ReplicaManagerTest: an update that skips versions is taken; an older one is not."""
     fixture = led()

@@ -149,6 +149,31 @@ def test_a_follower_asks_for_more_when_it_has_synced():
     assert a.log.high_watermark == 2
 
 
+@pytest.mark.parametrize("truncates_on_fetch", [True, False])
+def test_a_follower_that_was_truncated_below_its_high_watermark_waits(truncates_on_fetch):
+    """RL 3.5, 6.3: after an unclean election: nothing is appended where the recovery-point
+    checkpoint says that it was synced before.
+    """
+    a, b = nodes(2)
+    b.lead(0, (1, 2))
+    b.append(5)
+    b.log.set_high_watermark(5)
+    b.log.durability.flush()
+    b.log.durability.point_written(*b.log.durability.point_in_write())
+    a.lead(1, (1, 2))
+    a.append(4)
+    fetcher = b.follow(a, 1, truncates_on_fetch=truncates_on_fetch)
+    finished: list = []
+    ensureDeferred(fetcher.do_work()).addBoth(finished.append)
+    assert b.log.log_end_offset < 5 and not finished
+    end = b.log.log_end_offset
+    b.log.durability.point_written(*b.log.durability.point_in_write())
+    assert finished == [True]
+    assert truncates_on_fetch == (b.log.log_end_offset == end)
+    b.round()
+    assert b.content() == a.content()
+
+
 def test_a_fetcher_that_waits_for_the_disk_can_be_stopped():
     """RL 6.1: what waits for a stalled disk ends with its fetcher; the sync that comes later
     harms nothing.

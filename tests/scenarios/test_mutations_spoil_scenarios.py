@@ -5,11 +5,14 @@ scenario, at the line that tells of it.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.replication import test_partition
 from tests.simulation.mutations import MUTATIONS, switched_on
+from twisted_broker.log import log, producer_append
+from twisted_broker.log.watermarks import Watermarks
 from twisted_broker.testing.scenario.__main__ import ScenarioFailed, run_scenario
 
 SPOILED = (
@@ -70,6 +73,50 @@ def test_a_mutation_spoils_its_scenario(mutation: str, scenario: str, found: str
     path = Path(__file__).parent / f"{scenario}.txt"
     with switched_on(mutation), pytest.raises(ScenarioFailed) as failure:
         run_scenario(path)
+    assert found in str(failure.value)
+
+
+TRANSACTION_MISTAKES = (
+    (
+        "no_verification",
+        (producer_append, "_check_verified", lambda *arguments: None),
+        "transaction_answer_behind_the_marker",
+        "expected INVALID_TXN_STATE, found at 1",
+    ),
+    (
+        "no_transaction_version_in_the_marker_check",
+        (log, "check_end_marker", lambda *arguments: None),
+        "transaction_late_marker",
+        "expected INVALID_PRODUCER_EPOCH, found written",
+    ),
+    (
+        "no_coordinator_epoch_in_the_marker_check",
+        (producer_append, "_check_coordinator_epoch", lambda *arguments: None),
+        "transaction_late_marker",
+        "expected TRANSACTION_COORDINATOR_FENCED, found written",
+    ),
+    (
+        "last_stable_offset_is_the_high_watermark",
+        (Watermarks, "last_stable_metadata", Watermarks.high_watermark_metadata),
+        "transaction_late_marker",
+        "expected records none, found records a, stable 0",
+    ),
+)
+"""Of transactions, whose producers the simulation does not have: issue 14, section 4."""
+
+
+@pytest.mark.parametrize(
+    ("planted", "scenario", "found"),
+    [each[1:] for each in TRANSACTION_MISTAKES],
+    ids=[each[0] for each in TRANSACTION_MISTAKES],
+)
+def test_a_mistake_about_transactions_spoils_its_scenario(
+    monkeypatch: pytest.MonkeyPatch, planted: tuple[Any, str, Any], scenario: str, found: str
+) -> None:
+    owner, name, mistaken = planted
+    monkeypatch.setattr(owner, name, mistaken)
+    with pytest.raises(ScenarioFailed) as failure:
+        run_scenario(Path(__file__).parent / f"{scenario}.txt")
     assert found in str(failure.value)
 
 

@@ -39,22 +39,25 @@ class Looking:
         )
         house.run(self.port.open())
 
-    def ask(self, path: str, method: str = "GET", more: str = "") -> Deferred[bytes]:
+    def ask(
+        self, path: str, method: str = "GET", more: str = "", host: str | None = None
+    ) -> Deferred[bytes]:
         """What the other side said until it closed."""
         assert self.port.address is not None
         answered: Deferred[bytes] = Deferred()
         factory: Any = ClientFactory()
         factory.noisy = False
-        request = f"{method} {path} HTTP/1.1\r\nHost: {self.port.address}\r\n{more}\r\n".encode()
+        host = self.port.address if host is None else host
+        request = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{more}\r\n".encode()
         factory.buildProtocol = lambda _: Asking(request, answered)
-        host, port = self.port.address.split(":")
-        self.house.network.connect(host, int(port), factory, 10)
+        address, port = self.port.address.split(":")
+        self.house.network.connect(address, int(port), factory, 10)
         return answered
 
     def get(
-        self, path: str, method: str = "GET", more: str = ""
+        self, path: str, method: str = "GET", more: str = "", host: str | None = None
     ) -> tuple[int, dict[str, str], str]:
-        asked = self.ask(path, method, f"Connection: close\r\n{more}")
+        asked = self.ask(path, method, f"Connection: close\r\n{more}", host)
         head, _, body = self.house.run(asked).partition(b"\r\n\r\n")
         first, *lines = head.decode().split("\r\n")
         headers = {

@@ -189,6 +189,37 @@ def test_only_reading_is_served(house: MemoryBroker) -> None:
     assert (status, body) == (200, "")
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1", 200),
+        ("127.0.0.1:8080", 200),
+        ("localhost:8080", 200),
+        ("LocalHost.", 200),
+        ("status.localhost", 200),
+        ("[::1]:8080", 200),
+        ("10.1.2.3:80", 200),
+        ("kafka1.example.org:9100", 200),
+        ("example.org", 421),
+        ("localhost.example.org", 421),
+        ("notlocalhost", 421),
+        ("127.0.0.1.example.org:8080", 421),
+        ("[example.org]:80", 421),
+        ("", 421),
+    ],
+)
+def test_only_its_own_names_are_served(host: str, status: int) -> None:
+    """A page whose name leads to 127.0.0.1 would be let read what is there (DNS rebinding)."""
+    house = MemoryBroker(advertised_listeners="PLAINTEXT://Kafka1.example.org:9092").start()
+    looking = Looking(house)
+    for path in ("/healthz", "/metrics"):
+        found, headers, body = looking.get(path, host=host)
+        assert found == status
+        if status == 421:
+            assert headers["content-type"] == "text/plain; charset=utf-8"
+            assert body.count("\n") == 1 and "listeners" in body
+
+
 def test_a_controller_shows_what_it_has() -> None:
     """Without a broker there are no partitions: its requests are counted, the page says what it
     is.

@@ -8,6 +8,7 @@ from typing import Any
 from tests.replication.fixtures import LOCAL, TP, Fixture, at, batch, consumer, registration
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.replication.collaborators import IReplicas
 from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
 from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
@@ -83,6 +84,23 @@ def test_partitions_are_counted_by_their_state() -> None:
         found[f"kafka_server_replicamanager_{name}"]
         for name in ("reassigningpartitions", "offlinereplicacount")
     ] == [1, 1]
+
+
+def test_late_transactions_are_counted_where_they_are_led() -> None:
+    """Kafka's PartitionsWithLateTransactionsCount: transaction.max.timeout.ms and five minutes
+    after the newest record.
+    """
+    fixture = Fixture(**{"transaction.max.timeout.ms": "60000"})
+    fixture.topic(states={0: registration(), 1: registration()})
+    records = batch(producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
+    fixture.replicas.append([(TP, records)], 1, origin=AppendOrigin.COORDINATOR)
+    name = "kafka_server_replicamanager_partitionswithlatetransactionscount"
+    fixture.wall_ms += 360_000
+    assert numbers(fixture)[name] == 0
+    fixture.wall_ms += 1
+    assert numbers(fixture)[name] == 1
+    fixture.partition().make_follower(registration(leader=2, leader_epoch=1), None)
+    assert numbers(fixture)[name] == 0
 
 
 def test_what_waits_is_counted_by_purgatory() -> None:

@@ -87,6 +87,20 @@ def offsets_deleted(
     )
 
 
+def directories_altered(
+    context: RequestContext, topic: str, path: str, partitions: Sequence[int]
+) -> None:
+    """Partitions of one topic whose moves to this directory began, or went on."""
+    changed(
+        context,
+        "log directory altered",
+        topic=topic,
+        count=len(partitions),
+        partitions=some(partitions),
+        directory=path,
+    )
+
+
 # what the controller was requested, from its answers
 
 

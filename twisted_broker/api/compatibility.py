@@ -143,12 +143,13 @@ BEHAVIOUR = """
   and holds back each answer that comes from records which are not committed yet.
 - **A replica that a metadata snapshot does not list** is kept as `TOPIC-N.<hex>-stray`, not deleted. A replica is deleted only when a record of the
   metadata log removes it.
-- **Transactions** are not supported yet. FindCoordinator for a transactional id and InitProducerId with a transactional id get INVALID_REQUEST; a
-  transactional batch gets INVALID_TXN_STATE. Markers and aborted transactions in files that Kafka wrote are honoured: a read_committed consumer
-  gets the right records.
+- **Transactions**: a record of `__transaction_state` whose append timed out counts once it is replicated, and the transactional id gets
+  CONCURRENT_TRANSACTIONS until then; Kafka forgets it and may contradict its own log. A transaction coordinator that takes over answers
+  COORDINATOR_LOAD_IN_PROGRESS until what it read is below the high watermark. It serves 1,000,000 transactional ids at most. Two-phase commit
+  (InitProducerId 6) is not supported. The pattern of ListTransactions is RE2's without Unicode classes and `\\b`, of 300 elements at most.
 - **Unclean elections** happen at once when `unclean.leader.election.enable` is set for a topic (or for all) that has no leader; Kafka checks every
   five minutes. When a cancelled reassignment leaves no former replica in sync, the new leader is recorded as recovering.
-- **Settings without effect** are parsed, refused when wrong, stored and described as in Kafka: 251 of brokers, those of groups, of client metrics
+- **Settings without effect** are parsed, refused when wrong, stored and described as in Kafka: 239 of brokers, those of groups, of client metrics
   and of tiered storage (`remote.storage.enable=true` is refused, as by a Kafka broker without tiered storage). Listeners, TLS and SASL settings
   cannot change while a broker runs. A cluster's compaction lags that contradict each other get INVALID_CONFIG; Kafka accepts them, and then refuses
   every change of a topic.
@@ -157,6 +158,8 @@ BEHAVIOUR = """
 - **A name that a request has twice** (a topic, a partition) has an answer for each mention. Kafka answers once.
 - **Replication throttles** are not supported yet. Settings such as `leader.replication.throttled.replicas` are refused: run
   `kafka-reassign-partitions` without `--throttle`.
+- **AppendMirrored** (30000) is an API of ours, for [`replog mirror`](MIRROR.md): batches of another cluster keep their offsets. ApiVersions lists it; Kafka's clients
+  skip keys that they do not know. A topic with the setting `replog.mirror.source`, ours as well, takes nothing from producers (POLICY_VIOLATION).
 - **Files** are Kafka's own, in both directions. Index entries may differ from those that Kafka would write; a lookup finds the same offset.
 
 ## Limits that Kafka does not have, or sets otherwise
@@ -206,6 +209,8 @@ def range_text(versions: VersionRange) -> str:
 
 def note(route: Route, kafka: VersionRange) -> str:
     """How the broker's range differs."""
+    if kafka.max < 0:
+        return "ours"
     ours = route.broker if route.broker.max >= 0 else route.controller
     notes = []
     if ours.min < kafka.min:
@@ -224,7 +229,7 @@ def served_rows() -> Iterator[str]:
     yield "| key | API | broker | controller listener | Kafka 4.3.1 | difference |"
     yield "|--:|---|---|---|---|---|"
     for route in sorted(ROUTES, key=lambda route: route.api_key):
-        versions = kafka[route.api_key][1]
+        versions = kafka[route.api_key][1] if route.api_key in kafka else version_range(None)
         cells = (
             route.api_key,
             route.name,

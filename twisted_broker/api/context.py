@@ -37,8 +37,14 @@ if TYPE_CHECKING:
     from twisted_broker.cluster.controller import Controller
     from twisted_broker.cluster.forwarding_manager import ForwardingManager
     from twisted_broker.config import BrokerConfig
+    from twisted_broker.coordinator.add_partitions_to_txn_manager import (
+        AddPartitionsToTxnManager,
+    )
     from twisted_broker.coordinator.group_coordinator import GroupCoordinator
-    from twisted_broker.coordinator.offsets_topic import OffsetsTopic
+    from twisted_broker.coordinator.offsets_topic import CoordinatorTopic, OffsetsTopic
+    from twisted_broker.coordinator.transaction.transaction_coordinator import (
+        TransactionCoordinator,
+    )
     from twisted_broker.event_lines import EventLines
     from twisted_broker.interfaces import Runtime
     from twisted_broker.log.log_manager import LogManager
@@ -63,12 +69,14 @@ _USUAL_WAIT_MS, _LONGEST_WAIT_MS = 30_000, 600_000
 class BrokerParts:
     """The parts of one node, joined in `broker.py`; they do not change.
 
-    What a process without that role lacks is None: `replica_manager`, `metadata`, `forwarding` and
-    `groups` and `lifecycle` belong to a broker, `controller` to a controller, `roles` to a member
-    of a ZooKeeper cluster. `listening`: the factories of its listeners.
+    What a process without that role lacks is None: `replica_manager`, `metadata`, `forwarding`,
+    `groups`, `transactions`, `add_partitions_to_txn` and `lifecycle` belong to a broker,
+    `controller` to a controller, `roles` to a member of a ZooKeeper cluster. `listening`: the
+    factories of its listeners.
     """
 
     __slots__ = (
+        "add_partitions_to_txn",
         "audit",
         "authorizer",
         "cluster_id",
@@ -85,6 +93,7 @@ class BrokerParts:
         "replica_manager",
         "roles",
         "runtime",
+        "transactions",
         "turns",
     )
 
@@ -102,12 +111,14 @@ class BrokerParts:
         metadata: ImageSource | None = None,
         forwarding: ForwardingManager | None = None,
         groups: GroupCoordinator | None = None,
+        transactions: TransactionCoordinator | None = None,
         controller: Controller | None = None,
         turns: Turns | None = None,
         lifecycle: BrokerLifecycleManager | None = None,
         listening: Sequence[ConnectionFactory] = (),
         audit: EventLines | None = None,
         roles: RoleRequests | None = None,
+        add_partitions_to_txn: AddPartitionsToTxnManager | None = None,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -120,10 +131,12 @@ class BrokerParts:
         self.metadata = metadata
         self.forwarding = forwarding
         self.groups = groups
+        self.transactions = transactions
         self.controller = controller
         self.turns = turns or Turns(runtime.clock, runtime.marks)
         self.lifecycle = lifecycle
         self.listening = listening
+        self.add_partitions_to_txn = add_partitions_to_txn
         self.audit = audit or audit_lines(runtime.clock, node_id)
         self.roles = roles
 
@@ -296,8 +309,26 @@ class RequestContext:
         return found
 
     @property
+    def add_partitions_to_txn(self) -> AddPartitionsToTxnManager:
+        found = self.broker.add_partitions_to_txn
+        assert found is not None, _WITHOUT_BROKER
+        return found
+
+    @property
     def offsets_topic(self) -> OffsetsTopic:
         found = self.groups.offsets_topic
+        assert found is not None, _WITHOUT_BROKER
+        return found
+
+    @property
+    def transactions(self) -> TransactionCoordinator:
+        found = self.broker.transactions
+        assert found is not None, _WITHOUT_BROKER
+        return found
+
+    @property
+    def transactions_topic(self) -> CoordinatorTopic:
+        found = self.transactions.topic
         assert found is not None, _WITHOUT_BROKER
         return found
 

@@ -11,8 +11,9 @@ permission of other nodes (`api/dispatch.py`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from twisted_broker.api import audit
@@ -22,11 +23,16 @@ from twisted_broker.cluster import (
     alter_partition_decision,
     broker_registry,
     config_changes,
+    feature_changes,
     heartbeat_decision,
     partition_requests,
     topic_changes,
 )
+from twisted_broker.cluster.broker_registry import RegistrationDecision
+from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.controller import Controller
+from twisted_broker.cluster.features import SUPPORTED_FEATURES
+from twisted_broker.cluster.heartbeat_decision import HeartbeatDecision
 from twisted_broker.security.acl import CLUSTER_NAME, Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import (
@@ -40,7 +46,7 @@ from twisted_broker.wire.messages import (
     topics,
 )
 from twisted_broker.wire.messages import fetch as fetch_messages
-from twisted_broker.wire.messages.metadata_records import ProducerIdsRecord
+from twisted_broker.wire.messages.metadata_records import FeatureLevelRecord, ProducerIdsRecord
 from twisted_broker.wire.schema import Record
 
 # Kafka's `ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE`: one record of the metadata log per 1,000
@@ -53,6 +59,9 @@ _AT_A_TIME = 20
 _PARTITIONS_AT_A_TIME = 200
 # Records: to decide on more takes a turn of its own, and so does writing them.
 _LONG_DECISION, _TRIES = 2000, 3
+# a step of a decision is as long as so many elements of a request
+_STEP_ELEMENTS = 200
+_RECORDS = attrgetter("records")
 T = TypeVar("T")
 ResponseT = TypeVar("ResponseT")
 Decision = tuple[list[Record], ResponseT]
@@ -128,18 +137,22 @@ async def broker_registration(
 ) -> broker_lifecycle.BrokerRegistrationResponse:
     """The broker's epoch is the offset of its registration record."""
     controller = _controller(context)
+
+    def decision(view: ClusterView) -> Generator[None, None, RegistrationDecision]:
+        return broker_registry.register(
+            view,
+            request,
+            context.version,
+            controller.sessions,
+            controller.cluster_id,
+            controller.log.end_offset,
+            controller.runtime.now_ms(),
+        )
+
+    outcome, prepared = await _in_steps(context, controller.decide(decision, _RECORDS))
     now_ms = controller.runtime.now_ms()
-    outcome = broker_registry.register(
-        controller.view,
-        request,
-        context.version,
-        controller.sessions,
-        controller.cluster_id,
-        controller.log.end_offset,
-        now_ms,
-    )
     controller.sessions.touch(request.broker_id, outcome.epoch, -1, now_ms)
-    await controller.write(outcome.records)
+    await controller.write(outcome.records, prepared)
     return broker_lifecycle.BrokerRegistrationResponse(broker_epoch=outcome.epoch)
 
 
@@ -149,9 +162,13 @@ async def broker_heartbeat(
     """Changes of state are durable before the broker is answered."""
     controller = _controller(context)
     now_ms = controller.runtime.now_ms()
-    beat = heartbeat_decision.heartbeat(controller.view, request, controller.sessions, now_ms)
+
+    def decision(view: ClusterView) -> Generator[None, None, HeartbeatDecision]:
+        return heartbeat_decision.heartbeat(view, request, controller.sessions, now_ms)
+
+    beat, prepared = await _in_steps(context, controller.decide(decision, _RECORDS))
     if beat.records:
-        written = controller.write(beat.records)
+        written = controller.write(beat.records, prepared)
         if beat.enters_shutdown:
             last = controller.log.end_offset - 1
             heartbeat_decision.note_shutdown_offset(
@@ -172,9 +189,43 @@ async def unregister_broker(
 ) -> cluster.UnregisterBrokerResponse:
     _check_cluster(context, Operation.ALTER)
     controller = _controller(context)
-    await controller.write(broker_registry.unregister(controller.view, request.broker_id))
+
+    def decision(view: ClusterView) -> Generator[None, None, list[Record]]:
+        return broker_registry.unregister(view, request.broker_id)
+
+    steps = controller.decide(decision, lambda found: found)
+    await controller.write(*await _in_steps(context, steps))
     audit.changed(context, "broker unregistered", broker=request.broker_id)
     return cluster.UnregisterBrokerResponse(error_message=None)
+
+
+async def update_features(
+    context: RequestContext, request: cluster.UpdateFeaturesRequest
+) -> cluster.UpdateFeaturesResponse:
+    _check_cluster(context, Operation.ALTER)
+    controller = _controller(context)
+    before = controller.view.image.features
+    found = feature_changes.update_features(
+        controller.view, request.feature_updates, controller.node_id, SUPPORTED_FEATURES
+    )
+    if not request.validate_only:
+        await controller.write(found)
+        for record in found:
+            if isinstance(record, FeatureLevelRecord):
+                audit.changed(
+                    context,
+                    "feature level changed",
+                    feature=record.name,
+                    before=before.get(record.name, 0),
+                    after=record.feature_level,
+                )
+    return cluster.UpdateFeaturesResponse(
+        error_message=None,
+        results=[
+            cluster.UpdatableFeatureResult(feature=update.feature, error_message=None)
+            for update in request.feature_updates
+        ],
+    )
 
 
 async def alter_partition(
@@ -464,6 +515,11 @@ async def _written(
         yield some, found, answer
         await written
         done(some, answer)
+
+
+async def _in_steps(context: RequestContext, steps: Generator[None, None, T]) -> T:
+    """A decision about many partitions; others are served in between."""
+    return await context.in_slices(steps, _STEP_ELEMENTS)
 
 
 async def _counted(context: RequestContext, keys: Iterable[T]) -> Counter[T]:

@@ -30,6 +30,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from twisted_broker.api import audit
 from twisted_broker.api.context import (
     REFUSAL_ELEMENTS,
     BrokerParts,
@@ -50,7 +51,7 @@ from twisted_broker.net.connection import (
     discard,
     one_line,
 )
-from twisted_broker.security.acl import Operation
+from twisted_broker.security.acl import CLUSTER_NAME, Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode, ManyElements, WireError
 from twisted_broker.wire.header import (
     decode_request_header,
@@ -365,6 +366,7 @@ class Dispatcher:
             # Found while decoding: only the decoder counts the elements of nested arrays.
             return self._start_long(connection, served, context, frame, offset)
         if served.route.cluster_action and not context.may_on_cluster(Operation.CLUSTER_ACTION):
+            audit.denied(context, [CLUSTER_NAME])
             return self.answer(
                 served,
                 context,
@@ -396,6 +398,7 @@ class Dispatcher:
         mirror.
         """
         if served.route.cluster_action and not context.may_on_cluster(Operation.CLUSTER_ACTION):
+            audit.denied(context, [CLUSTER_NAME])
             raise WireError(f"{served.route.name} is for nodes of the cluster only")
         steps = self._in_slices(served, context, frame, offset)
         outcome: Any = self.step(served, context, None, steps)

@@ -1,14 +1,13 @@
-"""FindCoordinator: which broker coordinates a group.
+"""FindCoordinator: which broker coordinates a group, or a transactional id.
 
-1. Permission first: DESCRIBE on the group.
-2. A group's coordinator leads its partition of `__consumer_offsets`; the first question makes the
-   topic and waits a moment for its leaders. Without a leader the answer is
-   COORDINATOR_NOT_AVAILABLE, at which clients retry.
+1. Permission first: DESCRIBE on the group or the transactional id.
+2. A group's coordinator leads its partition of `__consumer_offsets`, a transactional id's that of
+   `__transaction_state`; the first question makes the topic and waits a moment for its leaders.
+   Without a leader the answer is COORDINATOR_NOT_AVAILABLE, at which clients retry.
 3. No share coordinator is served: a well-formed key of one is COORDINATOR_NOT_AVAILABLE, as from an
    Apache Kafka that serves none, to a peer with CLUSTER_ACTION. INVALID_REQUEST otherwise, and
    before v6, which knows no such keys.
-4. Keys of transactions and of kinds that do not exist are INVALID_REQUEST: no transaction
-   coordinator is served.
+4. Keys of kinds that do not exist are INVALID_REQUEST.
 
 Source: Apache Kafka 4.3.1 `KafkaApis.getCoordinator` (KIP-699), `SharePartitionKey` (KIP-932).
 """
@@ -18,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from twisted_broker.api.context import RequestContext
+from twisted_broker.coordinator.offsets_topic import CoordinatorTopic
 from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages.offsets import (
@@ -28,10 +28,19 @@ from twisted_broker.wire.messages.offsets import (
 from twisted_broker.wire.primitives import uuid_from_text
 
 GROUP_KEY = 0
+TRANSACTION_KEY = 1
 SHARE_KEY = 2
 FIRST_WITH_SEVERAL_KEYS = 4
 FIRST_WITH_SHARE_KEYS = 6
 NO_COORDINATOR = (-1, "", -1)
+
+_RESOURCES = {
+    GROUP_KEY: (ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED),
+    TRANSACTION_KEY: (
+        ResourceType.TRANSACTIONAL_ID,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ),
+}
 
 Found = tuple[ErrorCode, tuple[int, str, int]]
 
@@ -41,9 +50,9 @@ async def find_coordinator(
 ) -> FindCoordinatorResponse:
     keys = request.coordinator_keys if context.version >= FIRST_WITH_SEVERAL_KEYS else [request.key]
     found = await _find_all(context, request.key_type, keys)
-    is_for_groups = request.key_type == GROUP_KEY
-    if is_for_groups and any(error is ErrorCode.COORDINATOR_NOT_AVAILABLE for error, _ in found):
-        await context.offsets_topic.wait_until_created()
+    topic = _topic(context, request.key_type)
+    if topic and any(error is ErrorCode.COORDINATOR_NOT_AVAILABLE for error, _ in found):
+        await topic.wait_until_created()
         found = await _find_all(context, request.key_type, keys)
     if context.version >= FIRST_WITH_SEVERAL_KEYS:
         return FindCoordinatorResponse(
@@ -56,6 +65,12 @@ async def find_coordinator(
     return FindCoordinatorResponse(
         error_code=error, error_message=_sentence(error), node_id=node_id, host=host, port=port
     )
+
+
+def _topic(context: RequestContext, key_type: int) -> CoordinatorTopic | None:
+    if key_type == GROUP_KEY:
+        return context.offsets_topic
+    return context.transactions_topic if key_type == TRANSACTION_KEY else None
 
 
 async def _find_all(context: RequestContext, key_type: int, keys: Sequence[str]) -> list[Found]:
@@ -112,11 +127,13 @@ def _is_share_key(key: str) -> bool:
 def _find(context: RequestContext, key_type: int, key: str) -> Found:
     if key_type == SHARE_KEY:
         return _find_share(context, key)
-    if key_type != GROUP_KEY:
+    topic = _topic(context, key_type)
+    if topic is None:
         return ErrorCode.INVALID_REQUEST, NO_COORDINATOR
-    if not context.may(Operation.DESCRIBE, ResourceType.GROUP, key):
-        return ErrorCode.GROUP_AUTHORIZATION_FAILED, NO_COORDINATOR
-    found = context.offsets_topic.coordinator(key, context.listener.name)
+    resource, refusal = _RESOURCES[key_type]
+    if not context.may(Operation.DESCRIBE, resource, key):
+        return refusal, NO_COORDINATOR
+    found = topic.coordinator(key, context.listener.name)
     if found is None:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE, NO_COORDINATOR
     node_id, endpoint = found

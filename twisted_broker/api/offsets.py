@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete: the wire's side of committed offsets.
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch, OffsetDelete: the wire's side of committed offsets.
 
 1. Permission on the group first, then on each topic, before any answer shows whether it exists.
 2. Topics and partitions must exist to be committed or deleted; what was committed can be fetched
@@ -8,9 +8,11 @@
 4. An answer has the order of its request; all that is committed is in the order of topic and
    partition.
 5. Every loop over what a client named, or over what a group holds, is in slices (`turns.py`).
+6. A transaction's coordinator knows of a group's partition before offsets of the transaction are
+   appended to it; from version 5 of TxnOffsetCommit on it is told by this call (KIP-890).
 
-Source: Apache Kafka 4.3.1 `KafkaApis` (KIP-211, 447, 496, 709, 848); 3.9 for versions 0 and 1,
-which this broker keeps in `__consumer_offsets` too. Not here: offsets of transactions.
+Source: Apache Kafka 4.3.1 `KafkaApis` (KIP-98, 211, 447, 496, 709, 848, 890); 3.9 for versions 0
+and 1, which this broker keeps in `__consumer_offsets` too. Not here: the state of transactions.
 """
 
 from __future__ import annotations
@@ -20,15 +22,21 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, TypeVar
 
+from twisted.internet.defer import ensureDeferred
+
 from twisted_broker.api import audit
 from twisted_broker.api.context import RequestContext
 from twisted_broker.api.groups import check_group
+from twisted_broker.coordinator.group_records import ProducerIdAndEpoch
 from twisted_broker.coordinator.offset_metadata_manager import (
     CommitRequest,
     FetchedOffset,
     OffsetToCommit,
 )
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.verification import NOT_REQUIRED, Guard
 from twisted_broker.security.acl import Operation, ResourceType
+from twisted_broker.topic_names import OFFSETS_TOPIC
 from twisted_broker.turns import SLICE_ELEMENTS
 from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
 from twisted_broker.wire.messages.offsets import (
@@ -52,13 +60,27 @@ from twisted_broker.wire.messages.offsets import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from twisted_broker.wire.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
 from twisted_broker.wire.primitives import NULL_UUID
+from twisted_broker.wire.records import NO_SEQUENCE
 
 FIRST_WITH_TOPIC_IDS = 10
 FIRST_WITH_GROUP_ID_NOT_FOUND = 9
 FIRST_WITH_SEVERAL_GROUPS = 8
 FIRST_WITH_GROUP_ERROR = 2
+FIRST_WITH_ABORTABLE, FIRST_THAT_ADDS = 4, 5  # of TxnOffsetCommit
 NO_OFFSET = -1
+_REFUSED_FOR_GOOD = (
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+)
 ELEMENTS_OF_A_SORT = 20
 T = TypeVar("T")
 
@@ -116,6 +138,102 @@ async def offset_commit(
             for topic, its in zip(request.topics, answers, strict=True)
         ]
     )
+
+
+# commit in a transaction
+async def txn_offset_commit(
+    context: RequestContext, request: TxnOffsetCommitRequest
+) -> TxnOffsetCommitResponse:
+    if not context.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+        raise BrokerError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    check_group(context, request.group_id, Operation.READ)
+    refused: dict[tuple[str, int], ErrorCode] = {}
+    offsets: dict[tuple[str, int], OffsetToCommit] = {}
+    for topic in request.topics:
+        topic_id, error = _topic_to_change(context, topic.name)
+        context.elements_left -= 1
+        for p in topic.partitions:
+            context.elements_left -= 1
+            if context.elements_left < 0:
+                await context.next_turn()
+            wrong = error or _partition_error(context, topic.name, p.partition_index)
+            if wrong:
+                refused[topic.name, p.partition_index] = wrong
+            else:
+                offsets[topic.name, p.partition_index] = OffsetToCommit(
+                    topic.name,
+                    p.partition_index,
+                    p.committed_offset,
+                    p.committed_leader_epoch,
+                    p.committed_metadata or "",
+                    topic_id,
+                )
+    errors = refused
+    if offsets:
+        errors = refused | await _commit_transactional(context, request, tuple(offsets.values()))
+
+    def answer(row: int, p: TxnOffsetCommitRequestPartition) -> TxnOffsetCommitResponsePartition:
+        error = errors[request.topics[row].name, p.partition_index]
+        return TxnOffsetCommitResponsePartition(partition_index=p.partition_index, error_code=error)
+
+    answers = await _answers(context, request.topics, answer)
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(name=topic.name, partitions=its)
+            for topic, its in zip(request.topics, answers, strict=True)
+        ]
+    )
+
+
+async def _commit_transactional(
+    context: RequestContext, request: TxnOffsetCommitRequest, offsets: tuple[OffsetToCommit, ...]
+) -> dict[tuple[str, int], ErrorCode]:
+    """An error per partition; what refuses the whole commit is the error of each of them."""
+    if request.producer_id < 0 or request.producer_epoch < 0:
+        error = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        return {(offset.topic, offset.partition): error for offset in offsets}
+    try:
+        stored: dict[tuple[str, int], ErrorCode] = await context.groups.commit_transactional(
+            CommitRequest(
+                request.group_id,
+                request.member_id,
+                request.group_instance_id,
+                request.generation_id,
+                offsets=offsets,
+                producer=ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
+            ),
+            lambda index: ensureDeferred(_verify(context, request, index)),
+        )
+    except BrokerError as refusal:
+        return {(offset.topic, offset.partition): refusal.code for offset in offsets}
+    return stored
+
+
+async def _verify(context: RequestContext, request: TxnOffsetCommitRequest, index: int) -> Guard:
+    """The guard with which offsets of the transaction may be appended to partition `index` of
+    `__consumer_offsets`. Raises BrokerError.
+    """
+    add = context.version >= FIRST_THAT_ADDS
+    if not add and not context.config.boolean("transaction.partition.verification.enable"):
+        return NOT_REQUIRED
+    partition = TopicPartition(OFFSETS_TOPIC, index)
+    producer_id, producer_epoch = request.producer_id, request.producer_epoch
+    guard = context.replica_manager.begin_verification(
+        partition, producer_id, producer_epoch, NO_SEQUENCE, add
+    )
+    if guard is None:
+        return None
+    codes = await context.add_partitions_to_txn.verify_or_add(
+        request.transactional_id, producer_id, producer_epoch, [partition], add
+    )
+    code = codes[partition]
+    if code is ErrorCode.NONE:
+        return guard
+    if code in _REFUSED_FOR_GOOD:
+        context.replica_manager.end_verification(partition, producer_id, guard)
+    if code is ErrorCode.TRANSACTION_ABORTABLE and context.version < FIRST_WITH_ABORTABLE:
+        code = ErrorCode.INVALID_TXN_STATE
+    raise BrokerError(code)
 
 
 def _offset(name: str, topic_id: bytes, partition: OffsetCommitRequestPartition) -> OffsetToCommit:

@@ -9,12 +9,13 @@ existence and the records; what is left is appended.
 3. With `flush.messages` an append that makes a sync due is answered when the leader's disk has it,
    with acks=1 as well.
 4. The append comes before the first `await`, so that the next Produce of the connection may be
-   appended meanwhile.
-5. Until transactions are served, a transactional batch of a client is refused with
-   INVALID_TXN_STATE.
+   appended meanwhile; but for a transaction's first append to a partition, which waits for its
+   coordinator (`transactional_produce.py`), and the connection with it.
+5. A transactional batch without a transactional id in the request is refused with
+   TRANSACTIONAL_ID_AUTHORIZATION_FAILED: nobody's permission could be asked.
 
 Source: RL 1.6, 1.7, 5.1; Kafka's `KafkaApis.handleProduceRequest`,
-`ProduceRequest.validateRecords`; KIP-467, KIP-951. Not here: quotas.
+`ProduceRequest.validateRecords`; KIP-467, KIP-890, KIP-951. Not here: quotas.
 """
 
 from __future__ import annotations
@@ -69,13 +70,17 @@ _OLD_FORMAT = BrokerError(
 _ZSTD_TOO_EARLY = BrokerError(
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs produce version 7"
 )
-_TRANSACTIONAL_BATCH = BrokerError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported")
+_WITHOUT_TRANSACTIONAL_ID = BrokerError(
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    "a transactional batch in a request without a transactional id",
+)
 
 
 async def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
     """Answers when the requested acks are there; None for acks=0."""
-    if request.transactional_id is not None and not context.may(
-        Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
+    transactional_id = request.transactional_id
+    if transactional_id is not None and not context.may(
+        Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
     ):
         raise BrokerError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     entries: list[tuple[TopicPartition, Buffer]] = []
@@ -91,9 +96,18 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
             # Appends what is there before the pause: the order of the partitions is kept, and the
             # elements of the next turn are for new ones.
             if context.elements_left < 0:
-                await _append_some(context, entries, acks, outcomes)
-            _topic_response(context, topic, start, topics, entries, awaited)
-    if entries:
+                if transactional_id is None:
+                    await _append_some(context, entries, acks, outcomes)
+                else:
+                    await context.next_turn()
+            _topic_response(
+                context, topic, start, topics, entries, awaited, transactional_id is not None
+            )
+    if transactional_id is not None:
+        awaited, outcomes = await _append_transactional(
+            context, transactional_id, entries, awaited, acks
+        )
+    elif entries:
         outcomes += replicas.produce(entries, acks)
     # From here the connection's next Produce may start: this one is in the log.
     context.appended = True
@@ -131,6 +145,37 @@ async def _append_some(
     await context.next_turn()
 
 
+async def _append_transactional(
+    context: RequestContext,
+    transactional_id: str,
+    entries: list[tuple[TopicPartition, Buffer]],
+    awaited: list[PartitionProduceResponse],
+    acks: int,
+) -> tuple[list[PartitionProduceResponse], list[AppendOutcome]]:
+    """Appends what its coordinator lets in; the answers to fill, and the outcomes for them."""
+    from twisted_broker.api.transactional_produce import verify
+
+    guards, refusals = await verify(context, transactional_id, entries)
+    if refusals:
+        for (topic_partition, _), answer in zip(entries, awaited, strict=True):
+            if topic_partition in refusals:
+                _refuse(answer, refusals[topic_partition])
+        kept = [number for number, (each, _) in enumerate(entries) if each not in refusals]
+        entries, awaited = [entries[number] for number in kept], [awaited[each] for each in kept]
+    outcomes: list[AppendOutcome] = []
+    for start in range(0, len(entries), _AT_A_TIME):
+        if start:
+            await context.next_turn()
+        outcomes += context.replica_manager.produce(
+            entries[start : start + _AT_A_TIME], acks, guards
+        )
+    return awaited, outcomes
+
+
+def _refuse(answer: PartitionProduceResponse, refused: BrokerError) -> None:
+    answer.error_code, answer.base_offset, answer.error_message = refused.code, -1, refused.message
+
+
 def _topic_response(
     context: RequestContext,
     topic: TopicProduceData,
@@ -138,6 +183,7 @@ def _topic_response(
     topics: list[TopicProduceResponse],
     entries: list[tuple[TopicPartition, Buffer]],
     awaited: list[PartitionProduceResponse],
+    transactional: bool,
 ) -> None:
     """One topic's part of the answer, from its partition number `start` on: refusals are in it,
     what may be appended goes into `entries`, its answers into `awaited`.
@@ -159,25 +205,20 @@ def _topic_response(
             len(data.records) >> _BYTES_OF_AN_ELEMENT if data.records is not None else 0
         )
         refused = refusal or _records_refusal(data.records, version)
-        # Kafka's order: a partition that is not there counts before records that are wrong. Looked
-        # up only after a refusal: the append checks it anyway.
-        if (
-            refused is not None
-            and refusal is None
-            and context.metadata.image.partition(name, data.index) is None
-        ):
-            refused = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if refused is not None and refusal is None:
+            # Kafka's order: a partition that is not there counts before records that are wrong.
+            # Looked up only after a refusal: the append checks it anyway.
+            if context.metadata.image.partition(name, data.index) is None:
+                refused = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            elif transactional and refused is _WITHOUT_TRANSACTIONAL_ID:
+                refused = None
         answer = PartitionProduceResponse(index=data.index, current_leader=_UNSAID)
         answers.append(answer)
         if refused is None:
             entries.append((TopicPartition(name, data.index), data.records))
             awaited.append(answer)
         else:
-            answer.error_code, answer.base_offset, answer.error_message = (
-                refused.code,
-                -1,
-                refused.message,
-            )
+            _refuse(answer, refused)
 
 
 def _guard(context: RequestContext, topic: TopicProduceData) -> tuple[str, BrokerError | None]:
@@ -208,7 +249,7 @@ def _records_refusal(records: Buffer | None, version: int) -> BrokerError | None
     )
     if attributes & CODEC_MASK == ZSTD and version < _ZSTD_FROM:
         return _ZSTD_TOO_EARLY
-    return _TRANSACTIONAL_BATCH if attributes & TRANSACTIONAL_FLAG else None
+    return _WITHOUT_TRANSACTIONAL_ID if attributes & TRANSACTIONAL_FLAG else None
 
 
 def _fill_error(answer: PartitionProduceResponse, outcome: AppendOutcome) -> None:

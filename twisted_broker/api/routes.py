@@ -12,8 +12,8 @@ all derived from these rows.
    (broker) or in `api/controller.py` (controller). A row with `forward` and no module is passed on
    to the controller as it is (`api/forwarding.py`).
 
-Source: Kafka 4.3.1's message definitions; lower versions as in 3.9. Not here: SASL, transactions,
-ACLs, quotas (not served yet).
+Source: Kafka 4.3.1's message definitions; lower versions as in 3.9. Not here: SASL, ACLs,
+quotas (not served yet).
 """
 
 from __future__ import annotations
@@ -133,8 +133,14 @@ ROUTES: tuple[Route, ...] = (
         "offset_for_leader_epoch",
         broker="0-4",
     ),
+    Route(24, "AddPartitionsToTxn", "transactions", "transactions", broker="0-5"),
+    Route(25, "AddOffsetsToTxn", "transactions", "transactions", broker="0-4"),
+    Route(26, "EndTxn", "transactions", "transactions", broker="0-5"),
+    Route(27, "WriteTxnMarkers", "transactions", "write_txn_markers", broker="1-2"),
+    Route(28, "TxnOffsetCommit", "transactions", "offsets", broker="0-5"),
     Route(32, "DescribeConfigs", "configs", "configs", broker="0-4"),
     Route(33, "AlterConfigs", "configs", "configs", broker="0-2", controller="0-2", forward=True),
+    Route(34, "AlterReplicaLogDirs", "log_dirs", "log_dirs", broker="1-2"),
     Route(35, "DescribeLogDirs", "log_dirs", "log_dirs", broker="0-5"),
     Route(37, "CreatePartitions", "topics", broker="0-3", controller="0-3", forward=True),
     Route(42, "DeleteGroups", "groups", "groups", broker="0-2"),
@@ -174,6 +180,7 @@ ROUTES: tuple[Route, ...] = (
     Route(47, "OffsetDelete", "offsets", "offsets", broker="0"),
     Route(55, "DescribeQuorum", "cluster", "cluster", broker="0-2", controller="0-2", forward=True),
     Route(56, "AlterPartition", "broker_lifecycle", controller="2-3", cluster_action=True),
+    Route(57, "UpdateFeatures", "cluster", broker="0-2", controller="0-2", forward=True),
     Route(58, "Envelope", "broker_lifecycle", "*envelope", controller="0", cluster_action=True),
     Route(59, "FetchSnapshot", "quorum", controller="0-1", cluster_action=True),
     Route(60, "DescribeCluster", "cluster", "cluster", broker="0-2", controller="0-2"),
@@ -181,10 +188,14 @@ ROUTES: tuple[Route, ...] = (
     Route(62, "BrokerRegistration", "broker_lifecycle", controller="0-4", cluster_action=True),
     Route(63, "BrokerHeartbeat", "broker_lifecycle", controller="0-2", cluster_action=True),
     Route(64, "UnregisterBroker", "cluster", broker="0", controller="0", forward=True),
+    Route(65, "DescribeTransactions", "transactions", "transactions", broker="0"),
+    Route(66, "ListTransactions", "transactions", "transactions", broker="0-2"),
     Route(67, "AllocateProducerIds", "producer_ids", controller="0", cluster_action=True),
     Route(73, "AssignReplicasToDirs", "log_dirs", controller="0", cluster_action=True),
     Route(74, "ListConfigResources", "configs", "configs", broker="0-1"),
     Route(75, "DescribeTopicPartitions", "cluster", "metadata", broker="0"),
+    # Ours, not Kafka's.
+    Route(30_000, "AppendMirrored", "mirror", "mirror", broker="0"),
 )
 
 ZOOKEEPER_ROUTES: tuple[Route, ...] = (

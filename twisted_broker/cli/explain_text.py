@@ -126,10 +126,17 @@ def _replica_lines(address: str, state: State) -> Iterator[str]:
         f"  log {state['log_start']} to {state['log_end']}, {state['bytes']:,} bytes; high "
         f"watermark {state['high_watermark']}{_last_stable(state)}"
     )
+    # Brokers of before have no such field.
+    stable = state.get("last_stable_waits")
+    if stable is not None:
+        yield f"  the last stable offset waits: {stable['why']}"
     if state["role"] == "leader":
         yield from _leader_lines(state)
     elif state["fetching"] is not None:
         yield f"  {state['fetching']['why']}"
+    # Not from an older broker.
+    if state.get("moving") is not None:
+        yield f"  {state['moving']['why']}"
     yield from _waiting_lines(state)
     for truncation in state["truncations"]:
         yield (

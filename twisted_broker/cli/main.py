@@ -17,6 +17,7 @@ from twisted_broker import __version__
 from twisted_broker.cli.dump import file_rows, files_below
 from twisted_broker.cli.group import CommandGroup
 from twisted_broker.cli.metadata import metadata
+from twisted_broker.cli.mirror import mirror
 from twisted_broker.cli.rows import lines
 from twisted_broker.cli.storage import format_storage
 from twisted_broker.cli.unregister import unregister
@@ -29,8 +30,8 @@ def main() -> None:
     """Inspect the files of a Kafka broker, and explain the state of its replicas.
 
     Files are only read, so the broker may be running. Only `format` and `metadata recover` write:
-    into new directories, and into that of a controller that is stopped. `unregister` changes a
-    running cluster.
+    into new directories, and into that of a controller that is stopped. `unregister` and `mirror`
+    change a running cluster.
     """
     check_system()
 
@@ -38,6 +39,7 @@ def main() -> None:
 main.add_command(metadata)
 main.add_command(format_storage)
 main.add_command(unregister)
+main.add_command(mirror)
 
 
 @main.command("dump-log")

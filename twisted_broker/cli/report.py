@@ -21,6 +21,7 @@ class Report:
     bytes: int = 0
     in_use: bool = False
     awaiting_deletion: int = 0
+    copies: int = 0
 
     def add(self, path: Path, position: int, problem: str) -> None:
         self.findings.append(Damage(str(path), position, problem))
@@ -41,6 +42,8 @@ class Report:
     def remarks(self) -> Iterator[str]:
         if self.awaiting_deletion:
             yield count_text(self.awaiting_deletion, "name awaits", "names await") + " deletion"
+        if self.copies:
+            yield count_text(self.copies, "copy", "copies") + " in progress between directories"
         if self.in_use:
             yield "the directory is in use"
 

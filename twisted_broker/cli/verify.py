@@ -5,9 +5,10 @@
    there (after a clean stop), and lies within their logs; the high watermark is not above the log
    end.
 3. All partitions of a topic have one topic id, and no two topics share one.
-4. Directories that are half copied or were set aside, and temporary files, are findings unless a
-   broker runs; what awaits its deletion is counted.
-5. What a single log must meet is in `verify_log`.
+4. Directories that were set aside, and temporary files, are findings unless a broker runs; what
+   awaits its deletion, and copies of logs that move between directories, are counted.
+5. A copy in progress meets what a log meets.
+6. What a single log must meet is in `verify_log`.
 
 Source: Kafka's LogManager and LogLoader. Only reads.
 """
@@ -27,9 +28,9 @@ from twisted_broker.cli.verify_log import LogCheck
 from twisted_broker.topic_names import METADATA_DIRECTORY, METADATA_TOPIC
 
 PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d+)")
-SET_ASIDE = re.compile(r".+\.[0-9a-f]{32}-(delete|future|stray)")
+SET_ASIDE = re.compile(r"(.+)\.[0-9a-f]{32}-(delete|future|stray)")
 APPLIED = f"{METADATA_TOPIC}-"  # rows that say how far the metadata was applied: no partition
-MEANINGS = {"future": "is a copy in progress", "stray": "was set aside: no topic of the cluster"}
+STRAY = "was set aside: no topic of the cluster"
 AT_MOST_LOG_END = {
     "recovery-point-offset-checkpoint": "recovery point",
     "log-start-offset-checkpoint": "log start",
@@ -53,7 +54,11 @@ def verify_directory(
     report.in_use = is_in_use(directory)
     clean = (directory / ".kafka_cleanshutdown").exists()
     checkpoints = read_checkpoints(directory, report)
-    logs = {entry.name: entry for entry in sorted(directory.iterdir()) if top_level(entry, report)}
+    logs = {
+        partition_name(entry): entry
+        for entry in sorted(directory.iterdir())
+        if top_level(entry, report)
+    }
     checks: dict[str, LogCheck] = {}
     recovery_points, starts = (
         checkpoints["recovery-point-offset-checkpoint"],
@@ -74,6 +79,12 @@ def verify_directory(
     check_checkpoints(directory, report, checkpoints, checks, clean)
     check_topic_ids(report, checks)
     return report
+
+
+def partition_name(entry: Path) -> str:
+    """That of a log's directory, or of a copy in progress."""
+    aside = SET_ASIDE.fullmatch(entry.name)
+    return entry.name if aside is None else aside[1]
 
 
 def verify_partition(
@@ -138,16 +149,17 @@ def top_level(entry: Path, report: Report) -> bool:
             return True
         if aside is None:
             report.add(entry, -1, "is not a partition")
-        elif aside[1] == "delete":
+        elif aside[2] == "future":
+            report.copies += 1
+            return True
+        elif aside[2] == "delete":
             report.awaiting_deletion += 1
         elif not report.in_use:
-            damaged = aside[1] == "stray" and entry.name.startswith(f"{METADATA_DIRECTORY}.")
+            damaged = entry.name.startswith(f"{METADATA_DIRECTORY}.")
             report.add(
                 entry,
                 -1,
-                "was set aside: metadata that was damaged, or replaced"
-                if damaged
-                else MEANINGS[aside[1]],
+                "was set aside: metadata that was damaged, or replaced" if damaged else STRAY,
             )
     elif entry.name != ".lock":
         top_level_file(entry, report)

@@ -31,6 +31,7 @@ from twisted.python.failure import Failure
 from twisted_broker.cluster.broker_controlled_shutdown import ControlledShutdown
 from twisted_broker.cluster.controller_channel import ControllerChannel, check_answer
 from twisted_broker.cluster.observer import MetadataObserver
+from twisted_broker.cluster.records import CORDON_LEVEL
 from twisted_broker.cluster.registration import Registration
 from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
 from twisted_broker.config import BrokerConfig
@@ -74,7 +75,9 @@ class BrokerLifecycleManager:
         observer: MetadataObserver,
         channel: ControllerChannel,
         on_fatal: Callable[[str], None] = lambda reason: None,
+        cordoned: Callable[[], list[bytes]] = list,
     ) -> None:
+        self._cordoned = cordoned
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch = -1
         self.caught_up: Deferred[None] = Deferred()
@@ -185,6 +188,7 @@ class BrokerLifecycleManager:
 
     async def _heartbeat(self) -> None:
         is_shutting_down = self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
+        cordoned = self._cordoned_to_report()
         request = broker_lifecycle_messages.BrokerHeartbeatRequest(
             broker_id=self._config.node_id,
             broker_epoch=self.broker_epoch,
@@ -192,10 +196,12 @@ class BrokerLifecycleManager:
             want_fence=not (self._ready and self.state is not BrokerState.STARTING),
             want_shut_down=is_shutting_down,
             offline_log_dirs=list(self._offline),
+            cordoned_log_dirs=cordoned,
         )
         delay_ms = _RETRY_MS
         try:
-            response = await self._channel.send_once(request, 1, self._heartbeat_timeout_ms)
+            version = 1 if cordoned is None else 2
+            response = await self._channel.send_once(request, version, self._heartbeat_timeout_ms)
             check_answer(response.error_code)
             delay_ms = self._answered(response, is_shutting_down)
             self._refused_with = None
@@ -214,6 +220,17 @@ class BrokerLifecycleManager:
             self.send_heartbeat()
         elif self.state not in (BrokerState.SHUTTING_DOWN, BrokerState.NOT_RUNNING):
             self._schedule(delay_ms)
+
+    def _cordoned_to_report(self) -> list[bytes] | None:
+        """KIP-1066: the directories that take no new replica, when the metadata says others; None
+        where nothing is to be said, or nobody would understand.
+        """
+        image = self._observer.image
+        own = image.brokers.get(self._config.node_id)
+        if own is None or image.metadata_version < CORDON_LEVEL:
+            return None
+        cordoned = self._cordoned()
+        return None if cordoned == sorted(own.cordoned or ()) else cordoned
 
     def _heartbeat_refused(self, error: BrokerError) -> None:
         """Logged once for each reason.

@@ -31,6 +31,7 @@ KRAFT 3.4, 3.5; `RL 8.2`. Not here: heartbeats
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import NamedTuple
 
 from twisted_broker.cluster.cluster_view import ClusterView
@@ -157,9 +158,9 @@ def register(
     cluster_id: str,
     next_offset: int,
     now_ms: int,
-) -> RegistrationDecision:
+) -> Generator[None, None, RegistrationDecision]:
     """The records of a registration; the broker's epoch is `next_offset`, the offset of the
-    first of them. Raises BrokerError.
+    first of them. Pauses where the broker has many partitions. Raises BrokerError.
     """
     image = view.image
     existing = image.brokers.get(request.broker_id)
@@ -209,7 +210,9 @@ def register(
     found: list[Record] = [record]
     if existing is not None and not same:
         clean = version >= 3 and request.previous_broker_epoch == existing.epoch
-        found += view.changes_without_broker(request.broker_id, unclean=not clean and view.elr)
+        found += yield from view.changes_without_broker(
+            request.broker_id, unclean=not clean and view.elr
+        )
     return RegistrationDecision(found, epoch)
 
 
@@ -286,22 +289,24 @@ def check_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> Brok
     return broker
 
 
-def fence(view: ClusterView, broker: BrokerRegistration) -> list[Record]:
-    """A broker that is no longer heard, or leaves."""
+def fence(view: ClusterView, broker: BrokerRegistration) -> Generator[None, None, list[Record]]:
+    """A broker that is no longer heard, or leaves. Pauses where it has many partitions."""
     change = records.BrokerRegistrationChangeRecord(
         broker_id=broker.id, broker_epoch=broker.epoch, fenced=1
     )
-    return [*view.changes_without_broker(broker.id), change]
+    return [*(yield from view.changes_without_broker(broker.id)), change]
 
 
-def unregister(view: ClusterView, broker_id: int) -> list[Record]:
-    """Removes a broker for good. Raises BrokerError(BROKER_ID_NOT_REGISTERED)."""
+def unregister(view: ClusterView, broker_id: int) -> Generator[None, None, list[Record]]:
+    """Removes a broker for good. Pauses where it has many partitions. Raises
+    BrokerError(BROKER_ID_NOT_REGISTERED).
+    """
     broker = view.image.brokers.get(broker_id)
     if broker is None:
         raise BrokerError(
             ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered"
         )
     return [
-        *view.changes_without_broker(broker_id, unclean=True),
+        *(yield from view.changes_without_broker(broker_id, unclean=True)),
         records.UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch),
     ]

@@ -16,7 +16,7 @@ Source: Kafka's `ReplicationControlManager.generateLeaderAndIsrUpdates`,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 
 from twisted_broker.cluster.election import Election
 from twisted_broker.cluster.partition_change import ELR_FEATURE, PartitionRules, change_partition
@@ -30,6 +30,8 @@ from twisted_broker.wire.schema import Record
 NOBODY = -1
 # Kafka's bound for one check; the next one goes on.
 MAX_GIVEN_BACK = 1000
+# some milliseconds of one turn: to look at a partition takes a microsecond, to decide on it twenty
+LOOKED_AT_PER_STEP, PARTITIONS_PER_STEP = 2000, 100
 
 
 class ClusterView:
@@ -37,11 +39,12 @@ class ClusterView:
     defaults.
     """
 
-    __slots__ = ("config", "image")
+    __slots__ = ("_of_topics", "config", "image")
 
     def __init__(self, image: MetadataImage, config: BrokerConfig) -> None:
         self.image = image
         self.config = config
+        self._of_topics: dict[str, tuple[int, bool]] = {}
 
     @property
     def elr(self) -> bool:
@@ -74,11 +77,14 @@ class ClusterView:
                 partition.directory_of(broker_id)
             )
 
+        minimum, unclean = self._of_topics.get(topic) or self._rules_of_topic(topic)
+        return PartitionRules(acceptable, self.elr, minimum, unclean, self._new_directory)
+
+    def _rules_of_topic(self, topic: str) -> tuple[int, bool]:
         minimum = self.topic_setting(topic, "min.insync.replicas")
         assert isinstance(minimum, int)
-        return PartitionRules(
-            acceptable, self.elr, minimum, self.elects_unclean(topic), self._new_directory
-        )
+        found = self._of_topics[topic] = (minimum, self.elects_unclean(topic))
+        return found
 
     def elects_unclean(self, topic: str) -> bool:
         return bool(self.topic_setting(topic, "unclean.leader.election.enable"))
@@ -105,10 +111,27 @@ class ClusterView:
             for partition in topic.partitions.values()
         )
 
+    def concerned_in_steps(
+        self, wanted: Callable[[PartitionRegistration], bool]
+    ) -> Generator[None, None, list[tuple[TopicImage, int, PartitionRegistration]]]:
+        """As `partitions`, pausing after every `LOOKED_AT_PER_STEP`."""
+        found, looked_at = [], 0
+        for name in sorted(self.image.topics_by_name):
+            topic = self.image.topics_by_name[name]
+            for number in sorted(topic.partitions):
+                looked_at += 1
+                if looked_at % LOOKED_AT_PER_STEP == 0:
+                    yield
+                partition = topic.partitions[number]
+                if wanted(partition):
+                    found.append((topic, number, partition))
+        return found
+
     def changes_without_broker(
         self, broker_id: int, *, unclean: bool = False, directories: Collection[bytes] | None = None
-    ) -> list[Record]:
-        """The records that take a broker out of its ISRs.
+    ) -> Generator[None, None, list[Record]]:
+        """The records that take a broker out of its ISRs. Pauses after every
+        `PARTITIONS_PER_STEP`.
 
         `unclean`: it may have lost data and is no longer eligible anywhere. `directories`: only
         these failed; what lay there may be gone with them, and the broker is not eligible for it.
@@ -125,7 +148,10 @@ class ClusterView:
             )
 
         found: list[Record] = []
-        for topic, number, partition in self.partitions(concerned):
+        chosen = yield from self.concerned_in_steps(concerned)
+        for count, (topic, number, partition) in enumerate(chosen, 1):
+            if count % PARTITIONS_PER_STEP == 0:
+                yield
             rules = self.rules(topic.name, partition, leaving=broker_id)
             isr = [member for member in partition.isr if member != broker_id]
             gone = (broker_id,) if unclean else ()
@@ -136,14 +162,19 @@ class ClusterView:
                 found.append(change)
         return found
 
-    def elections_with_broker(self, broker_id: int) -> list[Record]:
-        """The records that elect leaders for partitions without one, now that a broker may lead."""
+    def elections_with_broker(self, broker_id: int) -> Generator[None, None, list[Record]]:
+        """The records that elect leaders for partitions without one, now that a broker may lead.
+        Pauses after every `PARTITIONS_PER_STEP`.
+        """
 
         def concerned(partition: PartitionRegistration) -> bool:
             return partition.leader == NO_LEADER and broker_id in partition.replicas
 
         found: list[Record] = []
-        for topic, number, partition in self.partitions(concerned):
+        chosen = yield from self.concerned_in_steps(concerned)
+        for count, (topic, number, partition) in enumerate(chosen, 1):
+            if count % PARTITIONS_PER_STEP == 0:
+                yield
             change = change_partition(
                 partition, topic.id, number, self.rules(topic.name, partition, coming=broker_id)
             )

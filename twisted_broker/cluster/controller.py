@@ -5,7 +5,9 @@ records, and what happens by the clock: sessions that lapse, empty records, snap
 
 1. Decisions look at `decided`, so that two of them never contradict; answers and readers see
    `committed`.
-2. A decision and the append of its records are one step: nothing comes between.
+2. A decision and the append of its records are one step: nothing comes between. One about
+   thousands of partitions is taken in steps (`decide`), on one image: where another change came
+   meanwhile, it is taken again. All of it is one batch.
 3. An answer leaves when everything decided before it is durable, and not at all (NOT_CONTROLLER)
    when the disk fails.
 4. A new cluster is finalised in one metadata transaction before anything else is written.
@@ -19,6 +21,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import Logger
@@ -35,27 +39,44 @@ from twisted_broker.cluster.raft_requests import RaftRequests
 from twisted_broker.cluster.records import TransactionBuffer
 from twisted_broker.config import BrokerConfig, text_of
 from twisted_broker.event_lines import EventLines
-from twisted_broker.image.entries import ControllerRegistration, Endpoint
+from twisted_broker.image.entries import BrokerRegistration, ControllerRegistration, Endpoint
 from twisted_broker.image.metadata_image import (
     BROKER_RESOURCE,
     EMPTY,
     METADATA_VERSION,
+    RECORDS_PER_STEP,
     TOPIC_RESOURCE,
     MetadataDelta,
     MetadataImage,
 )
 from twisted_broker.interfaces import Runtime
 from twisted_broker.periodic import PeriodicTask
+from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.primitives import new_uuid
 from twisted_broker.wire.records import BatchBuilder
-from twisted_broker.wire.schema import Record
+from twisted_broker.wire.schema import Record, run_whole
 
 _logger = Logger()
 # Sessions are seconds long: half a second late is early enough to fence.
 _TICK_MS = 500
+# So often a decision in steps is begun again; then it is taken in one turn, as others change the
+# metadata all the time.
+_TRIES = 3
+T = TypeVar("T")
 OpenLog = Callable[[Callable[[int], None], Callable[[BaseException], None]], MetadataLog]
+
+
+class Prepared(NamedTuple):
+    """What is to be written, made in steps: its batch, and the image `after` it, which is good
+    while `before` is what was decided last.
+    """
+
+    batch: BatchBuilder
+    before: MetadataImage
+    after: MetadataImage
+    delta: MetadataDelta
 
 
 class Controller:
@@ -76,7 +97,10 @@ class Controller:
         on_fatal: Callable[[BaseException], None] = lambda error: None,
         check: Callable[[MetadataImage], None] = lambda image: None,
         bootstrap: Callable[[], Bootstrap] = lambda: DEFAULT,
+        turns: Turns | None = None,
     ) -> None:
+        self._turns = turns or Turns(runtime.clock, runtime.marks)
+        self._being_fenced: set[int] = set()
         self._bootstrap = bootstrap
         self._check = check
         self.cluster_id, self.runtime = cluster_id, runtime
@@ -91,7 +115,9 @@ class Controller:
         self._view: ClusterView | None = None
         self._waiting: deque[tuple[int, MetadataImage, Deferred[int] | None]] = deque()
         self._idle_ms = config.integer("metadata.max.idle.interval.ms")
-        self._last_write_ms = self._last_snapshot_ms = self._last_balance_ms = 0
+        self._last_write_ms = self._last_step_ms = self._last_snapshot_ms = (
+            self._last_balance_ms
+        ) = 0
         self._ticks = PeriodicTask(runtime.clock, self.tick, "the controller's periodic work")
         self.elections = 0
         self._lines = EventLines(_logger, runtime.clock, controller=self.node_id)
@@ -132,8 +158,11 @@ class Controller:
 
     # life
 
-    def start(self, listeners: Sequence[Endpoint]) -> Deferred[int]:
-        """Replays the log, leads a new epoch and registers; fires when that is durable.
+    def start(
+        self, listeners: Sequence[Endpoint], replayed: MetadataImage | None = None
+    ) -> Deferred[int]:
+        """Replays the log, unless `replayed` is what `log.replay_in_steps` gave; leads a new epoch
+        and registers; fires when that is durable.
 
         Raises OSError, MetadataDamage, CheckpointError.
         """
@@ -143,7 +172,7 @@ class Controller:
                 "truncated the metadata log: {torn} that were never synced, nor acknowledged",
                 torn=self.log.torn,
             )
-        self.decided = self.committed = self.log.replay()
+        self.decided = self.committed = self.log.replay() if replayed is None else replayed
         self._check(self.decided)
         self._settings_changed(self.decided)
         first = None if self.decided.features else self._bootstrap()
@@ -204,11 +233,47 @@ class Controller:
 
     # writing
 
-    def prepare(self, found: Sequence[Record]) -> Generator[None, None, BatchBuilder | None]:
-        """Encodes in steps what is to be written; good for as long as `decided` is the same."""
-        return self.log.prepare(found, self.decided.metadata_version)
+    def decide(
+        self,
+        decision: Callable[[ClusterView], Generator[None, None, T]],
+        records_of: Callable[[T], Sequence[Record]],
+    ) -> Generator[None, None, tuple[T, Prepared | None]]:
+        """What `decision(view)` gives, and its records prepared where they are many. What comes
+        of it is to be written at once: nothing else was decided since. A short decision does not
+        pause. Raises what `decision` raises, BrokerError(NOT_CONTROLLER).
+        """
+        for _ in range(_TRIES):
+            before = self.decided
+            outcome = yield from self._noting_steps(decision(self.view))
+            prepared, found = None, records_of(outcome)
+            if len(found) > RECORDS_PER_STEP and self.decided is before:
+                prepared = yield from self._noting_steps(self.prepare(found))
+            if self.decided is before:
+                return outcome, prepared
+        return run_whole(decision(self.view)), None
 
-    def write(self, found: Sequence[Record], prepared: BatchBuilder | None = None) -> Deferred[int]:
+    def _noting_steps(self, work: Generator[None, None, T]) -> Generator[None, None, T]:
+        """No empty record comes between two of its steps: it would begin again."""
+        while True:
+            try:
+                next(work)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            self._last_step_ms = self.runtime.now_ms()
+            yield
+
+    def prepare(self, found: Sequence[Record]) -> Generator[None, None, Prepared | None]:
+        """Encodes and applies in steps what is to be written; good for as long as `decided` is the
+        same. None: it is more than one batch holds.
+        """
+        before = self.decided
+        batch = yield from self.log.prepare(found, before.metadata_version)
+        if batch is None:
+            return None
+        after, delta = yield from before.apply_in_steps(found)
+        return Prepared(batch, before, after, delta)
+
+    def write(self, found: Sequence[Record], prepared: Prepared | None = None) -> Deferred[int]:
         """Appends what was decided; fires with the last offset when that, and all before it, is
         durable. Nothing to write: waits for the rest. `prepared`: what `prepare` made of it.
         """
@@ -240,16 +305,26 @@ class Controller:
     def _append(
         self,
         found: Sequence[Record],
-        prepared: BatchBuilder | None = None,
+        prepared: Prepared | None = None,
         metadata_version: int = 0,
     ) -> MetadataDelta:
         """`metadata_version`: while none is finalised."""
         wall_ms = self.runtime.wall_ms()
-        last = self.log.append(found, self.decided.metadata_version or metadata_version, prepared)
         before = self.decided
-        self.decided, delta = before.apply(
-            TransactionBuffer().pass_through(found), last, self.epoch, wall_ms
+        last = self.log.append(
+            found,
+            before.metadata_version or metadata_version,
+            None if prepared is None else prepared.batch,
         )
+        if prepared is not None and prepared.before is before:
+            delta = prepared.delta
+            self.decided = delta.after = replace(
+                prepared.after, offset=last, epoch=self.epoch, timestamp_ms=wall_ms
+            )
+        else:
+            self.decided, delta = before.apply(
+                TransactionBuffer().pass_through(found), last, self.epoch, wall_ms
+            )
         if delta:
             self._unsaid.append((last, delta))
         self._view = None
@@ -328,21 +403,42 @@ class Controller:
         """What is due by time: lapsed sessions, an empty record, a snapshot."""
         now_ms = self.runtime.now_ms()
         for broker in self.sessions.lapsed(self.decided, now_ms):
-            _logger.info(
-                "fencing broker {broker}: no heartbeat for {timeout} ms "
-                "(broker.session.timeout.ms)",
-                broker=broker.id,
-                timeout=self.sessions.timeout_ms,
-            )
-            self._write_in_background(fence(self.view, broker))
-            self.sessions.forget(broker.id, broker.epoch)
-        if self._idle_ms and now_ms - self._last_write_ms >= self._idle_ms:
+            if broker.id not in self._being_fenced:
+                self._being_fenced.add(broker.id)
+                self._turns.start(self._fence(broker))
+        if self._idle_ms and now_ms - max(self._last_write_ms, self._last_step_ms) >= self._idle_ms:
             self._write_in_background([records.NoOpRecord()])
         self.log.sync()  # again, where the last one found no free descriptor; else nothing is due
         self._balance(now_ms)
         if self._snapshot_due(now_ms):
             self._last_snapshot_ms = now_ms
             self.log.write_snapshot(self.committed)
+
+    def _fence(self, broker: BrokerRegistration) -> Generator[None, None, None]:
+        """Its session is over. A heartbeat that comes before that is decided counts."""
+
+        def decision(view: ClusterView) -> Generator[None, None, list[Record]]:
+            now = view.image.brokers.get(broker.id)
+            if now is None or now.epoch != broker.epoch or now.fenced:
+                return []
+            return (yield from fence(view, now))
+
+        try:
+            found, prepared = yield from self.decide(decision, lambda found: found)
+            if not found or self.sessions.alive(broker, self.runtime.now_ms()):
+                return
+            _logger.info(
+                "fencing broker {broker}: no heartbeat for {timeout} ms "
+                "(broker.session.timeout.ms)",
+                broker=broker.id,
+                timeout=self.sessions.timeout_ms,
+            )
+            self._write_in_background(found, prepared)
+            self.sessions.forget(broker.id, broker.epoch)
+        except BrokerError:
+            return  # it decides no more
+        finally:
+            self._being_fenced.discard(broker.id)
 
     def _balance(self, now_ms: int) -> None:
         """Every so often, preferred leaders get their partitions back."""
@@ -358,8 +454,10 @@ class Controller:
                     )
                 )
 
-    def _write_in_background(self, found: Sequence[Record]) -> None:
-        self.write(found).addErrback(lambda failure: failure.trap(BrokerError) and None)
+    def _write_in_background(
+        self, found: Sequence[Record], prepared: Prepared | None = None
+    ) -> None:
+        self.write(found, prepared).addErrback(lambda failure: failure.trap(BrokerError) and None)
 
     def _snapshot_due(self, now_ms: int) -> bool:
         if not self.log.bytes_since_snapshot or self.committed.offset < 0 or self._waiting:

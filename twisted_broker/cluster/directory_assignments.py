@@ -5,9 +5,12 @@
 2. A replica that could not be made, because its directory failed before the controller knew of any,
    is reported as LOST: heartbeats report directories only, so nobody else would ever move its
    leadership.
-3. One request is in flight.
+3. A replica that is about to move is reported where it goes, and who moves it hears when the
+   controller took that, by its answer or by the metadata; one that stays after all where it is.
+4. One request is in flight.
 
-Source: Kafka's `AssignmentsManager`; KIP-858; KRAFT 3.6. Not here: moves between directories.
+Source: Kafka's `AssignmentsManager`; KIP-858; KRAFT 3.6. Not here: moves between directories
+(`replication.fetcher.alter_log_dirs_manager`).
 """
 
 from __future__ import annotations
@@ -55,6 +58,7 @@ class DirectoryAssignments:
             located,
         )
         self._wanted: dict[_Key, bytes] = {}
+        self._moving: dict[_Key, tuple[bytes, Callable[[], None]]] = {}
         self._unexpected_errors = UnexpectedErrors("assignments of directories")
         self._in_flight = self._stopped = False
 
@@ -65,11 +69,17 @@ class DirectoryAssignments:
         for key, change in delta.partitions.items():
             if change.after is None or self._node_id not in change.after.replicas:
                 self._wanted.pop(key, None)
+                self._moving.pop(key, None)
                 continue
+            moving = self._moving.get(key)
             directory, known = (
-                self._located(TopicPartition(change.topic, change.partition)),
+                self._located(TopicPartition(change.topic, change.partition))
+                if moving is None
+                else moving[0],
                 change.after.directory_of(self._node_id),
             )
+            if moving is not None and known == moving[0]:
+                moving[1]()
             if (
                 directory is None
                 or directory == known
@@ -79,6 +89,30 @@ class DirectoryAssignments:
             else:
                 self._wanted[key] = directory
         self._send_soon(0)
+
+    def assign(
+        self,
+        topic_id: bytes,
+        topic_partition: TopicPartition,
+        directory_id: bytes,
+        accepted: Callable[[], None],
+    ) -> None:
+        """It moves there when the controller took it: `accepted` is called then, perhaps twice."""
+        key = (topic_id, topic_partition.partition)
+        self._moving[key] = directory_id, accepted
+        self._wanted[key] = directory_id
+        self._send_soon(0)
+
+    def moved(self, topic_id: bytes, topic_partition: TopicPartition) -> None:
+        """It lies where it was announced."""
+        self._moving.pop((topic_id, topic_partition.partition), None)
+
+    def revert(self, topic_id: bytes, topic_partition: TopicPartition, directory_id: bytes) -> None:
+        """It stays in `directory_id`: the controller may have heard otherwise."""
+        key = (topic_id, topic_partition.partition)
+        if self._moving.pop(key, None) is not None:
+            self._wanted[key] = directory_id
+            self._send_soon(0)
 
     def _send_soon(self, delay_ms: int) -> None:
         if self._wanted and not self._in_flight and not self._stopped:
@@ -130,6 +164,9 @@ class DirectoryAssignments:
                     key = (bytes(topic.topic_id), partition.partition_index)
                     if self._wanted.get(key) == sent.get(key) and not partition.error_code:
                         self._wanted.pop(key, None)
+                        moving = self._moving.get(key)
+                        if moving is not None and moving[0] == sent.get(key):
+                            moving[1]()
 
     def stop(self) -> None:
         """Tells nothing any more."""

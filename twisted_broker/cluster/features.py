@@ -14,12 +14,15 @@ from collections.abc import Mapping
 from twisted_broker.cluster.partition_change import ELR_FEATURE
 from twisted_broker.cluster.records import LATEST_METADATA_VERSION, MINIMUM_METADATA_VERSION
 from twisted_broker.image.entries import FeatureRange
-from twisted_broker.image.metadata_image import METADATA_VERSION
+from twisted_broker.image.metadata_image import METADATA_VERSION, MetadataImage
+
+TRANSACTION_VERSION = "transaction.version"
 
 SUPPORTED_FEATURES: Mapping[str, FeatureRange] = {
     ELR_FEATURE: FeatureRange(0, 1),
     "kraft.version": FeatureRange(0, 0),
     METADATA_VERSION: FeatureRange(MINIMUM_METADATA_VERSION, LATEST_METADATA_VERSION),
+    TRANSACTION_VERSION: FeatureRange(0, 2),
 }
 
 BROKER_FEATURES: Mapping[str, FeatureRange] = {
@@ -28,7 +31,16 @@ BROKER_FEATURES: Mapping[str, FeatureRange] = {
 }
 """What a broker registers with: it may follow a quorum of Apache Kafka's."""
 
-INITIAL_LEVELS: Mapping[str, int] = {METADATA_VERSION: LATEST_METADATA_VERSION, ELR_FEATURE: 1}
-"""What a new cluster finalises; group, transaction, share and streams versions stay 0 until they
-are served.
-"""
+INITIAL_LEVELS: Mapping[str, int] = {
+    METADATA_VERSION: LATEST_METADATA_VERSION,
+    ELR_FEATURE: 1,
+    TRANSACTION_VERSION: 2,
+}
+"""What a new cluster finalises; group, share and streams versions stay 0 until they are served."""
+
+
+def transaction_version(image: MetadataImage) -> int:
+    """The finalised level of transaction.version: 0 where there is none; 1 flexible records; 2 an
+    epoch for every transaction (KIP-890).
+    """
+    return image.features.get(TRANSACTION_VERSION, 0)

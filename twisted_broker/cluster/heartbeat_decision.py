@@ -18,6 +18,7 @@ argument, monotonic ms).
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import NamedTuple
 
 from twisted_broker.cluster.broker_registry import (
@@ -46,19 +47,21 @@ class HeartbeatDecision(NamedTuple):
 
 def heartbeat(
     view: ClusterView, request: BrokerHeartbeatRequest, sessions: BrokerSessions, now_ms: int
-) -> HeartbeatDecision:
-    """Decides what a heartbeat changes. Raises BrokerError(STALE_BROKER_EPOCH)."""
+) -> Generator[None, None, HeartbeatDecision]:
+    """Decides what a heartbeat changes. Pauses where the broker has many partitions. Raises
+    BrokerError(STALE_BROKER_EPOCH).
+    """
     broker = check_epoch(view.image, request.broker_id, request.broker_epoch)
     session = sessions.touch(broker.id, broker.epoch, request.current_metadata_offset, now_ms)
     caught_up = request.current_metadata_offset >= broker.epoch
     if _has_no_directory_left(broker, request):
         return HeartbeatDecision(
-            [] if broker.fenced else fence(view, broker),
+            [] if broker.fenced else (yield from fence(view, broker)),
             caught_up,
             fenced=True,
             should_shut_down=request.want_shut_down,
         )
-    failed = _failed_directories(view, broker, request)
+    failed = yield from _failed_directories(view, broker, request)
     if failed:
         return HeartbeatDecision(failed, caught_up, fenced=broker.fenced)
     found = _cordon(view, broker, request)
@@ -67,35 +70,36 @@ def heartbeat(
             return HeartbeatDecision(
                 found, caught_up, fenced=True, should_shut_down=request.want_shut_down
             )
-        return HeartbeatDecision(found + _unfence(view, broker), caught_up)
+        return HeartbeatDecision(found + (yield from _unfence(view, broker)), caught_up)
     if broker.in_controlled_shutdown:
         if not _may_shut_down(view, broker, sessions, session):
             return HeartbeatDecision(found, caught_up)
         return HeartbeatDecision(
-            found + fence(view, broker), caught_up, fenced=True, should_shut_down=True
+            found + (yield from fence(view, broker)), caught_up, fenced=True, should_shut_down=True
         )
     if request.want_fence or (request.want_shut_down and not view.leads_any(broker.id)):
         return HeartbeatDecision(
-            found + fence(view, broker),
+            found + (yield from fence(view, broker)),
             caught_up,
             fenced=True,
             should_shut_down=request.want_shut_down,
         )
     if request.want_shut_down:
-        return HeartbeatDecision(
-            found + _begin_controlled_shutdown(view, broker), caught_up, enters_shutdown=True
-        )
+        moved = yield from _begin_controlled_shutdown(view, broker)
+        return HeartbeatDecision(found + moved, caught_up, enters_shutdown=True)
     return HeartbeatDecision(found, caught_up)
 
 
-def _begin_controlled_shutdown(view: ClusterView, broker: BrokerRegistration) -> list[Record]:
+def _begin_controlled_shutdown(
+    view: ClusterView, broker: BrokerRegistration
+) -> Generator[None, None, list[Record]]:
     """Takes the broker out of all ISRs where another one is left, and gives what it leads to
     others.
     """
     change = records.BrokerRegistrationChangeRecord(
         broker_id=broker.id, broker_epoch=broker.epoch, in_controlled_shutdown=1
     )
-    return [change, *view.changes_without_broker(broker.id)]
+    return [change, *(yield from view.changes_without_broker(broker.id))]
 
 
 def _may_shut_down(
@@ -121,11 +125,11 @@ def note_shutdown_offset(
         session.shutdown_offset = offset
 
 
-def _unfence(view: ClusterView, broker: BrokerRegistration) -> list[Record]:
+def _unfence(view: ClusterView, broker: BrokerRegistration) -> Generator[None, None, list[Record]]:
     change = records.BrokerRegistrationChangeRecord(
         broker_id=broker.id, broker_epoch=broker.epoch, fenced=-1
     )
-    return [change, *view.elections_with_broker(broker.id)]
+    return [change, *(yield from view.elections_with_broker(broker.id))]
 
 
 def _has_no_directory_left(broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> bool:
@@ -139,7 +143,7 @@ def _has_no_directory_left(broker: BrokerRegistration, request: BrokerHeartbeatR
 
 def _failed_directories(
     view: ClusterView, broker: BrokerRegistration, request: BrokerHeartbeatRequest
-) -> list[Record]:
+) -> Generator[None, None, list[Record]]:
     """Directories that the broker lost: it leaves the ISRs of what lay there.
 
     The rest of the heartbeat is decided by the next one.
@@ -151,7 +155,7 @@ def _failed_directories(
     change = records.BrokerRegistrationChangeRecord(
         broker_id=broker.id, broker_epoch=broker.epoch, log_dirs=online
     )
-    return [change, *view.changes_without_broker(broker.id, directories=failed)]
+    return [change, *(yield from view.changes_without_broker(broker.id, directories=failed))]
 
 
 def _cordon(

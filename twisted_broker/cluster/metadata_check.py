@@ -22,11 +22,11 @@ durable end is ours, in the form of a checkpoint. Not here: what is done about d
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from twisted_broker.cluster.quorum_state import read_quorum_state
-from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots, load_snapshot
+from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots, load_snapshot_in_steps
 from twisted_broker.image.metadata_image import EMPTY, MetadataImage
 from twisted_broker.interfaces import IFile, IFileSystem
 from twisted_broker.log.batch_scan import BatchPlace, valid_batches
@@ -54,12 +54,14 @@ from twisted_broker.wire.records import (
     CorruptRecordError,
     control_record_type,
 )
+from twisted_broker.wire.schema import run_whole
 
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
 
 _LOG = ".log"
 _CONTROL_RECORD_LIMIT = 1 << 16
+BATCHES_PER_STEP = 200  # some two milliseconds of one turn
 _SEARCH_BYTES = 1 << 22
 
 
@@ -222,13 +224,25 @@ def check_logs(image: MetadataImage, logs: Iterable[Log]) -> None:
 def check_metadata(
     files: IFileSystem, directory: str, is_copy: bool, applied: Applied = NOT_APPLIED
 ) -> Checked:
-    """When all is there. `is_copy`: all of it was committed. Raises MetadataDamage, OSError."""
+    """As `check_in_steps`, without a pause."""
+    return run_whole(check_in_steps(files, directory, is_copy, applied))
+
+
+def check_in_steps(
+    files: IFileSystem, directory: str, is_copy: bool, applied: Applied = NOT_APPLIED
+) -> Generator[None, None, Checked]:
+    """When all is there. `is_copy`: all of it was committed. Pauses while it decodes a long
+    snapshot, and after every `BATCHES_PER_STEP` of the log. Raises MetadataDamage, OSError.
+    """
     durable_end = read_durable_end(files, directory)
     snapshots = list_snapshots(files, directory)
-    image = _load(files, directory, snapshots[-1]) if snapshots else EMPTY
+    image = EMPTY
+    if snapshots:
+        image = yield from _load_in_steps(files, directory, snapshots[-1])
     walk = Walk(files, directory, None if is_copy else _newest_epoch(files, directory))
-    for _ in walk.batches():
-        pass
+    for number, _ in enumerate(walk.batches(), 1):
+        if number % BATCHES_PER_STEP == 0:
+            yield
     at = walk.broken
     if is_copy and at is None and not walk.end:
         return Checked(image, None)  # its durable end is that of the copy whose place it took
@@ -267,9 +281,11 @@ def _damage(walk: Walk, at: _Break, reason: str) -> MetadataDamage:
     return MetadataDamage(at.path, reason, at.position, walk.offset)
 
 
-def _load(files: IFileSystem, directory: str, snapshot: SnapshotId) -> MetadataImage:
+def _load_in_steps(
+    files: IFileSystem, directory: str, snapshot: SnapshotId
+) -> Generator[None, None, MetadataImage]:
     try:
-        return load_snapshot(files, directory, snapshot)
+        return (yield from load_snapshot_in_steps(files, directory, snapshot))
     except (BrokerError, WireError, AssertionError, LookupError) as error:
         path = posixpath.join(directory, snapshot.file_name)
         raise MetadataDamage(

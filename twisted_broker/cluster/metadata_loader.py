@@ -26,9 +26,14 @@ from typing import NamedTuple
 
 from twisted_broker.cluster.metadata_check import LogEnd
 from twisted_broker.cluster.metadata_store import LastBatch
-from twisted_broker.cluster.records import RECORDS_PER_STEP, TransactionBuffer, records_in_steps
-from twisted_broker.cluster.snapshots import SnapshotId, image_of
-from twisted_broker.image.metadata_image import EMPTY, MetadataDelta, MetadataImage
+from twisted_broker.cluster.records import TransactionBuffer, records_in_steps
+from twisted_broker.cluster.snapshots import SnapshotId, image_in_steps
+from twisted_broker.image.metadata_image import (
+    EMPTY,
+    RECORDS_PER_STEP,
+    MetadataDelta,
+    MetadataImage,
+)
 from twisted_broker.wire.primitives import Buffer
 from twisted_broker.wire.records import BatchView, CorruptRecordError, iterate_batches
 from twisted_broker.wire.schema import Record, run_whole
@@ -143,8 +148,8 @@ class MetadataLoader:
                 "no whole batch"
             )
         if count > RECORDS_PER_STEP:
-            yield  # to apply them is a turn of its own
-        return self.advance(high_watermark)
+            yield  # to apply them is turns of their own
+        return (yield from self._advance_in_steps(high_watermark))
 
     def _compare_with(self, batch: BatchView) -> None:
         """The first batch that is read again."""
@@ -156,6 +161,10 @@ class MetadataLoader:
         self._go_on()
 
     def advance(self, high_watermark: int) -> MetadataDelta | None:
+        """As `_advance_in_steps`, without a pause."""
+        return run_whole(self._advance_in_steps(high_watermark))
+
+    def _advance_in_steps(self, high_watermark: int) -> Generator[None, None, MetadataDelta | None]:
         """The high watermark is here; what lies below it is applied. None when nothing new is
         below it.
         """
@@ -169,12 +178,12 @@ class MetadataLoader:
             return None
         self._last = done[-1].batch
         self._on_committed(b"".join(each.data for each in done))
-        self._built, delta = self._built.apply(
+        self._built, delta = yield from self._built.apply_in_steps(
             ready, self._last.last_offset, self._last.epoch, done[-1].timestamp_ms
         )
-        return self._publish(delta)
+        return (yield from self._publish(delta))
 
-    def _publish(self, delta: MetadataDelta) -> MetadataDelta | None:
+    def _publish(self, delta: MetadataDelta) -> Generator[None, None, MetadataDelta | None]:
         """Nothing before the first catch-up: the past (a topic that was deleted and created again)
         must not be acted upon as if it were news.
         """
@@ -183,7 +192,8 @@ class MetadataLoader:
             return None
         self._caught_up = True
         if self._compare:
-            delta, self._compare = MetadataDelta.between(self.image, self._built), False
+            delta = yield from MetadataDelta.between_in_steps(self.image, self._built)
+            self._compare = False
         self.image = self._built
         return delta
 
@@ -202,17 +212,24 @@ class MetadataLoader:
         return False
 
     def snapshot(self, content: Buffer, snapshot: SnapshotId) -> MetadataDelta | None:
-        """Takes a whole snapshot in place of the log before it.
+        """As `snapshot_in_steps`, without a pause."""
+        return run_whole(self.snapshot_in_steps(content, snapshot))
+
+    def snapshot_in_steps(
+        self, content: Buffer, snapshot: SnapshotId
+    ) -> Generator[None, None, MetadataDelta | None]:
+        """Takes a whole snapshot in place of the log before it. Pauses as it is decoded; nothing
+        else may be called meanwhile.
 
         Raises WireError, CorruptRecordError.
         """
-        self._built = image_of(content, snapshot)
+        self._built = yield from image_in_steps(content, snapshot)
         self._transactions = TransactionBuffer()
         self._last = None
         self._go_on()
         self.high_watermark = max(self.high_watermark, snapshot.end_offset)
         self._compare = True
-        return self._publish(MetadataDelta(self.image, self._built))
+        return (yield from self._publish(MetadataDelta(self.image, self._built)))
 
     def diverged(self, epoch: int, end_offset: int) -> None:
         """The leader's log differs from `end_offset` (the end of `epoch` there) on. What was not

@@ -35,7 +35,7 @@ from twisted_broker.cluster.metadata_check import (
     recover_hint,
     write_durable_end,
 )
-from twisted_broker.cluster.metadata_store import MetadataStore, Opened, open_directory
+from twisted_broker.cluster.metadata_store import MetadataStore, Opened, open_in_steps
 from twisted_broker.cluster.quorum_state import NAME as QUORUM_STATE
 from twisted_broker.cluster.quorum_state import QuorumState, read_quorum_state, write_quorum_state
 from twisted_broker.cluster.records import (
@@ -59,7 +59,7 @@ from twisted_broker.wire.messages.metadata_records import (
     EndTransactionRecord,
 )
 from twisted_broker.wire.records import BatchBuilder, build_control_batch
-from twisted_broker.wire.schema import Record, encode
+from twisted_broker.wire.schema import Record, encode, run_whole
 
 RECORDS_PER_BATCH = 40_000
 
@@ -123,14 +123,28 @@ def open_metadata_log(
     on_fatal: Callable[[BaseException], None],
     applied: Applied = NOT_APPLIED,
 ) -> MetadataLog:
-    """The metadata log in a log directory, made when it is not there. `applied`: how far this node
-    is known to have applied it. Raises MetadataDamage, OSError, CheckpointError, BrokerError.
+    """The metadata log in a log directory, as `opened_in_steps`, without a pause."""
+    opened = run_whole(opened_in_steps(files, disk, log_directory, node_id, wall_ms(), applied))
+    return MetadataLog(opened, node_id, wall_ms, on_committed, on_fatal)
+
+
+def opened_in_steps(
+    files: IFileSystem,
+    disk: IDiskWorker,
+    log_directory: str,
+    node_id: int,
+    wall_ms: int,
+    applied: Applied = NOT_APPLIED,
+) -> Generator[None, None, Opened]:
+    """A controller's log directory for its `MetadataLog`, made when it is not there. `applied`: how
+    far this node is known to have applied the metadata. Raises MetadataDamage, OSError,
+    CheckpointError, BrokerError.
     """
     try:
         _check_leadership(files, log_directory, node_id)
-        opened = open_directory(files, disk, log_directory, wall_ms(), applied=applied)
+        opened = yield from open_in_steps(files, disk, log_directory, wall_ms, applied=applied)
         _sync_loaded(opened)
-        return MetadataLog(opened, node_id, wall_ms, on_committed, on_fatal)
+        return opened
     except MetadataDamage as damage:
         damage.args = (f"{damage}; nothing was changed. {_remedy(damage, log_directory)}",)
         raise

@@ -14,7 +14,7 @@ controller; `metadata_copy.py`: a broker).
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import NamedTuple
 
 from twisted_broker.cluster.metadata_check import (
@@ -22,12 +22,12 @@ from twisted_broker.cluster.metadata_check import (
     Applied,
     MetadataDamage,
     TornTail,
-    check_metadata,
+    check_in_steps,
     read_durable_end,
     update_durable_end,
     write_durable_end,
 )
-from twisted_broker.cluster.records import TransactionBuffer, records_from
+from twisted_broker.cluster.records import TransactionBuffer, records_in_steps
 from twisted_broker.cluster.snapshots import (
     SnapshotId,
     list_snapshots,
@@ -35,7 +35,7 @@ from twisted_broker.cluster.snapshots import (
     write_snapshot,
 )
 from twisted_broker.config import LogConfig
-from twisted_broker.image.metadata_image import EMPTY, MetadataImage
+from twisted_broker.image.metadata_image import EMPTY, RECORDS_PER_STEP, MetadataImage
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
 from twisted_broker.log.checkpoints import METADATA_PARTITION
 from twisted_broker.log.errors import LogDirFailure, is_out_of_descriptors
@@ -46,7 +46,7 @@ from twisted_broker.settings import INT_MAX
 from twisted_broker.topic_names import METADATA_DIRECTORY, METADATA_TOPIC_ID
 from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.records import BatchView, CorruptRecordError, iterate_batches
-from twisted_broker.wire.schema import Record
+from twisted_broker.wire.schema import Record, run_whole
 
 READ_BYTES = 1 << 20
 # how old a durable end a loss of power may bring back
@@ -101,15 +101,27 @@ def open_directory(
     is_copy: bool = False,
     applied: Applied = NOT_APPLIED,
 ) -> Opened:
+    """As `open_in_steps`, without a pause."""
+    return run_whole(open_in_steps(files, disk, log_directory, wall_ms, is_copy, applied))
+
+
+def open_in_steps(
+    files: IFileSystem,
+    disk: IDiskWorker,
+    log_directory: str,
+    wall_ms: int,
+    is_copy: bool = False,
+    applied: Applied = NOT_APPLIED,
+) -> Generator[None, None, Opened]:
     """`__cluster_metadata-0` of a log directory, made when it is not there. `is_copy`: a broker's;
-    `applied`: it must reach that far. Slow.
+    `applied`: it must reach that far. Slow; pauses while it decodes a long snapshot.
     Raises MetadataDamage, OSError, CheckpointError, BrokerError.
     """
     directory = posixpath.join(log_directory, METADATA_DIRECTORY)
     config = LogConfig(cleanup_policy=frozenset(), max_message_bytes=INT_MAX, segment_jitter_ms=0)
     base, torn = EMPTY, None
     if files.is_directory(directory):
-        base, torn = check_metadata(files, directory, is_copy, applied)
+        base, torn = yield from check_in_steps(files, directory, is_copy, applied)
     if torn is not None:
         _truncate(files, directory, torn)
     log = load_log(
@@ -180,8 +192,12 @@ class MetadataStore:
         return self._bytes_since_snapshot
 
     def replay(self) -> MetadataImage:
-        """The image that snapshot and log say. MetadataDamage for what is not understood;
-        OSError. Slow.
+        """As `replay_in_steps`, without a pause."""
+        return run_whole(self.replay_in_steps())
+
+    def replay_in_steps(self) -> Generator[None, None, MetadataImage]:
+        """The image that snapshot and log say. Pauses after every `RECORDS_PER_STEP`; nothing else
+        may be called meanwhile. MetadataDamage for what is not understood; OSError. Slow.
         """
         image = self._base
         if self.snapshots:
@@ -193,7 +209,7 @@ class MetadataStore:
         self.log.set_high_watermark(max(self.log.log_start_offset, self._end_at_open))
         try:
             for batches in self._reads(image.offset + 1):
-                image = self._replayed(image, batches)
+                image = yield from self._replayed(image, batches)
         except (WireError, CorruptRecordError, AssertionError, LookupError) as error:
             raise self._not_understood(error, image.offset + 1) from error
         return image
@@ -201,22 +217,29 @@ class MetadataStore:
     def _not_understood(self, error: Exception, offset: int) -> MetadataDamage:
         return MetadataDamage(self.directory, f"the log is not understood: {error}", offset=offset)
 
-    def _replayed(self, image: MetadataImage, batches: list[BatchView]) -> MetadataImage:
+    def _replayed(
+        self, image: MetadataImage, batches: list[BatchView]
+    ) -> Generator[None, None, MetadataImage]:
         records: list[Record] = []
-        epoch = image.epoch
+        epoch, paused_at = image.epoch, 0
         for batch in batches:
             within = batch.base_offset <= image.offset  # a snapshot may end within a batch
             try:
-                records += self.transactions.pass_through(records_from(batch, image.offset + 1))
+                found = yield from records_in_steps(batch, image.offset + 1)
+                records += self.transactions.pass_through(found)
             except WireError as error:
                 raise self._not_understood(error, batch.base_offset) from error
+            if len(records) - paused_at >= RECORDS_PER_STEP:
+                paused_at = len(records)
+                yield
             self._bytes_since_snapshot += batch.size_in_bytes
             before = self.last_batch.epoch if self.last_batch is not None else epoch
             self.last_batch = LastBatch.of(batch, -1 if within else before)
         newest = batches[-1]
-        return image.apply(
+        image, _ = yield from image.apply_in_steps(
             records, newest.last_offset, newest.partition_leader_epoch, newest.max_timestamp
-        )[0]
+        )
+        return image
 
     def _reads(self, offset: int) -> Iterator[list[BatchView]]:
         """The batches from `offset` to the log end, as many at a time as one read holds: at

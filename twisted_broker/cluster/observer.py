@@ -444,7 +444,7 @@ class MetadataObserver:
             content += piece
             if not piece or len(content) >= answer.size:
                 break
-        delta = self._loader.snapshot(bytes(content), snapshot)
+        delta = await self._in_turns(self._loader.snapshot_in_steps(bytes(content), snapshot))
         if self._copy is not None:
             self._copy.install(bytes(content), snapshot)
         self._publish(delta)

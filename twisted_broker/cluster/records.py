@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
 
+from twisted_broker.image.metadata_image import RECORDS_PER_STEP
 from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.messages import metadata_records
 from twisted_broker.wire.primitives import Buffer, read_uvarint, uvarint
@@ -31,7 +32,6 @@ DIRECTORIES_LEVEL = 17  # 3.7-IV2: registrations and partitions name log directo
 ELR_LEVEL = 23  # 4.0-IV1
 CORDON_LEVEL = 30  # 4.3-IV0
 MAX_BATCH_BYTES = 1 << 24
-RECORDS_PER_STEP = 500  # some two milliseconds of one turn
 TRANSACTION_LEVEL = 13  # 3.6-IV1
 
 RECORD_TYPES: dict[int, type[Record]] = {
@@ -126,10 +126,11 @@ def filled_in_steps(
 
 def batch_records(batch: BatchView) -> list[Record]:
     """The decoded records of a data batch."""
-    return run_whole(_decoded_in_steps(batch))
+    return run_whole(decoded_in_steps(batch))
 
 
-def _decoded_in_steps(batch: BatchView) -> Generator[None, None, list[Record]]:
+def decoded_in_steps(batch: BatchView) -> Generator[None, None, list[Record]]:
+    """As `batch_records`, pausing after every `RECORDS_PER_STEP`."""
     found: list[Record] = []
     for record in batch.records(MAX_BATCH_BYTES):
         found.append(decode_record(record.value)[0])
@@ -144,13 +145,8 @@ def records_in_steps(batch: BatchView, offset: int) -> Generator[None, None, lis
     """
     if batch.is_control:
         return []
-    found = yield from _decoded_in_steps(batch)
+    found = yield from decoded_in_steps(batch)
     return found[max(0, offset - batch.base_offset) :]
-
-
-def records_from(batch: BatchView, offset: int) -> list[Record]:
-    """As `records_in_steps`, without a pause."""
-    return run_whole(records_in_steps(batch, offset))
 
 
 class TransactionBuffer:

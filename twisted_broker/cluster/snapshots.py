@@ -15,20 +15,20 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
 from twisted_broker.cluster.image_records import image_records
-from twisted_broker.cluster.records import batch_records, build_batch
-from twisted_broker.image.metadata_image import EMPTY, MetadataImage
+from twisted_broker.cluster.records import build_batch, decoded_in_steps
+from twisted_broker.image.metadata_image import EMPTY, RECORDS_PER_STEP, MetadataImage
 from twisted_broker.interfaces import Buffer, IFileSystem
 from twisted_broker.log.checkpoints import read_whole, write_aside
 from twisted_broker.wire.control_batch import SNAPSHOT_FOOTER, SNAPSHOT_HEADER
 from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.messages.control_records import SnapshotFooterRecord, SnapshotHeaderRecord
 from twisted_broker.wire.records import build_control_batch, control_record_type, iterate_batches
-from twisted_broker.wire.schema import Record, decode, encode
+from twisted_broker.wire.schema import Record, decode, encode, run_whole
 
 RECORDS_PER_BATCH = 1024
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
@@ -104,26 +104,47 @@ def write_snapshot(
 
 
 def load_snapshot(files: IFileSystem, directory: str, snapshot: SnapshotId) -> MetadataImage:
-    """The image that a snapshot says.
+    """As `load_snapshot_in_steps`, without a pause."""
+    return run_whole(load_snapshot_in_steps(files, directory, snapshot))
+
+
+def load_snapshot_in_steps(
+    files: IFileSystem, directory: str, snapshot: SnapshotId
+) -> Generator[None, None, MetadataImage]:
+    """The image that a snapshot says. Pauses after every `RECORDS_PER_STEP`.
 
     WireError or CorruptRecordError when it is damaged, OSError.
     """
     content = read_whole(files, posixpath.join(directory, snapshot.file_name))
     if content is None:
         raise FileNotFoundError(snapshot.file_name)
-    return image_of(content, snapshot)
+    return (yield from image_in_steps(content, snapshot))
 
 
 def image_of(content: Buffer, snapshot: SnapshotId) -> MetadataImage:
-    """The image that the bytes of a snapshot say.
+    """As `image_in_steps`, without a pause."""
+    return run_whole(image_in_steps(content, snapshot))
+
+
+def image_in_steps(content: Buffer, snapshot: SnapshotId) -> Generator[None, None, MetadataImage]:
+    """The image that the bytes of a snapshot say. Pauses after every `RECORDS_PER_STEP`.
 
     WireError when header or footer is missing or anything between is not understood.
     """
-    records, timestamp_ms = read_records(content, f"snapshot {snapshot.file_name}")
-    return EMPTY.apply(records, snapshot.end_offset - 1, snapshot.epoch, timestamp_ms)[0]
+    name = f"snapshot {snapshot.file_name}"
+    records, timestamp_ms = yield from _read_in_steps(content, name)
+    image, _ = yield from EMPTY.apply_in_steps(
+        records, snapshot.end_offset - 1, snapshot.epoch, timestamp_ms
+    )
+    return image
 
 
 def read_records(content: Buffer, name: str) -> tuple[list[Record], int]:
+    """As `_read_in_steps`, without a pause."""
+    return run_whole(_read_in_steps(content, name))
+
+
+def _read_in_steps(content: Buffer, name: str) -> Generator[None, None, tuple[list[Record], int]]:
     """What stands between the header and the footer of a snapshot of this `name`, and the time of
     the last record that it contains.
 
@@ -132,7 +153,7 @@ def read_records(content: Buffer, name: str) -> tuple[list[Record], int]:
     timestamp_ms = -1
     whole = False
     records: list[Record] = []
-    expected = 0
+    expected = paused_at = 0
     for batch in iterate_batches(content, check_crc=True):
         if batch.base_offset != expected:  # no checksum covers it
             raise WireError(
@@ -140,7 +161,10 @@ def read_records(content: Buffer, name: str) -> tuple[list[Record], int]:
             )
         expected = batch.last_offset + 1
         if not batch.is_control:
-            records += batch_records(batch)
+            records += yield from decoded_in_steps(batch)
+            if len(records) - paused_at >= RECORDS_PER_STEP:
+                paused_at = len(records)
+                yield
             continue
         for record in batch.records(_RECORD_LIMIT):
             kind = control_record_type(record.key)

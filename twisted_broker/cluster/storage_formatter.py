@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from twisted_broker.cluster.bootstrap import write_bootstrap
+from twisted_broker.cluster.features import TRANSACTION_VERSION
 from twisted_broker.cluster.metadata_check import holds_records
 from twisted_broker.cluster.partition_change import ELR_FEATURE
 from twisted_broker.image.metadata_image import METADATA_VERSION
@@ -42,6 +43,7 @@ RELEASES: Mapping[str, int] = {
 }
 """Kafka's releases, and the metadata.version that each begins a cluster with."""
 _ELR_BY_DEFAULT = 26  # 4.1-IV0
+_TRANSACTION_VERSION_BY_DEFAULT = 24  # 4.0-IV2
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +125,10 @@ def _check_owner(found: MetaProperties, path: str, node_id: int, cluster_id: str
 
 def levels_of(metadata_version: int) -> dict[str, int]:
     """What a new cluster of a metadata.version finalises unless its operator says otherwise: ELR
-    from Kafka 4.1 on.
+    from Kafka 4.1 on, transaction.version 2 from 4.0 on.
     """
     return {
         METADATA_VERSION: metadata_version,
         ELR_FEATURE: int(metadata_version >= _ELR_BY_DEFAULT),
+        TRANSACTION_VERSION: 2 if metadata_version >= _TRANSACTION_VERSION_BY_DEFAULT else 0,
     }

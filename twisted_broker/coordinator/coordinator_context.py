@@ -29,6 +29,8 @@ from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator.rebalance import MOST_MEMBERS, GroupSettings
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import IClock, IRandom
+from twisted_broker.log.append_info import EndMarker
+from twisted_broker.log.verification import Guard
 from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -58,10 +60,16 @@ class IOffsetsStore(Protocol):
         """Partitions of `__consumer_offsets`; those it will have while it does not exist yet."""
         ...
 
-    def append(self, index: int, batch: bytes, timeout_ms: int) -> Deferred[int]:
+    def append(
+        self, index: int, batch: bytes, timeout_ms: int, guard: Guard = None
+    ) -> Deferred[int]:
         """Appends one batch to partition `index`; fires with its base offset or fails with
-        BrokerError.
+        BrokerError. `guard`: what verified the transaction of the batch, if it is of one.
         """
+        ...
+
+    def append_end_marker(self, index: int, marker: EndMarker, timeout_ms: int) -> Deferred[int]:
+        """Appends the end of a transaction to partition `index`; as `append`."""
         ...
 
     def bounds(self, index: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Reading a partition of `__consumer_offsets` back into groups, in steps. Ring 1.
 
 Owns `load_steps`, a generator: each step is a piece of work of a millisecond or two, and others run
-between two of them.
+between two of them; and, for the transaction log too, `read_partition` with `LogReplay`.
 
 1. The log is replayed up to the end that it had when the load began, batch after batch, last value
    per key winning. A read may end in the middle of a batch, which the next read begins with; a
@@ -13,7 +13,7 @@ between two of them.
 4. Records that cannot be read are counted and skipped, and an older value of the same key counts:
    where there is one, the log is read once more, every record in its turn. A batch that cannot be
    read ends the load with BrokerError.
-5. What a large load makes is kept from the garbage collector (`_freeze_loaded`).
+5. What a large load makes is kept from the garbage collector (`freeze_loaded`).
 6. Groups appear only when all is read; the runtime then starts the sessions of those with
    members.
 
@@ -24,11 +24,13 @@ Source: Apache Kafka 4.3.1 `CoordinatorLoaderImpl`, `GroupMetadataManager.onLoad
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import TypeVar
 
 from twisted.logger import Logger
 
 from twisted_broker.coordinator.classic_group import ClassicGroup, group_from_metadata
+from twisted_broker.coordinator.coordinator_context import IOffsetsStore
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard
 from twisted_broker.coordinator.group_entry import GroupEntry
 from twisted_broker.coordinator.group_offsets import GroupOffsets
@@ -39,6 +41,7 @@ from twisted_broker.coordinator.group_records import (
     OffsetRecord,
     read_record,
 )
+from twisted_broker.topic_names import OFFSETS_TOPIC
 from twisted_broker.wire.batch_fields import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -72,36 +75,32 @@ PENDING_KEYS = 20_000
 FREEZE_EVERY = 5_000
 _UNUSUAL = CODEC_MASK | CONTROL_FLAG | TRANSACTIONAL_FLAG
 _logger = Logger()
+R = TypeVar("R", bound="LogReplay")
 
 
-class _Replay:
-    """What the records up to `position` say.
+class LogReplay:
+    """What the records up to `position` say; `_replay_record` takes one.
 
     `one_by_one`: every record is decoded in its turn.
     """
 
-    __slots__ = (
-        "_latest",
-        "_one_by_one",
-        "_until_step",
-        "group_metadata",
-        "offsets",
-        "open_transactions",
-        "position",
-        "skipped",
-        "topic_names",
-    )
+    __slots__ = ("_latest", "_one_by_one", "_until_step", "position", "skipped")
 
     def __init__(self, position: int, one_by_one: bool = False) -> None:
         self.position = position
-        self.group_metadata: dict[str, GroupMetadata | None] = {}
-        self.offsets: dict[str, GroupOffsets] = {}
-        self.open_transactions: dict[int, set[str]] = {}
         self.skipped = 0
-        self.topic_names: dict[str, str] = {}
         self._latest: dict[bytes | None, tuple[int, bytes | None]] = {}
         self._one_by_one = one_by_one
         self._until_step = RECORDS_PER_STEP
+
+    def _is_at_once(self) -> bool:
+        """Whether a record is decoded in its turn, instead of the last one of its key."""
+        return self._one_by_one
+
+    def _replay_record(
+        self, key: bytes | None, value: bytes | None, record_offset: int, producer_id: int
+    ) -> None:
+        raise NotImplementedError
 
     def replay(self, data: bytes) -> Iterator[None]:
         """The whole batches in `data`, in steps."""
@@ -114,10 +113,7 @@ class _Replay:
             if header[ATTRIBUTES] & _UNUSUAL:
                 yield from self._replay_unusual(BatchView(data, position))
             else:
-                base_offset, at_once = (
-                    header[BASE_OFFSET],
-                    self._one_by_one or self.open_transactions,
-                )
+                base_offset, at_once = header[BASE_OFFSET], self._is_at_once()
                 for delta, key, value in walk_key_values(
                     data, position + HEADER_BYTES, batch_end, header[RECORDS_COUNT]
                 ):
@@ -143,7 +139,7 @@ class _Replay:
             self._end_transaction(batch)
             return
         producer_id = batch.producer_id if batch.is_transactional else -1
-        at_once = batch.is_transactional or self._one_by_one or self.open_transactions
+        at_once = batch.is_transactional or self._is_at_once()
         for number, (delta, key, value) in enumerate(batch.key_values(), 1):
             if at_once:
                 self._replay_record(key, value, batch.base_offset + delta, producer_id)
@@ -152,15 +148,34 @@ class _Replay:
             if number % RECORDS_PER_STEP == 0:
                 yield
 
+    def _end_transaction(self, batch: BatchView) -> None:
+        """A control batch: nothing, where no record belongs to a transaction."""
+
     def decode_latest(self) -> Iterator[None]:
         """Decodes the last value of each key."""
         for number, (key, (record_offset, value)) in enumerate(self._latest.items(), 1):
             self._replay_record(key, value, record_offset, -1)
             if number % FREEZE_EVERY == 0:
-                _freeze_loaded()
+                freeze_loaded()
             if number % VALUES_PER_STEP == 0:
                 yield
         self._latest.clear()
+
+
+class _Replay(LogReplay):
+    """Groups and their offsets."""
+
+    __slots__ = ("group_metadata", "offsets", "open_transactions", "topic_names")
+
+    def __init__(self, position: int, one_by_one: bool = False) -> None:
+        super().__init__(position, one_by_one)
+        self.group_metadata: dict[str, GroupMetadata | None] = {}
+        self.offsets: dict[str, GroupOffsets] = {}
+        self.open_transactions: dict[int, set[str]] = {}
+        self.topic_names: dict[str, str] = {}
+
+    def _is_at_once(self) -> bool:
+        return self._one_by_one or bool(self.open_transactions)
 
     def _replay_record(
         self, key: bytes | None, value: bytes | None, record_offset: int, producer_id: int
@@ -199,7 +214,7 @@ class _Replay:
                     self.offsets[group_id].end_transaction(batch.producer_id, kind == COMMIT)
 
 
-def _freeze_loaded() -> None:
+def freeze_loaded() -> None:
     """Keeps the garbage collector from walking over what is loaded, and all else that lives by now.
 
     It would walk over all groups again and again while they become more: 0.2 s for 100,000 of them,
@@ -215,35 +230,47 @@ def load_steps(shard: CoordinatorShard) -> Iterator[None]:
 
     Raises BrokerError.
     """
-    start, end = shard.context.store.bounds(shard.index)
-    if start < end:
-        # The caller is in the middle of a change of roles: reading comes in a turn of its own.
-        yield
-    replayed = _Replay(start)
-    yield from _read(shard, replayed, end)
-    if replayed.skipped:
-        replayed = _Replay(start, one_by_one=True)
-        yield from _read(shard, replayed, end)
-        _logger.warn(
-            "__consumer_offsets-{index}: {count} unreadable records skipped",
-            index=shard.index,
-            count=replayed.skipped,
-        )
-    shard.open_transactions = replayed.open_transactions
+    store, slice_bytes = shard.context.store, shard.context.settings.load_buffer_bytes
+    replayed = yield from read_partition(store, shard.index, slice_bytes, _Replay, OFFSETS_TOPIC)
+    shard.offsets.open_transactions = replayed.open_transactions
     yield from _create_groups(shard, replayed)
 
 
-def _read(shard: CoordinatorShard, replayed: _Replay, end: int) -> Iterator[None]:
-    store, slice_bytes = (
-        shard.context.store,
-        min(SLICE_BYTES, shard.context.settings.load_buffer_bytes),
-    )
+def read_partition(
+    store: IOffsetsStore, index: int, most_bytes: int, replay: type[R], topic: str
+) -> Generator[None, None, R]:
+    """Everything in the partition's log as a `replay`, read in slices of `most_bytes` at most.
+
+    Raises BrokerError.
+    """
+    start, end = store.bounds(index)
+    if start < end:
+        # The caller is in the middle of a change of roles: reading comes in a turn of its own.
+        yield
+    replayed = replay(start)
+    yield from _read(store, index, most_bytes, replayed, end)
+    if replayed.skipped:
+        replayed = replay(start, one_by_one=True)
+        yield from _read(store, index, most_bytes, replayed, end)
+        _logger.warn(
+            "{topic}-{index}: {count} unreadable records skipped",
+            topic=topic,
+            index=index,
+            count=replayed.skipped,
+        )
+    return replayed
+
+
+def _read(
+    store: IOffsetsStore, index: int, most_bytes: int, replayed: LogReplay, end: int
+) -> Iterator[None]:
+    slice_bytes = min(SLICE_BYTES, most_bytes)
     while replayed.position < end:
         before = replayed.position
         try:
-            data = store.read(shard.index, before, slice_bytes)
+            data = store.read(index, before, slice_bytes)
         except BrokerError as error:
-            start = store.bounds(shard.index)[0]
+            start = store.bounds(index)[0]
             if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or start <= before:
                 raise
             replayed.position = start  # retention moved the start meanwhile
@@ -263,7 +290,7 @@ def _create_groups(shard: CoordinatorShard, replayed: _Replay) -> Iterator[None]
         group_metadata[name] = None  # so that a million of them do not all go at the end
         number += 1
         if number % FREEZE_EVERY == 0:
-            _freeze_loaded()
+            freeze_loaded()
         if number % GROUPS_PER_STEP == 0 or _is_large(metadata):
             yield
     for name, held in offsets.items():
@@ -271,7 +298,7 @@ def _create_groups(shard: CoordinatorShard, replayed: _Replay) -> Iterator[None]
             _create_group(shard, name, None, held)
         number += 1
         if number % FREEZE_EVERY == 0:
-            _freeze_loaded()
+            freeze_loaded()
         if number % GROUPS_PER_STEP == 0:
             yield
 

@@ -49,6 +49,8 @@ from twisted_broker.coordinator.group_records import (
     member_bytes,
 )
 from twisted_broker.coordinator.offset_metadata_manager import OffsetMetadataManager
+from twisted_broker.log.append_info import EndMarker
+from twisted_broker.log.verification import Guard
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 # Each may answer waiting requests: about a millisecond.
@@ -88,7 +90,6 @@ class CoordinatorShard:
         "leader_epoch",
         "manager",
         "offsets",
-        "open_transactions",
         "state",
     )
 
@@ -96,9 +97,8 @@ class CoordinatorShard:
         self.context, self.index, self.leader_epoch = context, index, leader_epoch
         self.state = CoordinatorState.LOADING
         self.groups: dict[str, GroupEntry] = {}
-        self.open_transactions: dict[int, set[str]] = {}
         self.manager = GroupMetadataManager(lambda: context.settings.group)
-        self.offsets = OffsetMetadataManager(context, self.append)
+        self.offsets = OffsetMetadataManager(context, self.append, self.append_end_marker)
         self._timer = CoordinatorTimer(context.clock, self._timer_expired)
         self._is_running_effects = self._has_steps = False
         self._waiting: deque[CompleteRequest | WriteGroup] = deque()
@@ -151,6 +151,14 @@ class CoordinatorShard:
         if self._waiting and not self._has_steps:
             self._has_steps = True
             self.context.turns.start(self._effect_steps())
+
+    def has_unwritten_record(self, group: ClassicGroup) -> bool:
+        """Whether a record of the group was decided on and is not in the log yet: it is large, or
+        stands behind one that is.
+        """
+        return any(
+            isinstance(effect, WriteGroup) and effect.group is group for effect in self._waiting
+        )
 
     def run_all_effects(self) -> None:
         """As `run_effects`, whatever that takes: for the end, after which there is no turn."""
@@ -261,8 +269,20 @@ class CoordinatorShard:
                 "group is empty", group=group.group_id, generation=group.generation
             )
 
-    def append(self, batch: bytes) -> Deferred[int]:
-        """Fires with the batch's base offset, fails with BrokerError."""
+    def append(self, batch: bytes, guard: Guard = None) -> Deferred[int]:
+        """Fires with the batch's base offset, fails with BrokerError. `guard`: see
+        `IOffsetsStore`.
+        """
         if self.state is CoordinatorState.CLOSED:
             return fail(BrokerError(ErrorCode.NOT_COORDINATOR))
-        return self.context.store.append(self.index, batch, self.context.settings.commit_timeout_ms)
+        return self.context.store.append(
+            self.index, batch, self.context.settings.commit_timeout_ms, guard
+        )
+
+    def append_end_marker(self, marker: EndMarker) -> Deferred[int]:
+        """As `append`."""
+        if self.state is CoordinatorState.CLOSED:
+            return fail(BrokerError(ErrorCode.NOT_COORDINATOR))
+        return self.context.store.append_end_marker(
+            self.index, marker, self.context.settings.commit_timeout_ms
+        )

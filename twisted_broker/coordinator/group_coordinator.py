@@ -11,17 +11,18 @@ Owns `GroupCoordinator`, whose methods the APIs of groups and offsets call. It h
    known only when all is read.
 
 Source: Apache Kafka 4.3.1 `GroupCoordinatorService`. Not here: permission and the wire
-(`api/groups.py`, `api/offsets.py`), transactions, groups of KIP-848.
+(`api/groups.py`, `api/offsets.py`), the state of transactions, groups of KIP-848.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import merge
 from uuid import UUID
 
 from twisted.internet.defer import Deferred, succeed
+from twisted.python.failure import Failure
 
 from twisted_broker.coordinator.classic_group import STABLE
 from twisted_broker.coordinator.coordinator_context import (
@@ -52,6 +53,8 @@ from twisted_broker.coordinator.offset_metadata_manager import (
     validate_commit,
 )
 from twisted_broker.coordinator.offsets_topic import OffsetsTopic
+from twisted_broker.log.append_info import EndMarker
+from twisted_broker.log.verification import Guard
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 # A member id begins with the client id, and is kept and written for every member.
@@ -81,6 +84,24 @@ class GroupDescription:
     protocol_type: str
     protocol: str
     members: tuple[tuple[str, str | None, str, str, bytes, bytes], ...]
+
+
+def _not_verified(failure: Failure) -> Failure:
+    """As Kafka: clients know these errors of a group's coordinator, and try again."""
+    code = append_error(failure)
+    raise BrokerError(
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if code is ErrorCode.NETWORK_EXCEPTION else code
+    )
+
+
+def _marker_error(failure: Failure) -> ErrorCode:
+    """To the transaction's coordinator this is a partition like others, to be looked for again."""
+    error = failure.value
+    if not isinstance(error, BrokerError):
+        return append_error(failure)
+    return (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER if error.code is ErrorCode.NOT_COORDINATOR else error.code
+    )
 
 
 class GroupCoordinator:
@@ -207,7 +228,21 @@ class GroupCoordinator:
         """Fires with an error per partition when the offsets are stored; raises or fails with
         BrokerError.
         """
-        shard = self.runtime.shard_of(request.group_id, empty_allowed=True)
+        return self._commit(request, None)
+
+    def commit_transactional(
+        self, request: CommitRequest, verify: Callable[[int], Deferred[Guard]]
+    ) -> Deferred[CommitAnswer]:
+        """As `commit`, as a part of the transaction of `request.producer`. `verify` of the group's
+        partition makes sure that it belongs to that transaction, and fires with the guard of the
+        append or fails with BrokerError. Raises or fails with BrokerError.
+        """
+        verified = verify(self.runtime.shard_of(request.group_id).index)
+        # The group may have changed meanwhile, or its partition be led elsewhere.
+        return verified.addCallbacks(lambda guard: self._commit(request, guard), _not_verified)
+
+    def _commit(self, request: CommitRequest, guard: Guard) -> Deferred[CommitAnswer]:
+        shard = self.runtime.shard_of(request.group_id, empty_allowed=not request.is_transactional)
         entry = shard.entry_to_change(request.group_id)
         if entry is None:
             if request.generation >= 0:
@@ -216,9 +251,32 @@ class GroupCoordinator:
                 return succeed({})
             entry = self.runtime.create_group(shard, request.group_id)
         validate_commit(entry.group, request)
-        shard.manager.membership.offsets_committed(entry.group, request.member_id)
-        shard.run_effects()
-        return shard.offsets.commit(entry, request)
+        if not request.is_transactional:
+            shard.manager.membership.offsets_committed(entry.group, request.member_id)
+            shard.run_effects()
+        return shard.offsets.commit(entry, request, guard)
+
+    def complete_transaction(
+        self,
+        index: int,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        committed: bool,
+        transaction_version: int = 0,
+    ) -> Deferred[ErrorCode]:
+        """Appends the end marker of a transaction to partition `index` of `__consumer_offsets`;
+        fires when it is stored and its offsets are committed or gone, or with why not.
+        """
+        shard = self.runtime.shards.get(index)
+        if shard is None or shard.state is CoordinatorState.LOADING:
+            return succeed(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        marker = EndMarker(
+            producer_id, producer_epoch, coordinator_epoch, committed, transaction_version
+        )
+        return shard.offsets.complete_transaction(shard.groups, marker).addCallbacks(
+            lambda _: ErrorCode.NONE, _marker_error
+        )
 
     def fetch_offsets(
         self,

@@ -7,7 +7,8 @@ Owns `GroupDeletion`.
    one carries the group's own tombstone, so that a group never comes back without its offsets.
 2. While it runs nobody may change the group (`is_being_deleted`), until each batch is decided, also
    when that is after the answer.
-3. When storage refuses, the group stays, without those offsets whose tombstones were stored.
+3. It begins when no record of the group waits to be encoded: the tombstone is the last one.
+4. When storage refuses, the group stays, without those offsets whose tombstones were stored.
 
 Source: Apache Kafka 4.3.1 `GroupCoordinatorShard.deleteGroups`.
 """
@@ -44,6 +45,12 @@ class GroupDeletion:
 
     def _steps(self) -> Iterator[None]:
         entry, group_id = self._entry, self._entry.group.group_id
+        # Behind the tombstone, a record of the group would bring it back at the next load.
+        while self._shard.has_unwritten_record(entry.group):
+            yield
+            if self._shard.state is CoordinatorState.CLOSED:
+                self.done.errback(BrokerError(ErrorCode.NOT_COORDINATOR))
+                return
         batches = in_batches(entry.offsets.partitions()) or [[]]
         self._undecided = len(batches)
         failures: list[Failure] = []

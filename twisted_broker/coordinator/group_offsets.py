@@ -9,7 +9,11 @@ Owns `GroupOffsets` and the rule of expiry.
    offsets is refused for now.
 3. An offset of an open transaction is invisible until the commit marker and gone with the abort
    marker; the marker's offsets win over a plain commit only when their record is the later one.
-4. An offset expires when its own expiry has passed (old clients), or when retention has passed:
+4. A marker ends what lies before it in the log, in whichever order the two enter memory: while a
+   producer has offsets in flight, its markers are kept for them.
+5. A marker of very many offsets enters in steps; until its last one all count as unstable that have
+   not entered.
+6. An offset expires when its own expiry has passed (old clients), or when retention has passed:
    since the group became empty; since the commit, where the group only holds offsets or does not
    subscribe to the topic. Never while in flight or in a transaction.
 
@@ -28,30 +32,55 @@ from twisted_broker.coordinator.classic_group import (
     ClassicGroup,
 )
 from twisted_broker.coordinator.group_records import NO_EXPIRY, CommittedOffset
+from twisted_broker.wire.batch_header import NO_PRODUCER_ID
 from twisted_broker.wire.primitives import NULL_UUID
 
 TopicPartition = tuple[str, int]
+OFFSETS_PER_STEP = 500  # of what enters memory: about a millisecond
+
+
+def _forget(
+    offsets: dict[TopicPartition, CommittedOffset], partition: TopicPartition, record_offset: int
+) -> bool:
+    """A tombstone at `record_offset`: whether it removed what a transaction wrote before it."""
+    found = offsets.get(partition)
+    if found is None or found.record_offset > record_offset >= 0:
+        return False
+    del offsets[partition]
+    return True
 
 
 class GroupOffsets:
-    """Offsets of one group by (topic, partition)."""
+    """Offsets of one group by (topic, partition); `transactional` those of open transactions, by
+    producer id.
+    """
 
-    __slots__ = ("_in_flight", "committed", "transactional")
+    __slots__ = ("_ended", "_ending", "_in_flight", "_writes", "committed", "transactional")
 
     def __init__(self) -> None:
         self.committed: dict[TopicPartition, CommittedOffset] = {}
         self.transactional: dict[int, dict[TopicPartition, CommittedOffset]] = {}
         self._in_flight: dict[TopicPartition, int] = {}
+        self._writes: dict[int, int] = {}  # by producer id: its offsets in flight
+        self._ended: dict[int, list[tuple[int, bool]]] = {}
+        self._ending: list[dict[TopicPartition, CommittedOffset]] = []
 
-    def start_write(self, partition: TopicPartition) -> None:
+    def start_write(self, partition: TopicPartition, producer_id: int = NO_PRODUCER_ID) -> None:
         self._in_flight[partition] = self._in_flight.get(partition, 0) + 1
+        if producer_id >= 0:
+            self._writes[producer_id] = self._writes.get(producer_id, 0) + 1
 
-    def end_write(self, partition: TopicPartition) -> None:
+    def end_write(self, partition: TopicPartition, producer_id: int = NO_PRODUCER_ID) -> None:
         left = self._in_flight[partition] - 1
         if left:
             self._in_flight[partition] = left
         else:
             del self._in_flight[partition]
+        if producer_id >= 0:
+            self._writes[producer_id] -= 1
+            if not self._writes[producer_id]:
+                del self._writes[producer_id]
+                self._ended.pop(producer_id, None)
 
     def put(self, partition: TopicPartition, committed: CommittedOffset) -> bool:
         """Stores unless a later record is there; whether the partition had none."""
@@ -65,8 +94,11 @@ class GroupOffsets:
         """A tombstone at `record_offset`: removes what is older than it, in transactions too;
         whether something visible went.
         """
-        for offsets in self.transactional.values():
-            offsets.pop(partition, None)
+        for producer_id, offsets in list(self.transactional.items()):
+            if _forget(offsets, partition, record_offset) and not offsets:
+                del self.transactional[producer_id]
+        for offsets in self._ending:
+            _forget(offsets, partition, record_offset)
         before = self.committed.get(partition)
         if before is None or before.record_offset > record_offset >= 0:
             return False
@@ -74,43 +106,92 @@ class GroupOffsets:
         return True
 
     def replay(
-        self, partition: TopicPartition, committed: CommittedOffset | None, record_offset: int
+        self,
+        partition: TopicPartition,
+        committed: CommittedOffset | None,
+        record_offset: int,
+        producer_id: int = NO_PRODUCER_ID,
     ) -> None:
         """Does what the stored record at `record_offset` says; None is a tombstone."""
         if committed is None:
             self.remove(partition, record_offset)
+            return
+        stored = CommittedOffset(
+            committed.offset,
+            committed.leader_epoch,
+            committed.metadata,
+            committed.commit_timestamp_ms,
+            committed.expire_timestamp_ms,
+            committed.topic_id,
+            record_offset,
+        )
+        if producer_id >= 0:
+            self.put_transactional(producer_id, partition, stored)
         else:
-            self.put(
-                partition,
-                CommittedOffset(
-                    committed.offset,
-                    committed.leader_epoch,
-                    committed.metadata,
-                    committed.commit_timestamp_ms,
-                    committed.expire_timestamp_ms,
-                    committed.topic_id,
-                    record_offset,
-                ),
-            )
+            self.put(partition, stored)
 
     def put_transactional(
         self, producer_id: int, partition: TopicPartition, committed: CommittedOffset
     ) -> None:
-        self.transactional.setdefault(producer_id, {})[partition] = committed
+        """Pending from now on, unless the marker behind it in the log came before it."""
+        for marker_offset, is_commit in self._ended.get(producer_id, ()):
+            if committed.record_offset < marker_offset:
+                if is_commit:
+                    self.put(partition, committed)
+                return
+        pending = self.transactional.setdefault(producer_id, {})
+        before = pending.get(partition)
+        if before is None or before.record_offset <= committed.record_offset:
+            pending[partition] = committed
 
-    def end_transaction(self, producer_id: int, is_commit: bool) -> int:
-        """A transaction's marker; the number of partitions that had none before."""
-        offsets = self.transactional.pop(producer_id, {})
-        return (
-            sum(self.put(partition, committed) for partition, committed in offsets.items())
-            if is_commit
-            else 0
-        )
+    def end_transaction(
+        self, producer_id: int, is_commit: bool, marker_offset: int | None = None
+    ) -> None:
+        """A transaction's stored marker: ends all that lies before it; None: all there is."""
+        for _ in self.end_transaction_in_steps(producer_id, is_commit, marker_offset):
+            pass
+
+    def end_transaction_in_steps(
+        self, producer_id: int, is_commit: bool, marker_offset: int | None = None
+    ) -> Iterator[None]:
+        """As `end_transaction`, pausing after every `OFFSETS_PER_STEP`. What the marker ends is
+        decided with the first step.
+        """
+        if marker_offset is not None and producer_id in self._writes:
+            self._ended.setdefault(producer_id, []).append((marker_offset, is_commit))
+            self._ended[producer_id].sort()
+        ending = self.transactional.pop(producer_id, {})
+        if marker_offset is not None:
+            # Nearly never any: a producer writes nothing more until its marker is answered.
+            later = {p: c for p, c in ending.items() if c.record_offset > marker_offset}
+            if later:
+                self.transactional[producer_id] = later
+                for partition in later:
+                    del ending[partition]
+        if not is_commit or not ending:
+            return
+        self._ending.append(ending)
+        left = OFFSETS_PER_STEP
+        try:
+            while ending:
+                self.put(*ending.popitem())
+                left -= 1
+                if not left and ending:
+                    left = OFFSETS_PER_STEP
+                    yield
+        finally:
+            self._ending = [each for each in self._ending if each is not ending]
 
     def is_unstable(self, partition: TopicPartition) -> bool:
-        return partition in self._in_flight or any(
-            partition in offsets for offsets in self.transactional.values()
+        return (
+            partition in self._in_flight
+            or any(partition in offsets for offsets in self.transactional.values())
+            or any(partition in offsets for offsets in self._ending)
         )
+
+    def is_in_transaction(self, producer_id: int) -> bool:
+        """Whether the producer has offsets that no marker has ended, or in flight."""
+        return producer_id in self.transactional or producer_id in self._writes
 
     def get(self, partition: TopicPartition, topic_id: bytes = NULL_UUID) -> CommittedOffset | None:
         """The offset, unless it was committed for another topic of the same name."""
@@ -125,19 +206,19 @@ class GroupOffsets:
         """Whether anything is in flight or in a transaction: the group's last record may still
         change it.
         """
-        return bool(self._in_flight or self.transactional)
+        return bool(self._in_flight or self.transactional or self._ending)
 
     def partitions(self) -> list[TopicPartition]:
         """All that a record was written for: committed, in a transaction, in flight."""
-        if not self.transactional and not self._in_flight:
+        if not self.has_unsettled():
             return list(self.committed)  # there may be a million, and to merge them takes a while
         found: dict[TopicPartition, None] = dict.fromkeys(self.committed)
-        for offsets in self.transactional.values():
+        for offsets in (*self.transactional.values(), *self._ending):
             found |= dict.fromkeys(offsets)
         return list(found | dict.fromkeys(self._in_flight))
 
     def is_empty(self) -> bool:
-        return not self.committed and not self.transactional and not self._in_flight
+        return not self.committed and not self.has_unsettled()
 
     def expired(
         self,

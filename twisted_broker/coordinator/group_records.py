@@ -22,6 +22,7 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from twisted_broker.wire.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.messages.group_records import (
     GroupMetadataKey,
@@ -110,6 +111,15 @@ class GroupRecord:
     value: GroupMetadata | None
 
 
+@dataclass(frozen=True, slots=True)
+class ProducerIdAndEpoch:
+    """Whose transaction a batch belongs to."""
+
+    id: int
+    epoch: int
+
+
+NOT_TRANSACTIONAL = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 KeyValue = tuple[bytes, bytes | None]
 
 
@@ -210,24 +220,40 @@ def _member_record(member: MemberSnapshot) -> MemberMetadata:
     )
 
 
-def batch_of(records: Sequence[KeyValue], wall_ms: int) -> bytes:
-    """One batch; its base sequence is 0 as in Kafka's, though there is no producer."""
-    builder = BatchBuilder(base_sequence=0)
+def batch_of(
+    records: Sequence[KeyValue],
+    wall_ms: int,
+    producer: ProducerIdAndEpoch = NOT_TRANSACTIONAL,
+) -> bytes:
+    """One batch; its base sequence is 0 as in Kafka's, whether there is a producer or not."""
+    builder = _builder(producer)
     for key, value in records:
         builder.append(wall_ms, key, value)
     return builder.build()
 
 
 def batch_in_steps(
-    records: Iterable[KeyValue], wall_ms: int, per_step: int
+    records: Iterable[KeyValue],
+    wall_ms: int,
+    per_step: int,
+    producer: ProducerIdAndEpoch = NOT_TRANSACTIONAL,
 ) -> Generator[None, None, bytes]:
     """As `batch_of`, pausing after every `per_step` records."""
-    builder = BatchBuilder(base_sequence=0)
+    builder = _builder(producer)
     for number, (key, value) in enumerate(records, 1):
         builder.append(wall_ms, key, value)
         if number % per_step == 0:
             yield
     return builder.build()
+
+
+def _builder(producer: ProducerIdAndEpoch) -> BatchBuilder:
+    return BatchBuilder(
+        base_sequence=0,
+        producer_id=producer.id,
+        producer_epoch=producer.epoch,
+        is_transactional=producer.id >= 0,
+    )
 
 
 # reading

@@ -1,10 +1,11 @@
-"""The offsets of one shard's groups: OffsetCommit, OffsetFetch, OffsetDelete, and their records.
-Ring 1.
+"""The offsets of one shard's groups: OffsetCommit, TxnOffsetCommit, OffsetFetch, OffsetDelete, and
+their records. Ring 1.
 
 Owns `OffsetMetadataManager`, and who may commit or delete in which state of a group.
 
 1. A commit is accepted for an empty group from anybody without a generation, else only from a
-   member of this generation.
+   member of this generation. One of a transaction is accepted from a producer that names no member
+   in any state, and during a rebalance (KIP-447: a member of an older generation is fenced).
 2. Partitions of one commit succeed or fail together, but for those refused before anything is
    written: they are one batch.
 3. Offsets enter `GroupOffsets.committed` when their record is stored, in log order, also when that
@@ -17,6 +18,8 @@ Owns `OffsetMetadataManager`, and who may commit or delete in which state of a g
 6. A stored commit of very many enters memory in such steps, too; until its last one all count as in
    flight that have not entered. What is stored for the same group meanwhile enters after it: a
    tombstone must not overtake.
+7. Offsets of a transaction are pending in the same way, from their append until their marker is
+   stored: `open_transactions` names the groups of each producer that has any.
 
 Source: Apache Kafka 4.3.1 `OffsetMetadataManager`, `ClassicGroup.validateOffset*` (KIP-211, 447,
 496). Not here: finding the shard; expiry (`offset_cleanup.py`).
@@ -25,7 +28,7 @@ Source: Apache Kafka 4.3.1 `OffsetMetadataManager`, `ClassicGroup.validateOffset
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,20 +48,29 @@ from twisted_broker.coordinator.coordinator_context import (
     append_error,
 )
 from twisted_broker.coordinator.group_entry import GroupEntry
-from twisted_broker.coordinator.group_offsets import GroupOffsets, TopicPartition
+from twisted_broker.coordinator.group_offsets import (
+    OFFSETS_PER_STEP,
+    GroupOffsets,
+    TopicPartition,
+)
 from twisted_broker.coordinator.group_records import (
     NO_EXPIRY,
+    NOT_TRANSACTIONAL,
     CommittedOffset,
     KeyValue,
+    ProducerIdAndEpoch,
     batch_in_steps,
     batch_of,
     offset_record,
 )
+from twisted_broker.log.append_info import EndMarker
+from twisted_broker.log.verification import Guard
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.primitives import NULL_UUID
 
 # One batch of tombstones is built in about a millisecond.
-OFFSETS_PER_STEP = TOMBSTONES_PER_BATCH = 500
+TOMBSTONES_PER_BATCH = 500
+GROUPS_PER_STEP = 50
 RECORDS_PER_STEP = 200  # encoding one costs about as much as two offsets otherwise
 Changes = Sequence[tuple[TopicPartition, CommittedOffset | None]]
 """What becomes of each partition's offset: None removes it."""
@@ -80,7 +92,7 @@ class OffsetToCommit:
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
     """`retention_ms` is what old clients may send (OffsetCommit v2-4), -1 for the broker's
-    setting.
+    setting. `producer`: of whose transaction it is a part.
     """
 
     group_id: str
@@ -90,6 +102,11 @@ class CommitRequest:
     retention_ms: int = -1
     offsets: tuple[OffsetToCommit, ...] = ()
     unknown_group_error: ErrorCode = ErrorCode.ILLEGAL_GENERATION
+    producer: ProducerIdAndEpoch = NOT_TRANSACTIONAL
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.producer is not NOT_TRANSACTIONAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,40 +129,59 @@ def validate_commit(group: ClassicGroup, request: CommitRequest) -> None:
     if request.generation < 0 and group.state is EMPTY:
         return
     if request.generation < 0 and not request.member_id and request.instance_id is None:
+        if request.is_transactional:
+            return
         raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)
     group.validate_member(request.member_id, request.instance_id)
     if request.generation != group.generation:
         raise BrokerError(ErrorCode.ILLEGAL_GENERATION)
-    if group.state is COMPLETING:
+    if group.state is COMPLETING and not request.is_transactional:
         raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS)
 
 
 class OffsetMetadataManager:
-    """The offsets of one shard's groups. `append` appends a batch to the shard's partition."""
+    """The offsets of one shard's groups. `append` and `append_end_marker` append to the shard's
+    partition.
+    """
 
-    __slots__ = ("_append", "_context", "_entering")
+    __slots__ = ("_append", "_append_end_marker", "_context", "_entering", "open_transactions")
 
     def __init__(
-        self, context: CoordinatorContext, append: Callable[[bytes], Deferred[int]]
+        self,
+        context: CoordinatorContext,
+        append: Callable[[bytes, Guard], Deferred[int]],
+        append_end_marker: Callable[[EndMarker], Deferred[int]],
     ) -> None:
         self._context, self._append = context, append
+        self._append_end_marker = append_end_marker
+        self.open_transactions: dict[int, set[str]] = {}
         self._entering: dict[GroupOffsets, deque[tuple[Iterator[None], Deferred[None]]]] = {}
 
     # commit
-    def commit(self, entry: GroupEntry, request: CommitRequest) -> Deferred[CommitAnswer]:
+    def commit(
+        self, entry: GroupEntry, request: CommitRequest, guard: Guard = None
+    ) -> Deferred[CommitAnswer]:
         """Stores the offsets of a committer that `validate_commit` has let through; fires with an
-        error per partition, fails with BrokerError.
+        error per partition, fails with BrokerError. `guard`: what verified its transaction.
         """
         answer: CommitAnswer = {}
         changes: dict[TopicPartition, CommittedOffset | None] = {}
         if len(request.offsets) > OFFSETS_PER_STEP:
             done: Deferred[CommitAnswer] = Deferred()
-            self._context.turns.start(self._commit_steps(entry, request, answer, changes, done))
+            self._context.turns.start(
+                self._commit_steps(entry, request, guard, answer, changes, done)
+            )
             return done
         self._sort_out(request, request.offsets, answer, changes)
         if not changes:
             return succeed(answer)
-        written = self.write(entry.group.group_id, entry.offsets, list(changes.items()))
+        written = self.write(
+            entry.group.group_id,
+            entry.offsets,
+            list(changes.items()),
+            producer=request.producer,
+            guard=guard,
+        )
         return written.addCallbacks(lambda _: answer, _commit_failed, errbackArgs=(answer, changes))
 
     def _sort_out(
@@ -170,6 +206,7 @@ class OffsetMetadataManager:
         self,
         entry: GroupEntry,
         request: CommitRequest,
+        guard: Guard,
         answer: CommitAnswer,
         changes: dict[TopicPartition, CommittedOffset | None],
         done: Deferred[CommitAnswer],
@@ -184,7 +221,9 @@ class OffsetMetadataManager:
                 offset_record(entry.group.group_id, *topic_partition, new)
                 for topic_partition, new in rows
             )
-            batch = yield from batch_in_steps(records, self._context.wall_ms(), RECORDS_PER_STEP)
+            batch = yield from batch_in_steps(
+                records, self._context.wall_ms(), RECORDS_PER_STEP, request.producer
+            )
             validate_commit(entry.group, request)
             if entry.is_being_deleted:
                 raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -194,7 +233,10 @@ class OffsetMetadataManager:
         if not rows:
             done.callback(answer)
             return
-        written = self._write_batch(entry.offsets, rows, lambda: batch, _ignore)
+        self._begin_transaction(entry.group.group_id, request.producer)
+        written = self._write_batch(
+            entry.offsets, rows, lambda: batch, _ignore, request.producer, guard
+        )
         written.addCallbacks(
             lambda _: answer, _commit_failed, errbackArgs=(answer, changes)
         ).addCallback(done.callback)
@@ -267,6 +309,8 @@ class OffsetMetadataManager:
         changes: Changes,
         tail: Sequence[KeyValue] = (),
         on_decided: Callable[[bool], None] | None = None,
+        producer: ProducerIdAndEpoch = NOT_TRANSACTIONAL,
+        guard: Guard = None,
     ) -> Deferred[None]:
         """Appends the changes and then `tail` in one batch; `offsets` follow when it is stored.
         Fails with BrokerError.
@@ -274,6 +318,7 @@ class OffsetMetadataManager:
         `on_decided(is_stored)` is called once, at the latest when the partition is led elsewhere;
         that may be long after the result.
         """
+        self._begin_transaction(group_id, producer)
         return self._write_batch(
             offsets,
             changes,
@@ -284,9 +329,17 @@ class OffsetMetadataManager:
                 ]
                 + list(tail),
                 self._context.wall_ms(),
+                producer,
             ),
             on_decided or _ignore,
+            producer,
+            guard,
         )
+
+    def _begin_transaction(self, group_id: str, producer: ProducerIdAndEpoch) -> None:
+        # Before the append: its marker may be stored before the append is decided.
+        if producer is not NOT_TRANSACTIONAL:
+            self.open_transactions.setdefault(producer.id, set()).add(group_id)
 
     def _write_batch(
         self,
@@ -294,16 +347,18 @@ class OffsetMetadataManager:
         changes: Changes,
         make_batch: Callable[[], bytes],
         on_decided: Callable[[bool], None],
+        producer: ProducerIdAndEpoch = NOT_TRANSACTIONAL,
+        guard: Guard = None,
     ) -> Deferred[None]:
         for topic_partition, _ in changes:
-            offsets.start_write(topic_partition)
-        written = maybeDeferred(lambda: self._append(make_batch()))
+            offsets.start_write(topic_partition, producer.id)
+        written = maybeDeferred(lambda: self._append(make_batch(), guard))
 
         def decide(result: int | Failure) -> Deferred[None] | None:
             if not isinstance(result, Failure):
-                return self._enter(offsets, changes, result, on_decided)
+                return self._enter(offsets, changes, result, on_decided, producer.id)
             for topic_partition, _ in changes:
-                offsets.end_write(topic_partition)
+                offsets.end_write(topic_partition, producer.id)
             on_decided(False)
             return None
 
@@ -327,9 +382,10 @@ class OffsetMetadataManager:
         changes: Changes,
         base_offset: int,
         on_decided: Callable[[bool], None],
+        producer_id: int,
     ) -> Deferred[None] | None:
         """Takes a stored batch over; at once unless it, or one before it, is large."""
-        steps = _enter_steps(offsets, changes, base_offset)
+        steps = _enter_steps(offsets, changes, base_offset, producer_id)
         waiting = self._entering.get(offsets)
         if waiting is None and len(changes) <= OFFSETS_PER_STEP:
             for _ in steps:
@@ -355,15 +411,62 @@ class OffsetMetadataManager:
             yield
         del self._entering[offsets]
 
+    # the end of a transaction
+    def complete_transaction(
+        self, groups: Mapping[str, GroupEntry], marker: EndMarker
+    ) -> Deferred[None]:
+        """Appends the producer's marker; when it is stored, offsets that lie before it are
+        committed, or gone. Fires then; fails with BrokerError.
+        """
 
-def _enter_steps(offsets: GroupOffsets, changes: Changes, base_offset: int) -> Iterator[None]:
+        def ended(marker_offset: int) -> Deferred[None]:
+            done: Deferred[None] = Deferred()
+            self._context.turns.start(self._end_transaction(groups, marker, marker_offset, done))
+            return done
+
+        def undecided(failure: Failure) -> Failure:
+            # The answer is an error, and the marker comes again; memory follows the log.
+            if isinstance(failure.value, AppendUndecided):
+                failure.value.outcome().addCallbacks(ended, lambda _: None)
+            return failure
+
+        return maybeDeferred(self._append_end_marker, marker).addCallbacks(ended, undecided)
+
+    def _end_transaction(
+        self,
+        groups: Mapping[str, GroupEntry],
+        marker: EndMarker,
+        marker_offset: int,
+        done: Deferred[None],
+    ) -> Iterator[None]:
+        producer_id = marker.producer_id
+        names = self.open_transactions.get(producer_id, set())
+        for number, group_id in enumerate(list(names), 1):
+            entry = groups.get(group_id)
+            if entry is not None:
+                yield from entry.offsets.end_transaction_in_steps(
+                    producer_id, marker.is_commit, marker_offset
+                )
+            if entry is None or not entry.offsets.is_in_transaction(producer_id):
+                names.discard(group_id)
+            if number % GROUPS_PER_STEP == 0:
+                yield
+        if not names and self.open_transactions.get(producer_id) is names:
+            del self.open_transactions[producer_id]
+        done.callback(None)
+
+
+def _enter_steps(
+    offsets: GroupOffsets, changes: Changes, base_offset: int, producer_id: int
+) -> Iterator[None]:
     for start in range(0, len(changes), OFFSETS_PER_STEP):
         if start:
             yield
         some = changes[start : start + OFFSETS_PER_STEP]
         for record_offset, (topic_partition, committed) in enumerate(some, base_offset + start):
-            offsets.end_write(topic_partition)
-            offsets.replay(topic_partition, committed, record_offset)
+            # First: with its last write in flight the markers that are kept for it go.
+            offsets.replay(topic_partition, committed, record_offset, producer_id)
+            offsets.end_write(topic_partition, producer_id)
 
 
 def _ignore(is_stored: bool) -> None:

@@ -1,4 +1,4 @@
-"""`__consumer_offsets` on this broker's replicas. Ring 1.
+"""`__consumer_offsets`, or another coordinator's topic, on this broker's replicas. Ring 1.
 
 Owns `ReplicaOffsetsStore`, the real `IOffsetsStore`.
 
@@ -25,7 +25,8 @@ from twisted_broker.coordinator.coordinator_context import (
     AppendUndecided,
 )
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.log.append_info import AppendOrigin, EndMarker
+from twisted_broker.log.verification import Guard
 from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome
 from twisted_broker.topic_names import OFFSETS_TOPIC
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -48,29 +49,48 @@ def _not_committed(failure: Failure) -> bool:
 
 
 class ReplicaOffsetsStore:
-    """See `IOffsetsStore`."""
+    """See `IOffsetsStore`. `topic`: a coordinator's; its partitions, while it does not exist, are
+    the value of the setting `partitions_setting`.
+    """
 
-    __slots__ = ("_config", "_image_source", "_replicas")
+    __slots__ = ("_config", "_image_source", "_partitions_setting", "_replicas", "_topic")
 
     def __init__(
-        self, replicas: ReplicaManager, image_source: ImageSource, config: BrokerConfig
+        self,
+        replicas: ReplicaManager,
+        image_source: ImageSource,
+        config: BrokerConfig,
+        topic: str = OFFSETS_TOPIC,
+        partitions_setting: str = "offsets.topic.num.partitions",
     ) -> None:
         self._replicas, self._image_source, self._config = replicas, image_source, config
+        self._topic, self._partitions_setting = topic, partitions_setting
 
     def partitions_count(self) -> int:
-        topic = self._image_source.image.topics_by_name.get(OFFSETS_TOPIC)
+        topic = self._image_source.image.topics_by_name.get(self._topic)
         return (
             len(topic.partitions)
             if topic is not None
-            else self._config.integer("offsets.topic.num.partitions")
+            else self._config.integer(self._partitions_setting)
         )
 
-    def append(self, index: int, batch: bytes, timeout_ms: int) -> Deferred[int]:
+    def append(
+        self, index: int, batch: bytes, timeout_ms: int, guard: Guard = None
+    ) -> Deferred[int]:
+        topic_partition = TopicPartition(self._topic, index)
         outcomes = self._replicas.append(
-            [(TopicPartition(OFFSETS_TOPIC, index), batch)],
+            [(topic_partition, batch)],
             ALL_REPLICAS,
             origin=AppendOrigin.COORDINATOR,
+            guards=None if guard is None else {topic_partition: guard},
         )
+        return self._stored(outcomes, timeout_ms)
+
+    def append_end_marker(self, index: int, marker: EndMarker, timeout_ms: int) -> Deferred[int]:
+        outcomes = self._replicas.append_end_markers([(TopicPartition(self._topic, index), marker)])
+        return self._stored(outcomes, timeout_ms)
+
+    def _stored(self, outcomes: list[AppendOutcome], timeout_ms: int) -> Deferred[int]:
         return self._replicas.wait_for_replicas(outcomes, timeout_ms).addCallback(
             lambda _: self._base_offset(outcomes[0])
         )
@@ -111,7 +131,7 @@ class ReplicaOffsetsStore:
         if log.high_watermark > last_offset:
             return succeed(True)
         awaited = AppendOutcome(
-            TopicPartition(OFFSETS_TOPIC, index), ErrorCode.NONE, last_offset, last_offset
+            TopicPartition(self._topic, index), ErrorCode.NONE, last_offset, last_offset
         )
         return self._decided(awaited).addCallbacks(lambda _: True, _not_committed)
 
@@ -125,7 +145,7 @@ class ReplicaOffsetsStore:
             found.release()
 
     def _log(self, index: int) -> Log:
-        partition = self._replicas.partition(TopicPartition(OFFSETS_TOPIC, index))
+        partition = self._replicas.partition(TopicPartition(self._topic, index))
         if partition.log is None or partition.offline:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)
         return partition.log

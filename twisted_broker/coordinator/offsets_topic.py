@@ -1,7 +1,7 @@
-"""Where a group's coordinator is, and the creation of `__consumer_offsets` when the first group is
-looked for. Ring 1.
+"""Where a coordinator is, and the creation of its topic when the first one is looked for: of
+`__consumer_offsets` for a group, of `__transaction_state` for a transactional id. Ring 1.
 
-Owns `OffsetsTopic`.
+Owns `CoordinatorTopic`, and `OffsetsTopic`, the one of groups.
 
 1. One creation is under way at a time; requests that come meanwhile may wait until the leaders are
    known, but no longer than `WAIT_MS`: clients send them again, though some of them only after a
@@ -45,7 +45,6 @@ CREATION_TIMEOUT_MS = 30_000
 # A FindCoordinator waits that long for the topic; then the client retries.
 WAIT_MS = 1_000
 _WARN_AGAIN_SECONDS = 60.0
-_REPLICATION_FACTOR = "offsets.topic.replication.factor"
 _NOT_ERRORS = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
 _logger = Logger()
 
@@ -53,8 +52,10 @@ CreateTopics = Callable[[CreateTopicsRequest], "Deferred[CreateTopicsResponse]"]
 """Sends a request to the controller on this broker's own behalf."""
 
 
-class OffsetsTopic:
-    """`__consumer_offsets` as the metadata image shows it."""
+class CoordinatorTopic:
+    """A coordinator's topic as the metadata image shows it. A subclass names it, with its
+    settings.
+    """
 
     __slots__ = (
         "_clock",
@@ -65,6 +66,12 @@ class OffsetsTopic:
         "_warned",
         "is_being_created",
     )
+
+    name: str
+    # The settings of the broker that its creation obeys, and what is missing without the topic.
+    partitions_setting: str
+    replication_setting: str
+    loss: str
 
     def __init__(
         self, image_source: ImageSource, config: BrokerConfig, create: CreateTopics, clock: IClock
@@ -79,16 +86,20 @@ class OffsetsTopic:
         self._warned: tuple[str, float] | None = None
         self.is_being_created = False
 
-    def coordinator(self, group_id: str, listener: str) -> tuple[int, Endpoint] | None:
-        """(node id, where it is reached) of the broker that serves the group; None while there
-        is none, then the topic is being created.
+    def topic_settings(self) -> dict[str, str]:
+        """The settings that the topic is created with."""
+        raise NotImplementedError
+
+    def coordinator(self, key: str, listener: str) -> tuple[int, Endpoint] | None:
+        """(node id, where it is reached) of the broker that serves the group or transactional id
+        `key`; None while there is none, then the topic is being created.
         """
         image = self._image_source.image
-        topic = image.topics_by_name.get(OFFSETS_TOPIC)
+        topic = image.topics_by_name.get(self.name)
         if topic is None:
             self.create()
             return None
-        partition = topic.partitions.get(partition_for(group_id, len(topic.partitions)))
+        partition = topic.partitions.get(partition_for(key, len(topic.partitions)))
         broker = None if partition is None else image.brokers.get(partition.leader)
         if broker is None or broker.fenced or listener not in broker.listeners:
             return None
@@ -124,7 +135,7 @@ class OffsetsTopic:
 
     def image_changed(self) -> None:
         """The metadata image is a new one, and this broker has taken over its roles in it."""
-        topic = self._image_source.image.topics_by_name.get(OFFSETS_TOPIC)
+        topic = self._image_source.image.topics_by_name.get(self.name)
         if (
             self._waiting
             and topic is not None
@@ -139,20 +150,15 @@ class OffsetsTopic:
 
     def request(self) -> CreateTopicsRequest:
         config = self._config
-        settings = {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(config["offsets.topic.segment.bytes"]),
-        }
         return CreateTopicsRequest(
             topics=[
                 CreatableTopic(
-                    name=OFFSETS_TOPIC,
-                    num_partitions=config.integer("offsets.topic.num.partitions"),
-                    replication_factor=config.integer(_REPLICATION_FACTOR),
+                    name=self.name,
+                    num_partitions=config.integer(self.partitions_setting),
+                    replication_factor=config.integer(self.replication_setting),
                     configs=[
                         CreatableTopicConfig(name=name, value=value)
-                        for name, value in settings.items()
+                        for name, value in self.topic_settings().items()
                     ],
                 )
             ],
@@ -174,8 +180,9 @@ class OffsetsTopic:
 
     def _refused(self, error: ErrorCode, message: str) -> None:
         if error is ErrorCode.INVALID_REPLICATION_FACTOR:
-            remedy = f"start more brokers, or set {_REPLICATION_FACTOR} (now {{}}) to their number"
-            message += "; " + remedy.format(self._config.integer(_REPLICATION_FACTOR))
+            remedy = "start more brokers, or set {} (now {}) to their number"
+            name = self.replication_setting
+            message += "; " + remedy.format(name, self._config.integer(name))
         self._warn(f"{error.name}: {message}" if message else error.name)
 
     def _warn(self, reason: str) -> None:
@@ -185,7 +192,26 @@ class OffsetsTopic:
         if known is None or known[0] != reason or now - known[1] >= _WARN_AGAIN_SECONDS:
             self._warned = reason, now
             _logger.warn(
-                "{topic} is not created, no group is served: {reason}",
-                topic=OFFSETS_TOPIC,
+                "{topic} is not created, {loss}: {reason}",
+                topic=self.name,
+                loss=self.loss,
                 reason=reason,
             )
+
+
+class OffsetsTopic(CoordinatorTopic):
+    """`__consumer_offsets`."""
+
+    __slots__ = ()
+
+    name = OFFSETS_TOPIC
+    partitions_setting = "offsets.topic.num.partitions"
+    replication_setting = "offsets.topic.replication.factor"
+    loss = "no group is served"
+
+    def topic_settings(self) -> dict[str, str]:
+        return {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(self._config["offsets.topic.segment.bytes"]),
+        }

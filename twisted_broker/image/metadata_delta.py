@@ -11,15 +11,17 @@ Source: Kafka's `MetadataDelta`, `TopicsDelta`. Not here: how records change an 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted_broker.image.entries import PartitionRegistration, TopicImage
+from twisted_broker.wire.schema import run_whole
 
 if TYPE_CHECKING:
     from twisted_broker.image.metadata_image import ConfigKey, MetadataImage
 
+PARTITIONS_PER_STEP = 1000  # some two milliseconds of one turn
 OTHER_TABLES = ("controllers", "client_quotas", "acls", "scram", "tokens", "next_producer_id")
 
 
@@ -71,7 +73,16 @@ class MetadataDelta:
 
     @classmethod
     def between(cls, before: MetadataImage, after: MetadataImage) -> MetadataDelta:
-        """By comparison: after a snapshot, where there are no records."""
+        """As `between_in_steps`, without a pause."""
+        return run_whole(cls.between_in_steps(before, after))
+
+    @classmethod
+    def between_in_steps(
+        cls, before: MetadataImage, after: MetadataImage
+    ) -> Generator[None, None, MetadataDelta]:
+        """By comparison: after a snapshot, where there are no records. Pauses after every
+        `PARTITIONS_PER_STEP`.
+        """
         delta = cls(before, after, by_comparison=True)
         delta.brokers = _differing(before.brokers, after.brokers)
         delta.configs = _differing(before.configs, after.configs)
@@ -80,7 +91,7 @@ class MetadataDelta:
             name for name in OTHER_TABLES if getattr(before, name) != getattr(after, name)
         }
         for topic_id in _differing(before.topics_by_id, after.topics_by_id):
-            delta.add_topic(topic_id, None)
+            yield from delta.add_topic_in_steps(topic_id, None)
         return delta
 
     def pieces(self, size: int) -> Iterator[MetadataDelta]:
@@ -103,7 +114,15 @@ class MetadataDelta:
             )
 
     def add_topic(self, topic_id: bytes, touched: Iterable[int] | None) -> None:
-        """Notes what became of a topic's partitions; `touched` None looks at all of them."""
+        """As `add_topic_in_steps`, without a pause."""
+        run_whole(self.add_topic_in_steps(topic_id, touched))
+
+    def add_topic_in_steps(
+        self, topic_id: bytes, touched: Iterable[int] | None
+    ) -> Generator[None, None, None]:
+        """Notes what became of a topic's partitions; `touched` None looks at all of them. Pauses
+        after every `PARTITIONS_PER_STEP`.
+        """
         before, after = (
             self.before.topics_by_id.get(topic_id),
             self.after.topics_by_id.get(topic_id),
@@ -116,9 +135,10 @@ class MetadataDelta:
         if after is None:
             self.removed_topics[topic_id] = named
         old, new = before.partitions if before else {}, after.partitions if after else {}
-        for partition in sorted(
-            old.keys() | new.keys() if touched is None or after is None else touched
-        ):
+        looked_at = sorted(old.keys() | new.keys() if touched is None or after is None else touched)
+        for number, partition in enumerate(looked_at, 1):
+            if number % PARTITIONS_PER_STEP == 0:
+                yield
             was, now = old.get(partition), new.get(partition)
             if was != now:
                 self.partitions[topic_id, partition] = PartitionDelta(

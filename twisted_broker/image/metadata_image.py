@@ -14,7 +14,7 @@ Source: Kafka's `MetadataImage`; KRAFT 3.3; `RL 8.1`. Not here: framing and tran
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from twisted_broker.image.entries import (
 )
 from twisted_broker.image.metadata_delta import OTHER_TABLES, MetadataDelta, PartitionDelta
 from twisted_broker.wire.messages import metadata_records as records
+from twisted_broker.wire.schema import run_whole
 
 __all__ = [
     "BROKER_LOGGER_RESOURCE",
@@ -49,6 +50,7 @@ TOPIC_RESOURCE, BROKER_RESOURCE, BROKER_LOGGER_RESOURCE, CLIENT_METRICS_RESOURCE
     32,
 )
 METADATA_VERSION = "metadata.version"
+RECORDS_PER_STEP = 500  # some two milliseconds of one turn
 
 ConfigKey = tuple[int, str]
 QuotaEntity = tuple[tuple[str, str | None], ...]
@@ -86,13 +88,27 @@ class MetadataImage:
         """The image after `batch` (decoded records, in order; `offset`: that of the last one),
         and what changed.
         """
+        return run_whole(self.apply_in_steps(batch, offset, epoch, timestamp_ms))
+
+    def apply_in_steps(
+        self,
+        batch: Iterable[Any],
+        offset: int | None = None,
+        epoch: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Generator[None, None, tuple[MetadataImage, MetadataDelta]]:
+        """As `apply`, pausing after every `RECORDS_PER_STEP`."""
         draft = _Draft(self)
-        for record in batch:
+        for number, record in enumerate(batch, 1):
             draft.replay(record)
-        return draft.finish(
-            self.offset if offset is None else offset,
-            self.epoch if epoch is None else epoch,
-            self.timestamp_ms if timestamp_ms is None else timestamp_ms,
+            if number % RECORDS_PER_STEP == 0:
+                yield
+        return (
+            yield from draft.finish(
+                self.offset if offset is None else offset,
+                self.epoch if epoch is None else epoch,
+                self.timestamp_ms if timestamp_ms is None else timestamp_ms,
+            )
         )
 
     @property
@@ -141,7 +157,7 @@ class _Draft:
 
     def finish(
         self, offset: int, epoch: int, timestamp_ms: int
-    ) -> tuple[MetadataImage, MetadataDelta]:
+    ) -> Generator[None, None, tuple[MetadataImage, MetadataDelta]]:
         # Put together last: a topic of many records is copied into the tables once.
         if self.open:
             self.table("topics_by_id").update(self.open)
@@ -151,7 +167,7 @@ class _Draft:
         )
         delta = MetadataDelta(self.base, image)
         for topic_id, touched in self.touched.items():
-            delta.add_topic(topic_id, touched)
+            yield from delta.add_topic_in_steps(topic_id, touched)
         delta.brokers, delta.configs, delta.features = self.brokers, self.configs, self.features
         delta.others = {name for name in OTHER_TABLES if name in self.tables}
         return image, delta

@@ -1,6 +1,7 @@
 """What goes into an append besides the records, and what comes out of appends and reads.
 
-Owns `AppendOrigin`, `LogAppendInfo`, `RecordError`, `FetchDataInfo`, `TimestampAndOffset`.
+Owns `AppendOrigin`, `EndMarker`, `LogAppendInfo`, `RecordError`, `FetchDataInfo`,
+`TimestampAndOffset`.
 
 Source: Kafka's classes of the same names.
 """
@@ -22,6 +23,16 @@ class AppendOrigin(IntEnum):
     COORDINATOR = 1
     CLIENT = 2
     RAFT_LEADER = 3
+
+
+class EndMarker(NamedTuple):
+    """What a coordinator writes to each partition of a transaction at its end."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    is_commit: bool
+    transaction_version: int = 0
 
 
 class RecordError(NamedTuple):

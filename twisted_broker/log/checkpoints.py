@@ -191,10 +191,12 @@ def write_partition_metadata(
 
 
 def read_partition_metadata(files: IFileSystem, directory: str) -> bytes | None:
-    """The topic id, None without the file. Raises CheckpointError, OSError."""
+    """The topic id, None without the file, or where a loss of power took its content.
+    Raises CheckpointError, OSError.
+    """
     path = posixpath.join(directory, PARTITION_METADATA)
     content = read_whole(files, path)
-    if content is None:
+    if content is None or not content.strip(b"\0"):
         return None
     fields = dict(
         line.split(": ", 1)

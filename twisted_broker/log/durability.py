@@ -12,6 +12,8 @@ leader-epoch checkpoint file.
    means synced.
 4. What is checkpointed is never above the high watermark, which no truncation goes below but after
    an unclean election: what grows past an old recovery point meanwhile is not taken for synced.
+   After one that went below what the checkpoint may say, a follower waits (`when_synced`) until the
+   checkpoint was written again, before it appends more.
 5. A failed sync is not tried again: the kernel may have dropped the pages that it could not write,
    so a second one proves nothing.
 
@@ -43,6 +45,7 @@ class Durability:
     """
 
     __slots__ = (
+        "_being_written",
         "_epochs_dirty",
         "_epochs_synced",
         "_epochs_version",
@@ -57,11 +60,14 @@ class Durability:
         "_sync_upto",
         "_sync_waiters",
         "_sync_wanted",
+        "_truncations",
         "_watermarks",
+        "_written_point",
         "awaiting_sync",
         "disk",
         "flush_messages",
         "indexes_shrank",
+        "is_checkpoint_above",
         "last_flush_ms",
         "name_is_durable",
         "recovery_point",
@@ -87,6 +93,12 @@ class Durability:
         """the log is offline: nothing is synced any more, and nothing waits for it"""
         self.recovery_point = self.unflushed_since = self.last_flush_ms = 0
         self._loaded_point = 0  # of the start, or where it was truncated below that
+        # What the checkpoint may say of this log: by the last write that is done, and by one that
+        # has begun since (on the disk worker).
+        self._written_point = self._being_written = 0
+        self._truncations = 0  # counts truncations
+        self.is_checkpoint_above = False
+        """truncated below what the checkpoint may say, and that was not written since"""
         self.indexes_shrank = False
         """entries were dropped and no sync covers that: a loss of power may bring them back, where
         entries that are merely lost would be made anew
@@ -115,6 +127,7 @@ class Durability:
     def begin_at(self, recovery_point: int) -> None:
         """The log was loaded with this one."""
         self.recovery_point = self._loaded_point = recovery_point
+        self._written_point = self._being_written = recovery_point
 
     def point_to_checkpoint(self, synced_upto: int | None = None) -> int:
         """What the checkpoint says of this log, `synced_upto` (the recovery point) at most."""
@@ -122,6 +135,21 @@ class Durability:
         # The high watermark is not known before the log has a role: what was read at the start was
         # not above it, and a lower row would have the whole log checked after the next crash.
         return min(upto, max(self._watermarks.high_watermark, self._loaded_point))
+
+    def point_in_write(self) -> tuple[int, int]:
+        """What the checkpoint is about to say; to be handed to `point_written` with it."""
+        truncations = (
+            self._truncations
+        )  # first: a truncation that comes now wants a write of its own
+        self._being_written = point = self.point_to_checkpoint()
+        return point, truncations
+
+    def point_written(self, point: int, truncations: int) -> None:
+        """The checkpoint says so now."""
+        self._written_point = point
+        if self.is_checkpoint_above and truncations == self._truncations:
+            self.is_checkpoint_above = False
+            self._call_waiters()
 
     # -- syncs
 
@@ -188,8 +216,29 @@ class Durability:
         self._loaded_point = min(self._loaded_point, offset)
         self.indexes_shrank = True
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a sync, or a write of the epochs, runs: it knows the files by their names."""
+        return self._sync_upto >= 0 or self._epochs_writing
+
+    def renamed(self) -> None:
+        """The log has another name now, which is not durable yet. Only while it is not busy."""
+        self._generation += 1
+        self.name_is_durable = False
+
+    def await_sync_from(self, place: LogOffsetMetadata) -> None:
+        """Appends from `place` on were to be synced before they are acknowledged, in the log that
+        this one replaces: they wait for this one's sync.
+        """
+        self.flush()
+        if self.recovery_point < self._segments.log_end_offset and not self.stopped:
+            self.awaiting_sync = place
+
     def truncated_to(self, offset: int) -> None:
         """The log ends at `offset` now, in the active segment."""
+        self._truncations += 1
+        if offset < max(self._written_point, self._being_written):
+            self.is_checkpoint_above = True
         self.rewritten_from(min(offset, self._segments.active.base_offset))
         self.unflushed_since = min(self.unflushed_since, offset)
 
@@ -273,8 +322,8 @@ class Durability:
             self.awaiting_sync = self._watermarks.find_place(first) if enough else None
 
     def when_synced(self, offset: int, call: Callable[[], None]) -> None:
-        """Calls when no append below `offset` waits for a sync: at once, or when it is synced,
-        truncated, or failed.
+        """Calls when no append below `offset` waits for a sync, nor a truncation for the
+        checkpoint: at once, or when it is synced, truncated, or failed.
         """
         if self._waits(offset):
             self._sync_waiters.append((offset, call))
@@ -283,7 +332,16 @@ class Durability:
 
     def _waits(self, offset: int) -> bool:
         due = self.awaiting_sync
-        return due is not None and due.offset < offset and not self.stopped
+        waits = self.is_checkpoint_above or (due is not None and due.offset < offset)
+        return waits and not self.stopped
+
+    def stop(self) -> None:
+        """The log is offline. Who waits is called later: whoever failed it is in the middle of
+        something.
+        """
+        self.stopped = True
+        if self._sync_waiters and self.disk is not None:
+            self.disk.submit(lambda: None, lambda _, error: self._call_waiters())
 
     def _call_waiters(self) -> None:
         if self._sync_waiters:

@@ -3,10 +3,14 @@ in both.
 
 Owns `Gap`, `end_of`, and `resolve_gap`, which decides what becomes of a log that has one.
 
-1. Loading only notes the first gap above the log start: a topic's policy is not known yet. Whoever
-   opens the log for a role decides about it first (`resolve_gap`).
+1. Loading only notes the first gap above the log start, and the first that an unclean stop may
+   have left: a topic's policy is not known yet. Whoever opens the log for a role decides about it
+   first (`resolve_gap`).
 2. Compacted topics have gaps and keep them; so has what was cleaned before a topic's policy
-   changed: below the cleaner's offset loading notes none.
+   changed: below the cleaner's offset loading notes none. Except that after an unclean stop a
+   segment above the recovery point that does not begin where the one before ends is a torn tail
+   (3) in a compacted topic, too, where its records can be fetched again or are none: a replica
+   that kept the hole would miss the last value of some key for ever.
 3. After an unclean stop a gap above the recovery point ends the log there, as a torn tail does.
    What lay behind is kept as `.log.aside`. A replica fetches what follows from its leader; an only
    replica has lost it, and one line says which offsets. To serve what lies behind the hole would
@@ -50,12 +54,14 @@ class Gap(NamedTuple):
     in no file; where `offset` is above, they are in both. Or the log's last batch begins at
     `following`, within a segment.
 
-    `torn`: an unclean stop may have done it.
+    `torn`: an unclean stop may have done it. `torn_tail`: behind one that is not torn, the first
+    that is, for compacted topics.
     """
 
     offset: int
     following: int
     torn: bool
+    torn_tail: Gap | None = None
 
     @property
     def is_overlap(self) -> bool:
@@ -113,7 +119,12 @@ def resolve_gap(log: Log, replicated: bool, wall_ms: int) -> str | None:
     BrokerError KAFKA_STORAGE_ERROR: the log is refused, the message names the file and the remedy.
     """
     gap = log.gap
-    if gap is None or (log.config.compact and not gap.is_overlap):
+    if gap is not None and log.config.compact:
+        # What lies before was left out by a cleaner.
+        gap = gap.torn_tail or gap
+        if not _is_torn_tail(log, gap, replicated):
+            gap = None
+    if gap is None:
         log.gap = None
         return None
     if gap.is_overlap:
@@ -148,6 +159,20 @@ def resolve_gap(log: Log, replicated: bool, wall_ms: int) -> str | None:
         f"{where}, lost in an unclean stop: the log ends at {gap.offset}, {lost}; {kept} files are "
         f"kept as *{LOG}{ASIDE}"
     )
+
+
+def _is_torn_tail(log: Log, gap: Gap, replicated: bool) -> bool:
+    """Whether the gap of a compacted topic is the work of an unclean stop, not of a cleaner.
+
+    A follower copies gaps from a leader that was cleaned: above the recovery point the two look
+    alike, and fetching again is right for both. An only replica keeps what lies behind.
+    """
+    if gap.is_overlap:
+        return True
+    holder = log.segments.at(log.segments.row_of(gap.following))
+    if not gap.torn or holder is None or holder.base_offset != gap.following:
+        return False
+    return replicated or not holder.size
 
 
 def _end_before_overlap(log: Log, gap: Gap, replicated: bool, wall_ms: int) -> str:

@@ -44,6 +44,7 @@ from twisted_broker.interfaces import Buffer, IDiskWorker, IRandom, TopicPartiti
 from twisted_broker.log import retention
 from twisted_broker.log.append_info import (
     AppendOrigin,
+    EndMarker,
     FetchDataInfo,
     LogAppendInfo,
     TimestampAndOffset,
@@ -56,9 +57,14 @@ from twisted_broker.log.errors import (
     is_out_of_descriptors,
 )
 from twisted_broker.log.leader_epochs import LeaderEpochFileCache
+from twisted_broker.log.mirrored_batches import (
+    count_already_there,
+    not_mirrored,
+    with_leader_epoch,
+)
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.offset_search import find_by_timestamp, find_max_timestamp
-from twisted_broker.log.producer_append import check_append
+from twisted_broker.log.producer_append import being_rebuilt, check_append, check_end_marker
 from twisted_broker.log.producer_rebuild import ProducerRebuild
 from twisted_broker.log.producer_snapshot import BatchMetadata
 from twisted_broker.log.producer_state import ProducerStateManager
@@ -68,9 +74,11 @@ from twisted_broker.log.segment import LogSegment, OpenFiles
 from twisted_broker.log.segments import LogSegments
 from twisted_broker.log.txn_index import AbortedTxn
 from twisted_broker.log.validation import check_header, needs_preparation, prepare
+from twisted_broker.log.verification import NOT_REQUIRED, Guard
 from twisted_broker.log.watermarks import Watermarks
 from twisted_broker.wire.batch_fields import LENGTH, MAGIC_FIELD
 from twisted_broker.wire.batch_header import HEADER
+from twisted_broker.wire.control_batch import build_end_marker
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import (
     CONTROL_FLAG,
@@ -80,6 +88,7 @@ from twisted_broker.wire.records import (
     TRANSACTIONAL_FLAG,
     BatchHeader,
     BatchView,
+    InvalidRecordError,
     batch_head,
 )
 
@@ -105,6 +114,7 @@ class Log:
         "gap",
         "leader_epochs",
         "on_fatal",
+        "on_producers_found",
         "on_synced",
         "on_truncated",
         "pool",
@@ -145,11 +155,17 @@ class Log:
             self._sync_done,
         )
         self.rebuild = ProducerRebuild(
-            self.segments, self.watermarks, self.producers, self.durability, self.fail
+            self.segments,
+            self.watermarks,
+            self.producers,
+            self.durability,
+            self.fail,
+            self._producers_found,
         )
         self.on_truncated: Callable[[Log], None] | None = None
         self.on_fatal: Callable[[Log], None] | None = None
         self.on_synced: Callable[[Log], None] | None = None
+        self.on_producers_found: Callable[[Log], None] | None = None
         self.failed: OSError | None = None
         self.gap: Gap | None = None
         self.dropped_at_load: str | None = None
@@ -159,25 +175,29 @@ class Log:
     def attach(
         self,
         disk: IDiskWorker,
-        remove_later: Callable[[list[str]], None] | None,
+        remove_later: Callable[[list[str], float], None] | None,
         *,
         on_truncated: Callable[[Log], None] | None = None,
         on_fatal: Callable[[Log], None] | None = None,
         on_synced: Callable[[Log], None] | None = None,
+        on_producers_found: Callable[[Log], None] | None = None,
     ) -> None:
-        """Loaded or made, it is used from now on: syncs run on `disk`, `remove_later(paths)` takes
-        the files of removed segments (None: they are removed at once).
+        """Loaded or made, it is used from now on: syncs run on `disk`,
+        `remove_later(paths, seconds)` takes the files of removed segments (None: they are removed
+        at once).
 
         `on_truncated(log)` is called after every truncation, `on_fatal(log)` at the first disk
-        error, `on_synced(log)` when a sync that was due is done.
+        error, `on_synced(log)` when a sync that was due is done, `on_producers_found(log)` when
+        the producers are known again behind a truncation.
         """
         self.durability.attach(disk)
         self.segments.attach(remove_later)
         self.on_truncated, self.on_fatal, self.on_synced = on_truncated, on_fatal, on_synced
+        self.on_producers_found = on_producers_found
 
     def detach(self) -> None:
         """Nobody hears of it any more: it is deleted, or set aside."""
-        self.on_truncated = self.on_fatal = self.on_synced = None
+        self.on_truncated = self.on_fatal = self.on_synced = self.on_producers_found = None
 
     # -- what others see of the parts
 
@@ -245,7 +265,7 @@ class Log:
     def set_failed(self, error: OSError) -> None:
         """Offline from now on; nobody is called."""
         self.failed = error
-        self.durability.stopped = True
+        self.durability.stop()
 
     def _leader_epochs_changed(self) -> None:
         self.durability.write_leader_epochs()
@@ -264,6 +284,10 @@ class Log:
     def _sync_done(self) -> None:
         if self.on_synced is not None:
             self.on_synced(self)
+
+    def _producers_found(self) -> None:
+        if self.on_producers_found is not None:
+            self.on_producers_found(self)
 
     # -- reading
 
@@ -340,11 +364,12 @@ class Log:
         wall_ms: int,
         *,
         origin: AppendOrigin = _CLIENT,
-        transaction_verified: bool = False,
+        guard: Guard = None,
     ) -> LogAppendInfo:
         """Checks `records`, gives them offsets, writes them.
 
-        `wall_ms` is wall time. Raises BrokerError; nothing is written then.
+        `wall_ms` is wall time; `guard` is what `begin_verification` gave, once the coordinator
+        agreed. Raises BrokerError; nothing is written then.
         """
         if self.failed is not None:
             self.check_online()
@@ -356,13 +381,11 @@ class Log:
                 and header[MAGIC_FIELD] == MAGIC
                 and check_header(header, records, self.config, origin, wall_ms)
             ):
-                return self._append_batch(
-                    header, records, leader_epoch, wall_ms, origin, transaction_verified
-                )
+                return self._append_batch(header, records, leader_epoch, wall_ms, origin, guard)
         info: LogAppendInfo | None = None
         for batch in prepare(records, self.config, origin, wall_ms):
             appended = self._append_batch(
-                _unpack_header(batch), batch, leader_epoch, wall_ms, origin, transaction_verified
+                _unpack_header(batch), batch, leader_epoch, wall_ms, origin, guard
             )
             if info is not None:
                 appended.first_offset = info.first_offset
@@ -372,6 +395,45 @@ class Log:
         assert info is not None
         return info
 
+    def append_end_marker(
+        self, marker: EndMarker, leader_epoch: int, wall_ms: int
+    ) -> LogAppendInfo:
+        """Writes the end of a transaction. Raises BrokerError; nothing is written then."""
+        self.check_online()
+        check_end_marker(self.producers, marker)
+        batch = build_end_marker(
+            marker.producer_id,
+            marker.producer_epoch,
+            marker.is_commit,
+            marker.coordinator_epoch,
+            wall_ms,
+        )
+        return self._append_batch(
+            _unpack_header(batch),
+            batch,
+            leader_epoch,
+            wall_ms,
+            AppendOrigin.COORDINATOR,
+            NOT_REQUIRED,
+        )
+
+    def begin_verification(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        sequence: int,
+        supports_epoch_bump: bool,
+        wall_ms: int,
+    ) -> Guard:
+        """See `ProducerStateManager`. Raises LEADER_NOT_AVAILABLE while producers are rebuilt."""
+        self.check_online()
+        if self.producers.rebuilt is not None:
+            self.rebuild.resume()
+            raise being_rebuilt()
+        return self.producers.begin_verification(
+            producer_id, producer_epoch, sequence, supports_epoch_bump, wall_ms
+        )
+
     def _append_batch(
         self,
         header: BatchHeader,
@@ -379,7 +441,7 @@ class Log:
         leader_epoch: int,
         wall_ms: int,
         origin: AppendOrigin,
-        transaction_verified: bool,
+        guard: Guard,
     ) -> LogAppendInfo:
         """Writes one checked batch at the log end."""
         _, length, _, _, _, attributes, delta, _, max_timestamp, producer_id, _, _, count = header
@@ -394,7 +456,7 @@ class Log:
             # A rebuild that ran out of descriptors waits for the next batch that needs it.
             if self.producers.rebuilt is not None:
                 self.rebuild.resume()
-            duplicate = check_append(self.producers, header, records, origin, transaction_verified)
+            duplicate = check_append(self.producers, header, records, origin, guard)
             if duplicate is not None:
                 return self._duplicate_info(duplicate, attributes, count)
         segments, epochs = self.segments, self.leader_epochs.epochs
@@ -511,6 +573,41 @@ class Log:
             sum(batch.records_count for batch in batches),
             last.offset + last.size_in_bytes - first.offset,
             last.partition_leader_epoch,
+        )
+
+    def append_mirrored(self, records: Buffer, leader_epoch: int, wall_ms: int) -> LogAppendInfo:
+        """Writes whole batches of another cluster, as they are but for the leader epoch
+        (`mirrored_batches.py`).
+
+        What is there already is not written again; `first_offset` and `last_offset` include it.
+        Raises BrokerError: POLICY_VIOLATION where the topic is no mirror, INVALID_RECORD where
+        other records have these offsets.
+        """
+        self.check_online()
+        if not self.config.replog_mirror_source:
+            raise not_mirrored(self)
+        copied, batches = with_leader_epoch(records, leader_epoch)
+        if not batches:
+            raise InvalidRecordError("no batch")
+        there = count_already_there(self, batches)
+        if there == len(batches):
+            size = count = 0
+        else:
+            # An epoch that began here without records is replaced by the batches' own entry.
+            info = self.append_as_follower(
+                memoryview(copied)[batches[there].offset :], leader_epoch, wall_ms
+            )
+            size, count = info.bytes, info.records_count
+        return LogAppendInfo(
+            batches[0].base_offset,
+            batches[-1].last_offset,
+            max(batch.max_timestamp for batch in batches),
+            -1,
+            self.log_start_offset,
+            count,
+            size,
+            leader_epoch,
+            duplicate=there == len(batches),
         )
 
     def _next_run(self, batches: list[BatchView], wall_ms: int) -> list[BatchView]:
@@ -721,7 +818,7 @@ class Log:
         When that has run, records, epochs, transactions and producers are durable; `release_files`
         comes last. Indexes are not synced, but where entries were dropped: lost ones are rebuilt.
         With the recovery point at the end nothing needs to be done: an epoch that began since has
-        no records.
+        no records. Except where recovery dropped all of the last segment, which no sync covers yet.
         """
         if self.failed is not None:
             return _nothing
@@ -729,7 +826,10 @@ class Log:
         if active.become_inactive():
             self.durability.rewritten_from(active.base_offset)
         self.producers.take_snapshot()
-        if self.durability.recovery_point >= self.log_end_offset:
+        if (
+            self.durability.recovery_point >= self.log_end_offset
+            and not self.durability.indexes_shrank
+        ):
             return _nothing
         return self.durability.sync_job(
             self.log_end_offset + 1, without_indexes=not self.durability.indexes_shrank

@@ -189,9 +189,13 @@ class LogDirectories:
             timer.cancel()
         self._delayed.clear()
 
-    def remover(self, directory: LogDirectory, delay: float) -> Callable[[list[str]], None]:
-        """Takes files that are renamed `.deleted`: they go after `delay` seconds."""
-        return lambda paths: self.call_later(delay, lambda: self._submit_removal(directory, paths))
+    def remover(self, directory: LogDirectory) -> Callable[[list[str], float], None]:
+        """Takes files that are renamed `.deleted`: they go after so many seconds."""
+
+        def remove_later(paths: list[str], seconds: float) -> None:
+            self.call_later(seconds, lambda: self._submit_removal(directory, paths))
+
+        return remove_later
 
     def _submit_removal(self, directory: LogDirectory, paths: list[str]) -> None:
         self.submit(

@@ -6,12 +6,12 @@ of the directory, and the topic ids of new ones.
 1. One process at a time: the lock is taken first and held to the end.
 2. The clean shutdown file is removed before anything is loaded: a crash while loading counts as
    unclean. Loading that fails puts it back.
-3. Only what is named like a partition is opened. `-delete` is finished, `-stray` and `-future` are
-   left alone.
+3. Only what is named like a partition is opened, and its copy in progress (`-future`). `-delete`
+   is finished, `-stray` is left alone.
 4. A directory fails as a whole and alone.
 5. Rows of the offset checkpoints have no topic id. A new log has its topic id on the disk only when
    no row of an older log of its name is left there; after an unclean stop the rows of a log without
-   one do not count.
+   one do not count. A copy in progress that has none, or lacks offsets, is begun again.
 
 Source: Kafka's `LogManager.loadLogs`, `MetaPropertiesEnsemble`; RL 1.12, 3.6, 3.8. Not here: which
 partition lives where (`log_manager.py`).
@@ -24,13 +24,16 @@ import posixpath
 import re
 from collections import deque
 from collections.abc import Callable
+from errno import ENOENT
 from functools import partial
 
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import IDiskWorker, IFileSystem, IRandom, TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import CheckpointError
+from twisted_broker.log.future_logs import FUTURE_SUFFIX, future_config
 from twisted_broker.log.log import Log
+from twisted_broker.log.meta_properties import NAME as META_PROPERTIES
 from twisted_broker.log.meta_properties import (
     MetaProperties,
     read_meta_properties,
@@ -48,7 +51,7 @@ _NAMES_AT_ONCE = 16
 threads that sync one file after another take the interpreter from a reactor that is busy, eight
 times for each time that it gets it.
 """
-DELETE_SUFFIX, STRAY_SUFFIX, FUTURE_SUFFIX = "-delete", "-stray", "-future"
+DELETE_SUFFIX, STRAY_SUFFIX = "-delete", "-stray"
 _RENAMED = re.compile(r"(.+)\.[0-9a-f]{32}(-delete|-stray|-future)$")
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})$")
 
@@ -107,6 +110,8 @@ class LogDirectory:
         self.cleaner_offsets: dict[TopicPartition, int] = {}
         self.failed: OSError | None = None
         self.to_delete: list[str] = []
+        self.futures: list[Log] = []
+        """copies in progress that were loaded"""
         self.without_id: deque[Log] = deque()
         self.unsynced_names: list[Log] = []
         self.is_name_sync_due = self.is_checkpoint_waiting = False
@@ -196,6 +201,8 @@ class LogDirectory:
             renamed = _RENAMED.fullmatch(name)
             if renamed is not None and renamed[2] == DELETE_SUFFIX:
                 self.to_delete.append(path)
+            elif renamed is not None and renamed[2] == FUTURE_SUFFIX:
+                self._open_future(path, partition_of(renamed[1]), config, wall_ms)
             partition = partition_of(name) if renamed is None else None
             if partition is not None and partition.topic != METADATA_TOPIC:
                 if not self.was_clean and not self._has_id(path):
@@ -209,6 +216,23 @@ class LogDirectory:
             # For the high watermarks, which are read later.
             checkpoints.drop_rows(self.files, self.path, without_id)
         return logs
+
+    def _open_future(
+        self, path: str, partition: TopicPartition | None, config: LogConfig, wall_ms: int
+    ) -> None:
+        if partition is None or partition.topic == METADATA_TOPIC:
+            return
+        if not self._has_id(path):
+            self.to_delete.append(path)
+            return
+        log = self.open(partition, None, future_config(config), wall_ms, path=path)
+        gap = log.gap
+        if gap is None or not (gap.torn or gap.torn_tail):
+            log.gap = None  # of a log that was cleaned
+            self.futures.append(log)
+        else:
+            log.release_files()
+            self.to_delete.append(path)
 
     def _say_dropped(self, lines: list[str]) -> None:
         """After a loss of power very many logs may have a torn end."""
@@ -234,14 +258,16 @@ class LogDirectory:
         config: LogConfig,
         wall_ms: int,
         is_new: bool = False,
+        path: str = "",
     ) -> Log:
-        """Opens or makes one log; what it deletes while loading goes at once.
+        """Opens or makes one log (`path`: where its name is another one); what it deletes while
+        loading goes at once.
 
         Raises OSError, BrokerError INCONSISTENT_TOPIC_ID.
         """
         return load_log(
             self.pool,
-            posixpath.join(self.path, str(partition)),
+            path or posixpath.join(self.path, str(partition)),
             partition,
             topic_id,
             config,
@@ -255,13 +281,22 @@ class LogDirectory:
         )
 
     def create(
-        self, partition: TopicPartition, topic_id: bytes | None, config: LogConfig, wall_ms: int
+        self,
+        partition: TopicPartition,
+        topic_id: bytes | None,
+        config: LogConfig,
+        wall_ms: int,
+        name: str = "",
     ) -> Log:
         """A new log; one that somebody left in its place is opened.
 
         Raises OSError, BrokerError INCONSISTENT_TOPIC_ID.
         """
-        path = posixpath.join(self.path, str(partition))
+        # Where a disk was unmounted (`umount -l`), its open files go on, but this path is one of
+        # the disk above.
+        if not self.files.exists(posixpath.join(self.path, META_PROPERTIES)):
+            raise FileNotFoundError(ENOENT, "it is gone; was its disk unmounted?", self.path)
+        path = posixpath.join(self.path, name or str(partition))
         if self.files.exists(path):
             log = self.open(partition, topic_id, config, wall_ms, is_new=True)
             log.durability.name_is_durable = False
@@ -294,6 +329,16 @@ class LogDirectory:
             # last: a log that comes before this needs no job of its own, one that comes after it
             # gets one
             waiting.popleft()
+
+    def write_future_id(self, log: Log) -> None:
+        """`partition.metadata` of a new copy, not synced: on the disk worker, after what an older
+        log of its name left in the checkpoints is gone. Raises OSError.
+        """
+        checkpoints.drop_rows(self.files, self.path, [log.topic_partition])
+        if log.topic_id is not None:
+            checkpoints.write_partition_metadata(
+                self.files, log.directory, log.topic_id, sync=False
+            )
 
     def sync_names(self) -> None:
         """Makes `partition.metadata` of some new logs durable: on the disk worker. Raises OSError.

@@ -3,9 +3,10 @@
 Owns `LogManager`: loading, making and deleting logs, what they need from time to time (retention,
 checkpoints of recovery points and log starts, expiry of producers, syncs by age), and a clean stop.
 
-1. A partition has one log, in one directory; a new one goes to the directory with the fewest logs.
-   Two of different topic ids are found where a directory was away while a topic was deleted and
-   made again (or its removal was lost with the power): the metadata settles which one counts.
+1. A partition has one log, in one directory; a new one goes to the directory with the fewest logs,
+   not to a cordoned one. Two of different topic ids are found where a directory was away while a
+   topic was deleted and made again (or its removal was lost with the power): the metadata settles
+   which one counts.
 2. Loading, syncs, checkpoints and removal of files run on the directory's disk worker; nothing here
    waits for the disk but the making of a log and the very end of a stop.
 3. A log is loaded with the broker's own settings; the topic's come with `get_or_create`: they are
@@ -14,18 +15,22 @@ checkpoints of recovery points and log starts, expiry of producers, syncs by age
 5. After a truncation the recovery point is on its way to the disk at once (RL 3.5).
 6. A clean stop is: logs closed and synced, checkpoints, then the clean shutdown file; a directory
    that failed, was never loaded, or has a log with a hole that is not decided about, gets none.
-7. That file holds the broker epoch of the registration; a process that never registered keeps the
+7. A log that moves has a copy in another directory (`futures`), which is loaded, synced at a stop
+   and failed as logs are; retention and the cleaner leave both alone until they are swapped.
+8. That file holds the broker epoch of the registration; a process that never registered keeps the
    epoch that it found.
 
 Ring 1. Source: Kafka's `LogManager`; RL 1.5, 1.12, 3.2, 3.5-3.8. Not here: the directories
 (`log_directories.py`), high-watermark checkpoints (`replication.high_watermark_checkpoint`), the
-cleaner (`cleaner/log_cleaner.py`), moving a log between directories.
+cleaner (`cleaner/log_cleaner.py`), when a log is moved (`replication.directory_moves`), what a
+crash leaves of a move (`future_logs.py`).
 """
 
 from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Protocol
 
 from twisted.internet.defer import Deferred, succeed
@@ -38,6 +43,14 @@ from twisted_broker.log import checkpoints
 from twisted_broker.log.cleaner.log_cleaner import LogCleaner
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors, is_out_of_descriptors
 from twisted_broker.log.free_space import FreeSpace
+from twisted_broker.log.future_logs import (
+    LONGEST_NAME,
+    future_config,
+    future_name,
+    mark_promoted,
+    one_that_counts,
+    unmark_promoted,
+)
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directories import LogDirectories
 from twisted_broker.log.log_directory import DELETE_SUFFIX, STRAY_SUFFIX, LogDirectory
@@ -47,8 +60,6 @@ from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 _logger = Logger()
-# Bytes of one name on Linux's file systems; topic names are ASCII.
-_LONGEST_NAME = 255
 # 35 years: Kafka writes "never" as 2^63-1, which no timer of the reactor takes.
 _NEVER_MS = 2**40
 # About half a millisecond where there is nothing to delete.
@@ -69,6 +80,10 @@ class LogListener(Protocol):
 
     def log_synced(self, log: Log) -> None:
         """A sync that appends waited for is done."""
+        ...
+
+    def producers_found(self, log: Log) -> None:
+        """Its producers are known again after a truncation."""
         ...
 
 
@@ -100,12 +115,23 @@ class LogManager:
         self.free_space = FreeSpace(runtime, config, self.directories)
         self.logs: dict[TopicPartition, Log] = {}
         self._listeners: list[LogListener] = []
+        self.futures: dict[TopicPartition, Log] = {}
+        self.preferred: dict[TopicPartition, str] = {}
+        """directories asked for before their replicas are here; for partitions of the cluster"""
         self._rivals: list[Log] = []
+        self._replaced: list[Log] = []
         self._on_directory_failure = on_directory_failure
         self._tasks = PeriodicTasks(runtime.clock)
         self._lines = EventLines(_logger, runtime.clock, broker=config.node_id)
         self.cleaner = LogCleaner(
-            runtime, config, self.directories, lambda: self, self._turns, self._lines
+            runtime,
+            config,
+            self.directories,
+            lambda: self,
+            self._turns,
+            self._lines,
+            self._checkpoint_recovery_points,
+            self._is_moving,
         )
         self._stopped = self._checkpoint_due = self._is_deleting = False
 
@@ -116,13 +142,31 @@ class LogManager:
         """The log, offline or not; None when there is none."""
         return self.logs.get(topic_partition)
 
+    def future(self, topic_partition: TopicPartition) -> Log | None:
+        """Its copy in progress in another directory, None when it does not move."""
+        return self.futures.get(topic_partition)
+
+    def cordoned(self) -> list[bytes]:
+        """The ids of the directories that take no new replica (KIP-1066), in order."""
+        paths = self.config.cordoned_directories
+        return sorted(each.directory_id for each in self.directories.online() if each.path in paths)
+
+    def _is_moving(self, log: Log) -> bool:
+        return log.topic_partition in self.futures
+
     def __iter__(self) -> Iterator[Log]:
         return iter(list(self.logs.values()))
 
     def _logs_in(self, directory: LogDirectory) -> list[Log]:
         return [
             log
-            for log in (*self.logs.values(), *self._rivals)
+            for log in (
+                # First: its name may be another one's here by now, whose rows count.
+                *self._replaced,
+                *self.logs.values(),
+                *self.futures.values(),
+                *self._rivals,
+            )
             if log.failed is None and log.directory.rpartition("/")[0] == directory.path
         ]
 
@@ -176,6 +220,8 @@ class LogManager:
             try:
                 for log in logs or ():
                     self._take(directory, log)
+                for log in directory.futures:
+                    self._take_future(directory, log)
             except BrokerError as refusal:
                 # Two directories with one partition: which of them is right, only the operator
                 # knows.
@@ -200,23 +246,49 @@ class LogManager:
         if other is not None and (
             log.topic_id == other.topic_id or None in (log.topic_id, other.topic_id)
         ):
+            log = self._finish_swap(log, other)
+            directory, other = self.directories.of(log), None
+        self._attach(directory, log)
+        if other is None:
+            self.logs[log.topic_partition] = log
+        else:
+            self._rivals.append(log)
+
+    def _attach(self, directory: LogDirectory, log: Log) -> None:
+        log.attach(
+            directory.disk,
+            self.directories.remover(directory),
+            on_truncated=self._was_truncated,
+            on_fatal=self._log_failed,
+            on_synced=self._was_synced,
+            on_producers_found=self._producers_found,
+        )
+
+    def _finish_swap(self, log: Log, other: Log) -> Log:
+        """A stop came between the two renames of a move: the one that counts, the other goes."""
+        kept = one_that_counts(log, other)
+        if kept is None:
             raise BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"{log.topic_partition} is in {other.directory} and in {log.directory}: move one "
                 "of them away",
             )
-        delay = self.config.integer("log.segment.delete.delay.ms") / 1000
-        log.attach(
-            directory.disk,
-            self.directories.remover(directory, delay),
-            on_truncated=self._was_truncated,
-            on_fatal=self._log_failed,
-            on_synced=self._was_synced,
+        dropped = other if kept is log else log
+        self._lines.add(
+            "a move between directories was interrupted",
+            partition=log.topic_partition,
+            kept=kept.directory,
+            deleted=dropped.directory,
         )
-        if other is None:
-            self.logs[log.topic_partition] = log
+        self._set_log_aside(dropped, DELETE_SUFFIX)
+        return kept
+
+    def _take_future(self, directory: LogDirectory, log: Log) -> None:
+        self._attach(directory, log)
+        if log.topic_partition in self.futures:
+            self._set_log_aside(log, DELETE_SUFFIX)
         else:
-            self._rivals.append(log)
+            self.futures[log.topic_partition] = log
 
     def settle_rivals(self, topic_id_of: Callable[[TopicPartition], bytes | None]) -> None:
         """Two topics of one name, one of them deleted while its directory was away: the log with
@@ -229,7 +301,15 @@ class LogManager:
                 log, self.logs[name] = self.logs[name], log
             self._set_log_aside(log, STRAY_SUFFIX)
 
+    def _settle_futures(self) -> None:
+        """Copies of a topic that was deleted, and made again, meanwhile."""
+        for name, future in list(self.futures.items()):
+            current = self.logs.get(name)
+            if current is not None and current.topic_id != future.topic_id:
+                self.drop_future(name)
+
     def _loaded(self, _: object) -> None:
+        self._settle_futures()
         if not self.directories.online():
             causes = [directory.failed for directory in self.directories.by_path.values()]
             raise LogDirFailure(", ".join(self.directories.by_path), causes[0])
@@ -260,6 +340,9 @@ class LogManager:
                 self._give_id(log, topic_id)
             log.update_config(config)
             return log
+        adopted = self._adopt_future(topic_partition, topic_id, config, directory_id)
+        if adopted is not None:
+            return adopted
         if not is_new and self.directories.offline():
             raise BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
@@ -282,16 +365,23 @@ class LogManager:
                 path = posixpath.join(directory.path, str(topic_partition))
                 if self.runtime.files.is_directory(path):
                     return directory
+        wanted = self.preferred.pop(topic_partition, None)
         for directory in online:
             # An id that is not here (its directory is gone) counts as none.
             if directory.directory_id == directory_id or len(online) == 1:
                 return directory
-        counts = dict.fromkeys((directory.path for directory in online), 0)
+        for directory in online:
+            if directory.path == wanted:
+                return directory
+        cordoned = self.config.cordoned_directories
+        # Placed here before the controller knew that all are cordoned: somewhere it must be.
+        open_ones = [each for each in online if each.path not in cordoned] or online[:1]
+        counts = dict.fromkeys((directory.path for directory in open_ones), 0)
         for log in self.logs.values():
             parent = posixpath.dirname(log.directory)
             if parent in counts:
                 counts[parent] += 1
-        return min(online, key=lambda directory: counts[directory.path])
+        return min(open_ones, key=lambda directory: counts[directory.path])
 
     def _create(
         self,
@@ -319,6 +409,161 @@ class LogManager:
             self._submit_topic_ids(directory)
         self._sync_names_soon(directory)
         return log
+
+    # -- moves between directories
+
+    def create_future(self, log: Log, directory: LogDirectory) -> Log:
+        """RL 3.8: an empty copy of `log`, to be filled. Raises LogDirFailure, OutOfDescriptors."""
+        name = log.topic_partition
+        for rows in (directory.recovery_points, directory.log_starts, directory.cleaner_offsets):
+            rows.pop(name, None)
+        try:
+            future = directory.create(
+                name,
+                log.topic_id,
+                future_config(log.config),
+                self.runtime.wall_ms(),
+                future_name(name, self.runtime.random.getrandbits(128)),
+            )
+        except OSError as error:
+            self.directories.fail(directory.path, error)
+            if is_out_of_descriptors(error):
+                raise OutOfDescriptors(directory.path, error) from error
+            raise LogDirFailure(directory.path, error) from error
+        self._attach(directory, future)
+        self.futures[name] = future
+        self.directories.submit(directory, lambda: directory.write_future_id(future))
+        return future
+
+    def drop_future(self, topic_partition: TopicPartition, suffix: str = DELETE_SUFFIX) -> None:
+        """The move is given up, or its topic is; the copy goes as a deleted log does."""
+        future = self.futures.pop(topic_partition, None)
+        if future is not None:
+            self._set_log_aside(future, suffix)
+
+    def forget_future(self, topic_partition: TopicPartition) -> None:
+        """Its directory failed: the files stay, for nothing can be done to them."""
+        future = self.futures.pop(topic_partition, None)
+        if future is not None:
+            future.detach()
+            future.release_files()
+
+    def settle_futures(self, is_replica: Callable[[Log], bool]) -> None:
+        """Copies of what the metadata does not place here go; one that is perhaps the only copy
+        is kept as `-stray`.
+        """
+        for name, future in list(self.futures.items()):
+            if not is_replica(future):
+                self.drop_future(name, DELETE_SUFFIX if name in self.logs else STRAY_SUFFIX)
+
+    def prepare_swap(self, topic_partition: TopicPartition, then: Callable[[], None]) -> None:
+        """Makes what was copied durable, and marks the copy; `then` is called unless that fails."""
+        future, current = self.futures[topic_partition], self.logs[topic_partition]
+        directory = self.directories.of(future)
+
+        def submit() -> None:
+            if self.futures.get(topic_partition) is not future:
+                return
+            end = future.log_end_offset
+            sync = future.durability.sync_job(end + 1)
+
+            def job() -> None:
+                sync()
+                mark_promoted(self.runtime.files, future.directory, current.directory, end)
+
+            self.directories.submit(directory, job, submit, then)
+
+        submit()
+
+    def swap(self, topic_partition: TopicPartition) -> Log:
+        """RL 3.8: the copy, which has caught up and is not busy, takes the log's place; that one
+        goes as soon as the copy is durable under its new name. Raises LogDirFailure.
+        """
+        future, current = self.futures[topic_partition], self.logs[topic_partition]
+        source, target = self.directories.of(current), self.directories.of(future)
+        try:
+            future.rename_directory(posixpath.join(target.path, str(topic_partition)))
+        except OSError as error:
+            self.directories.fail(target.path, error)
+            raise LogDirFailure(target.path, error) from error
+        del self.futures[topic_partition]
+        self.logs[topic_partition] = future
+        self._replaced.append(current)
+        durability, awaited = future.durability, current.durability.awaiting_sync
+        durability.renamed()
+        future.update_config(current.config)
+        future.set_high_watermark(current.high_watermark)
+        self.cleaner.moved(future, source)
+        # Before any sync of its own: the name becomes durable with this one.
+        self._sync_swapped(source, target, current, future)
+        durability.write_leader_epochs()
+        if awaited is not None:
+            durability.await_sync_from(future.offset_metadata(awaited.offset))
+        return future
+
+    def _sync_swapped(
+        self, source: LogDirectory, target: LogDirectory, current: Log, future: Log
+    ) -> None:
+        self.directories.submit(
+            target,
+            future.durability.sync_job(future.log_end_offset + 1),
+            lambda: self._sync_swapped(source, target, current, future),
+            lambda: self._remove_replaced(source, target, current, future),
+        )
+
+    def _remove_replaced(
+        self, source: LogDirectory, target: LogDirectory, current: Log, future: Log
+    ) -> None:
+        # At a stop, or after a failure, the next start does it.
+        if self._stopped or current not in self._replaced:
+            return
+        self._replaced.remove(current)
+        self._set_log_aside(current, DELETE_SUFFIX)
+
+        def unmark() -> None:
+            self.directories.submit(
+                target, lambda: unmark_promoted(self.runtime.files, future.directory)
+            )
+
+        self.directories.submit(
+            source, lambda: self.runtime.files.sync_directory(source.path), then=unmark
+        )
+
+    def _adopt_future(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: bytes | None,
+        config: LogConfig,
+        directory_id: bytes | None,
+    ) -> Log | None:
+        """Its log is lost, and the controller knows the copy's directory as the replica's: the
+        copy had caught up when it learned that (KIP-858).
+        """
+        future = self.futures.get(topic_partition)
+        if (
+            future is None
+            or topic_id not in (None, future.topic_id)
+            or self.directories.of(future).directory_id != directory_id
+        ):
+            return None
+        directory = self.directories.of(future)
+        try:
+            future.rename_directory(posixpath.join(directory.path, str(topic_partition)))
+        except OSError as error:
+            self.directories.fail(directory.path, error)
+            raise LogDirFailure(directory.path, error) from error
+        del self.futures[topic_partition]
+        self.logs[topic_partition] = future
+        future.durability.renamed()
+        future.update_config(config)
+        future.durability.write_leader_epochs()
+        self._lines.add(
+            "the copy of a lost log takes its place",
+            partition=topic_partition,
+            directory=future.directory,
+            log_end_offset=future.log_end_offset,
+        )
+        return future
 
     def _sync_names_soon(
         self, directory: LogDirectory, seconds: float = _NAME_SYNC_SECONDS
@@ -363,16 +608,23 @@ class LogManager:
         """Takes the log out at once (directory renamed `-delete`); its files go after
         `file.delete.delay.ms`.
         """
+        self.drop_future(topic_partition)
         self._set_aside(topic_partition, DELETE_SUFFIX)
 
     def set_stray_aside(self, topic_partition: TopicPartition) -> None:
         """Takes a log out that the metadata does not know, and keeps its files as `-stray`."""
+        self.drop_future(topic_partition)
         self._set_aside(topic_partition, STRAY_SUFFIX)
 
     def _set_aside(self, topic_partition: TopicPartition, suffix: str) -> None:
         log = self.logs.pop(topic_partition, None)
         if log is not None:
             self._set_log_aside(log, suffix)
+        for replaced in [
+            each for each in self._replaced if each.topic_partition == topic_partition
+        ]:
+            self._replaced.remove(replaced)
+            self._set_log_aside(replaced, suffix)
 
     def _set_log_aside(self, log: Log, suffix: str) -> None:
         if log.failed is not None:
@@ -449,20 +701,27 @@ class LogManager:
             return
         directory.is_checkpoint_waiting = True
         logs = self._logs_in(directory)
+        points: list[tuple[Log, int, int]] = []
 
         def job() -> None:
             # First: what happens from here on wants a job of its own.
             directory.is_checkpoint_waiting = False
-            offsets = {
-                log.topic_partition: log.durability.point_to_checkpoint()
+            points.extend(
+                (log, *log.durability.point_in_write())
                 for log in logs
                 if log.failed is None  # set aside meanwhile: its name may be another log's by now
-            }
+            )
+            offsets = {log.topic_partition: point for log, point, _ in points}
             checkpoints.write_offsets(
                 self.runtime.files, directory.path, checkpoints.RECOVERY_POINT, offsets
             )
 
-        self.directories.submit(directory, job, lambda: self._checkpoint_recovery_points(directory))
+        def written() -> None:
+            for log, point, truncations in points:
+                log.durability.point_written(point, truncations)
+
+        again = partial(self._checkpoint_recovery_points, directory)
+        self.directories.submit(directory, job, again, written)
 
     def checkpoint_log_starts(self) -> None:
         """Writes the log starts that differ from the first segment's base, on each directory's
@@ -486,6 +745,10 @@ class LogManager:
         for listener in self._listeners:
             listener.log_synced(log)
 
+    def _producers_found(self, log: Log) -> None:
+        for listener in self._listeners:
+            listener.producers_found(log)
+
     def delete_old_segments(self) -> None:
         """Applies retention to every log, a few at a time; not again while it does."""
         if not self._is_deleting:
@@ -505,7 +768,12 @@ class LogManager:
         # It may have been deleted since the walk began.
         if self.logs.get(log.topic_partition) is log:
             before = log.log_start_offset
-            if log.failed is None and log.gap is None and not self.cleaner.is_cleaning(log):
+            if (
+                log.failed is None
+                and log.gap is None
+                and not self.cleaner.is_cleaning(log)
+                and log.topic_partition not in self.futures
+            ):
                 size = log.size_in_bytes
                 try:
                     deleted = log.delete_old_segments(self.runtime.wall_ms())
@@ -529,7 +797,7 @@ class LogManager:
                     listener.log_start_moved(log)
 
     def expire_producers(self) -> None:
-        for log in self:
+        for log in (*self, *self.futures.values()):
             log.producers.expire(self.runtime.wall_ms())
 
     def flush_dirty_logs(self) -> None:
@@ -571,7 +839,7 @@ class LogManager:
         logs = self._logs_in(directory)
         # A hole of an unclean stop about which nobody has decided (`gaps.py`): to the next start it
         # must not look like one in files that were whole.
-        is_open = any(log.gap is not None and log.gap.torn for log in logs)
+        is_open = any(log.gap is not None and (log.gap.torn or log.gap.torn_tail) for log in logs)
         # Written after `finish`'s jobs: by then all of each log is synced.
         points = {
             log.topic_partition: log.durability.point_to_checkpoint(
@@ -623,6 +891,7 @@ class LogManager:
 
     def _all_closed(self, _: object) -> None:
         self.logs.clear()
+        self.futures.clear()
         for directory in self.directories.claimed():
             directory.stop_workers()
 
@@ -646,7 +915,7 @@ def gather(waiting: list[Deferred[None]]) -> Deferred[None]:
 def _aside_name(topic_partition: TopicPartition, unique: int, suffix: str) -> str:
     """`topic-partition.<32 hex>-delete`, the topic shortened so that the name is not too long."""
     tail = f"-{topic_partition.partition}.{unique:032x}{suffix}"
-    return topic_partition.topic[: _LONGEST_NAME - len(tail)] + tail
+    return topic_partition.topic[: LONGEST_NAME - len(tail)] + tail
 
 
 def _log_starts(logs: list[Log]) -> dict[TopicPartition, int]:

@@ -75,11 +75,14 @@ class _Slice(NamedTuple):
 
 
 class ProducerRebuild:
-    """The rebuilds of one log's producer state. `on_fatal(error)` takes the log offline."""
+    """The rebuilds of one log's producer state. `on_fatal(error)` takes the log offline;
+    `on_done()` is called when one in slices is over: the last stable offset may be another.
+    """
 
     __slots__ = (
         "_durability",
         "_filled",
+        "_on_done",
         "_on_fatal",
         "_position",
         "_producers",
@@ -97,8 +100,9 @@ class ProducerRebuild:
         producers: ProducerStateManager,
         durability: Durability,
         on_fatal: Callable[[OSError], object],
+        on_done: Callable[[], None],
     ) -> None:
-        self._segments, self._watermarks = segments, watermarks
+        self._segments, self._watermarks, self._on_done = segments, watermarks, on_done
         self._producers, self._durability, self._on_fatal = producers, durability, on_fatal
         self._segment: LogSegment | None = None
         self._position = 0
@@ -108,6 +112,7 @@ class ProducerRebuild:
     def detach(self, refusal: BrokerError) -> None:
         """The log is gone: nobody hears of a failure any more."""
         self._on_fatal = lambda error: refusal
+        self._on_done = lambda: None
 
     def after_load(self, wall_ms: int, recovered: frozenset[int] = frozenset()) -> None:
         """Newest snapshot, the batches since, and those before that may be sent again.
@@ -294,6 +299,7 @@ class ProducerRebuild:
         producers.on_log_start_moved(self._watermarks.log_start_offset)
         producers.remove_replicated(self._watermarks.high_watermark)
         self._watermarks.update_first_unstable()
+        self._on_done()
 
 
 def _add(

@@ -31,12 +31,13 @@ BatchMetadata = tuple[int, int, int, int]
 
 class ProducerEntry:
     """Epochs, time of the last batch, the newest batches (oldest first), first offset of the
-    open transaction (-1 none).
+    open transaction (-1 none) and the time of its first batch (-1 unknown: no snapshot has it).
     """
 
     __slots__ = (
         "batches",
         "coordinator_epoch",
+        "current_txn_began_ms",
         "current_txn_first_offset",
         "last_timestamp",
         "producer_epoch",
@@ -52,7 +53,7 @@ class ProducerEntry:
     ) -> None:
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self.coordinator_epoch, self.last_timestamp = coordinator_epoch, last_timestamp
-        self.current_txn_first_offset = -1
+        self.current_txn_first_offset = self.current_txn_began_ms = -1
         self.batches: list[BatchMetadata] = []
 
     @property

@@ -11,7 +11,7 @@ transactions, the snapshot files.
 
 Source: Kafka's `ProducerStateManager`; KIP-98; RL 3.2. Not here: checks before an append
 (`producer_append.py`), the snapshot's format (`producer_snapshot.py`), who brings the state to the
-log's end (`producer_rebuild.py`), verification of transactional writes (KIP-890).
+log's end (`producer_rebuild.py`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from twisted_broker.log.producer_snapshot import (
     encode_snapshot,
 )
 from twisted_broker.log.txn_index import AbortedTxn
+from twisted_broker.log.verification import MOST, Guard, VerificationStateEntry
 from twisted_broker.wire.control_batch import (
     ABORT,
     control_record_type,
@@ -35,6 +36,8 @@ from twisted_broker.wire.control_batch import (
 from twisted_broker.wire.records import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchView, next_sequence
 
 SUFFIX = ".snapshot"
+LATE_AFTER_MS = 5 * 60_000
+"""Kafka's LATE_TRANSACTION_BUFFER_MS"""
 
 
 def snapshot_name(offset: int) -> str:
@@ -59,6 +62,7 @@ class ProducerStateManager:
         "rebuilt",
         "snapshots",
         "unreplicated",
+        "verifications",
     )
 
     def __init__(self, files: IFileSystem, directory: str, expiration_ms: int) -> None:
@@ -68,6 +72,8 @@ class ProducerStateManager:
         """first offset -> producer id, in order of offsets"""
         self.unreplicated: dict[int, int] = {}
         """first offset -> offset of the marker"""
+        self.verifications: dict[int, VerificationStateEntry] = {}
+        """producer id -> its verification (`verification.py`), oldest first"""
         self.snapshots: set[int] = set()
         self.map_end_offset = self.last_snapshot_offset = 0
         self.newest_offset = -1
@@ -104,9 +110,12 @@ class ProducerStateManager:
         entry.add_batch(
             producer_epoch, (last_sequence, last_offset, last_offset_delta, max_timestamp)
         )
-        if is_transactional and entry.current_txn_first_offset < 0:
-            entry.current_txn_first_offset = base_offset
-            self.ongoing[base_offset] = producer_id
+        if is_transactional:
+            self.verifications.pop(producer_id, None)
+            if entry.current_txn_first_offset < 0:
+                entry.current_txn_first_offset = base_offset
+                entry.current_txn_began_ms = max_timestamp
+                self.ongoing[base_offset] = producer_id
 
     def add_marker(
         self,
@@ -124,6 +133,7 @@ class ProducerStateManager:
         if entry is None:
             entry = self.producers[producer_id] = ProducerEntry(producer_id)
         first_offset = entry.current_txn_first_offset
+        self.verifications.pop(producer_id, None)
         self.newest_offset = offset
         entry.move_to_epoch(producer_epoch)
         entry.coordinator_epoch, entry.last_timestamp, entry.current_txn_first_offset = (
@@ -178,6 +188,15 @@ class ProducerStateManager:
             return max(first, undecided)
         return min(first, undecided)
 
+    def has_late_transaction(self, wall_ms: int, longest_ms: int) -> bool:
+        """Whether one is open whose newest record is older than any coordinator leaves it open:
+        `longest_ms` (`transaction.max.timeout.ms`) and some time for its end.
+        """
+        return bool(self.ongoing) and any(
+            wall_ms - self.producers[producer_id].last_timestamp > longest_ms + LATE_AFTER_MS
+            for producer_id in self.ongoing.values()
+        )
+
     def remove_replicated(self, high_watermark: int) -> None:
         """Transactions whose marker is below the high watermark no longer hold the last stable
         offset back.
@@ -185,8 +204,48 @@ class ProducerStateManager:
         for first in [first for first, last in self.unreplicated.items() if last < high_watermark]:
             del self.unreplicated[first]
 
+    # -- verification
+
+    def begin_verification(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        sequence: int,
+        supports_epoch_bump: bool,
+        wall_ms: int,
+    ) -> Guard:
+        """What an append of this batch must bring, once the coordinator said that the transaction
+        holds the partition; None where it goes on with an open transaction.
+        """
+        producer = self.producers.get(producer_id)
+        if (
+            producer is not None
+            and producer.current_txn_first_offset >= 0
+            and producer.producer_epoch == producer_epoch
+        ):
+            return None
+        entry = self.verifications.get(producer_id)
+        if entry is None:
+            if len(self.verifications) >= MOST:
+                del self.verifications[next(iter(self.verifications))]
+            entry = self.verifications[producer_id] = VerificationStateEntry(
+                wall_ms, producer_epoch, sequence, supports_epoch_bump
+            )
+        entry.seen(producer_epoch, sequence)
+        return entry
+
+    def end_verification(self, producer_id: int, entry: VerificationStateEntry) -> None:
+        """Refused for good."""
+        if self.verifications.get(producer_id) is entry:
+            del self.verifications[producer_id]
+
     def expire(self, wall_ms: int) -> int:
-        """Forgets producers silent for `producer.id.expiration.ms`; returns their number."""
+        """Forgets producers silent for `producer.id.expiration.ms`, and verifications as old that
+        nothing was written under; returns the number of producers.
+        """
+        for number, waiting in list(self.verifications.items()):
+            if wall_ms - waiting.wall_ms >= self.expiration_ms:
+                del self.verifications[number]
         expired = [
             number for number, entry in self.producers.items() if self._is_expired(entry, wall_ms)
         ]
@@ -331,3 +390,4 @@ class ProducerStateManager:
     def _clear(self) -> None:
         self.rebuilt = None
         self.producers, self.ongoing, self.unreplicated = {}, {}, {}
+        self.verifications = {}

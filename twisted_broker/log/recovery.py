@@ -174,14 +174,14 @@ def _load_segments(
     whole_from = max(log_start_offset, cleaned_upto)
     for row, base in enumerate(bases):
         torn = not clean and base >= recovery_point
-        if row and log.gap is None and (torn or base > whole_from):
+        if row and _is_of_interest(log.gap, torn) and (torn or base > whole_from):
             end = end_of(log.segments.active)
             if 0 <= end < base and base > whole_from:
-                log.gap = Gap(end, base, torn and base > recovery_point)
+                _note(log, Gap(end, base, torn and base > recovery_point))
             elif torn and end > base and not _drop_older_end(log, base, wall_ms):
                 # A truncation removed this segment, and the log grew past it again; the loss of
                 # power took the removal back. Read in order, old records would follow new ones.
-                log.gap = Gap(end, base, torn)
+                _note(log, Gap(end, base, torn))
                 if not _opens(log, log.segments.active):
                     recovered.add(log.segments.active.base_offset)
                 break
@@ -228,6 +228,18 @@ def _dropped_line(log: Log, segment: LogSegment, size: int, behind: int) -> str:
         f"on{later}: a checksum or the form of a batch is wrong there, by a torn write or damage; "
         "where another replica leads, they are fetched again, else what they held is lost"
     )
+
+
+def _is_of_interest(noted: Gap | None, torn: bool) -> bool:
+    """Whether a gap here would be noted beside the one that is: `gaps.py` 1."""
+    return noted is None or (torn and not noted.torn and noted.torn_tail is None)
+
+
+def _note(log: Log, gap: Gap) -> None:
+    if log.gap is None:
+        log.gap = gap
+    elif gap.torn:
+        log.gap = log.gap._replace(torn_tail=gap)
 
 
 def _drop_older_end(log: Log, base: int, wall_ms: int) -> bool:

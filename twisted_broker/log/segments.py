@@ -53,15 +53,17 @@ class LogSegments:
         random: IRandom | None = None,
     ) -> None:
         self.pool, self.directory, self.config, self._random = pool, directory, config, random
-        self._remove_later: Callable[[list[str]], None] | None = None
+        self._remove_later: Callable[[list[str], float], None] | None = None
         self._bases: list[int] = []
         self._all: list[LogSegment] = []
         self.active: LogSegment
         self.log_end_offset = 0
         self._end = LogOffsetMetadata(0)
 
-    def attach(self, remove_later: Callable[[list[str]], None] | None) -> None:
-        """`remove_later(paths)` takes renamed files from now on; None: they are removed at once."""
+    def attach(self, remove_later: Callable[[list[str], float], None] | None) -> None:
+        """`remove_later(paths, seconds)` takes renamed files from now on; None: they are removed at
+        once.
+        """
         self._remove_later = remove_later
 
     @property
@@ -279,7 +281,7 @@ class LogSegments:
         paths = segment.mark_deleted()
         segment.close()
         if self._remove_later is not None:
-            self._remove_later(paths)
+            self._remove_later(paths, self.config.file_delete_delay_ms / 1000)
         else:
             for path in paths:
                 self.pool.files.remove(path)

@@ -13,6 +13,8 @@ rewritten).
 3. The number of records fits the bytes: what claims more than they can hold takes no offsets
    (`wire.records_count`).
 4. Whatever is refused, is refused before a byte is written.
+5. A mirrored topic takes nothing of a client: such a topic's batches always come to `prepare`,
+   so that others pay nothing for the check.
 
 Source: Kafka's `LogValidator`, `UnifiedLog.analyzeAndValidateRecords`; RL 3.2. Not here: producer
 sequences (`producer_state.py`).
@@ -74,6 +76,7 @@ def needs_preparation(config: LogConfig) -> bool:
         or config.message_timestamp_type != "CreateTime"
         or config.compression_type != "producer"
         or config.message_timestamp_before_max_ms != LONG_MAX
+        or config.replog_mirror_source != ""
     )
 
 
@@ -166,6 +169,11 @@ def prepare(
     """The batches to be appended, each whole and in its final form but for base offset and
     leader epoch. Raises BrokerError.
     """
+    if config.replog_mirror_source and origin == _CLIENT:
+        raise BrokerError(
+            ErrorCode.POLICY_VIOLATION,
+            f"the topic is a mirror of {config.replog_mirror_source}: only replog mirror writes it",
+        )
     if check_first_entry(records) < 2:
         return [_converted(records, config, origin, wall_ms)]
     # What is no whole batch at the end is dropped, as Kafka drops it.

@@ -1,12 +1,14 @@
 """What the replica manager needs from the parts around it, as it sees them.
 
-Owns the protocols `IAlterPartitionManager` (met by `cluster.alter_partition_manager`) and
-`LeadershipListener` (met by the coordinators); and `IReplicas`, what fetchers need of the replica
+Owns the protocols `IAlterPartitionManager` (met by `cluster.alter_partition_manager`),
+`IDirectoryAssignments` (met by `cluster.directory_assignments`) and `LeadershipListener` (met by
+the coordinators); and `IReplicas`, what fetchers need of the replica
 manager.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from twisted.internet.defer import Deferred
@@ -37,6 +39,30 @@ class LeadershipListener(Protocol):
     def leadership_gained(self, topic_partition: TopicPartition, leader_epoch: int) -> None: ...
 
     def leadership_lost(self, topic_partition: TopicPartition, leader_epoch: int) -> None: ...
+
+
+class IDirectoryAssignments(Protocol):
+    """Tells the controller in which directory a replica lies (AssignReplicasToDirs, KIP-858)."""
+
+    def assign(
+        self,
+        topic_id: bytes,
+        topic_partition: TopicPartition,
+        directory_id: bytes,
+        accepted: Callable[[], None],
+    ) -> None:
+        """It is about to lie there: sent until the controller took it; then `accepted` is
+        called.
+        """
+        ...
+
+    def moved(self, topic_id: bytes, topic_partition: TopicPartition) -> None:
+        """It lies there now."""
+        ...
+
+    def revert(self, topic_id: bytes, topic_partition: TopicPartition, directory_id: bytes) -> None:
+        """It stays where it was; `accepted` is not called any more."""
+        ...
 
 
 class IReplicas(Protocol):

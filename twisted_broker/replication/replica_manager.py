@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import posixpath
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
@@ -29,16 +29,19 @@ from twisted.logger import Logger
 from twisted_broker.config import BrokerConfig
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import Buffer, Runtime, TopicPartition
-from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.log.append_info import AppendOrigin, EndMarker
 from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.verification import Guard, VerificationStateEntry
 from twisted_broker.periodic import PeriodicTasks
-from twisted_broker.replication import role_change
+from twisted_broker.replication import directory_moves, role_change
 from twisted_broker.replication.collaborators import (
     IAlterPartitionManager,
+    IDirectoryAssignments,
     IReplicas,
     LeadershipListener,
 )
 from twisted_broker.replication.fetch_session import SESSIONLESS, FetchContext, FetchSessionCache
+from twisted_broker.replication.fetcher.alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCheckpoint
 from twisted_broker.replication.idle_partitions import IdlePartitions
 from twisted_broker.replication.live_brokers import ImageSource, LiveBrokers
@@ -51,8 +54,10 @@ from twisted_broker.replication.partition.events import (
     IsrChangeWanted,
     LeaderEpochBegan,
     LogEndChanged,
+    LogReplaced,
     LogStartAdvanced,
     LogSynced,
+    LogTruncated,
     PartitionFailed,
     ReplicaStopped,
 )
@@ -93,6 +98,10 @@ _WITHOUT_LOG_START = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
+MirroredRecords = tuple[TopicPartition, Buffer | None, int, int, int]
+"""Partition, whole batches, the leader epoch known to the mirror (-1: any), the log end known to
+it, and the source's log start (-1: not known).
+"""
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _CLIENT, _NONE = AppendOrigin.CLIENT, ErrorCode.NONE
 # Descriptors come free when clients leave.
@@ -132,6 +141,7 @@ class ReplicaManager:
         "leadership_listeners",
         "lines",
         "log_manager",
+        "moves",
         "node_id",
         "partitions",
         "produce_purgatory",
@@ -151,6 +161,7 @@ class ReplicaManager:
         alter_partition: IAlterPartitionManager | None = None,
         create_fetchers: Callable[[IReplicas], ReplicaFetcherManager] | None = None,
         redeliver: Callable[[MetadataDelta, MetadataImage], None] | None = None,
+        assignments: IDirectoryAssignments | None = None,
     ) -> None:
         self.node_id = node_id
         self.runtime = runtime
@@ -196,6 +207,7 @@ class ReplicaManager:
         self._effects: dict[type[Any], tuple[Callable[[Any], object], ...]] = self._event_table()
         self._periodic = PeriodicTasks(runtime.clock)
         self.fetchers = None if create_fetchers is None else create_fetchers(self)
+        self.moves = ReplicaAlterLogDirsManager(self, log_manager, self.lines, assignments)
         log_manager.subscribe(self)
 
     def subscribe(self, listener: LeadershipListener) -> None:
@@ -222,6 +234,8 @@ class ReplicaManager:
                 self._complete_delayed_delete_records,
                 self._complete_delayed_fetches,
             ),
+            LogTruncated: (self._move_again,),
+            LogReplaced: (self._complete_delayed_fetches, self._complete_delayed_delete_records),
             IsrChangeWanted: (self._submit_alter_partition,),
             IsrChanged: (
                 self._mark_isr_rate,
@@ -335,6 +349,10 @@ class ReplicaManager:
 
     def _stop_fetcher(self, event: PartitionFailed) -> None:
         self.stop_fetching([event.partition.topic_partition])
+        self.moves.remove([event.partition.topic_partition])
+
+    def _move_again(self, event: LogTruncated) -> None:
+        self.moves.begin(event.partition)
 
     # following
     def start_fetching(self, partitions: Iterable[Partition]) -> None:
@@ -367,6 +385,10 @@ class ReplicaManager:
                 ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             )
         return found
+
+    def image_knows(self, topic_partition: TopicPartition) -> bool:
+        """Whether the cluster has it, wherever."""
+        return self._image_source.image.partition(*topic_partition) is not None
 
     def new_partition(self, topic_partition: TopicPartition, topic_id: bytes) -> Partition:
         """A partition without a role, noted as held here."""
@@ -405,6 +427,12 @@ class ReplicaManager:
             if partition.log is not None and not partition.offline
         )
 
+    def _logs_to_checkpoint(self) -> Iterator[Log]:
+        yield from self.logs()
+        for move in self.moves.moves.values():
+            if move.partition.future_log is not None:
+                yield move.partition.future_log
+
     def leaders(self) -> list[Partition]:
         return [partition for partition in self.partitions.values() if partition.is_leader]
 
@@ -424,6 +452,14 @@ class ReplicaManager:
             partition.log_synced(self.runtime.now_ms())
             self.drain()
 
+    def producers_found(self, log: Log) -> None:
+        """What is stable is known again: readers of committed records may see more."""
+        partition = self.partitions.get(log.topic_partition)
+        if partition is not None and partition.log is log:
+            partition.producers_found()
+            # A truncation may have found them at once, within a transition.
+            self._drain_soon()
+
     def directory_failed(self, directory: str, error: OSError | None) -> None:
         """A log directory cannot be used any more: its partitions go offline, no others (RL
         1.12).
@@ -434,6 +470,7 @@ class ReplicaManager:
                 and posixpath.dirname(partition.log.directory) == directory
             ):
                 partition.fail(f"log directory {directory} failed: {error}")
+        directory_moves.directory_failed(self, directory)
         self._drain_soon()
 
     def apply_delta(self, delta: MetadataDelta, image: MetadataImage) -> None:
@@ -471,12 +508,15 @@ class ReplicaManager:
 
     # producing
     def produce(
-        self, entries: Iterable[tuple[TopicPartition, Buffer]], acks: int
+        self,
+        entries: Iterable[tuple[TopicPartition, Buffer]],
+        acks: int,
+        guards: Mapping[TopicPartition, Guard] | None = None,
     ) -> list[AppendOutcome]:
         """A client's append (RL 1.6); everything that follows from it has happened when it
-        returns.
+        returns. `guards`: of its transaction, see `begin_verification`.
         """
-        outcomes = self._append(entries, acks, _CLIENT)
+        outcomes = self._append(entries, acks, _CLIENT, guards)
         if self.events:
             self.drain()
         return outcomes
@@ -487,16 +527,68 @@ class ReplicaManager:
         acks: int,
         *,
         origin: AppendOrigin = _CLIENT,
+        guards: Mapping[TopicPartition, Guard] | None = None,
     ) -> list[AppendOutcome]:
         """As `produce`, but what follows from it happens later: for callers in the middle of
         something.
         """
-        outcomes = self._append(entries, acks, origin)
+        outcomes = self._append(entries, acks, origin, guards)
         self._drain_soon()
         return outcomes
 
+    def begin_verification(
+        self,
+        topic_partition: TopicPartition,
+        producer_id: int,
+        producer_epoch: int,
+        sequence: int,
+        supports_epoch_bump: bool,
+    ) -> Guard:
+        """What an append of that batch (its first sequence; -1: it has none) must bring after the
+        transaction's coordinator was asked; None: it goes on with an open transaction, nobody need
+        be asked. Raises `BrokerError` where it is not led here.
+        """
+        partition = self.partition(topic_partition)
+        if partition.leader_log is None:
+            raise partition.refusal()
+        return partition.leader_log.begin_verification(
+            producer_id, producer_epoch, sequence, supports_epoch_bump, self.runtime.wall_ms()
+        )
+
+    def end_verification(
+        self, topic_partition: TopicPartition, producer_id: int, guard: VerificationStateEntry
+    ) -> None:
+        """The coordinator refused for good: nothing will be written under this guard."""
+        partition = self.partitions.get(topic_partition)
+        if partition is not None and partition.log is not None:
+            partition.log.producers.end_verification(producer_id, guard)
+
+    def append_end_markers(
+        self, entries: Iterable[tuple[TopicPartition, EndMarker]]
+    ) -> list[AppendOutcome]:
+        """Ends transactions, one outcome for each entry; `wait_for_replicas` comes next."""
+        wall_ms = self.runtime.wall_ms()
+        outcomes: list[AppendOutcome] = []
+        for topic_partition, marker in entries:
+            try:
+                info = self.partition(topic_partition).append_end_marker(
+                    marker, wall_ms, self.runtime.now_ms()
+                )
+            except Exception as error:
+                outcomes.append(self._append_failed(topic_partition, error, 0))
+                continue
+            outcomes.append(
+                AppendOutcome(topic_partition, _NONE, info.first_offset, info.last_offset)
+            )
+        self.drain()
+        return outcomes
+
     def _append(
-        self, entries: Iterable[tuple[TopicPartition, Buffer]], acks: int, origin: AppendOrigin
+        self,
+        entries: Iterable[tuple[TopicPartition, Buffer]],
+        acks: int,
+        origin: AppendOrigin,
+        guards: Mapping[TopicPartition, Guard] | None,
     ) -> list[AppendOutcome]:
         if not -1 <= acks <= 1:
             return [
@@ -513,7 +605,14 @@ class ReplicaManager:
             try:
                 partition = self.partitions.get(topic_partition) or self.partition(topic_partition)
                 now_ms = self.runtime.now_ms() if partition.remote_replicas else 0
-                info = partition.append_as_leader(records, acks, wall_ms, now_ms, origin)
+                info = partition.append_as_leader(
+                    records,
+                    acks,
+                    wall_ms,
+                    now_ms,
+                    origin,
+                    None if guards is None else guards.get(topic_partition),
+                )
             except Exception as error:
                 outcomes.append(self._append_failed(topic_partition, error, len(records)))
                 continue
@@ -528,6 +627,27 @@ class ReplicaManager:
                     start,
                 )
             )
+        return outcomes
+
+    def append_mirrored(self, entries: Iterable[MirroredRecords]) -> list[AppendOutcome]:
+        """Appends what `replog mirror` brought from another cluster; everything that follows
+        from it has happened when it returns. To be waited for as with acks=-1.
+        """
+        wall_ms, now_ms = self.runtime.wall_ms(), self.runtime.now_ms()
+        outcomes = []
+        for name, records, leader_epoch, end, source_log_start in entries:
+            try:
+                info = self.partition(name).append_mirrored(
+                    records, leader_epoch, end, source_log_start, wall_ms, now_ms
+                )
+            except Exception as error:
+                outcomes.append(self._append_failed(name, error, len(records or b"")))
+                continue
+            outcome = AppendOutcome(name, _NONE)
+            if info is not None:
+                outcome.base_offset, outcome.last_offset = info.first_offset, info.last_offset
+            outcomes.append(outcome)
+        self.drain()
         return outcomes
 
     def _append_failed(
@@ -760,7 +880,7 @@ class ReplicaManager:
 
     def checkpoint_high_watermarks(self) -> None:
         """highwatermark-checkpoint (RL 1.12)."""
-        self._high_watermarks.write(self.logs(), self._image_source.image.offset + 1)
+        self._high_watermarks.write(self._logs_to_checkpoint(), self._image_source.image.offset + 1)
 
     def shutdown(self) -> None:
         """Stops fetchers and the periodic tasks, answers all that waits as if its time were up,
@@ -768,6 +888,7 @@ class ReplicaManager:
         """
         if self.fetchers is not None:
             self.fetchers.shutdown()
+        self.moves.shutdown()
         self._periodic.stop()
         self.lines.stop()
         for purgatory in (
@@ -785,7 +906,9 @@ class ReplicaManager:
             self._redeliver_call.cancel()
             self._redeliver_call = None
         # Last: nothing moves a high watermark after the drain.
-        self._high_watermarks.write_last(self.logs(), self._image_source.image.offset + 1)
+        self._high_watermarks.write_last(
+            self._logs_to_checkpoint(), self._image_source.image.offset + 1
+        )
 
 
 def _fired() -> Deferred[None]:

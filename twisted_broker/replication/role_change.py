@@ -11,7 +11,7 @@ Owns the order in which roles change.
 5. A replica whose log has records of a newer leader epoch than the metadata's does not lead: the
    metadata is older than it is.
 6. Fetchers lose a partition before its role changes, and get followers when all of them
-   have theirs; only where the leader epoch rose.
+   have theirs; only where the leader epoch rose. So do the fetchers of copies that move.
 
 Source: RL 1.3-1.5; Kafka's `ReplicaManager.applyDelta`, `LocalReplicaChanges`. Not here: fetching
 (`fetcher`).
@@ -35,9 +35,11 @@ from twisted_broker.image.metadata_image import (
     PartitionDelta,
 )
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
+from twisted_broker.log.checkpoints import read_partition_metadata
+from twisted_broker.log.errors import CheckpointError, LogDirFailure, OutOfDescriptors
 from twisted_broker.log.flipped_epoch import flipped_epoch, start_of_last_epoch
 from twisted_broker.log.gaps import resolve_gap
+from twisted_broker.replication import directory_moves
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.partition_history import older_metadata
 from twisted_broker.topic_names import METADATA_TOPIC
@@ -85,6 +87,7 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
     _start_fetching(
         replicas, [partition for partition in following if partition is not None], image
     )
+    directory_moves.go_on(replicas, changes)
     _apply_configs(replicas, delta, image)
     _say(replicas, changes, lost, gained)
     for listener in replicas.leadership_listeners:
@@ -168,6 +171,16 @@ def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
         return None if topic is None else topic.id
 
     replicas.log_manager.settle_rivals(topic_id_of)
+
+    def is_replica(log: Log) -> bool:
+        state = image.partition(*log.topic_partition)
+        return (
+            topic_id_of(log.topic_partition) == log.topic_id
+            and state is not None
+            and replicas.node_id in state.replicas
+        )
+
+    replicas.log_manager.settle_futures(is_replica)
     for log in list(replicas.log_manager):
         # The metadata log is no replica of any topic's.
         if log.topic_partition.topic == METADATA_TOPIC:
@@ -176,11 +189,31 @@ def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
         state = None if topic is None else topic.partitions.get(log.topic_partition.partition)
         same_topic = topic is not None and log.topic_id in (None, topic.id)
         if not same_topic or state is None or replicas.node_id not in state.replicas:
-            replicas.lines.warn(
-                "log renamed to *-stray and kept: this broker is not one of its replicas",
-                partition=log.topic_partition,
-            )
-            replicas.log_manager.set_stray_aside(log.topic_partition)
+            why = "this broker is not one of its replicas"
+        elif log.topic_id is None and not _may_get_its_id(replicas, log):
+            why = "it has records and no topic id, which an unclean stop may have taken"
+        else:
+            continue
+        replicas.lines.warn(
+            f"log renamed to *-stray and kept: {why}", partition=log.topic_partition
+        )
+        replicas.log_manager.set_stray_aside(log.topic_partition)
+
+
+def _may_get_its_id(replicas: ReplicaManager, log: Log) -> bool:
+    """Whether a log without a topic id is of the topic that has its name now: records may be those
+    of a topic that was deleted meanwhile. As Kafka's `LogManager.isStrayKraftReplica`; but where
+    `partition.metadata` is damaged, not lost, it was durable, and the records are kept.
+    """
+    if not log.log_end_offset:
+        return True
+    try:
+        return read_partition_metadata(replicas.runtime.files, log.directory) is not None
+    except CheckpointError:
+        return True
+    except OSError as error:
+        log.fail(error)
+        return False
 
 
 def _assigned_here(
@@ -206,6 +239,7 @@ def _stop_replica(
         return
     # Before the log goes: a fetch in flight must find no partition to append to.
     replicas.stop_fetching([topic_partition])
+    replicas.moves.remove([topic_partition])
     replicas.drop_partition(topic_partition)
     epoch = partition.leader_epoch
     partition.stop()
@@ -258,6 +292,12 @@ def _make_leader(
     try:
         if partition.make_leader(state, log, replicas.runtime.now_ms()):
             gained.append((partition.topic_partition, state.leader_epoch))
+    except OutOfDescriptors:
+        # Its role of before goes on until then.
+        replicas.apply_later(change, is_new=False)
+    except LogDirFailure as failure:
+        replicas.directory_failed(failure.directory, failure.cause)
+        partition.fail(str(failure))
     except Exception as error:
         _logger.failure("making {partition} a leader failed", partition=partition.topic_partition)
         partition.fail(f"making it a leader failed: {error}")

@@ -6,7 +6,10 @@ Owns the resources and the site. Only reads; anything else is 404, or 405, with 
 1. An answer is made when it is requested, a page in pieces between which others are served, and
    sent when it is whole; `/metrics` is in `metrics_resource.py`. When its client goes, the rest is
    not made.
-2. Every answer forbids the browser scripts, frames, and whatever is not from here (`html.py`).
+2. A request whose Host is another's is 421: a page elsewhere on the web may have its own name lead
+   to 127.0.0.1 (DNS rebinding), and a browser would let it read what it gets. Addresses, names of
+   the loopback and the hosts of `listeners` and `advertised.listeners` are ours.
+3. Every answer forbids the browser scripts, frames, and whatever is not from here (`html.py`).
 
 Source: `twisted.web`. Loaded with the first connection (`status/http_server.py`).
 """
@@ -18,6 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import ensureDeferred
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
@@ -27,6 +31,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Site
 
 from twisted_broker.interfaces import Health, IClock, TopicPartition
+from twisted_broker.net.listeners import parse_endpoints
 from twisted_broker.status.health import live, ready
 from twisted_broker.status.html import HEADERS, ICON, ClientGone, Pauses
 from twisted_broker.status.metrics_resource import Scrapes
@@ -41,6 +46,13 @@ _PATHS = b"there are /, /topics/TOPIC, /explain/TOPIC/PARTITION, /metrics, /heal
 _logger = Logger(namespace="replog.status")
 
 
+def host_name(host: str) -> str:
+    """The name or address in a Host header, without the port."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].rstrip(".").lower()
+
+
 class StatusResource(Resource):
     """All paths."""
 
@@ -50,6 +62,28 @@ class StatusResource(Resource):
         Resource.__init__(self)
         self._view, self._health = view, health
         self._scrapes = Scrapes(view)
+
+    def render(self, request: Request) -> Any:
+        host = request.getHeader(b"host")
+        if host is None or self._is_ours(host.decode("latin-1")):
+            return Resource.render(self, request)
+        request.setResponseCode(421)
+        request.setHeader("content-type", _TEXT)
+        return (
+            b"this is not the host that the request names: use 127.0.0.1, localhost, or a host of "
+            b"listeners or advertised.listeners\n"
+        )
+
+    def _is_ours(self, host: str) -> bool:
+        name = host_name(host)
+        if isIPAddress(name) or isIPv6Address(name) or f".{name}".endswith(".localhost"):
+            return True
+        config = self._view.parts.config
+        return any(
+            each.host.lower() == name
+            for setting in ("listeners", "advertised.listeners")
+            for each in parse_endpoints(setting, config.names(setting))
+        )
 
     def render_GET(self, request: Request) -> bytes | int:
         """Never raises: what goes wrong here is 500 and a traceback in our log."""

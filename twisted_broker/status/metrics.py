@@ -40,7 +40,7 @@ from twisted_broker.status.metric_names import Kind, MBean
 from twisted_broker.status.metric_rates import Rates
 from twisted_broker.status.metric_text import Exposition, Family, labels_text
 from twisted_broker.status.partition_metrics import partitions
-from twisted_broker.status.view import BrokerView, fetcher_name
+from twisted_broker.status.view import BrokerView, fetcher_name, mover_name
 
 _TOPIC_COUNTERS = (
     ("MessagesInPerSec", "messages_in", "Records appended by producers."),
@@ -67,7 +67,8 @@ _TIMES = {
 }
 # As jmx_exporter's sample writes Kafka's percentiles.
 _QUANTILES = ("0.50", "0.75", "0.95", "0.98", "0.99", "0.999")
-_REPLICA = ("Replica",)
+_FOLLOWING = ("ReplicaFetcherManager", "Replica", fetcher_name, "follower")
+_MOVING = ("ReplicaAlterLogDirsManager", "ReplicaAlterLogDirs", mover_name, "copy")
 MOST_SOFTWARE = 20
 _PER_PIECE = 100
 _FETCH = "Fetch"
@@ -114,7 +115,8 @@ class BrokerCollector:
         yield from partitions(out, replicas, self._view.image)
         _replica_manager(out, replicas)
         if replicas.fetchers is not None:
-            yield from _fetchers(out, replicas.fetchers, self._rates)
+            yield from _fetchers(out, replicas.fetchers, self._rates, *_FOLLOWING)
+        yield from _fetchers(out, replicas.moves, self._rates, *_MOVING)
         if parts.groups is not None:
             yield from groups(out, parts.groups, replicas)
         image = self._view.image
@@ -199,12 +201,20 @@ def _replica_manager(out: Exposition, replicas: Any) -> None:
     )
 
 
-def _fetchers(out: Exposition, manager: Any, rates: Rates) -> Iterator[None]:
+def _fetchers(
+    out: Exposition,
+    manager: Any,
+    rates: Rates,
+    kind: str,
+    client_id: str,
+    name_of: Callable[[int, int], str],
+    slowest: str,
+) -> Iterator[None]:
     least = rates.least(
-        {("fetcher", *key): fetcher.requests for key, fetcher in manager.fetchers.items()}
+        {(kind, *key): fetcher.requests for key, fetcher in manager.fetchers.items()}
     )
     for name, doc, number in (
-        ("MaxLag", "Offsets that the slowest follower here is behind.", manager.max_lag),
+        ("MaxLag", f"Offsets that the slowest {slowest} here is behind.", manager.max_lag),
         (
             "MinFetchRate",
             "Fetches per second of the slowest fetcher, since the scrape before.",
@@ -216,10 +226,10 @@ def _fetchers(out: Exposition, manager: Any, rates: Rates) -> Iterator[None]:
             len(manager.failed),
         ),
     ):
-        bean = MBean("server", "ReplicaFetcherManager", name, Kind.GAUGE, ("clientId",))
-        out.bean(bean, doc, [(_REPLICA, number)])
+        bean = MBean("server", kind, name, Kind.GAUGE, ("clientId",))
+        out.bean(bean, doc, [((client_id,), number)])
     rows = [
-        (fetcher_name(*key), _address(fetcher.leader.endpoint), fetcher)
+        (name_of(*key), _address(fetcher.leader.endpoint), fetcher)
         for key, fetcher in manager.fetchers.items()
     ]
     for name, doc, counter in (
@@ -416,6 +426,12 @@ def _directories(out: Exposition, manager: Any, now_ms: int) -> None:
     offline = manager.directories.offline()
     bean = MBean("log", "LogManager", "OfflineLogDirectoryCount", Kind.GAUGE)
     out.bean(bean, "Log directories that failed.", [((), len(offline))])
+    cordoned = manager.config.cordoned_directories
+    bean = MBean("log", "LogManager", "CordonedLogDirectoryCount", Kind.GAUGE)
+    out.bean(bean, "Log directories that take no new replica.", [((), len(cordoned))])
+    bean = MBean("log", "LogManager", "LogDirectoryCordoned", Kind.GAUGE, ("logDirectory",))
+    rows = [((path,), path in cordoned) for path in manager.directories.by_path]
+    out.bean(bean, "1 where a log directory takes no new replica.", rows)
     bean = MBean("log", "LogManager", "LogDirectoryOffline", Kind.GAUGE, ("logDirectory",))
     rows = [((path,), path in offline) for path in manager.directories.by_path]
     out.bean(bean, "1: the log directory failed.", rows)

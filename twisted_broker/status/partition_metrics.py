@@ -33,6 +33,10 @@ _COUNTS = (
     ("AtMinIsrPartitionCount", "Partitions led here with just the minimum in sync."),
     ("OfflineReplicaCount", "Replicas whose log is offline."),
     ("ReassigningPartitions", "Partitions led here that are being reassigned."),
+    (
+        "PartitionsWithLateTransactionsCount",
+        "Partitions led here with a transaction open for longer than any coordinator allows.",
+    ),
 )
 _OF_ALL = (
     ("UnderReplicated", "1: led here with replicas out of sync."),
@@ -63,6 +67,8 @@ Row = tuple[Any, ...]
 def partitions(out: Exposition, replicas: Any, image: MetadataImage | None) -> Iterator[None]:
     """All of it, pausing after each piece."""
     counts = [0] * len(_COUNTS)
+    wall_ms = replicas.runtime.wall_ms()
+    longest_ms = replicas.config.integer("transaction.max.timeout.ms")
     families = (
         [_gauge(out, "cluster", "Partition", name, doc) for name, doc in _OF_ALL],
         [_gauge(out, "log", "Log", name, doc) for name, doc in _OF_LOGS],
@@ -74,6 +80,9 @@ def partitions(out: Exposition, replicas: Any, image: MetadataImage | None) -> I
         rows: tuple[list[Row], list[Row], list[Row]] = ([], [], [])
         for each in held[start : start + PARTITIONS_PER_PIECE]:
             _look(each, counts, rows)
+            led = each.leader_log
+            if led is not None and led.producers.ongoing:
+                counts[7] += led.producers.has_late_transaction(wall_ms, longest_ms)
             name, number = each.topic_partition
             if number == 0 and each.leader_log is not None and image is not None:
                 topic = image.topics_by_name.get(name)

@@ -104,6 +104,8 @@ def _waits(state: Explanation, requests: int) -> Iterator[str]:
         yield f"high watermark: {state.high_watermark_waits.why}"
     if state.fetching is not None and (state.fetching.phase != "fetching" or state.fetching.lag):
         yield state.fetching.why
+    if state.moving is not None:
+        yield state.moving.why
     if requests:
         yield f"{requests} requests wait" if requests > 1 else "1 request waits"
 
@@ -232,6 +234,8 @@ def _reasons(found: dict[str, Any]) -> Iterator[Any]:
     waits = found["high_watermark_waits"]
     if waits is not None:
         yield f"the high watermark waits: {waits['why']}"
+    if found["last_stable_waits"] is not None:
+        yield f"the last stable offset waits: {found['last_stable_waits']['why']}"
     change = found["isr_change"]
     if change is not None:
         word = "joining" if change["kind"] == "expand" else "leaving"
@@ -248,6 +252,8 @@ def _reasons(found: dict[str, Any]) -> Iterator[Any]:
         ]
     if found["fetching"] is not None:
         yield found["fetching"]["why"]
+    if found["moving"] is not None:
+        yield found["moving"]["why"]
     for each in found["waiting"]:
         yield f"{each['request']} waits: {each['why']}"
     more = found["waiting_count"] - len(found["waiting"])

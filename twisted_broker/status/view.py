@@ -46,6 +46,9 @@ class NodeParts(Protocol):
     def runtime(self) -> Runtime: ...
 
     @property
+    def config(self) -> Any: ...
+
+    @property
     def metadata(self) -> ImageSource | None: ...
 
     @property
@@ -110,6 +113,7 @@ class BrokerView:
             now,
             watching,
             None if partition.is_leader else self._fetching(partition, now),
+            self.replicas.moves.moves.get(partition.topic_partition),
         )
 
     def watching(self, topic_partition: TopicPartition) -> list[tuple[Any, int]]:
@@ -196,6 +200,11 @@ class BrokerView:
             "eligible_leader_replicas": list(state.elr),
             "fenced": fenced,
         }
+
+
+def mover_name(_: int, number: int) -> str:
+    """The same of what fills copies in other directories."""
+    return f"ReplicaAlterLogDirsThread-{number}"
 
 
 def fetcher_name(leader_id: int, number: int) -> str:

@@ -30,6 +30,9 @@ FLEXIBLE_FROM = (
     + (0,) * 35  # DescribeCluster and all that came later
 )
 
+# Ours, far above Kafka's: `AppendMirrored` (messages/mirror.py). Always flexible.
+APPEND_MIRRORED = 30_000
+
 _FIXED = Struct(">hhih")
 _RESPONSE = Struct(">i")
 
@@ -64,6 +67,8 @@ class RequestHeader:
 def is_flexible(api_key: int, api_version: int) -> bool:
     """Raises WireError for a key that does not exist."""
     if not 0 <= api_key < len(FLEXIBLE_FROM):
+        if api_key == APPEND_MIRRORED:
+            return True
         raise WireError(f"there is no API {api_key}")
     return api_version >= FLEXIBLE_FROM[api_key]
 

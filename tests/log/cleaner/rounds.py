@@ -11,6 +11,7 @@ from twisted_broker.log.cleaner.cleaning import CleaningPlan, CleaningResult, cl
 from twisted_broker.log.cleaner.selection import log_to_clean, plan_for
 from twisted_broker.log.log import Log
 from twisted_broker.log.memory import MemoryFileSystem
+from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.wire.records import BatchBuilder
 
 COMPACT = frozenset({"compact"})
@@ -38,7 +39,7 @@ def batch_of(*pairs: Pair, timestamp: int = NOW_MS, **fields: Any) -> bytes:
 
 
 def append(log: Log, *pairs: Pair, **fields: Any) -> None:
-    log.append_as_leader(batch_of(*pairs, **fields), 0, NOW_MS, transaction_verified=True)
+    log.append_as_leader(batch_of(*pairs, **fields), 0, NOW_MS, guard=NOT_REQUIRED)
     log.set_high_watermark(log.log_end_offset)
 
 

@@ -354,6 +354,28 @@ def test_what_the_checkpoint_calls_clean_is_durable() -> None:
     assert [each.size for each in world.manager().logs[A].segments] == cleaned
 
 
+def test_the_recovery_point_on_disk_is_above_a_round_before_its_result_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RL 3.6: to the next start what the cleaner left out must not look like a torn tail."""
+    world = World()
+    manager = world.manager()
+    log = compacted(manager)
+    log.set_high_watermark(log.log_end_offset)
+    log.durability.recovery_point = 0
+    seen: list[int] = []
+    replace = Log.replace_segments
+
+    def replaced(each: Log, bases: Any, wall_ms: int) -> None:
+        rows = checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT)
+        seen.append(rows[A])
+        replace(each, bases, wall_ms)
+
+    monkeypatch.setattr(Log, "replace_segments", replaced)
+    pass_time(world)
+    assert seen and min(seen) >= log.segments.active.base_offset
+
+
 def test_a_new_topic_of_the_name_begins_dirty() -> None:
     world = World()
     manager = world.manager()

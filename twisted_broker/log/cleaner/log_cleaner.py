@@ -7,12 +7,15 @@ the logs that cannot be cleaned; `PiecewiseWorker`, which runs rounds where no o
    a log has one.
 2. Its result is taken, a group of segments in each turn, only where the log is as it was planned:
    online, not truncated since, the same segments. Else its files are removed.
-3. Retention leaves a log alone while it is cleaned. No other round writes where a round's files
+3. Retention leaves a log alone while it is cleaned, and no round begins, or is taken, while a log
+   moves to another directory. No other round writes where a round's files
    may be left, for a topic that has its name by then either.
 4. The checkpoint moves when the segments are durable: a round that is lost in between is done
    again. What it calls clean must not come back as it was: a key whose tombstone went would live
    again.
-5. A log with damage, or with what must not be rewritten, is left alone until a restart, and one
+5. Before the first segment is replaced, the recovery point on disk is above the round: after a kill
+   the offsets that are missing would look like a torn tail (`log/gaps.py` 2).
+6. A log with damage, or with what must not be rewritten, is left alone until a restart, and one
    line says so. A full disk, or too few descriptors, delays it.
 
 Ring 1. Source: Kafka's `LogCleaner`, `LogCleanerManager`. Not here: which log is next
@@ -45,6 +48,7 @@ from twisted_broker.log.cleaner.selection import LogToClean, dirtiest, log_to_cl
 from twisted_broker.log.errors import LogDirFailure, is_out_of_descriptors
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directories import LogDirectories
+from twisted_broker.log.log_directory import LogDirectory
 from twisted_broker.log.segment import CLEANED
 from twisted_broker.settings import INT_MAX
 from twisted_broker.turns import Turns
@@ -56,7 +60,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LogCleaner:
-    """`logs` gives all logs of the broker. `uncleanable`: partition -> why. `most_dirty`: the dirty
+    """`logs` gives all logs of the broker; `checkpoint_recovery_points` submits that job to a
+    directory's worker. `uncleanable`: partition -> why. `most_dirty`: the dirty
     share of the dirtiest log, 0 to 1, when it was looked last, at `looked_ms` (monotonic).
     """
 
@@ -68,9 +73,13 @@ class LogCleaner:
         logs: Callable[[], Iterable[Log]],
         turns: Turns,
         lines: EventLines,
+        checkpoint_recovery_points: Callable[[LogDirectory], None],
+        is_moving: Callable[[Log], bool] = lambda log: False,
     ) -> None:
+        self._is_moving = is_moving
         self._runtime, self._config, self._directories = runtime, config, directories
         self._logs, self._turns, self._lines = logs, turns, lines
+        self._checkpoint_recovery_points = checkpoint_recovery_points
         self.uncleanable: dict[TopicPartition, str] = {}
         self.running: dict[TopicPartition, Log] = {}
         self.most_dirty, self.looked_ms = 0.0, runtime.now_ms()
@@ -100,6 +109,12 @@ class LogCleaner:
         directory = self._directories.of(log)
         if directory.cleaner_offsets.get(log.topic_partition, 0) > log.log_end_offset:
             self._set_offset(log, log.log_end_offset)
+
+    def moved(self, log: Log, source: LogDirectory) -> None:
+        """It took the place of a log in `source`, and is as clean as that one was."""
+        offset = source.cleaner_offsets.get(log.topic_partition)
+        if offset is not None:
+            self._set_offset(log, offset)
 
     # -- choosing
 
@@ -144,6 +159,7 @@ class LogCleaner:
             and not log.producers.is_rebuilding
             and log.topic_partition not in self.running
             and log.topic_partition not in self.uncleanable
+            and not self._is_moving(log)
         )
 
     def _log_to_clean(self, log: Log, wall_ms: int) -> LogToClean | None:
@@ -209,7 +225,13 @@ class LogCleaner:
         result: CleaningResult,
         truncations: int,
         began_ms: int,
-    ) -> Iterator[None]:
+    ) -> Iterator[Deferred[None] | None]:
+        directory = self._directories.of(log)
+        if log.durability.recovery_point < plan.upper_bound:
+            log.durability.flush(plan.upper_bound)
+            yield self._jobs_done(directory)
+        self._checkpoint_recovery_points(directory)
+        yield self._jobs_done(directory)
         for group in result.groups:
             if self._is_stopped or not self._is_as_planned(log, plan, group, truncations):
                 self._discard(log, plan)
@@ -219,7 +241,7 @@ class LogCleaner:
             except LogDirFailure:
                 self._discard(log, plan)
                 return
-            yield
+            yield None
         del self.running[log.topic_partition]
         if log.failed is not None:
             return
@@ -238,10 +260,18 @@ class LogCleaner:
         # There may be another; a log that is dirtier than the offset map takes is not done yet.
         self.look()
 
+    def _jobs_done(self, directory: LogDirectory) -> Deferred[None]:
+        """Fires when the directory's worker has done what was submitted so far."""
+        done: Deferred[None] = Deferred()
+        directory.disk.submit(lambda: None, lambda _, __: done.callback(None))
+        return done
+
     def _is_as_planned(
         self, log: Log, plan: CleaningPlan, group: CleanedGroup, truncations: int
     ) -> bool:
         if log.failed is not None or log.truncations != truncations or log.producers.is_rebuilding:
+            return False
+        if self._is_moving(log):
             return False
         first = log.segments.row_of(group.bases[0])
         sizes = {part.base_offset: part.size for part in plan.segments}

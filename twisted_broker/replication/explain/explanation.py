@@ -11,6 +11,7 @@ Source: our own; RL 1-2, 6. Not here: the single reasons (`reasons`,
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,10 +25,12 @@ from twisted_broker.replication.explain.reasons import (
     offset_count,
     out_of_sync,
 )
+from twisted_broker.replication.explain.stable_offset import LastStableWait, last_stable_wait
 from twisted_broker.replication.explain.waiting_requests import WaitingRequest, waiting_requests
 from twisted_broker.replication.partition.isr_state import PendingExpand, PendingShrink
 
 if TYPE_CHECKING:
+    from twisted_broker.replication.fetcher.directory_move import Move
     from twisted_broker.replication.fetcher.fetcher_state import PartitionFetchState
     from twisted_broker.replication.partition.partition import Partition
     from twisted_broker.replication.partition.partition_history import Truncation
@@ -66,6 +69,21 @@ class Fetching:
     offset: int
     lag: int
     delayed_ms: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryMove:
+    """Its move to another directory of this broker. `phase`: copying, waiting for the controller,
+    accepted by the controller, failed; `offset`: the copy's end.
+    """
+
+    source: str
+    target: str
+    phase: str
+    offset: int
+    behind: int
+    for_ms: int
     why: str
 
 
@@ -126,6 +144,7 @@ class Explanation:
     bytes: int
     epochs: list[tuple[int, int]]
     high_watermark_waits: HighWatermarkWait | None
+    last_stable_waits: LastStableWait | None
     out_of_sync: list[OutOfSync]
     followers: list[Replica]
     fetching: Fetching | None
@@ -133,6 +152,7 @@ class Explanation:
     waiting_count: int
     truncations: list[TruncationInfo] = field(default_factory=list)
     offline_because: str = ""
+    moving: DirectoryMove | None = None
 
 
 def explain(
@@ -140,9 +160,10 @@ def explain(
     now: Moment,
     watching: Sequence[tuple[Any, int]] = (),
     fetching: Fetching | None = None,
+    move: Move | None = None,
 ) -> Explanation:
     """`watching`: the operations that wait for it, with the ms left to each; `fetching`: see
-    `fetching_now`.
+    `fetching_now`; `move`: to another directory.
     """
     log, leads, history, state = (
         partition.log,
@@ -175,6 +196,7 @@ def explain(
         bytes=0 if log is None else log.size_in_bytes,
         epochs=[] if log is None else log.leader_epochs.entries()[-EPOCHS_SHOWN:],
         high_watermark_waits=None if leads is None else high_watermark_wait(partition, leads, now),
+        last_stable_waits=None if log is None else last_stable_wait(log, now),
         out_of_sync=[] if leads is None else out_of_sync(partition, leads, now),
         followers=_followers(partition, now),
         fetching=None if leads is not None else fetching,
@@ -182,7 +204,23 @@ def explain(
         waiting_count=len(watching),
         truncations=[_truncation_info(truncation) for truncation in reversed(history.truncations)],
         offline_because=partition.offline_because,
+        moving=None if move is None else _moving(partition, move, now),
     )
+
+
+def _moving(partition: Partition, move: Move, now: Moment) -> DirectoryMove | None:
+    log, copy = partition.log, partition.future_log
+    if log is None or copy is None:
+        return None
+    source, target = (posixpath.dirname(each.directory) for each in (log, copy))
+    phase = "failed" if move.error else move.assignment.value
+    behind, for_ms = log.log_end_offset - copy.log_end_offset, now.ago(move.began_ms)
+    stands = f"failed, until it is requested again: {move.error}" if move.error else phase
+    why = (
+        f"moves from {source} to {target} for {duration(for_ms)}: copied up to "
+        f"{copy.log_end_offset}, {offset_count(behind)} behind; {stands}"
+    )
+    return DirectoryMove(source, target, phase, copy.log_end_offset, behind, for_ms, why)
 
 
 def _isr_change(partition: Partition, now: Moment) -> IsrChange | None:

@@ -131,7 +131,9 @@ class FetchTarget(Protocol):
         ...
 
     async def wait_for_syncs(self) -> None:
-        """Waits until what was appended may be confirmed: the next request does so."""
+        """Waits until what was appended may be confirmed, and more appended after a truncation:
+        the next request does so.
+        """
         ...
 
 
@@ -165,6 +167,10 @@ class Fetcher:
         self._last_resets: dict[TopicPartition, int] = {}
 
     # which partitions
+    def wake(self) -> None:
+        """Something changed that `LeaderEndPoint.has_request` looks at; a round begins later."""
+        self._runtime.clock.callLater(0, self._wake)
+
     def add(self, partitions: Mapping[TopicPartition, InitialFetchState]) -> None:
         """RL 6.1: a partition already here at the same epoch keeps its state; a waiting fetcher
         wakes.
@@ -191,7 +197,7 @@ class Fetcher:
                 )
                 self.state.failed.add(topic_partition)
         # Later: whoever adds is in the middle of a change of roles.
-        self._runtime.clock.callLater(0, self._wake)
+        self.wake()
 
     def remove(
         self, topic_partitions: Iterable[TopicPartition]
@@ -262,6 +268,8 @@ class Fetcher:
     async def do_work(self) -> bool:
         """RL 6.2: one round. False when there was nothing to request."""
         truncated = await self._maybe_truncate()
+        if truncated:
+            await self._target.wait_for_syncs()
         self._log_fenced()
         if self._stopped:
             return truncated
@@ -280,8 +288,10 @@ class Fetcher:
 
     def _request_for(
         self, topic_partition: TopicPartition, state: PartitionFetchState
-    ) -> RequestedPartition:
-        """Called again only after its state changed or was marked: see `fetcher_state`."""
+    ) -> RequestedPartition | None:
+        """Called again only after its state changed or was marked: see `fetcher_state`. A subclass
+        returns None for a partition that is paused.
+        """
         return RequestedPartition(
             state.topic_id,
             state.fetch_offset,

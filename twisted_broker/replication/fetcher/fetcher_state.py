@@ -15,8 +15,9 @@ for them, and the decisions: who may be fetched, whether an answer still counts,
    leader epoch that were requested.
 2. Order is turn: what got records, was truncated or was delayed goes to the end.
 3. A partition added again under the same leader epoch keeps its state.
-4. A round looks only at partitions whose request may have changed: all that are truncating or
-   delayed, gone, new, answered, or marked so. It makes `requested` those of all that are ready.
+4. A round looks only at partitions whose request may have changed: all that are truncating,
+   delayed or paused, gone, new, answered, or marked so. It makes `requested` those of all that are
+   ready.
 
 Source: RL 6.2-6.5; Kafka's `AbstractFetcherThread`; KIP-320, KIP-595. Pure: times are monotonic
 milliseconds. Not here: rounds (`fetcher`), where to truncate and where to go on
@@ -212,10 +213,11 @@ class FetcherState:
     def update_requested(
         self,
         now_ms: int,
-        request_for: Callable[[TopicPartition, PartitionFetchState], RequestedPartition],
+        request_for: Callable[[TopicPartition, PartitionFetchState], RequestedPartition | None],
     ) -> list[TopicPartition]:
         """A round begins: `requested` are those of all that are ready, made by `request_for`. Those
-        that it refuses with `BrokerError` are returned.
+        that it refuses with `BrokerError` are returned; for which it returns None are not requested
+        in this round.
         """
         refused: list[TopicPartition] = []
         later: dict[TopicPartition, None] = {}  # a new one: a dict that was large once stays so
@@ -231,7 +233,7 @@ class FetcherState:
                 self.requested.remove(name)
             else:
                 self.requested.put(name, request)
-            # Truncating or delayed: looked at again next round.
+            # Truncating, delayed or paused: looked at again next round.
             if request is None and state is not None:
                 later[name] = None
         self._may_have_changed = later

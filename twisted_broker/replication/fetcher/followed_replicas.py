@@ -122,14 +122,15 @@ class FollowedReplicas:
 
     async def wait_for_syncs(self) -> None:
         """With `flush.messages`: to request what follows says that all before is held, so the next
-        round waits for the syncs of this one.
+        round waits for the syncs of this one. After a truncation below the high watermark: what is
+        appended must not be taken for what was synced there before.
 
         Kafka's fetcher thread waits within the append.
         """
         waiting, self._unsynced = self._unsynced, []
         for log, end in waiting:
             done: Deferred[None] = Deferred()
-            log.durability.when_synced(end, partial(_fire, done))
+            log.durability.when_synced(end, partial(fire, done))
             await done
 
     # truncation
@@ -147,7 +148,7 @@ class FollowedReplicas:
         end = partition.followed_log().end_below(truncation.offset)
         done = partition.truncate_to(end, self._replicas.runtime.wall_ms())
         if done is not None:
-            _log_truncation(done)
+            self._truncated(partition.followed_log(), done)
         return truncation._replace(offset=end)
 
     def offset_reset_for(
@@ -186,7 +187,12 @@ class FollowedReplicas:
         else:
             return
         if done is not None:
-            _log_truncation(done)
+            self._truncated(partition.followed_log(), done)
+
+    def _truncated(self, log: Log, done: Truncation) -> None:
+        if log.durability.is_checkpoint_above:
+            self._unsynced.append((log, 0))
+        _log_truncation(done)
 
     # after it
     def partition_failed(
@@ -202,7 +208,8 @@ class FollowedReplicas:
         self._replicas.drain()
 
 
-def _fire(waiter: Deferred[None]) -> None:
+def fire(waiter: Deferred[None]) -> None:
+    """Unless it was cancelled meanwhile."""
     if not waiter.called:
         waiter.callback(None)
 

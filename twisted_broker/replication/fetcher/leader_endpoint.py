@@ -19,7 +19,7 @@ of 4.3.1. The twin in memory is `testing.memory_leader`. Not here: what answers 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from twisted.internet.defer import Deferred
@@ -169,11 +169,17 @@ class RemoteLeaderEndPoint:
         return list_offsets_version(self._metadata_version())
 
     # Fetch
-    async def fetch(self, requested: RequestedPartitions) -> dict[TopicPartition, FetchedPartition]:
+    def fetch(
+        self, requested: RequestedPartitions
+    ) -> Coroutine[Any, Any, dict[TopicPartition, FetchedPartition]]:
+        return self._fetch(requested, self.fetch_version())
+
+    async def _fetch(
+        self, requested: RequestedPartitions, version: int
+    ) -> dict[TopicPartition, FetchedPartition]:
         session = self._session.build_request(requested)
         try:
             self._note_names(session, requested.current)
-            version = self.fetch_version()
             response = await self._connection.send(self._fetch_request(session, version), version)
         except BaseException:
             # Cancelled, too: whether the leader has seen this epoch of the session is not known.

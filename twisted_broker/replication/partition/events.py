@@ -39,6 +39,18 @@ class LogStartAdvanced(NamedTuple):
     partition: Partition
 
 
+class LogTruncated(NamedTuple):
+    """The end of a log that moves to another directory is gone; its copy may have it."""
+
+    partition: Partition
+
+
+class LogReplaced(NamedTuple):
+    """Its copy in another directory took the log's place: same offsets, other files."""
+
+    partition: Partition
+
+
 class IsrChangeWanted(NamedTuple):
     """The leader proposes another ISR; `pending` is the state it went into."""
 
@@ -85,6 +97,8 @@ Event = (
     | HighWatermarkAdvanced
     | LogSynced
     | LogStartAdvanced
+    | LogTruncated
+    | LogReplaced
     | IsrChangeWanted
     | IsrChanged
     | LeaderEpochBegan

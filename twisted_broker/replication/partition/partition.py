@@ -19,14 +19,15 @@ Owns its role, its in-sync replicas and what moves its high watermark.
    joins when its log end reached the high watermark and the start of the leader epoch; it leaves
    when it was not caught up for `replica.lag.time.max.ms`, but never while it is at the leader's
    end. The leader itself never leaves.
-4. Nobody else writes its state. What happened is emitted: `listeners` are called at once, its
+4. While its log moves to another directory the copy (`future_log`) holds what the log holds, up to
+   the copy's end, from the copy's start on (RL 3.8).
+5. Nobody else writes its state. What happened is emitted: `listeners` are called at once, its
    effects run later, from the queue `events`; nothing else outside is touched. Times are
    arguments: `now_ms` monotonic, `wall_ms` the calendar's.
 
-Source: RL 1.10, 1.14, 2.1-2.8, 6.3, 6.4; KRAFT 3.6; Kafka's `Partition`. Not here: the states of an
-ISR (`isr_state`), offset look-ups (`offset_lookup`), waiting (`delayed_operations`), when a
-follower
-appends or truncates (`fetcher`).
+Source: RL 1.10, 1.14, 2.1-2.8, 3.8, 6.3, 6.4; KRAFT 3.6; Kafka's `Partition`. Not here: the states
+of an ISR (`isr_state`), offset look-ups (`offset_lookup`), waiting (`delayed_operations`), when a
+follower, or a copy, appends or truncates (`fetcher`).
 """
 
 from __future__ import annotations
@@ -35,9 +36,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Buffer, TopicPartition
-from twisted_broker.log.append_info import AppendOrigin, LogAppendInfo
+from twisted_broker.log.append_info import AppendOrigin, EndMarker, LogAppendInfo
 from twisted_broker.log.errors import UnexpectedAppendOffset
+from twisted_broker.log.future_logs import future_config
+from twisted_broker.log.mirrored_batches import first_offset_of, not_mirrored
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
+from twisted_broker.log.verification import Guard
 from twisted_broker.replication.partition.events import (
     BecameFollower,
     Event,
@@ -47,8 +51,10 @@ from twisted_broker.replication.partition.events import (
     IsrChangeWanted,
     LeaderEpochBegan,
     LogEndChanged,
+    LogReplaced,
     LogStartAdvanced,
     LogSynced,
+    LogTruncated,
     PartitionFailed,
     PartitionListener,
     ReplicaStopped,
@@ -116,6 +122,16 @@ def is_current(broker_epoch: int, registered: int) -> bool:
     return broker_epoch in (-1, registered) or registered == -1
 
 
+def _begin_inside_batch(log: Log, refusal: UnexpectedAppendOffset, wall_ms: int) -> None:
+    """An empty log may begin before its own start, with the batch that holds it. Raises
+    `refusal` where it is anything else.
+    """
+    end = log.log_end_offset
+    if log.log_start_offset != end or not refusal.first_offset < end <= refusal.last_offset:
+        raise refusal
+    log.truncate_fully_and_start_at(refusal.first_offset, wall_ms)
+
+
 class Partition:
     """See the module's card. `leader_log` is the log while this broker leads it, else None."""
 
@@ -124,6 +140,7 @@ class Partition:
         "adding",
         "brokers",
         "events",
+        "future_log",
         "high_watermark_advanced",
         "history",
         "isr_state",
@@ -164,6 +181,7 @@ class Partition:
         self.max_lag_ms = max_lag_ms
         self.log: Log | None = None
         self.leader_log: Log | None = None
+        self.future_log: Log | None = None
         self.offline = False
         self.offline_because = ""
         self.leader_id = -1
@@ -227,10 +245,12 @@ class Partition:
         """RL 2.2.
 
         True when this broker did not lead it before. An older record (by partition epoch) changes
-        nothing.
+        nothing. Raises LogDirFailure, OutOfDescriptors: nothing has changed then.
         """
         if state.partition_epoch < self.partition_epoch:
             return False
+        # First: where it cannot be read, nothing of the role may have changed.
+        high_watermark = log.offset_metadata(log.high_watermark)
         leader_is_new, before, leader_before = (
             self.leader_log is None,
             self.isr_state,
@@ -238,8 +258,13 @@ class Partition:
         )
         # Also where no leader epoch begins: the assignment or the ISR is another.
         self._notify_listeners()
+        known = not leader_is_new and state.partition_epoch == self.partition_epoch
         # RECOVERED: nothing is left to recover here; the next ISR change says so.
         self._apply_registration(state, frozenset(state.isr), RECOVERED)
+        if known and before.in_flight and before.isr == self.isr_state.isr:
+            # The metadata has caught up with an answer; the change proposed since is still on its
+            # way. Without it the high watermark could pass a member that the controller counts.
+            self.isr_state = before
         self.log = self.leader_log = log
         epoch_is_new = state.leader_epoch > self.leader_epoch
         if epoch_is_new:
@@ -247,7 +272,7 @@ class Partition:
             if not leader_is_new:
                 self.emit(LeaderEpochBegan(self))
         self.leader_id = self.node_id
-        log.set_high_watermark(log.offset_metadata(log.high_watermark))
+        log.set_high_watermark(high_watermark)
         self.history.became_leader(
             self, before, leader_before if leader_is_new else None, epoch_is_new, now_ms
         )
@@ -276,12 +301,14 @@ class Partition:
         """
         if self.log is not None:
             self.log.update_config(config)
+            if self.future_log is not None:
+                self.future_log.update_config(future_config(config))
             self.history.min_isr_checked(self, now_ms)
             self.advance_high_watermark(now_ms)
 
     def stop(self) -> None:
         """It is no longer held here; whoever waits for it is answered."""
-        self.leader_log = self.log = None
+        self.leader_log = self.log = self.future_log = None
         self.leader_id = -1
         self.isr_state = EMPTY_ISR
         self.remote_replicas = {}
@@ -297,7 +324,7 @@ class Partition:
         if not self.offline:
             self.offline = True
             self.offline_because = reason
-            self.leader_log = None
+            self.leader_log = self.future_log = None
             self.emit(PartitionFailed(self, reason))
 
     def _apply_registration(
@@ -372,7 +399,13 @@ class Partition:
         return wanted if wanted < assigned else assigned
 
     def append_as_leader(
-        self, records: Buffer, acks: int, wall_ms: int, now_ms: int, origin: AppendOrigin
+        self,
+        records: Buffer,
+        acks: int,
+        wall_ms: int,
+        now_ms: int,
+        origin: AppendOrigin,
+        guard: Guard = None,
     ) -> LogAppendInfo:
         """RL 1.14.
 
@@ -384,12 +417,8 @@ class Partition:
         if log is None:
             raise self.refusal()
         if acks == -1 and len(self.isr_state.isr) < self.min_isr:
-            raise BrokerError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(self.isr_state.isr)} in-sync replicas, min.insync.replicas is "
-                f"{self.min_isr}",
-            )
-        info = log.append_as_leader(records, self.leader_epoch, wall_ms, origin=origin)
+            raise self._not_enough_replicas()
+        info = log.append_as_leader(records, self.leader_epoch, wall_ms, origin=origin, guard=guard)
         stats.messages_in += info.records_count
         stats.bytes_in += info.bytes
         event = (
@@ -400,6 +429,72 @@ class Partition:
         if self.listeners:  # as `emit`, without a call
             self._notify_listeners()
         self.events.append(event)
+        return info
+
+    def append_mirrored(
+        self,
+        records: Buffer | None,
+        leader_epoch: int,
+        log_end_offset: int,
+        source_log_start: int,
+        wall_ms: int,
+        now_ms: int,
+    ) -> LogAppendInfo | None:
+        """Appends what `replog mirror` brought, offsets as they came, where the log ends at
+        `log_end_offset` (or holds them already); None: without records. The log start follows
+        `source_log_start` (-1: not known) as far as the high watermark.
+
+        Raises `BrokerError`: those of `log_for`, NOT_ENOUGH_REPLICAS, OFFSET_OUT_OF_RANGE where
+        the log ends elsewhere, or what the log refuses.
+        """
+        log = self.log_for(leader_epoch, True)
+        info = None
+        if records is not None:
+            self.stats.produces += 1
+            if len(self.isr_state.isr) < self.min_isr:
+                raise self._not_enough_replicas()
+            # The mirror may know of less than is here: it sends again what it got no answer to.
+            # Beginning behind what it does not know of would leave that unchecked.
+            end = log.log_end_offset
+            if log_end_offset > end or (log_end_offset < end <= first_offset_of(records)):
+                raise BrokerError(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"{self.topic_partition} ends at {log.log_end_offset}, not {log_end_offset}",
+                )
+            info = log.append_mirrored(records, self.leader_epoch, wall_ms)
+            self.stats.messages_in += info.records_count
+            self.stats.bytes_in += info.bytes
+            self.emit(
+                self.high_watermark_advanced
+                if self.maybe_increment_leader_hw(now_ms)
+                else self._log_end_changed
+            )
+        elif not log.config.replog_mirror_source:
+            raise not_mirrored(log)
+        start = min(source_log_start, log.high_watermark)
+        if start > log.log_start_offset and log.increment_log_start_offset(start):
+            self.emit(LogStartAdvanced(self))
+        return info
+
+    def _not_enough_replicas(self) -> BrokerError:
+        return BrokerError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"{len(self.isr_state.isr)} in-sync replicas, min.insync.replicas is {self.min_isr}",
+        )
+
+    def append_end_marker(self, marker: EndMarker, wall_ms: int, now_ms: int) -> LogAppendInfo:
+        """The end of a transaction, written by its coordinator as with acks=-1. Raises
+        `BrokerError` as `append_as_leader`.
+        """
+        log = self.leader_log
+        if log is None:
+            raise self.refusal()
+        if len(self.isr_state.isr) < self.min_isr:
+            raise self._not_enough_replicas()
+        info = log.append_end_marker(marker, self.leader_epoch, wall_ms)
+        self.stats.bytes_in += info.bytes
+        moved = self.maybe_increment_leader_hw(now_ms)
+        self.emit(self.high_watermark_advanced if moved else self._log_end_changed)
         return info
 
     def append_as_follower(self, records: Buffer, leader_epoch: int, wall_ms: int) -> LogAppendInfo:
@@ -413,11 +508,7 @@ class Partition:
         try:
             info = log.append_as_follower(records, leader_epoch, wall_ms)
         except UnexpectedAppendOffset as refusal:
-            end = log.log_end_offset
-            # Only an empty log may begin before its own start.
-            if log.log_start_offset != end or not refusal.first_offset < end <= refusal.last_offset:
-                raise
-            log.truncate_fully_and_start_at(refusal.first_offset, wall_ms)
+            _begin_inside_batch(log, refusal, wall_ms)
             info = log.append_as_follower(records, leader_epoch, wall_ms)
         self.stats.replication_bytes_in += info.bytes
         if self.adding and self.node_id in self.adding:
@@ -447,6 +538,54 @@ class Partition:
         if start > log.log_start_offset and log.increment_log_start_offset(start):
             self.emit(LogStartAdvanced(self))
 
+    # moving to another directory
+    def begin_move(self, future: Log) -> None:
+        """RL 3.8: this copy is filled from now on."""
+        self.future_log = future
+
+    def end_move(self) -> None:
+        """The copy is given up."""
+        self.future_log = None
+
+    def copy(self) -> Log:
+        """The copy that is being filled. Raises NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR."""
+        future = self.future_log
+        if future is None or self.log is None or self.offline:
+            raise self.refusal()
+        future.check_online()
+        return future
+
+    def append_to_copy(self, records: Buffer, leader_epoch: int, wall_ms: int) -> LogAppendInfo:
+        """RL 3.8: as `append_as_follower`; the own log is the leader's."""
+        future = self.copy()
+        try:
+            return future.append_as_follower(records, leader_epoch, wall_ms)
+        except UnexpectedAppendOffset as refusal:
+            _begin_inside_batch(future, refusal, wall_ms)
+            return future.append_as_follower(records, leader_epoch, wall_ms)
+
+    def follow_in_copy(self, high_watermark: int, log_start_offset: int) -> None:
+        """The copy's watermarks are the log's, as far as the copy goes."""
+        future = self.copy()
+        future.set_high_watermark(min(future.log_end_offset, high_watermark))
+        start = min(log_start_offset, future.high_watermark)
+        if start > future.log_start_offset and future.increment_log_start_offset(start):
+            self.emit(LogStartAdvanced(self))
+
+    def replace_log(self, log: Log, now_ms: int) -> None:
+        """RL 3.8: the copy, which ends where the log ends, is the log from now on."""
+        assert self.log is not None and log.log_end_offset == self.log.log_end_offset
+        self.future_log, self.log = None, log
+        if self.leader_log is not None:
+            self.leader_log = log
+            # An epoch that began without a record is in no batch.
+            if log.leader_epochs.latest_epoch < self.leader_epoch:
+                log.leader_epochs.assign(self.leader_epoch, log.log_end_offset)
+        for replica in self.remote_replicas.values():
+            replica.forget_place()
+        self.emit(LogReplaced(self))
+        self.advance_high_watermark(now_ms)
+
     # truncation
     def truncate_to(self, offset: int, wall_ms: int) -> Truncation | None:
         """RL 6.3: drops everything from `offset` on.
@@ -469,6 +608,8 @@ class Partition:
         truncation = truncation._replace(size_in_bytes=truncation.size_in_bytes - log.size_in_bytes)
         self.history.truncated(truncation)
         self.emit(self._log_end_changed)  # readers beyond the new end are answered
+        if self.future_log is not None:
+            self.emit(LogTruncated(self))
         return truncation
 
     def following_failed(self, reason: str, now_ms: int) -> None:
@@ -568,6 +709,10 @@ class Partition:
         """A sync that appends waited for (`flush.messages`) is done: what it wrote counts."""
         self.emit(LogSynced(self))
         self.advance_high_watermark(now_ms)
+
+    def producers_found(self) -> None:
+        """After a truncation the transactions are known again, and with them what is stable."""
+        self.emit(self._log_end_changed)
 
     def maybe_increment_leader_hw(self, now_ms: int) -> bool:
         """RL 2.3. True when it moved."""
@@ -815,6 +960,9 @@ class Partition:
             for replica in self.remote_replicas.values()
             if self.brokers.is_alive(replica.broker_id)
         ]
+        if self.future_log is not None:
+            # What is deleted must not come back with the copy.
+            starts.append(self.future_log.log_start_offset)
         return min(log.log_start_offset, *starts) if starts else log.log_start_offset
 
     def delete_records(self, offset: int) -> tuple[int, int]:

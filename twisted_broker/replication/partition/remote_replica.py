@@ -90,6 +90,10 @@ class RemoteReplica:
         self._fetch_ms = now_ms
         self.broker_epoch = broker_epoch
 
+    def forget_place(self) -> None:
+        """The leader's log lies in other files: of its end only the offset is known."""
+        self.log_end = LogOffsetMetadata(self.log_end.offset)
+
     @property
     def shares_round(self) -> bool:
         return self._last_round is not None

@@ -38,7 +38,7 @@ class ClientChecker:
         notes.acked, notes.consumed = self.acked, self.consumed
         notes.out_of_order = self.out_of_order
         notes.mark_seen, notes.out_of_range = self.mark_seen, self.out_of_range
-        notes.deleting = self.deleting
+        notes.deleting, notes.began_anew = self.deleting, self.began_anew
         notes.note = checker.cluster.note
 
     def acked(self, attempt: Attempt) -> None:
@@ -119,6 +119,11 @@ class ClientChecker:
     def deleting(self, name: TopicPartition, upto: int) -> None:
         known = self.checker.truth.deletions
         known[name] = max(known.get(name, 0), upto)
+
+    def began_anew(self, who: str, name: TopicPartition) -> None:
+        """It reads this partition from 0 on, whatever it read of it before."""
+        self._history.moved(who)
+        self._positions[who, name] = 0
 
     def out_of_range(self, who: str, name: TopicPartition, epoch: int, offset: int) -> None:
         """Without an unclean election nothing that a consumer reached may vanish, but what was

@@ -158,6 +158,14 @@ class Line:
         row = bisect_left(self.ends, offset)
         return self.ends[row] if offset > 0 and row < len(self.ends) else offset
 
+    def _is_held(self, mirror: Mirror, upto: int) -> bool:
+        """Whether a log holds the line below `upto`, deleted or not, from where it begins on."""
+        start = max(self.start, mirror.start)
+        return upto <= mirror.end and (
+            start >= upto
+            or mirror.sum_between(start, upto) == self._sum_at(upto) - self._sum_at(start)
+        )
+
     def extend(self, mirror: Mirror, upto: int) -> None:
         if mirror.start > self.end:  # it begins behind all that was committed: see `reset`
             self.start, self.ends, self.sums = mirror.start, [], []
@@ -168,8 +176,10 @@ class Line:
         self.top = max(self.top, self.end)
 
     def reset(self, mirror: Mirror, epoch: int) -> None:
-        """After an unclean election: only what the new leader holds stays."""
-        while self.ends and (self.ends[-1] > mirror.end or not self.agrees(mirror, self.ends[-1])):
+        """After an unclean election: only what the new leader holds stays. What was deleted counts
+        as well: its log may begin below that, and holds other records there.
+        """
+        while self.ends and not self._is_held(mirror, self.ends[-1]):
             self.ends.pop()
             self.sums.pop()
         self.resets.append((epoch, self.end))

@@ -87,6 +87,10 @@ class _Rescue:
         self._node = injector.cluster.nodes[_CONTROLLER]
         self._is_alone = _is_alone(self._node)
         self._calm, self._rebuilt = 0, False
+        # Processes that ran when the metadata was rebuilt: an answer of the false controller may
+        # still reach them, and the operator starts them again.
+        self._older_processes: dict[str, int] = {}
+        self._to_start: set[str] = set()
         self._end = self._older_end = 0
 
     # the damage
@@ -202,6 +206,9 @@ class _Rescue:
         remedies = [(name, why) for name, why in said if _REMEDY in why]
         own = [why for name, why in said if name == node.name]
         broker = node.broker
+        if self._rebuilt:
+            remedies = [each for each in remedies if not self._is_of_before(each[0])]
+            self._start_again()
         if remedies and self._rebuilt:
             self._injector.cluster.bug("{} refuses the rebuilt metadata: {}".format(*remedies[0]))
             return
@@ -211,10 +218,24 @@ class _Rescue:
             self._begin_anew()
         elif broker is not None and broker.parts.controller is not None and not node.suspect:
             self._calm += broker.parts.controller.epoch >= 0
-        if self._calm < _CALM_LOOKS:
+        if self._calm < _CALM_LOOKS or self._to_start:
             self._injector.clock.callLater(_ATTEND_SECONDS, self._attend)
         else:
             self._injector.rescues.clear()
+
+    def _is_of_before(self, name: str) -> bool:
+        """Whether a refusal is of a process that ran before the metadata was rebuilt."""
+        nodes = self._injector.cluster.nodes
+        if self._older_processes.get(name) != nodes[name].incarnation:
+            return False
+        self._to_start.add(name)
+        return True
+
+    def _start_again(self) -> None:
+        nodes = self._injector.cluster.nodes
+        for name in sorted(name for name in self._to_start if not nodes[name].is_up):
+            self._to_start.remove(name)
+            nodes[name].start()
 
     def _rebuild(self, name: str, why: str) -> bool:
         """`replog metadata recover`, from the brokers' copies; whether it was done."""
@@ -243,7 +264,9 @@ class _Rescue:
         node.suspect = False
         injector.release()
         for each in injector.cluster.nodes.values():
-            if not each.is_up:
+            if each.is_up:
+                self._older_processes[each.name] = each.incarnation
+            else:
                 each.start()
         return True
 

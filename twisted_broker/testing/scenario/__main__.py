@@ -25,7 +25,7 @@ from typing import Any, TextIO
 from twisted.internet.defer import Deferred
 from twisted.logger import globalLogBeginner
 
-from twisted_broker.testing.scenario import clients, facts, machines, topics
+from twisted_broker.testing.scenario import clients, facts, machines, topics, transactions
 from twisted_broker.testing.scenario.language import Line, ScenarioError, Vocabulary, read_lines
 from twisted_broker.testing.scenario.world import ClientRequest, ScenarioWorld
 
@@ -39,7 +39,7 @@ class ScenarioFailed(AssertionError):
 def vocabulary() -> Vocabulary:
     """All that scenarios can say."""
     words = Vocabulary()
-    for part in (machines, topics, clients, facts):
+    for part in (machines, topics, clients, transactions, facts):
         part.register(words)
     words.register("<asked> waits")(_waits)
     words.register("<asked>")(_answered)

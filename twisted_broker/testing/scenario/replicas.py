@@ -14,7 +14,8 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.testing.scenario.language import Facts, joined
 from twisted_broker.testing.scenario.world import ScenarioWorld
-from twisted_broker.wire.records import iterate_batches
+from twisted_broker.wire.control_batch import COMMIT, control_record_type
+from twisted_broker.wire.records import CONTROL_FLAG, iterate_batches
 
 _READ_BYTES = 1 << 20
 
@@ -48,9 +49,18 @@ def _isr(partition: Partition) -> str:
 
 
 def values_of(records: Any, start: int = 0) -> list[str]:
-    """The values of records from offset `start` on; padding is left out."""
+    """The values of records from offset `start` on; padding is left out. A transaction's marker is
+    COMMIT or ABORT.
+    """
     found = []
     for batch in iterate_batches(records or b"", partial_tail=True):
+        if batch.attributes & CONTROL_FLAG:
+            found += [
+                "COMMIT" if control_record_type(record.key) == COMMIT else "ABORT"
+                for record in batch.records(_READ_BYTES)
+                if record.offset >= start
+            ]
+            continue
         found += [
             bytes(record.value or b"").rstrip(b".").decode()
             for record in batch.records(_READ_BYTES)
@@ -104,6 +114,7 @@ _REPLICA = Facts(
         "epoch": lambda partition: partition.leader_epoch,
         "end": lambda partition: partition.log.log_end_offset,
         "hw": lambda partition: partition.log.high_watermark,
+        "stable": lambda partition: partition.log.last_stable_offset,
         "start": lambda partition: partition.log.log_start_offset,
         "segments": lambda partition: len(list(partition.log.segments)),
         "flushed": lambda partition: partition.log.durability.recovery_point,

@@ -67,6 +67,8 @@ class ScenarioWorld:
         self.wanted = wanted
         self.requests: dict[str, ClientRequest] = {}
         self.topic_ids: dict[str, bytes] = {}
+        self.producers: dict[str, Any] = {}
+        """by their names in the scenario; see `transactions`"""
         self._cluster: SimCluster | None = None
         self._client: Any = None
 
@@ -167,6 +169,11 @@ class ScenarioWorld:
         return lines
 
     # clients
+
+    @property
+    def client_clock(self) -> Any:
+        """The clock of the machine that all clients run on."""
+        return self._client.clock
 
     def send(self, broker: int, request: Any, version: int) -> Deferred[Any]:
         """A client's request to a broker, over a connection of its own."""

@@ -78,6 +78,10 @@ class Notes:
         """(consumer, partition, leader epoch, offset) of a fetch that was answered
         OFFSET_OUT_OF_RANGE
         """
+        self.began_anew: Callable[[str, TopicPartition], None] = lambda *facts: None
+        """(consumer, partition) that is read from 0 on: another topic of the name was found, or the
+        one before it again, by metadata that is behind
+        """
         self.deleting: Callable[[TopicPartition, int], None] = lambda *facts: None
         """(partition, offset) of a DeleteRecords that is about to be sent"""
         self.generation_floor: Callable[[], int] = lambda: 0

@@ -72,6 +72,7 @@ def _settings(
         "node.id": str(number),
         "log.dirs": ",".join(("/data", "/data2", "/data3")[:directories]),
         "offsets.topic.num.partitions": "2",
+        "transaction.state.log.num.partitions": "2",
     }
     values["listeners"] = f"PLAINTEXT://n{number}:{CLIENT_PORT}"
     if number == 1 and controller_only:
@@ -85,4 +86,6 @@ def _settings(
             "controller.quorum.bootstrap.servers": f"n1:{CONTROLLER_PORT}",
         }
     values["offsets.topic.replication.factor"] = str(min(3, brokers))
+    values["transaction.state.log.replication.factor"] = str(min(3, brokers))
+    values["transaction.state.log.min.isr"] = str(min(2, brokers))
     return values | dict(settings)

@@ -82,6 +82,7 @@ class Consumer(Client):
             fact = self.name_with_id(self.partition, known)
             if fact != self.fact:
                 self.fact, self.position, self._is_lost = fact, 0, False
+                self.notes.began_anew(self.name, fact)
 
     def _take(self, found: fetching.PartitionData, epoch: int) -> bool:
         code = error_of(found.error_code)

@@ -21,7 +21,7 @@ from twisted_broker.cluster.metadata_log import MetadataLog
 from twisted_broker.cluster.metadata_store import MetadataStore
 from twisted_broker.coordinator.coordinator_runtime import CoordinatorRuntime
 from twisted_broker.coordinator.membership import Membership
-from twisted_broker.coordinator.offsets_topic import OffsetsTopic
+from twisted_broker.coordinator.offsets_topic import CoordinatorTopic
 from twisted_broker.coordinator.rebalance import Rebalance
 from twisted_broker.log import recovery, retention
 from twisted_broker.log.durability import Durability
@@ -273,7 +273,7 @@ class Probes:
     def _watch_groups(self) -> None:
         self._after(Rebalance, "_complete_join", lambda *_: self._count("group rebalance"))
         self._after(Membership, "session_expired", lambda *_: self._count("member expired"))
-        self._after(OffsetsTopic, "_refused", lambda *_: self._count("offsets topic refused"))
+        self._after(CoordinatorTopic, "_refused", lambda *_: self._count("offsets topic refused"))
         self._wrap(CoordinatorRuntime, "_load_steps", self._loading)
         self._wrap(CoordinatorRuntime, "unload", self._unloading)
 

@@ -218,7 +218,10 @@ class Producer(Client):
             )
             self.note(f"{attempt!r}: {code.name}")
             out_of_order = code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-            if out_of_order and self._is_gapless and self.acks == [-1]:
+            # Of the first batches of a session, sent together, a later one may be the first that
+            # is taken: a leader that does not know the producer takes any sequence (KIP-360).
+            is_known = self._sequences.get(attempt.partition, 0) > 0
+            if out_of_order and is_known and self._is_gapless and self.acks == [-1]:
                 self.notes.out_of_order(attempt)
             self.notes.refused("produce", code.name)
         elif code not in _MAYBE_THERE:

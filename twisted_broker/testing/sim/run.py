@@ -24,7 +24,7 @@ from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.testing.checks.clients import ClientChecker
 from twisted_broker.testing.checks.cluster import ClusterChecker
 from twisted_broker.testing.checks.committed_state import Violation
-from twisted_broker.testing.checks.end_state import what_is_missing
+from twisted_broker.testing.checks.end_state import is_there, what_is_missing
 from twisted_broker.testing.checks.groups import GroupChecker
 from twisted_broker.testing.faults.base import partitions
 from twisted_broker.testing.sim.admin import Admin
@@ -207,6 +207,8 @@ class Run:
 
     def _consumers_behind(self) -> str:
         for consumer in self.consumers:
+            if not is_there(self.checker, consumer.partition):
+                continue  # its topic was deleted, and not made again
             end = self.checker.truth.line_of(consumer.partition).end
             keys = self.checker.truth.keys
             if keys.get(consumer.fact) != keys.get(consumer.partition):

@@ -1,7 +1,9 @@
-"""DescribeCluster (60), DescribeQuorum (55), DescribeTopicPartitions (75), UnregisterBroker (64).
+"""DescribeCluster (60), DescribeQuorum (55), DescribeTopicPartitions (75), UnregisterBroker (64),
+UpdateFeatures (57).
 
 DescribeCluster: 1 controllers as well (KIP-919); 2 fenced brokers. DescribeQuorum: 1 fetch times; 2
-endpoints and directory ids (KIP-853). All of them flexible from 0.
+endpoints and directory ids (KIP-853). UpdateFeatures: 1 kinds of change, validation alone; 2 no
+results by feature. All of them flexible from 0.
 """
 
 from twisted_broker.wire.schema import (
@@ -168,3 +170,29 @@ class UnregisterBrokerResponse(Response, api_key=64, versions="0", flexible="0+"
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+")
+
+
+class FeatureUpdateKey(Struct):
+    feature: str = string("0+")
+    max_version_level: int = int16("0+")
+    allow_downgrade: bool = boolean("0")
+    upgrade_type: int = int8("1+", default=1)
+
+
+class UpdateFeaturesRequest(Request, api_key=57, versions="0-2", flexible="0+"):
+    timeout_ms: int = int32("0+", default=60000)
+    feature_updates: list[FeatureUpdateKey] = array(FeatureUpdateKey, "0+")
+    validate_only: bool = boolean("1+")
+
+
+class UpdatableFeatureResult(Struct):
+    feature: str = string("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+")
+
+
+class UpdateFeaturesResponse(Response, api_key=57, versions="0-2", flexible="0+"):
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+")
+    results: list[UpdatableFeatureResult] = array(UpdatableFeatureResult, "0-1", ignorable=True)

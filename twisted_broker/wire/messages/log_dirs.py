@@ -1,7 +1,9 @@
-"""DescribeLogDirs (35), AssignReplicasToDirs (73, broker to controller, KIP-858).
+"""AlterReplicaLogDirs (34), DescribeLogDirs (35), AssignReplicasToDirs (73, broker to controller,
+KIP-858).
 
-DescribeLogDirs: 2 flexible; 3 an error for the whole answer; 4 total and usable bytes (KIP-827); 5
-cordoned directories (KIP-1066). Version 0 of DescribeLogDirs left Kafka with 4.0.
+AlterReplicaLogDirs: 2 flexible. DescribeLogDirs: 2 flexible; 3 an error for the whole answer; 4
+total and usable bytes (KIP-827); 5 cordoned directories (KIP-1066). Version 0 of both left Kafka
+with 4.0.
 """
 
 from twisted_broker.wire.schema import (
@@ -16,6 +18,37 @@ from twisted_broker.wire.schema import (
     string,
     uuid,
 )
+
+
+class AlterReplicaLogDirTopic(Struct):
+    name: str = string("0+")
+    partitions: list[int] = array(int32, "0+")
+
+
+class AlterReplicaLogDir(Struct):
+    path: str = string("0+")
+    topics: list[AlterReplicaLogDirTopic] = array(AlterReplicaLogDirTopic, "0+")
+
+
+class AlterReplicaLogDirsRequest(Request, api_key=34, versions="1-2", flexible="2+"):
+    dirs: list[AlterReplicaLogDir] = array(AlterReplicaLogDir, "0+")
+
+
+class AlterReplicaLogDirPartitionResult(Struct):
+    partition_index: int = int32("0+")
+    error_code: int = int16("0+")
+
+
+class AlterReplicaLogDirTopicResult(Struct):
+    topic_name: str = string("0+")
+    partitions: list[AlterReplicaLogDirPartitionResult] = array(
+        AlterReplicaLogDirPartitionResult, "0+"
+    )
+
+
+class AlterReplicaLogDirsResponse(Response, api_key=34, versions="1-2", flexible="2+"):
+    throttle_time_ms: int = int32("0+")
+    results: list[AlterReplicaLogDirTopicResult] = array(AlterReplicaLogDirTopicResult, "0+")
 
 
 class DescribableLogDirTopic(Struct):

@@ -1,0 +1,187 @@
+"""TxnOffsetCommit through its codec: permissions, the transaction's coordinator, the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred, succeed
+
+from tests.api.group_api import TOPIC_IDS, ApiRun, each_version
+from twisted_broker.config import BrokerConfig
+from twisted_broker.coordinator.group_records import partition_for
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.verification import NOT_REQUIRED, Guard, VerificationStateEntry
+from twisted_broker.security.acl import Operation, ResourceType
+from twisted_broker.topic_names import OFFSETS_TOPIC
+from twisted_broker.wire.errors import BrokerError
+from twisted_broker.wire.errors import ErrorCode as E
+from twisted_broker.wire.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+
+PARTITION = TopicPartition(OFFSETS_TOPIC, partition_for("g", 50))
+GUARD = VerificationStateEntry(0, 3, -1, False)
+
+
+class TwinOfTheManager:
+    """Answers each call with `code`."""
+
+    def __init__(self) -> None:
+        self.code = E.NONE
+        self.calls: list[tuple[Any, ...]] = []
+
+    def verify_or_add(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        add: bool,
+    ) -> Deferred[dict[TopicPartition, E]]:
+        self.calls.append((transactional_id, producer_id, producer_epoch, *partitions, add))
+        return succeed(dict.fromkeys(partitions, self.code))
+
+
+class TxnRun(ApiRun):
+    """`guard`: what the log says to this verification."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.manager = TwinOfTheManager()
+        self.guard: Guard = GUARD
+        self.begun: list[tuple[Any, ...]] = []
+        self.ended: list[tuple[Any, ...]] = []
+        self.parts.add_partitions_to_txn = self.manager  # type: ignore[assignment]
+        self.parts.replica_manager = SimpleNamespace(  # type: ignore[assignment]
+            begin_verification=self._begin, end_verification=lambda *how: self.ended.append(how)
+        )
+
+    def _begin(self, *how: Any) -> Guard:
+        self.begun.append(how)
+        return self.guard
+
+
+def commit(*places: tuple[str, int, int], **more: Any) -> TxnOffsetCommitRequest:
+    values: dict[str, Any] = {"transactional_id": "x", "group_id": "g", "producer_id": 7}
+    return TxnOffsetCommitRequest(
+        **{**values, "producer_epoch": 3, **more},
+        topics=[
+            TxnOffsetCommitRequestTopic(
+                name=name,
+                partitions=[
+                    TxnOffsetCommitRequestPartition(
+                        partition_index=index, committed_offset=offset, committed_metadata="m"
+                    )
+                ],
+            )
+            for name, index, offset in places
+        ],
+    )
+
+
+def errors(answer: Any) -> list[int]:
+    return [p.error_code for t in answer.topics for p in t.partitions]
+
+
+@each_version("TxnOffsetCommit")
+def test_committing(version):
+    """Pending under the producer; the transaction's coordinator is asked first, or told."""
+    run = TxnRun()
+    answer = run.ask(commit(("x", 0, 1), ("t", 0, 42), ("t", 9, 1), ("u", 1, 7)), version)
+    unknown = E.UNKNOWN_TOPIC_OR_PARTITION
+    assert errors(answer) == [unknown, E.NONE, unknown, E.NONE]
+    adds = version >= 5
+    assert run.manager.calls == [("x", 7, 3, PARTITION, adds)]
+    assert run.begun == [(PARTITION, 7, 3, -1, adds)] and run.store.guards == [GUARD]
+    assert run.fetched() == {} and run.ended == []
+    run.coordinator.complete_transaction(PARTITION.partition, 7, 3, 0, True)
+    assert run.fetched() == {("t", 0): 42, ("u", 1): 7}
+    stored = run.coordinator.fetch_offsets("g", [("t", 0, bytes(16))])[0].committed
+    assert stored is not None and stored.topic_id == TOPIC_IDS["t"] and stored.metadata == "m"
+
+
+def test_a_transaction_that_is_open_in_the_partition_is_not_verified_again():
+    run = TxnRun()
+    run.guard = None
+    assert errors(run.ask(commit(("t", 0, 1)), 5)) == [E.NONE]
+    assert run.manager.calls == [] and run.store.guards == [None]
+
+
+def test_verification_can_be_switched_off():
+    """Not where the partition is to be added."""
+    run = TxnRun()
+    run.parts.config = BrokerConfig({"transaction.partition.verification.enable": "false"})
+    assert errors(run.ask(commit(("t", 0, 1)), 4)) == [E.NONE]
+    assert run.manager.calls == run.begun == [] and run.store.guards == [NOT_REQUIRED]
+    assert errors(run.ask(commit(("t", 0, 1)), 5)) == [E.NONE]
+    assert len(run.manager.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "version", "told", "is_for_good"),
+    [
+        (E.INVALID_TXN_STATE, 4, E.INVALID_TXN_STATE, True),
+        (E.INVALID_PRODUCER_EPOCH, 5, E.INVALID_PRODUCER_EPOCH, True),
+        (E.TRANSACTION_ABORTABLE, 4, E.TRANSACTION_ABORTABLE, False),
+        (E.TRANSACTION_ABORTABLE, 3, E.INVALID_TXN_STATE, False),
+        (E.CONCURRENT_TRANSACTIONS, 5, E.CONCURRENT_TRANSACTIONS, False),
+        (E.NETWORK_EXCEPTION, 5, E.COORDINATOR_LOAD_IN_PROGRESS, False),
+    ],
+)
+def test_what_the_coordinator_refuses_is_not_written(code, version, told, is_for_good):
+    """Each partition has the error; a guard that no append will bring goes."""
+    run = TxnRun()
+    run.manager.code = code
+    assert errors(run.ask(commit(("t", 0, 1), ("x", 0, 1)), version)) == [
+        told,
+        E.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    assert run.store.logs == {} and bool(run.ended) == is_for_good
+
+
+def test_a_partition_that_is_not_led_here():
+    """The coordinator is not even asked."""
+    run = TxnRun()
+    run.parts.replica_manager.begin_verification = lambda *how: _refuse()
+    assert errors(run.ask(commit(("t", 0, 1)), 5)) == [E.NOT_COORDINATOR]
+    assert run.manager.calls == []
+
+
+def _refuse() -> Guard:
+    raise BrokerError(E.NOT_LEADER_OR_FOLLOWER)
+
+
+def test_who_may_commit_in_a_transaction():
+    """WRITE on the transactional id, READ on the group, READ on each topic; in this order."""
+    run = TxnRun()
+    request = commit(("t", 0, 1), ("u", 0, 1))
+    run.acl.denied.add((Operation.READ, ResourceType.TOPIC, "u"))
+    assert errors(run.ask(request, 5)) == [E.NONE, E.TOPIC_AUTHORIZATION_FAILED]
+    run.acl.denied.add((Operation.READ, ResourceType.GROUP, "g"))
+    assert errors(run.ask(request, 5)) == [E.GROUP_AUTHORIZATION_FAILED] * 2
+    run.acl.denied.add((Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "x"))
+    assert errors(run.ask(request, 5)) == [E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED] * 2
+
+
+def test_the_member_is_fenced_by_its_generation():
+    """KIP-447, from version 3 on; what refuses the commit is the error of each partition."""
+    run = TxnRun()
+    member = run.stable()
+    good = {"member_id": member, "generation_id": 1}
+    assert errors(run.ask(commit(("t", 0, 1), **good), 3)) == [E.NONE]
+    assert (
+        errors(run.ask(commit(("t", 0, 1), ("t", 1, 1), **{**good, "generation_id": 0}), 3))
+        == [E.ILLEGAL_GENERATION] * 2
+    )
+    assert errors(run.ask(commit(("t", 0, 1)), 2)) == [E.NONE]
+
+
+def test_a_commit_without_a_producer_is_refused():
+    run = TxnRun()
+    answer = run.ask(commit(("t", 0, 1), producer_id=-1), 5)
+    assert errors(answer) == [E.INVALID_PRODUCER_ID_MAPPING] and run.manager.calls == []

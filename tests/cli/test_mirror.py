@@ -1,0 +1,47 @@
+"""`replog mirror`: wrong arguments, and addresses where nothing is, get one line."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from twisted_broker.cli.main import main
+
+REPLOG = Path(sys.executable).parent / "replog"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--from", "h:1", "--topics", "("], "--topics (: no regular expression"),
+        (["--from", "nowhere", "--topics", "t"], "must be a list of HOST:PORT"),
+        (["--from", "h:1", "--to", "h:x", "--topics", "t"], "must be a list of HOST:PORT"),
+        (["--topics", "t"], "--from"),
+        (["--from", "h:1"], "--topics"),
+    ],
+)
+def test_wrong_arguments(arguments: list[str], words: str, tmp_path: Path) -> None:
+    state = ["--state", str(tmp_path / "state")]
+    done = CliRunner().invoke(main, ["mirror", *arguments, *state])
+    assert done.exit_code == 2 and words in done.output
+    assert not (tmp_path / "state").exists()
+
+
+def test_no_broker_at_the_address(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    done = subprocess.run(
+        [REPLOG, "mirror", "--from", address, "--to", address, "--topics", "t", "--state", "s"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=60,
+    )
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and address in done.stderr

@@ -1,0 +1,204 @@
+"""A decision about thousands of partitions: in steps, others are served meanwhile, and what is
+written is one batch, decided on what holds then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.cluster.fixtures import Fixture
+from twisted_broker.cluster.broker_registry import BrokerSessions
+from twisted_broker.image.entries import NO_LEADER
+from twisted_broker.wire.messages import broker_lifecycle as lifecycle
+from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
+from twisted_broker.wire.records import iterate_batches
+
+MANY = 2_500  # two pauses of a walk, two dozen of a decision, five of the records
+
+
+@pytest.fixture
+def one() -> Fixture:
+    """A broker, 1, that leads MANY partitions."""
+    fixture = Fixture(settings={"metadata.max.idle.interval.ms": "500"}).start()
+    fixture.join()
+    created = fixture.send_creation("many", MANY)
+    turns(fixture, created)
+    return fixture
+
+
+def turn(fixture: Fixture) -> None:
+    """`Clock.advance` would also run what is called later for now by what it runs."""
+    call = fixture.clock.calls.pop(0)
+    assert call.getTime() <= fixture.clock.seconds()
+    call.called = 1
+    call.func(*call.args, **call.kw)
+
+
+def turns(fixture: Fixture, answer: Any, between: Callable[[int], object] = lambda turn: 0) -> int:
+    """Turns until the answer is there."""
+    count = 0
+    while not answer.called:
+        turn(fixture)
+        count += 1
+        assert count < 500
+        if not answer.called:
+            between(count)
+    assert not hasattr(answer.result, "raiseException"), answer.result
+    return count
+
+
+def leaders(fixture: Fixture) -> dict[int, int]:
+    """How many partitions each leads."""
+    found: dict[int, int] = {}
+    for topic in fixture.controller.image.topics_by_name.values():
+        for partition in topic.partitions.values():
+            found[partition.leader] = found.get(partition.leader, 0) + 1
+    return found
+
+
+def check_log(fixture: Fixture) -> None:
+    """What a reader of the log gets is what was decided."""
+    image = fixture.controller.image
+    again = fixture.open().log.replay()
+    assert again.topics_by_name == image.topics_by_name and again.brokers == image.brokers
+    assert (again.offset, again.epoch) == (image.offset, image.epoch)
+
+
+def last_batch_records(fixture: Fixture) -> int:
+    log = fixture.controller.log.log
+    found = log.read(log.log_start_offset, 1 << 24).slice
+    assert found is not None
+    last = list(iterate_batches(found.read()))[-1]
+    return last.last_offset - last.base_offset + 1
+
+
+def beat(fixture: Fixture, epoch: int, **changes: Any) -> Any:
+    offset = fixture.controller.log.high_watermark - 1
+    request = lifecycle.BrokerHeartbeatRequest(
+        broker_id=1, broker_epoch=epoch, current_metadata_offset=offset, **changes
+    )
+    return fixture.send("broker_heartbeat", request, 2)
+
+
+def register(fixture: Fixture) -> Any:
+    request = fixture.registration(1, b"another process!", previous_broker_epoch=-1)
+    return fixture.send("broker_registration", request, 4)
+
+
+def test_a_registration_and_its_unfencing_leave_turns_to_others(one: Fixture) -> None:
+    """The old process's session is over; other brokers' heartbeats are answered meanwhile."""
+    second = one.join(2)
+    one.controller.sessions = BrokerSessions(9000)
+    answer, image = register(one), one.controller.decided
+    seen: list[bool] = []
+
+    def others(turn: int) -> None:
+        seen.append(one.controller.decided is image)
+        assert not one.beat(2, second).is_fenced
+
+    assert turns(one, answer, others) > 10 and all(seen)
+    assert leaders(one) == {NO_LEADER: MANY} and last_batch_records(one) == MANY + 1
+    epoch = answer.result.broker_epoch
+    assert one.controller.image.brokers[1].epoch == epoch == one.controller.image.offset - MANY
+    assert turns(one, beat(one, epoch)) > 10
+    assert leaders(one) == {1: MANY} and last_batch_records(one) == MANY + 1
+    check_log(one)
+
+
+def test_what_comes_meanwhile_is_decided_on_as_well(one: Fixture) -> None:
+    """A partition that the broker gets while its fencing is decided on: it would stay with a
+    leader that is fenced.
+    """
+    epoch = one.controller.image.brokers[1].epoch
+    answer = beat(one, epoch, want_fence=True)
+    turns(one, answer, lambda turn: one.create_topic("late") if turn == 5 else None)
+    assert leaders(one) == {NO_LEADER: MANY + 1}
+    assert one.controller.image.brokers[1].fenced
+    check_log(one)
+
+
+def test_where_something_comes_all_the_time_it_ends_all_the_same(one: Fixture) -> None:
+    epoch = one.controller.image.brokers[1].epoch
+    answer = beat(one, epoch, want_fence=True)
+    turns(one, answer, lambda turn: one.create_topic(f"late{turn}"))
+    late = len(one.controller.image.topics_by_name) - 1
+    assert late >= 3 and leaders(one) == {NO_LEADER: MANY + late}
+    check_log(one)
+
+
+def test_an_empty_record_that_is_due_waits_for_it(one: Fixture) -> None:
+    """A decision that took longer than the interval would never end."""
+    epoch = one.controller.image.brokers[1].epoch
+    answer = beat(one, epoch, want_fence=True)
+    end = one.controller.log.end_offset
+
+    def time_passes(turn: int) -> None:
+        one.clock.rightNow += 0.2
+        assert answer.called or one.controller.log.end_offset == end
+
+    turns(one, answer, time_passes)
+    assert last_batch_records(one) == MANY + 1
+
+
+def test_a_controlled_shutdown_and_the_end_of_a_broker(one: Fixture) -> None:
+    epoch = one.controller.image.brokers[1].epoch
+    assert turns(one, beat(one, epoch, want_shut_down=True)) > 10
+    assert one.controller.image.brokers[1].in_controlled_shutdown
+    assert leaders(one) == {NO_LEADER: MANY}
+    request = UnregisterBrokerRequest(broker_id=1)
+    assert turns(one, one.send("unregister_broker", request, 0)) > 10
+    assert one.controller.image.brokers == {}
+    check_log(one)
+
+
+def test_a_session_that_is_over_is_fenced_in_turns(one: Fixture) -> None:
+    one.advance(8.5)
+    assert not one.controller.image.brokers[1].fenced
+    one.clock.rightNow += 0.5
+    one.controller.tick()
+    count = 0
+    while one.controller.decided is one.controller.image and not leaders(one).get(NO_LEADER):
+        turn(one)
+        count += 1
+    assert count >= 1 and one.controller.image.brokers[1].fenced
+    assert leaders(one) == {NO_LEADER: MANY}
+    check_log(one)
+
+
+def test_a_heartbeat_before_its_end_ends_a_fencing(one: Fixture) -> None:
+    epoch = one.controller.image.brokers[1].epoch
+    one.advance(8.5)
+    one.clock.rightNow += 0.5
+    one.controller.tick()
+    turn(one)
+    assert not one.beat(1, epoch).is_fenced
+    one.advance(8)
+    assert not one.controller.image.brokers[1].fenced and leaders(one) == {1: MANY}
+
+
+def test_two_decisions_at_once(one: Fixture) -> None:
+    """The second to end sees the first: the broker is fenced once."""
+    epoch = one.controller.image.brokers[1].epoch
+    answers = [beat(one, epoch, want_fence=True) for _ in range(2)]
+    for answer in answers:
+        turns(one, answer)
+    assert leaders(one) == {NO_LEADER: MANY} and last_batch_records(one) == MANY + 1
+    assert [answer.result.is_fenced for answer in answers] == [True, True]
+    check_log(one)
+
+
+def test_a_long_log_is_replayed_in_steps(one: Fixture) -> None:
+    """What is paused between is a few hundred records; a snapshot of them likewise."""
+    steps = one.open().log.replay_in_steps()
+    count = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            assert end.value.topics_by_name == one.controller.image.topics_by_name
+            break
+        count += 1
+    assert count >= 2 * MANY // 500

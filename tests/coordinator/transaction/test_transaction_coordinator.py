@@ -1,0 +1,807 @@
+"""Transactional ids through requests, storage, markers, time and failover."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred, ensureDeferred
+
+from tests.coordinator.transaction.transaction_run import (
+    T0,
+    T1,
+    T2,
+    Cluster,
+    TransactionRun,
+    image_of,
+)
+from twisted_broker import turns as turns_module
+from twisted_broker.coordinator.group_records import partition_for
+from twisted_broker.coordinator.transaction.transaction_coordinator import NO_PRODUCER
+from twisted_broker.coordinator.transaction.transaction_decisions import ProducerIdAndEpoch
+from twisted_broker.coordinator.transaction.transaction_log import batch_of, transaction_record
+from twisted_broker.coordinator.transaction.transaction_metadata import (
+    COMPLETE_ABORT,
+    COMPLETE_COMMIT,
+    EMPTY,
+    EXHAUSTED_EPOCH,
+    LAST_EPOCH,
+    ONGOING,
+    PREPARE_ABORT,
+    PREPARE_COMMIT,
+    TransactionMetadata,
+)
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+
+NONE = ErrorCode.NONE
+CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
+NOT_AVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
+NOT_COORDINATOR = ErrorCode.NOT_COORDINATOR
+
+
+@pytest.fixture(params=[0, 1, 2])
+def run(request: Any) -> TransactionRun:
+    """At each level of transaction.version."""
+    return TransactionRun(version=request.param)
+
+
+# the ordinary way
+def test_a_transaction_below_version_2() -> None:
+    run = TransactionRun()
+    producer = run.init()
+    assert producer == ProducerIdAndEpoch(1001, 0)
+    assert run.add(producer, T0, T1) is NONE
+    assert run.coordinator.verify_partitions("id", producer, [T0, T2]) == {
+        T0: NONE,
+        T2: ErrorCode.TRANSACTION_ABORTABLE,
+    }
+    assert run.end(producer) == NO_PRODUCER
+    assert run.logged() == [EMPTY, ONGOING, PREPARE_COMMIT, COMPLETE_COMMIT]
+    assert {s.leader.port: s.partitions for s in run.cluster.sent} == {9091: [T0], 9092: [T1]}
+    marker = run.cluster.sent[0].request.markers[0]
+    assert (marker.producer_id, marker.producer_epoch, marker.transaction_result) == (1001, 0, True)
+    assert (marker.coordinator_epoch, marker.transaction_version) == (0, 0)
+    assert run.add(producer, T2) is NONE
+    assert run.end(producer, False) == NO_PRODUCER
+    assert run.logged()[4:] == [ONGOING, PREPARE_ABORT, COMPLETE_ABORT]
+    assert not run.cluster.sent[-1].request.markers[0].transaction_result
+
+
+def test_a_transaction_under_version_2() -> None:
+    """Each has its epoch, which its markers carry, and its end answers with the next one."""
+    run = TransactionRun(version=2)
+    producer = run.begun(T0, client=2)
+    after = run.end(producer, client=2)
+    assert after == ProducerIdAndEpoch(1001, 1)
+    marker = run.cluster.sent[0].request.markers[0]
+    assert (marker.producer_epoch, marker.transaction_version) == (1, 2)
+    assert run.end(producer, client=2) == after  # it comes again
+    assert run.end(producer, False, client=2) is ErrorCode.INVALID_TXN_STATE
+    assert run.add(producer, T0, client=2) is ErrorCode.PRODUCER_FENCED  # a late request
+    assert run.add(after, T1, client=2) is NONE
+    assert run.end(after, False, client=2) == ProducerIdAndEpoch(1001, 2)
+
+
+def test_an_abort_of_nothing() -> None:
+    """No marker is to be written, and the epoch is raised."""
+    run = TransactionRun(version=2)
+    producer = run.init()
+    assert run.end(producer, False, client=2) == ProducerIdAndEpoch(1001, 1)
+    assert run.logged() == [EMPTY, PREPARE_ABORT, COMPLETE_ABORT] and not run.cluster.sent
+
+
+def test_partitions_that_are_there_cost_no_record(run: TransactionRun) -> None:
+    producer = run.begun(T0, T1)
+    before = len(run.logged())
+    assert run.add(producer, T1) is NONE
+    assert len(run.logged()) == before
+
+
+# who is served
+def test_another_coordinator(run: TransactionRun) -> None:
+    producer = run.begun()
+    run.coordinator.states.unload(partition_for("id", 3), 1)
+    assert run.init() is NOT_COORDINATOR
+    assert run.add(producer) is NOT_COORDINATOR
+    assert run.end(producer) is NOT_COORDINATOR
+    with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
+        run.coordinator.describe("id")
+
+
+def test_an_unload_of_an_earlier_epoch_changes_nothing(run: TransactionRun) -> None:
+    run.lead_all(3)
+    run.coordinator.states.unload(partition_for("id", 3), 2)
+    assert isinstance(run.init(), ProducerIdAndEpoch)
+
+
+def test_while_it_is_loaded() -> None:
+    run = TransactionRun()
+    producer = run.begun()
+    run.store.commits = {index: Deferred() for index in range(3)}
+    after = run.successor()
+    loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert after.init() is loading and after.add(producer) is loading
+    assert after.coordinator.states.is_loading
+    for commit in after.store.commits.values():
+        commit.callback(True)
+    after.settle()
+    assert not after.coordinator.states.is_loading
+    assert after.end(producer) == NO_PRODUCER
+
+
+def test_a_partition_led_elsewhere_before_it_was_committed_is_not_served() -> None:
+    run = TransactionRun()
+    run.begun()
+    run.store.commits = {index: Deferred() for index in range(3)}
+    after = run.successor()
+    for commit in after.store.commits.values():
+        commit.callback(False)
+    after.settle()
+    assert after.init() is not None and not isinstance(after.init(), ProducerIdAndEpoch)
+
+
+def test_what_does_not_exist(run: TransactionRun) -> None:
+    producer = ProducerIdAndEpoch(1, 0)
+    mapping, invalid = ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_REQUEST
+    assert run.add(producer) is mapping and run.end(producer) is mapping
+    for work in (run.init(""), run.add(producer, name=""), run.end(producer, name="")):
+        assert work is invalid
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+def test_timeouts_are_bounded(timeout_ms: int) -> None:
+    run = TransactionRun()
+    assert run.init(timeout_ms=timeout_ms) is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    assert run.init(timeout_ms=900_000) == ProducerIdAndEpoch(1001, 0)
+
+
+# producers
+def test_a_second_instance_fences_the_first(run: TransactionRun) -> None:
+    first, second = run.init(), run.init()
+    assert second == ProducerIdAndEpoch(first.producer_id, first.epoch + 1)
+    assert run.add(first) is ErrorCode.PRODUCER_FENCED
+    assert run.end(first) is ErrorCode.PRODUCER_FENCED
+    assert run.init(expected=first) is ErrorCode.PRODUCER_FENCED
+    assert run.add(second) is NONE
+
+
+def test_a_second_instance_aborts_what_is_open(run: TransactionRun) -> None:
+    """It comes again until the markers are written; the first one is fenced at once."""
+    run.cluster.answers = False
+    first = run.begun(T0)
+    assert run.init() is CONCURRENT
+    assert run.logged()[-1] is PREPARE_ABORT
+    assert run.end(first) in (ErrorCode.PRODUCER_FENCED, CONCURRENT)
+    assert run.init() is CONCURRENT
+    marker = run.cluster.sent[0].request.markers[0]
+    assert (marker.producer_epoch, marker.transaction_result) == (first.epoch + 1, False)
+    run.cluster.sent[0].answer()
+    assert run.logged()[-1] is COMPLETE_ABORT
+    second = run.init()
+    assert second == ProducerIdAndEpoch(first.producer_id, first.epoch + 2)
+    assert run.end(first) is ErrorCode.PRODUCER_FENCED
+
+
+def test_init_waits_for_the_markers(run: TransactionRun) -> None:
+    run.cluster.answers = False
+    producer = run.begun(T0)
+    run.end(producer)
+    assert run.init() is CONCURRENT and run.add(producer) is CONCURRENT
+    run.cluster.sent[0].answer()
+    assert isinstance(run.init(), ProducerIdAndEpoch)
+
+
+def test_an_answer_that_was_lost(run: TransactionRun) -> None:
+    """KIP-360: the producer goes on with what it knows, and may come again."""
+    producer = run.init()
+    again = run.init(expected=producer)
+    assert again == ProducerIdAndEpoch(producer.producer_id, 1)
+    assert run.init(expected=producer) == again
+
+
+def test_an_exhausted_epoch_gets_a_new_id(run: TransactionRun) -> None:
+    run.init()
+    run.metadata().producer_epoch = EXHAUSTED_EPOCH
+    assert run.init() == ProducerIdAndEpoch(1002, 0)
+    assert run.add(ProducerIdAndEpoch(1001, EXHAUSTED_EPOCH)) is (
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    )
+
+
+def test_an_exhausted_epoch_at_the_end_of_a_transaction() -> None:
+    """The markers carry the last epoch; the producer goes on with a new id, also after a
+    failover between the two.
+    """
+    run = TransactionRun(version=2)
+    run.init()
+    run.metadata().producer_epoch = EXHAUSTED_EPOCH
+    last = ProducerIdAndEpoch(1001, EXHAUSTED_EPOCH)
+    run.add(last, T0, client=2)
+    run.cluster.answers = False
+    assert run.end(last, client=2) == ProducerIdAndEpoch(1002, 0)
+    assert run.cluster.sent[0].request.markers[0].producer_epoch == LAST_EPOCH
+    run.cluster.answers = True
+    after = run.successor()
+    assert run.cluster.sent[1].request.markers[0].producer_epoch == LAST_EPOCH
+    assert after.end(last, client=2) == ProducerIdAndEpoch(1002, 0)
+    assert after.add(ProducerIdAndEpoch(1002, 0), T0, client=2) is NONE
+
+
+def test_no_producer_ids() -> None:
+    """The controller does not answer: the client comes again."""
+    run = TransactionRun(version=2)
+    run.ids_fail = True
+    assert run.init() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert not run.logged()
+    run.ids_fail = False
+    producer = run.begun(T0, client=2)
+    run.metadata().producer_epoch = EXHAUSTED_EPOCH
+    run.ids_fail = True
+    last = ProducerIdAndEpoch(producer.producer_id, EXHAUSTED_EPOCH)
+    assert run.end(last, client=2) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert run.init() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert run.metadata().pending is None
+    run.ids_fail = False
+    assert run.end(last, client=2).epoch == 0
+
+
+def test_two_instances_begin_at_once() -> None:
+    """Both wait for a producer id: one of them gets its own."""
+    run = TransactionRun()
+    run.waiting_ids = []
+    run.store.held = []
+    answers: list[Any] = []
+    for _ in range(2):
+        ensureDeferred(run.coordinator.init_producer_id("id", 1000)).addBoth(answers.append)
+    for number, waiting in enumerate(run.waiting_ids):
+        waiting.callback(7 + number)
+    assert [answer.value.code for answer in answers] == [CONCURRENT]
+    run.store.release()
+    assert answers[1] == ProducerIdAndEpoch(7, 0)
+
+
+def test_leadership_lost_while_waiting_for_a_producer_id() -> None:
+    run = TransactionRun()
+    run.waiting_ids = []
+    answers: list[Any] = []
+    ensureDeferred(run.coordinator.init_producer_id("id", 1000)).addErrback(answers.append)
+    run.successor()
+    run.waiting_ids[0].callback(7)
+    assert [answer.value.code for answer in answers] == [NOT_COORDINATOR]
+
+
+# storage
+def test_nothing_is_taken_over_before_it_is_replicated(run: TransactionRun) -> None:
+    producer = run.init()
+    run.store.held = []
+    assert run.add(producer, T0) is None
+    assert run.metadata().state is EMPTY and run.add(producer, T1) is CONCURRENT
+    assert run.end(producer) is CONCURRENT
+    run.store.release()
+    assert run.metadata().state is ONGOING
+    run.store.held = []
+    assert run.end(producer) is None
+    assert not run.cluster.sent  # the outcome is not durable
+    run.replicate()
+    assert run.cluster.sent and run.metadata().state is COMPLETE_COMMIT
+
+
+@pytest.mark.parametrize(
+    ("refusal", "expected"),
+    [
+        (ErrorCode.NOT_ENOUGH_REPLICAS, NOT_AVAILABLE),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NOT_AVAILABLE),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, NOT_COORDINATOR),
+        (ErrorCode.KAFKA_STORAGE_ERROR, NOT_COORDINATOR),
+        (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
+        (ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_a_refused_append_changes_nothing(refusal: ErrorCode, expected: ErrorCode) -> None:
+    run = TransactionRun()
+    run.store.refuse = refusal
+    assert run.init() is expected
+    shards = run.coordinator.states.shards.values()
+    assert not any(shard.transactions or shard.id_bytes for shard in shards)
+    run.store.refuse = None
+    producer = run.init()
+    run.store.refuse = refusal
+    assert run.add(producer) is expected
+    assert (run.metadata().state, run.metadata().pending) == (EMPTY, None)
+    run.store.refuse = None
+    assert run.add(producer) is NONE
+    run.store.refuse = refusal
+    assert run.end(producer) is expected and run.init() is expected
+    assert (run.metadata().state, run.metadata().pending) == (ONGOING, None)
+    assert run.metadata().producer_epoch == producer.epoch
+    run.store.refuse = None
+    assert run.end(producer) == NO_PRODUCER
+
+
+def test_an_append_that_timed_out_counts_when_it_is_replicated(run: TransactionRun) -> None:
+    """It is in the log: nothing else begins until its outcome is known, then the markers
+    follow.
+    """
+    producer = run.begun(T0)
+    run.store.held = []
+    answers: list[Any] = []
+    ending = ensureDeferred(run.coordinator.end_transaction("id", producer, True))
+    ending.addErrback(answers.append)
+    (decided,) = run.store.time_out()
+    assert [answer.value.code for answer in answers] == [NOT_AVAILABLE]
+    run.store.held = None
+    assert run.end(producer, False) is CONCURRENT and run.init() is CONCURRENT
+    assert not run.cluster.sent
+    decided.callback(3)
+    run.settle()
+    assert run.metadata().state is COMPLETE_COMMIT
+    assert [sent.partitions for sent in run.cluster.sent] == [[T0]]
+
+
+def test_an_append_that_timed_out_and_is_lost(run: TransactionRun) -> None:
+    """Leadership went with it: the next coordinator knows what is true."""
+    producer = run.begun(T0)
+    run.store.held = []
+    ensureDeferred(run.coordinator.end_transaction("id", producer, True)).addErrback(lambda _: None)
+    (decided,) = run.store.time_out()
+    run.successor()
+    decided.errback(BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    run.settle()
+    assert not run.cluster.sent or run.cluster.sent[0].request.markers[0].coordinator_epoch == 1
+
+
+def test_an_answer_after_the_unload_changes_nothing(run: TransactionRun) -> None:
+    producer = run.begun(T0)
+    run.store.held = []
+    answers: list[Any] = []
+    ending = ensureDeferred(run.coordinator.end_transaction("id", producer, True))
+    ending.addErrback(answers.append)
+    index = partition_for("id", 3)
+    run.coordinator.states.unload(index, 1)
+    run.store.release()
+    assert [answer.value.code for answer in answers] == [NOT_COORDINATOR]
+    assert not run.cluster.sent
+
+
+def test_complete_is_appended_until_it_is_stored(run: TransactionRun) -> None:
+    """Nothing else begins meanwhile."""
+    run.cluster.answers = False
+    producer = run.begun(T0)
+    run.end(producer)
+    run.store.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+    run.cluster.sent[0].answer()
+    run.pass_ms(10_000)
+    assert run.metadata().state is PREPARE_COMMIT
+    assert run.init() is CONCURRENT and run.add(producer) is CONCURRENT
+    run.store.refuse = None
+    run.pass_ms(1_000)
+    assert run.logged()[-2:] == [PREPARE_COMMIT, COMPLETE_COMMIT]
+    assert len(run.cluster.sent) == 1
+    assert run.add(producer, T1) is NONE
+
+
+def test_complete_that_timed_out_is_appended_once(run: TransactionRun) -> None:
+    run.cluster.answers = False
+    producer = run.begun(T0)
+    run.end(producer)
+    run.store.held = []
+    run.cluster.sent[0].answer()
+    (decided,) = run.store.time_out()
+    run.store.held = None
+    run.pass_ms(10_000)
+    assert run.add(producer) is CONCURRENT
+    decided.callback(9)
+    assert run.logged()[-2:] == [PREPARE_COMMIT, COMPLETE_COMMIT]
+    assert run.add(producer) is NONE
+
+
+# failover
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_next_coordinator_writes_the_markers(run: TransactionRun, commit: bool) -> None:
+    """Under its own epoch; the one before sends nothing more."""
+    run.cluster.answers = False
+    producer = run.begun(T0, T1)
+    run.end(producer, commit)
+    sent = list(run.cluster.sent)
+    run.cluster.answers = True
+    after = run.successor()
+    again = run.cluster.sent[len(sent) :]
+    assert sorted(p for each in again for p in each.partitions) == [T0, T1]
+    assert {m.coordinator_epoch for each in again for m in each.request.markers} == {1}
+    assert after.logged()[-1] is (COMPLETE_COMMIT if commit else COMPLETE_ABORT)
+    count = len(run.cluster.sent)
+    for each in sent:
+        each.answer({T0: ErrorCode.NOT_LEADER_OR_FOLLOWER})
+    run.pass_ms(5_000)
+    assert len(run.cluster.sent) == count
+    assert after.logged().count(after.logged()[-1]) == 1
+
+
+def test_the_next_coordinator_knows_what_is_open(run: TransactionRun) -> None:
+    producer = run.begun(T0, name="open")
+    done = run.begun(T1, name="done")
+    run.end(done, name="done")
+    start_ms = run.metadata("open").start_ms
+    after = run.successor()
+    assert after.metadata("open").partitions == {T0}
+    assert after.metadata("open").start_ms == start_ms
+    assert after.add(producer, T1, name="open") is NONE
+    assert after.end(producer, name="open") == NO_PRODUCER
+    assert after.end(done, name="done") == NO_PRODUCER  # comes again
+    assert after.metadata("done").state is COMPLETE_COMMIT
+
+
+def test_a_record_that_cannot_be_read_is_skipped() -> None:
+    """The one before it counts; the others are served."""
+    run = TransactionRun()
+    producer = run.begun(T0)
+    index = partition_for("id", 3)
+    key = transaction_record("id", None, 0)[0]
+    run.store.put(index, batch_of([(key, b"\0\x09rubbish")], 0))
+    after = run.successor()
+    assert after.end(producer) == NO_PRODUCER
+
+
+def test_a_partition_that_cannot_be_read_is_not_served() -> None:
+    run = TransactionRun()
+    run.begun(T0)
+
+    def broken(index: int) -> None:
+        raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    run.store.on_read = broken
+    after = run.successor()
+    assert after.init() is NOT_COORDINATOR
+    after.store.on_read = lambda index: None
+    after.lead_all(2)
+    assert after.init() is CONCURRENT  # the open transaction is aborted first
+
+
+def test_a_restart_with_many_ids_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece decodes 64 of them, or reads 256 records."""
+    monkeypatch.setattr(turns_module, "PIECES_PER_TURN", 1)
+    run = TransactionRun()
+    values = [
+        transaction_record(
+            f"id-{number}",
+            TransactionMetadata(
+                f"id-{number}", number, timeout_ms=1, last_update_ms=0, producer_epoch=0
+            ).unchanged(),
+            0,
+        )
+        for number in range(3000)
+    ]
+    run.store.put(0, batch_of(values, 0))
+    after = TransactionRun(run.store, lead=False)
+    after.coordinator.states.load(0, 0)
+    turns = 0
+    while after.coordinator.states.is_loading:
+        after.clock.turn()
+        turns += 1
+    assert turns > 3000 // 64 + 3000 // 256
+    assert len(after.coordinator.states.shards[0].transactions) == 3000
+
+
+# time
+def test_a_transaction_that_timed_out_is_aborted(run: TransactionRun) -> None:
+    producer = run.begun(T0)
+    run.pass_ms(59_000)
+    assert run.metadata().state is ONGOING
+    run.pass_ms(12_000)
+    assert run.metadata().state is COMPLETE_ABORT
+    assert run.add(producer) is ErrorCode.PRODUCER_FENCED
+    assert run.end(producer) is ErrorCode.PRODUCER_FENCED
+    assert run.cluster.sent[0].request.markers[0].producer_epoch == producer.epoch + 1
+    assert run.init().epoch == producer.epoch + 2
+
+
+def test_a_timeout_while_the_producer_commits(run: TransactionRun) -> None:
+    """What is pending goes first; the abort is tried again by the next look."""
+    producer = run.begun(T0)
+    run.store.held = []
+    assert run.end(producer) is None
+    run.pass_ms(75_000)
+    run.replicate()
+    run.pass_ms(75_000)
+    assert run.metadata().state is COMPLETE_COMMIT
+
+
+def test_a_timeout_that_cannot_be_stored_is_tried_again(run: TransactionRun) -> None:
+    run.begun(T0)
+    run.store.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+    run.pass_ms(200_000)
+    assert (run.metadata().state, run.metadata().producer_epoch) == (ONGOING, 0)
+    run.store.refuse = None
+    run.pass_ms(10_000)
+    assert (run.metadata().state, run.metadata().producer_epoch) == (COMPLETE_ABORT, 1)
+
+
+def test_many_timeouts_at_once(run: TransactionRun) -> None:
+    for number in range(60):
+        run.begun(T0, name=f"id-{number}")
+    run.pass_ms(71_000)
+    for number in range(60):
+        assert run.metadata(f"id-{number}").state is COMPLETE_ABORT
+
+
+EXPIRY = {"expiration_ms": 100_000, "expiration_interval_ms": 10_000}
+
+
+def test_ids_expire(run: TransactionRun) -> None:
+    run = TransactionRun(version=run.version, **EXPIRY)
+    producer = run.begun(T0)
+    run.end(producer)
+    run.pass_ms(99_000)
+    assert isinstance(run.init(), ProducerIdAndEpoch)
+    run.pass_ms(90_000)
+    assert run.metadata()
+    run.pass_ms(20_000)
+    assert run.logged()[-1] is None
+    with pytest.raises(BrokerError, match="TRANSACTIONAL_ID_NOT_FOUND"):
+        run.coordinator.describe("id")
+    assert run.add(producer) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert not run.successor().coordinator.states.shards[partition_for("id", 3)].transactions
+    # What one knew of the id before: it gets a new one.
+    assert run.successor().init(expected=producer).epoch == 0
+
+
+def test_ids_never_expire_with_an_open_transaction(run: TransactionRun) -> None:
+    run = TransactionRun(version=run.version, abort_interval_ms=10**9, **EXPIRY)
+    run.begun(T0, name="open")
+    run.cluster.answers = False
+    ended = run.begun(T1, name="prepared")
+    run.end(ended, name="prepared")
+    run.pass_ms(300_000)
+    assert run.metadata("open").state is ONGOING
+    assert run.metadata("prepared").state is PREPARE_COMMIT
+
+
+def test_an_expiry_that_cannot_be_stored(run: TransactionRun) -> None:
+    run = TransactionRun(version=run.version, **EXPIRY)
+    run.init()
+    run.store.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+    run.pass_ms(150_000)
+    assert run.metadata().pending is None
+    run.store.refuse = None
+    assert isinstance(run.init(), ProducerIdAndEpoch)
+    run.pass_ms(111_000)
+    assert run.logged()[-1] is None
+
+
+def test_an_expiry_under_way_blocks_the_id(run: TransactionRun) -> None:
+    run = TransactionRun(version=run.version, **EXPIRY)
+    run.init()
+    run.store.held = []
+    run.pass_ms(111_000)
+    assert run.init() is CONCURRENT
+    run.store.release()
+    run.store.held = None
+    assert run.init().epoch == 0
+
+
+def test_many_ids_expire_in_batches() -> None:
+    run = TransactionRun(**EXPIRY)
+    for number in range(450):
+        run.init(f"id-{number}")
+    before = sum(run.store.ends.values())
+    run.pass_ms(111_000)
+    assert not any(shard.transactions for shard in run.coordinator.states.shards.values())
+    assert sum(run.store.ends.values()) == before + 450
+
+
+# bounds
+def test_ids_are_bounded() -> None:
+    run = TransactionRun(max_transactional_ids=2)
+    assert isinstance(run.init("a"), ProducerIdAndEpoch)
+    assert isinstance(run.init("b"), ProducerIdAndEpoch)
+    assert run.init("c") is NOT_AVAILABLE
+    assert isinstance(run.init("a"), ProducerIdAndEpoch)
+
+
+def test_bytes_of_ids_are_bounded() -> None:
+    run = TransactionRun(max_id_bytes=1000)
+    assert isinstance(run.init("a" * 900), ProducerIdAndEpoch)
+    assert run.init("b" * 200) is NOT_AVAILABLE
+    assert isinstance(run.init("b" * 100), ProducerIdAndEpoch)
+
+
+def test_stop_leaves_no_timer() -> None:
+    run = TransactionRun()
+    run.cluster.answers = False
+    run.end(run.begun(T0))
+    run.cluster.sent[0].answer({T0: ErrorCode.NOT_LEADER_OR_FOLLOWER})
+    run.coordinator.stop()
+    run.settle()
+    assert not run.clock.getDelayedCalls()
+    assert all(connection.closed for connection in run.cluster.connections)
+
+
+# markers
+def test_a_deleted_topic_ends_its_part(run: TransactionRun) -> None:
+    gone = TopicPartition("gone", 0)
+    producer = run.begun(T0, gone)
+    run.end(producer)
+    assert [sent.partitions for sent in run.cluster.sent] == [[T0]]
+    assert run.metadata().state is COMPLETE_COMMIT
+
+
+def test_a_topic_deleted_while_its_leader_is_asked(run: TransactionRun) -> None:
+    producer = run.begun(T0)
+    run.cluster.errors = {T0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    run.end(producer)
+    run.pass_ms(1000)
+    assert len(run.cluster.sent) > 5
+    run.change_image(image_of({}))
+    run.pass_ms(1000)
+    assert run.metadata().state is COMPLETE_COMMIT
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    ],
+)
+def test_a_marker_is_sent_to_whoever_leads_then(error: ErrorCode) -> None:
+    run = TransactionRun()
+    producer = run.begun(T0, T2)
+    run.cluster.errors = {T0: error}
+    run.end(producer)
+    assert run.metadata().partitions == {T0}
+    run.cluster.image = image_of({T0: 3, T1: 2, T2: 1})
+    run.cluster.errors = {}
+    run.pass_ms(1000)
+    assert [(s.leader.port, s.partitions) for s in run.cluster.sent[1:]] == [(9093, [T0])]
+    assert run.metadata().state is COMPLETE_COMMIT
+
+
+@pytest.mark.parametrize(
+    "error", [ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION]
+)
+def test_a_partition_that_can_hold_no_transaction(error: ErrorCode) -> None:
+    run = TransactionRun()
+    producer = run.begun(T0)
+    run.cluster.errors = {T0: error}
+    run.end(producer)
+    assert run.metadata().state is COMPLETE_COMMIT
+
+
+@pytest.mark.parametrize(
+    "error", [ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH]
+)
+def test_a_fenced_coordinator_completes_nothing(error: ErrorCode) -> None:
+    run = TransactionRun()
+    producer = run.begun(T0, T1)
+    run.cluster.errors = {T0: error}
+    run.end(producer)
+    run.pass_ms(5_000)
+    assert run.logged()[-1] is PREPARE_COMMIT
+    assert len(run.cluster.sent) <= 2 and not run.coordinator.markers.waiting
+    run.cluster.errors = {}
+    after = run.successor()
+    assert after.logged()[-1] is COMPLETE_COMMIT
+
+
+def test_no_leader_yet(run: TransactionRun) -> None:
+    run.cluster.image = image_of({T0: -1, T1: 2}, fenced=frozenset({2}))
+    producer = run.begun(T0, T1)
+    run.end(producer)
+    run.pass_ms(60_000)
+    assert not run.cluster.sent and run.coordinator.markers.waiting == 1
+    run.change_image(image_of({T0: 3, T1: 2}))
+    assert run.metadata().state is COMPLETE_COMMIT and not run.coordinator.markers.waiting
+
+
+def test_a_broker_that_is_gone(run: TransactionRun) -> None:
+    """Its markers go to the next leader; the waits become longer."""
+    run.cluster.down = True
+    producer = run.begun(T0, T1)
+    run.end(producer)
+    run.pass_ms(10_000)
+    assert run.metadata().state is PREPARE_COMMIT
+    run.cluster.down = False
+    run.pass_ms(1_100)
+    assert run.metadata().state is COMPLETE_COMMIT
+
+
+def test_a_lost_connection(run: TransactionRun) -> None:
+    run.cluster.answers = False
+    producer = run.begun(T0)
+    run.end(producer)
+    run.cluster.sent[0].lose()
+    run.cluster.image = image_of({T0: 2})
+    run.cluster.answers = True
+    run.pass_ms(1_000)
+    assert run.cluster.sent[1].leader.port == 9092
+    assert run.metadata().state is COMPLETE_COMMIT
+
+
+def test_an_answer_without_the_partition_is_none(run: TransactionRun) -> None:
+    run.cluster.answers = False
+    producer = run.begun(T0)
+    run.end(producer)
+    sent = run.cluster.sent[0]
+    sent.request.markers, markers = [], sent.request.markers
+    sent.answer()
+    sent.request.markers = markers
+    run.cluster.answers = True
+    run.pass_ms(1000)
+    assert len(run.cluster.sent) == 2 and run.metadata().state is COMPLETE_COMMIT
+
+
+def test_an_older_broker_gets_version_1() -> None:
+    run = TransactionRun(version=2)
+    run.cluster.versions = (0, 1)
+    run.end(run.begun(T0, client=2), client=2)
+    assert run.cluster.sent[0].version == 1
+
+
+def test_one_request_at_a_time_with_all_that_waits() -> None:
+    """Per destination: what comes meanwhile goes with the next one."""
+    run = TransactionRun()
+    run.cluster.answers = False
+    for name in "abcd":
+        run.end(run.begun(T0, name=name), name=name)
+    assert [len(sent.request.markers) for sent in run.cluster.sent] == [1]
+    run.cluster.sent[0].answer()
+    assert [len(sent.request.markers) for sent in run.cluster.sent] == [1, 3]
+    run.cluster.sent[1].answer()
+    assert all(run.metadata(name).state is COMPLETE_COMMIT for name in "abcd")
+    assert len(run.cluster.connections) == 1
+
+
+def test_a_large_transaction_in_several_requests() -> None:
+    run = TransactionRun()
+    many = [TopicPartition("large", index) for index in range(2500)]
+    run.cluster.image = image_of(dict.fromkeys(many, 1))
+    run.end(run.begun(*many))
+    assert [len(sent.partitions) for sent in run.cluster.sent] == [1000, 1000, 500]
+    assert run.metadata().state is COMPLETE_COMMIT
+
+
+def test_a_broker_that_came_back_elsewhere(run: TransactionRun) -> None:
+    producer = run.begun(T0)
+    run.end(producer)
+    moved = run.cluster.image.brokers[1]
+    endpoint = moved.listeners["PLAINTEXT"]._replace(port=7777)
+    run.cluster.image.brokers[1] = moved._replace(listeners={"PLAINTEXT": endpoint})
+    assert run.add(producer, T0) is NONE
+    run.end(producer, False)
+    assert [each.port for each in run.cluster.connections] == [9091, 7777]
+    assert run.cluster.connections[0].closed
+
+
+# administration
+def test_describe() -> None:
+    run = TransactionRun()
+    producer = run.begun(T1, T0)
+    found = run.coordinator.describe("id")
+    assert found.state is ONGOING and found.producer == producer
+    assert found.partitions == [T0, T1] and found.timeout_ms == 60_000
+    assert found.start_ms == run.wall_ms()
+    run.cluster.answers = False
+    run.end(producer)
+    run.cluster.sent[0].answer()
+    found = run.coordinator.describe("id")
+    assert found.state is PREPARE_COMMIT and found.partitions == [T1]
+    for name, expected in (("", "INVALID_REQUEST"), ("other", "TRANSACTIONAL_ID_NOT_FOUND")):
+        with pytest.raises(BrokerError, match=expected):
+            run.coordinator.describe(name)
+
+
+def test_listings_in_steps() -> None:
+    run = TransactionRun()
+    for number in range(700):
+        run.init(f"id-{number}")
+    found = [row for some in run.coordinator.listings() for row in some]
+    assert {row.transactional_id for row in found} == {f"id-{n}" for n in range(700)}
+    assert {row.state for row in found} == {EMPTY}
+    assert Cluster().answers

@@ -1,0 +1,319 @@
+"""Transactions on the leader's log: guards of a verification, end markers, and what follows for the
+last stable offset and the index of aborted transactions (KIP-98, KIP-890, KIP-1228; Kafka's
+UnifiedLogTest, ProducerStateManagerTest, VerificationGuardTest).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.log.batches import DIRECTORY, NOW_MS, TP, batch
+from tests.log.test_idempotence import closed_and_opened, new_log, refused
+from twisted_broker.log import verification
+from twisted_broker.log.append_info import AppendOrigin, EndMarker
+from twisted_broker.log.log import Log
+from twisted_broker.log.verification import NOT_REQUIRED, Guard
+from twisted_broker.wire.errors import ErrorCode
+
+P = 7
+assert DIRECTORY.endswith(str(TP))
+
+
+def records(sequence: int = 0, epoch: int = 0, count: int = 1, producer: int = P) -> bytes:
+    return batch(
+        *[b"v"] * count,
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        is_transactional=True,
+    )
+
+
+def begin(
+    log: Log, sequence: int = 0, epoch: int = 0, *, bumps: bool = False, producer: int = P
+) -> Guard:
+    return log.begin_verification(producer, epoch, sequence, bumps, NOW_MS)
+
+
+def write(
+    log: Log, sequence: int = 0, epoch: int = 0, guard: Guard = None, **named: int
+) -> Callable[[], int]:
+    return lambda: (
+        log.append_as_leader(records(sequence, epoch, **named), 0, NOW_MS, guard=guard).first_offset
+    )
+
+
+def end(
+    log: Log, epoch: int = 0, *, commit: bool = True, coordinator: int = 0, version: int = 0
+) -> Callable[[], int]:
+    return lambda: (
+        log.append_end_marker(
+            EndMarker(P, epoch, coordinator, commit, version), 0, NOW_MS
+        ).first_offset
+    )
+
+
+# -- guards
+
+
+def test_the_first_write_needs_the_guard_of_its_verification() -> None:
+    """KIP-890: without it INVALID_TXN_STATE; later ones go on with what is open."""
+    log = new_log()
+    refused(ErrorCode.INVALID_TXN_STATE, write(log))
+    guard = begin(log)
+    assert guard is not None and begin(log) is guard
+    refused(ErrorCode.INVALID_TXN_STATE, write(log))
+    assert write(log, guard=guard)() == 0
+    assert begin(log, 1) is None and not log.producers.verifications
+    assert write(log, 1)() == 1
+    assert log.log_end_offset == 2
+
+
+def test_a_late_answer_lets_nothing_in_behind_the_marker() -> None:
+    """Verified, then aborted before it was written: the guard is another transaction's by now."""
+    log = new_log()
+    late = begin(log)
+    end(log, 0, commit=False)()
+    refused(ErrorCode.INVALID_TXN_STATE, write(log, guard=late))
+    fresh = begin(log)
+    assert fresh is not late
+    refused(ErrorCode.INVALID_TXN_STATE, write(log, guard=late))
+    assert write(log, guard=fresh)() == 1
+
+
+def test_a_guard_is_one_logs_and_one_producers() -> None:
+    """Of another log, of another producer: neither opens a transaction."""
+    log, other = new_log(), new_log()
+    begin(log)
+    for guard in (begin(other), begin(log, producer=8)):
+        refused(ErrorCode.INVALID_TXN_STATE, write(log, guard=guard))
+
+
+def test_the_next_epoch_is_verified_again() -> None:
+    """Version 2: beside an open transaction of the epoch before, the new one is not open."""
+    log = new_log()
+    write(log, guard=begin(log, bumps=True))()
+    guard = begin(log, 0, 1, bumps=True)
+    assert guard is not None
+    refused(ErrorCode.INVALID_TXN_STATE, write(log, 0, 1))
+    end(log, 1, version=2)()
+    refused(ErrorCode.INVALID_TXN_STATE, write(log, 0, 1, guard=guard))
+    assert write(log, 0, 1, guard=begin(log, 0, 1, bumps=True))() == 2
+
+
+def test_with_verification_off_no_guard_is_needed() -> None:
+    """transaction.partition.verification.enable=false."""
+    log = new_log()
+    assert write(log, guard=NOT_REQUIRED)() == 0
+
+
+def test_a_coordinators_append_is_held_to_the_guard_that_it_brings() -> None:
+    """Transactional offsets: a guard of before the marker is refused; none is the follower of old
+    (records of a group that was loaded).
+    """
+    log = new_log()
+
+    def offsets(guard: Guard) -> Callable[[], object]:
+        data = batch(b"o", producer_id=P, producer_epoch=0, is_transactional=True)
+        return lambda: log.append_as_leader(
+            data, 0, NOW_MS, origin=AppendOrigin.COORDINATOR, guard=guard
+        )
+
+    late = begin(log, -1)
+    end(log)()
+    refused(ErrorCode.INVALID_TXN_STATE, offsets(late))
+    offsets(begin(log, -1))()
+    assert log.last_stable_offset == log.high_watermark == 0 and list(log.producers.ongoing) == [1]
+
+
+def test_the_lowest_sequence_that_waits_goes_first() -> None:
+    """A higher one, verified earlier, would be followed by an out of order one for ever."""
+    log = new_log()
+    guard = begin(log, 5)
+    assert begin(log, 0) is guard
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, write(log, 5, guard=guard))
+    assert write(log, 0, guard=guard, count=5)() == 0
+    assert write(log, 5, guard=guard)() == 5
+
+
+def test_a_new_epoch_forgets_the_lowest_sequence_and_an_old_one_does_not_count() -> None:
+    log = new_log()
+    guard = begin(log, 3, 1)
+    begin(log, 0, 0)
+    assert guard is not None and (guard.producer_epoch, guard.lowest_sequence) == (1, 3)
+    begin(log, 4, 2)
+    assert (guard.producer_epoch, guard.lowest_sequence) == (2, 4)
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, write(log, 5, 2, guard=guard))
+    assert write(log, 4, 2, guard=guard)() == 0
+
+
+def test_under_version_2_a_producer_without_state_begins_at_0() -> None:
+    """Its records may not be assumed to be deleted: each transaction has an epoch of its own."""
+    log = new_log()
+    guard = begin(log, 3, bumps=True)
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, write(log, 3, guard=guard))
+    write(log, 0, guard=guard)()
+    end(log, 1, version=2)()
+    guard = begin(log, 2, 1, bumps=True)
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, write(log, 2, 1, guard=guard))
+    begin(log, 0, 1, bumps=True)
+    write(log, 0, 1, guard=guard)()
+
+
+def test_an_old_epoch_is_refused_by_its_epoch() -> None:
+    """INVALID_PRODUCER_EPOCH, which a producer understands, rather than its sequence."""
+    log = new_log()
+    end(log, 3)()
+    guard = begin(log, 5, 2, bumps=True)
+    refused(ErrorCode.INVALID_PRODUCER_EPOCH, write(log, 5, 2, guard=guard))
+
+
+def test_what_is_never_written_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By time, by a refusal for good, by a truncation, and the oldest of too many."""
+    log = new_log()
+    write(log, guard=begin(log))()
+    guard = begin(log, producer=8)
+    other = begin(log, producer=9)
+    assert guard is not None and other is not None
+    log.producers.end_verification(8, other)
+    assert list(log.producers.verifications) == [8, 9]
+    log.producers.end_verification(8, guard)
+    assert list(log.producers.verifications) == [9]
+    log.producers.expire(NOW_MS + log.config.producer_id_expiration_ms - 1)
+    assert list(log.producers.verifications) == [9]
+    log.producers.expire(NOW_MS + log.config.producer_id_expiration_ms)
+    assert not log.producers.verifications
+    monkeypatch.setattr("twisted_broker.log.producer_state.MOST", 2)
+    for producer in (10, 11, 12):
+        begin(log, producer=producer)
+    assert list(log.producers.verifications) == [11, 12] and verification.MOST == 10_000
+    log.truncate_to(0)
+    assert not log.producers.verifications
+
+
+# -- end markers
+
+
+def test_a_marker_decides_and_the_last_stable_offset_follows_the_high_watermark() -> None:
+    """It passes the transaction when its marker is committed, not when it is written."""
+    log = new_log()
+    write(log, guard=begin(log), count=3)()
+    log.set_high_watermark(3)
+    assert log.last_stable_offset == 0
+    assert end(log, coordinator=4)() == 3
+    assert log.last_stable_offset == 0 and log.producers.unreplicated == {0: 3}
+    log.set_high_watermark(4)
+    assert log.last_stable_offset == 4
+    entry = log.producers.producers[P]
+    assert (entry.coordinator_epoch, entry.current_txn_first_offset) == (4, -1)
+
+
+def test_an_abort_is_in_the_index_with_the_stable_offset_of_then() -> None:
+    """An older one that is open holds the last stable offset beyond the marker."""
+    log = new_log()
+    write(log, guard=begin(log, producer=8), producer=8)()
+    write(log, guard=begin(log))()
+    end(log, commit=False)()
+    (segment,) = log.segments
+    assert [tuple(each) for each in segment.txn_index.entries()] == [(P, 1, 2, 0)]
+    log.set_high_watermark(3)
+    assert log.last_stable_offset == 0
+
+
+def test_a_marker_without_a_transaction_changes_no_offset() -> None:
+    """The partition was added and never written to, or the marker is sent again."""
+    log = new_log()
+    end(log, commit=False)()
+    end(log, commit=False)()
+    log.set_high_watermark(2)
+    (segment,) = log.segments
+    assert log.last_stable_offset == 2 and not segment.txn_index.entries()
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_zombies_are_refused_and_write_nothing(version: int) -> None:
+    """An older producer epoch, and an older coordinator."""
+    log = new_log()
+    write(log, 0, 5, guard=begin(log, 0, 5))()
+    end(log, 6, coordinator=9, version=version)()
+    refused(ErrorCode.INVALID_PRODUCER_EPOCH, end(log, 5, coordinator=9, version=version))
+    refused(ErrorCode.TRANSACTION_COORDINATOR_FENCED, end(log, 6, coordinator=8, version=version))
+    assert log.log_end_offset == 2
+
+
+def test_version_2_takes_no_marker_of_the_open_epoch() -> None:
+    """KIP-1228: it is late, of the transaction before; a repeated one ends nothing and is taken."""
+    log = new_log()
+    write(log, 0, 5, guard=begin(log, 0, 5, bumps=True))()
+    refused(ErrorCode.INVALID_PRODUCER_EPOCH, end(log, 5, version=2))
+    assert log.log_end_offset == 1
+    assert (end(log, 6, version=2)(), end(log, 6, version=2)()) == (1, 2)
+    legacy = new_log()
+    write(legacy, 0, 5, guard=begin(legacy, 0, 5))()
+    assert end(legacy, 5)() == 1
+
+
+def test_markers_go_into_any_topic() -> None:
+    """Compacted ones refuse records without keys, topics with a small limit large ones, and
+    LogAppendTime rewrites: none of it is about a marker.
+    """
+    for setting in (
+        {"cleanup_policy": frozenset({"compact"})},
+        {"message_timestamp_type": "LogAppendTime"},
+        {"compression_type": "gzip"},
+        {"max_message_bytes": 1},
+    ):
+        log = new_log(**setting)
+        assert end(log)() == 0
+
+
+def test_nothing_is_verified_or_ended_while_producers_are_rebuilt() -> None:
+    """LEADER_NOT_AVAILABLE: both come again."""
+    log = new_log()
+    log.producers.begin_rebuild()
+    refused(ErrorCode.LEADER_NOT_AVAILABLE, lambda: begin(log))
+    refused(ErrorCode.LEADER_NOT_AVAILABLE, end(log))
+    assert log.log_end_offset == 0
+
+
+def test_an_open_transaction_goes_on_after_a_restart() -> None:
+    """Snapshot and recovery: without a new verification, and its marker ends it."""
+    log = new_log()
+    write(log, guard=begin(log))()
+    log = closed_and_opened(log)
+    assert begin(log, 1) is None
+    write(log, 1)()
+    end(log, commit=False)()
+    log.set_high_watermark(3)
+    assert log.last_stable_offset == 3
+    (aborted,) = log.segments.active.txn_index.entries()
+    assert (aborted.first_offset, aborted.last_offset) == (0, 2)
+
+
+def test_a_truncated_marker_opens_its_transaction_again() -> None:
+    """A new leader had not seen it: the coordinator sends it again, to whoever leads."""
+    log = new_log()
+    write(log, guard=begin(log))()
+    end(log, commit=False)()
+    log.truncate_to(1)
+    assert list(log.producers.ongoing.items()) == [(0, P)]
+    assert not log.segments.active.txn_index.entries()
+    assert begin(log, 1) is None
+    end(log)()
+    log.set_high_watermark(2)
+    assert log.last_stable_offset == 2
+
+
+def test_a_transaction_is_late_when_no_coordinator_leaves_it_open_so_long() -> None:
+    """By its newest record, transaction.max.timeout.ms and five minutes (Kafka's
+    testHasLateTransaction); one that has ended is not.
+    """
+    log = new_log()
+    write(log, guard=begin(log))()
+    late = NOW_MS + 900_000 + 300_000
+    assert not log.producers.has_late_transaction(late, 900_000)
+    assert log.producers.has_late_transaction(late + 1, 900_000)
+    end(log)()
+    assert not log.producers.has_late_transaction(late + 1, 900_000)

@@ -1,0 +1,626 @@
+"""A replica moves between directories while it serves (RL 3.8; ReplicaAlterLogDirsThreadTest, and
+those of ReplicaManagerTest and PartitionTest that concern it).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.defer import ensureDeferred
+
+from tests.replication.fixtures import (
+    LOCAL,
+    TP,
+    WALL_MS,
+    at,
+    batch,
+    code_of,
+    consumer,
+    registration,
+)
+from tests.replication.moving import Moving
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.log import Log
+from twisted_broker.replication.directory_moves import alter_replica_log_dirs
+from twisted_broker.replication.fetcher.directory_move import Assignment
+from twisted_broker.replication.fetcher.fetch_session_handler import (
+    RequestedPartition,
+    RequestedPartitions,
+)
+from twisted_broker.replication.fetcher.local_leader_endpoint import (
+    LocalLeaderEndPoint,
+    MoveThrottle,
+)
+from twisted_broker.replication.fetcher.truncation_decision import LeaderEpochRequest
+from twisted_broker.wire.errors import ErrorCode
+
+SLOW = {"replica_alter_log_dirs_io_max_bytes_per_second": "100"}
+
+
+def filled(records: int = 30, **options: Any) -> Moving:
+    moving = Moving(**options).start()
+    moving.produce(records)
+    return moving
+
+
+def test_a_copy_takes_the_logs_place_and_the_old_one_is_deleted() -> None:
+    """RL 3.8, 7.1: same records, in the other directory; the controller knew before."""
+    moving = filled()
+    source, target, before = moving.place, moving.other, moving.records()
+    moving.move(target)
+    assert moving.names(target) == ["t-0-future"]
+    moving.settle()
+    assert moving.place == target and moving.records() == before
+    assert moving.names(target) == ["t-0"] and moving.names(source) == ["t-0-delete"]
+    target_id = moving.log_manager.directories.by_path[target].directory_id
+    assert moving.assignments.assigned == [target_id] and not moving.assignments.reverted
+    moving.produce()
+    assert moving.log.log_end_offset == len(before) + 1 == moving.log.high_watermark
+    moving.clock.advance(61)
+    assert moving.names(source) == []
+    assert not moving.replicas.moves.moves and not moving.log_manager.futures
+
+
+def test_it_serves_while_it_moves() -> None:
+    """RL 3.8: records that come in each turn are in the copy when it is swapped, and a consumer
+    that waits is answered from either.
+    """
+    moving = filled(state=registration(LOCAL, (1,)))
+    target = moving.other
+    moving.move(target)
+    for _ in range(200):
+        moving.produce()
+        moving.turns()
+        if moving.place == target:
+            break
+    assert moving.place == target
+    assert moving.log.high_watermark == moving.log.log_end_offset
+    waiting: list[Any] = []
+    params = consumer(max_wait_ms=60_000)
+    end = moving.log.log_end_offset
+    moving.move(moving.other)
+    moving.replicas.delayed_fetch(params, moving.replicas.fetch(params, [at(end)])).addCallback(
+        waiting.append
+    )
+    moving.settle()
+    moving.produce()
+    (result,) = waiting[0]
+    assert result.size and result.slice.read()
+    result.release()
+
+
+def test_the_swap_waits_for_the_controller() -> None:
+    """KIP-858: until it accepted the log stays, and the copy follows it."""
+    moving = filled(answers=False)
+    source, target = moving.place, moving.other
+    moving.move(target)
+    moving.settle(3)
+    move = moving.replicas.moves.moves[TP]
+    assert move.assignment is Assignment.QUEUED and moving.place == source
+    moving.produce(5)
+    moving.settle(3)
+    future = moving.partition.future_log
+    assert future is not None and future.log_end_offset == moving.log.log_end_offset
+    assert moving.place == source
+    moving.produce()
+    moving.assignments.answer()
+    moving.settle()
+    assert moving.place == target and moving.assignments.done == 1
+
+
+def test_the_directory_where_it_is_cancels_the_move() -> None:
+    """RL 3.8; KIP-113: the copy goes, and the controller hears what it may have heard otherwise."""
+    moving = filled(answers=False)
+    source, target = moving.place, moving.other
+    moving.move(target)
+    moving.settle(1)
+    moving.move(source)
+    assert moving.partition.future_log is None and not moving.replicas.moves.moves
+    assert moving.names(target) == ["t-0-delete"] and moving.place == source
+    source_id = moving.log_manager.directories.by_path[source].directory_id
+    assert moving.assignments.reverted == [source_id]
+    # An answer that comes late is of no move.
+    moving.assignments.answer()
+    moving.settle()
+    moving.produce()
+    assert moving.place == source
+
+
+def test_another_target_begins_a_new_copy() -> None:
+    moving = filled(**SLOW)
+    target = moving.other
+    moving.move(target)
+    moving.clock.advance(1)
+    third = "/c"
+    moving.move(third)
+    assert moving.names(target) == ["t-0-delete"] and moving.names(third) == ["t-0-future"]
+    assert not moving.assignments.reverted, "the controller was told of nothing yet"
+    moving.settle(3600)
+    assert moving.place == third
+
+
+def test_the_same_target_again_goes_on() -> None:
+    moving = filled(**SLOW)
+    target = moving.other
+    moving.move(target)
+    moving.clock.advance(1)
+    future = moving.partition.future_log
+    moving.move(target)
+    assert moving.partition.future_log is future
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "code"),
+    [
+        (TP, "/elsewhere", ErrorCode.LOG_DIR_NOT_FOUND),
+        (TopicPartition("t", 7), "/b", ErrorCode.REPLICA_NOT_AVAILABLE),
+        (TopicPartition("x" * 230, 0), "/b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+    ],
+)
+def test_what_is_refused(name: TopicPartition, path: str, code: ErrorCode) -> None:
+    """ReplicaManager.alterReplicaLogDirs: each with its code, nothing begun."""
+    moving = filled(1)
+    assert code_of(alter_replica_log_dirs, moving.replicas, name, path) == code
+    assert not moving.replicas.moves.moves and not moving.log_manager.preferred
+
+
+def test_no_move_begins_while_a_directory_is_offline() -> None:
+    """It may hold a copy: there must not be two."""
+    moving = filled(1)
+    moving.log_manager.directories.fail("/c", OSError("EIO"))
+    for path in (moving.other, "/c"):
+        assert code_of(moving.move, path) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert code_of(moving.move, moving.place) == ErrorCode.NONE
+
+
+def test_a_replica_that_is_not_here_yet_is_made_where_it_was_asked_for() -> None:
+    """KIP-113: what kafka-reassign-partitions relies on."""
+    moving = Moving().start()
+    moving.take_role(registration(2, (2,)))
+    assert code_of(moving.move, "/c") == ErrorCode.REPLICA_NOT_AVAILABLE
+    moving.take_role(registration(LOCAL, (2, 1), leader_epoch=1, partition_epoch=1))
+    assert moving.place == "/c" and not moving.log_manager.preferred
+
+
+def test_one_move_at_a_time_in_the_order_of_names() -> None:
+    """RL 1.1: as in ReplicaAlterLogDirsThread: the next begins when the first is done."""
+    moving = Moving(num_replica_alter_log_dirs_threads="1", **SLOW)
+    moving.start()
+    from tests.replication.fixtures import TOPIC_ID
+    from twisted_broker.image.entries import TopicImage
+
+    topic = TopicImage("t", TOPIC_ID, {number: registration() for number in range(3)})
+    moving.publish(topics_by_name={"t": topic}, topics_by_id={TOPIC_ID: topic})
+    names = [TopicPartition("t", number) for number in range(3)]
+    for name in names:
+        moving.replicas.produce([(name, batch()), (name, batch()), (name, batch())], 1)
+    for name in reversed(names):
+        log = moving.replicas.partitions[name].log
+        assert log is not None
+        target = "/b" if log.directory.startswith("/a") else "/a"
+        alter_replica_log_dirs(moving.replicas, name, target)
+    order: list[TopicPartition] = []
+    while moving.replicas.moves.moves:
+        begun = [
+            name
+            for name, move in moving.replicas.moves.moves.items()
+            if move.partition.future_log is not None and move.partition.future_log.log_end_offset
+        ]
+        assert len(begun) <= 1
+        order += [name for name in begun if name not in order]
+        moving.clock.advance(0.05)
+    assert order == names
+
+
+def test_the_rate_bounds_all_moves_together() -> None:
+    """`replica.alter.log.dirs.io.max.bytes.per.second`, at once when it changes."""
+    moving = filled(30, **SLOW)
+    size = moving.log.size_in_bytes
+    target = moving.other
+    moving.move(target)
+    moving.settle(size / 100 - 5)
+    assert moving.place != target, "faster than the rate"
+    moving.settle(10)
+    assert moving.place == target
+
+
+def test_a_follower_moves_as_well_and_goes_on_following() -> None:
+    """RL 1.8: replica -3 reads to the log end, whoever leads."""
+    moving = Moving(state=registration(2, (2, 1))).start()
+    for offset in range(5):
+        data = bytearray(batch())
+        data[:8] = offset.to_bytes(8, "big")
+        data[12:16] = bytes(4)
+        moving.partition.append_as_follower(bytes(data), 0, 0)
+    target = moving.other
+    assert moving.log.high_watermark == 0
+    moving.move(target)
+    moving.settle()
+    assert moving.place == target
+    assert (moving.log.log_end_offset, moving.log.high_watermark) == (5, 0)
+    assert moving.log.leader_epochs.latest_epoch == 0
+
+
+def test_what_the_log_truncates_its_copy_truncates() -> None:
+    """ReplicaAlterLogDirsThreadTest: records of another history are not swapped in."""
+    moving = Moving(state=registration(2, (2, 1)), answers=False).start()
+
+    def append(offset: int, epoch: int) -> None:
+        data = bytearray(batch(value=f"{offset} of {epoch}".encode()))
+        data[:8] = offset.to_bytes(8, "big")
+        data[12:16] = epoch.to_bytes(4, "big")
+        moving.partition.append_as_follower(bytes(data), epoch, 0)
+
+    for offset in range(6):
+        append(offset, 0)
+    target = moving.other
+    moving.move(target)
+    moving.settle(2)
+    assert moving.partition.future_log is not None
+    assert moving.partition.future_log.log_end_offset == 6
+    moving.take_role(registration(2, (2, 1), leader_epoch=1, partition_epoch=1))
+    moving.partition.truncate_to(3, 0)
+    for offset in range(3, 8):
+        append(offset, 1)
+    moving.replicas.drain()
+    moving.settle(3)
+    before = moving.records()
+    moving.assignments.answer()
+    moving.settle(3)
+    assert moving.place == target and moving.records() == before
+    assert moving.log.leader_epochs.entries() == [(0, 0), (1, 3)]
+
+
+def test_a_new_leader_epoch_does_not_end_the_move() -> None:
+    moving = filled(answers=False)
+    target = moving.other
+    moving.move(target)
+    moving.settle(1)
+    moving.take_role(registration(2, (2, 1), leader_epoch=1, partition_epoch=1))
+    moving.settle(1)
+    moving.take_role(registration(LOCAL, (2, 1), leader_epoch=2, partition_epoch=2, isr=(1,)))
+    moving.produce(3)
+    moving.assignments.answer()
+    moving.settle()
+    assert moving.place == target and moving.log.log_end_offset == 33
+    assert moving.log.leader_epochs.latest_epoch == 2
+    assert not moving.replicas.moves.failed
+
+
+def test_an_epoch_without_records_is_known_after_the_swap() -> None:
+    moving = filled(3)
+    target = moving.other
+    moving.take_role(registration(LOCAL, (1,), leader_epoch=4, partition_epoch=1))
+    moving.move(target)
+    moving.settle()
+    assert moving.place == target
+    assert moving.log.leader_epochs.entries() == [(0, 0), (4, 3)]
+
+
+def test_what_was_deleted_does_not_come_back_with_the_copy() -> None:
+    """The low watermark counts the copy; it begins where the log begins."""
+    moving = filled(10, answers=False)
+    target = moving.other
+    moving.move(target)
+    moving.settle(1)
+    moving.partition.delete_records(4)
+    assert moving.partition.low_watermark() == 0
+    moving.replicas.drain()
+    moving.settle(3)
+    assert moving.partition.low_watermark() == 4
+    moving.assignments.answer()
+    moving.settle()
+    assert moving.place == target and moving.log.log_start_offset == 4
+
+
+def test_a_copy_begins_where_the_log_begins() -> None:
+    """OFFSET_OUT_OF_RANGE at offset 0: it starts at the log's start, inside a batch as well."""
+    moving = Moving().start()
+    moving.replicas.produce([(TP, batch(4)), (TP, batch(4))], 1)
+    moving.partition.delete_records(2)
+    target = moving.other
+    moving.move(target)
+    moving.settle(5)
+    assert moving.place == target
+    assert (moving.log.log_start_offset, moving.log.log_end_offset) == (2, 8)
+    (result,) = moving.replicas.fetch(consumer(), [at(2)])
+    assert result.size
+    result.release()
+
+
+def test_a_deleted_topic_takes_its_copy_along() -> None:
+    moving = filled(answers=False)
+    source, target = moving.place, moving.other
+    moving.move(target)
+    moving.settle(1)
+    moving.publish(topics_by_name={}, topics_by_id={})
+    assert not moving.replicas.moves.moves and not moving.log_manager.futures
+    assert moving.names(source) == moving.names(target) == ["t-0-delete"]
+    moving.assignments.answer()
+    moving.clock.advance(61)
+    assert moving.names(source) == moving.names(target) == []
+
+
+def test_a_target_that_fails_ends_the_move_only() -> None:
+    """RL 1.12: the replica serves on where it is, and the controller hears that it stays."""
+    moving = filled(answers=False)
+    source, target = moving.place, moving.other
+    moving.move(target)
+    moving.settle(1)
+    moving.log_manager.directories.fail(target, OSError("EIO"))
+    assert moving.partition.future_log is None and not moving.replicas.moves.moves
+    assert len(moving.assignments.reverted) == 1
+    moving.produce()
+    assert moving.place == source and not moving.partition.offline
+
+
+def test_a_source_that_fails_takes_the_partition_offline() -> None:
+    moving = filled(answers=False)
+    source, target = moving.place, moving.other
+    moving.move(target)
+    moving.settle(1)
+    moving.log_manager.directories.fail(source, OSError("EIO"))
+    moving.clock.advance(1)
+    assert moving.partition.offline and not moving.replicas.moves.moves
+    source_id = moving.log_manager.directories.by_path[source].directory_id
+    assert moving.assignments.reverted == [source_id]
+    assert moving.names(target) == ["t-0-future"]
+
+
+def test_an_append_to_the_copy_that_fails_fails_its_directory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moving = filled()
+    target = moving.other
+    real = Log.append_as_follower
+
+    def broken(log: Log, *arguments: Any) -> Any:
+        if log.directory.startswith(target):
+            raise log.fail(OSError("EIO"))
+        return real(log, *arguments)
+
+    monkeypatch.setattr(Log, "append_as_follower", broken)
+    moving.move(target)
+    moving.settle(3)
+    assert moving.failed == [target] and not moving.partition.offline
+    assert not moving.replicas.moves.moves
+    moving.produce()
+
+
+def test_a_rename_that_fails_leaves_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last step: the target fails with it, the replica stays."""
+    moving = filled()
+    source, target = moving.place, moving.other
+    real = Log.rename_directory
+
+    def broken(log: Log, directory: str) -> None:
+        if directory == f"{target}/t-0":
+            raise OSError("EIO")
+        real(log, directory)
+
+    monkeypatch.setattr(Log, "rename_directory", broken)
+    moving.move(target)
+    moving.settle(3)
+    assert moving.failed == [target] and moving.place == source
+    assert not moving.partition.offline
+    moving.produce()
+
+
+def test_a_read_of_the_log_that_fails_fails_its_directory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moving = filled()
+    source, target = moving.place, moving.other
+
+    def broken(log: Log, *arguments: Any) -> Any:
+        raise LogDirFailure(source, OSError("EIO"))
+
+    moving.move(target)
+    monkeypatch.setattr(Log, "read", broken)
+    moving.settle(3)
+    moving.clock.advance(1)
+    assert moving.partition.offline and not moving.replicas.moves.moves
+
+
+def test_with_flush_messages_nothing_is_acknowledged_unsynced() -> None:
+    """What waited for the log's sync waits for the copy's."""
+    moving = filled(5, overrides={"flush.messages": "1"})
+    target = moving.other
+    moving.move(target)
+    assert moving.partition.future_log is not None
+    assert moving.partition.future_log.durability.flush_messages > 1
+    moving.settle()
+    assert moving.place == target and moving.log.durability.flush_messages == 1
+    moving.produce()
+    assert moving.log.durability.recovery_point == moving.log.log_end_offset == 6
+
+
+def test_retention_and_the_cleaner_leave_a_log_alone_that_moves() -> None:
+    """RL 3.8: both go on when it is swapped; what was clean stays clean."""
+    moving = Moving(answers=False, overrides={"retention.bytes": "200"}).start()
+    for _ in range(10):
+        moving.produce()
+        moving.log.roll(WALL_MS)
+    target = moving.other
+    directory = moving.log_manager.directories.of(moving.log)
+    directory.cleaner_offsets[TP] = 3
+    moving.move(target)
+    moving.settle(1)
+    moving.log_manager.delete_old_segments()
+    moving.turns(5)
+    assert moving.log.log_start_offset == 0
+    assert not moving.log_manager.cleaner._may_be_cleaned(moving.log)
+    moving.assignments.answer()
+    moving.settle()
+    assert moving.log_manager.directories.of(moving.log).cleaner_offsets[TP] == 3
+    moving.log.roll(WALL_MS)
+    moving.produce(3)
+    moving.log_manager.delete_old_segments()
+    moving.turns(5)
+    assert moving.place == target and moving.log.log_start_offset == 10
+
+
+def test_a_restart_goes_on_with_the_copy() -> None:
+    moving = filled(**SLOW)
+    source, target = moving.place, moving.other
+    moving.move(target)
+    moving.settle(5)
+    begun = moving.partition.future_log
+    assert begun is not None and 0 < begun.log_end_offset < 30
+    end = begun.log_end_offset
+    again = Moving(moving.stop()).start()
+    assert again.place == source
+    assert again.partition.future_log is not None
+    assert again.partition.future_log.log_end_offset == end
+    again.settle()
+    assert again.place == target and len(again.records()) == 30
+
+
+def test_the_copy_of_a_lost_log_takes_its_place_when_the_controller_knows_it() -> None:
+    """KIP-858: the source is gone after the controller took the assignment."""
+    moving = filled(answers=False)
+    target = moving.other
+    moving.move(target)
+    moving.settle(1)
+    target_id = moving.log_manager.directories.by_path[target].directory_id
+    source = moving.place
+    files = moving.stop()
+    files.remove_tree(f"{source}/t-0")
+    again = Moving(files, state=registration()._replace(directories=(target_id,))).start()
+    assert again.place == target and len(again.records()) == 30
+    assert not again.log_manager.futures
+
+
+def epoch_batch(offset: int, epoch: int) -> bytes:
+    data = bytearray(batch(value=f"{offset} of {epoch}".encode()))
+    data[:8] = offset.to_bytes(8, "big")
+    data[12:16] = epoch.to_bytes(4, "big")
+    return bytes(data)
+
+
+def test_a_copy_that_was_away_while_its_log_was_truncated() -> None:
+    """KIP-101: shouldTruncateToEndOffsetOfLargestCommonEpoch: no mark was set, epochs show it."""
+    moving = Moving(state=registration(2, (2, 1)), answers=False).start()
+    for offset in range(6):
+        moving.partition.append_as_follower(epoch_batch(offset, 0), 0, 0)
+    source, target = moving.place, moving.other
+    moving.move(target)
+    moving.settle(2)
+    files = moving.stop()
+    (copy,) = [name for name in files.listdir(target) if name.endswith("-future")]
+    files.rename(f"{target}/{copy}", f"/{copy}")
+    state = registration(2, (2, 1), leader_epoch=1, partition_epoch=1)
+    without = Moving(files, state=state).start()
+    assert without.place == source and not without.log_manager.futures
+    without.partition.truncate_to(3, 0)
+    for offset in range(3, 8):
+        without.partition.append_as_follower(epoch_batch(offset, 1), 1, 0)
+    before = without.records()
+    without.stop()
+    files.rename(f"/{copy}", f"{target}/{copy}")
+    again = Moving(files, state=state).start()
+    assert again.partition.future_log is not None
+    assert again.partition.future_log.log_end_offset == 6
+    again.settle()
+    assert again.place == target and again.records() == before
+
+
+def test_a_copy_longer_than_its_log_goes_back() -> None:
+    """OFFSET_OUT_OF_RANGE above the end, and epochs that say so: a loss of power took the log's
+    unsynced end.
+    """
+    moving = filled(6, answers=False)
+    source, target = moving.place, moving.other
+    moving.move(target)
+    moving.settle(2)
+    files = moving.stop()
+    for name in ("00000000000000000000.log", ".kafka_cleanshutdown"):
+        place = f"{source}/t-0/{name}" if name.endswith(".log") else f"{source}/{name}"
+        if name.endswith(".log"):
+            file = files.open(place)
+            file.truncate(file.size() // 2)
+            file.close()
+        else:
+            files.remove(place)
+    again = Moving(files).start()
+    assert again.log.log_end_offset == 3
+    again.produce(1)
+    before = again.records()
+    again.settle()
+    assert again.place == target and again.records() == before
+
+
+def test_a_move_that_the_controller_accepted_is_reverted_when_it_is_cancelled() -> None:
+    """shouldRevertReassignmentIfAssignmentIsCancelled."""
+    moving = filled(answers=False)
+    source, target = moving.place, moving.other
+    moving.move(target)
+    moving.settle(1)
+    moving.produce()
+    moving.assignments.answer()
+    assert moving.replicas.moves.moves[TP].assignment is Assignment.ACCEPTED
+    moving.move(source)
+    source_id = moving.log_manager.directories.by_path[source].directory_id
+    assert moving.assignments.reverted == [source_id] and moving.assignments.done == 0
+    moving.settle()
+    assert moving.place == source
+
+
+def test_a_fenced_move_begins_again_with_the_next_epoch() -> None:
+    """shouldUpdateLeaderEpochAfterFencedEpochError."""
+    moving = filled(**SLOW)
+    target = moving.other
+    moving.move(target)
+    moving.clock.advance(0.5)
+    moving.partition.leader_epoch += 1
+    moving.settle(2)
+    move = moving.replicas.moves.moves[TP]
+    assert move.error and TP in moving.replicas.moves.failed and moving.place != target
+    moving.take_role(registration(LOCAL, (1,), leader_epoch=2, partition_epoch=1))
+    assert not move.error and not moving.replicas.moves.failed
+    moving.settle(60)
+    assert moving.place == target
+
+
+def test_a_failed_move_is_tried_again_when_it_is_requested_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moving = filled()
+    target = moving.other
+    real = Log.append_as_follower
+
+    def broken(log: Log, *arguments: Any) -> Any:
+        raise ValueError("a fault")
+
+    monkeypatch.setattr(Log, "append_as_follower", broken)
+    moving.move(target)
+    moving.settle(2)
+    assert moving.replicas.moves.moves[TP].error == "a fault"
+    assert not moving.failed and moving.place != target
+    moving.produce()
+    monkeypatch.setattr(Log, "append_as_follower", real)
+    moving.move(target)
+    moving.settle()
+    assert moving.place == target and moving.log.log_end_offset == 31
+
+
+def test_a_log_that_is_not_there_is_asked_again() -> None:
+    """shouldPollIndefinitelyIfReplicaNotAvailable: an error of the log's is an answer."""
+    moving = filled(1)
+    leader = LocalLeaderEndPoint(
+        moving.replicas, MoveThrottle(lambda: 1000), lambda name: False, 1 << 20
+    )
+    name = TopicPartition("t", 9)
+    found: list[Any] = []
+    ensureDeferred(leader.fetch_epoch_ends({name: LeaderEpochRequest(0, 0)})).addCallback(
+        found.append
+    )
+    requested = RequestedPartitions([name])
+    requested.put(name, RequestedPartition(bytes(16), 0, 0, -1, 0, 100))
+    assert leader.has_request(requested)
+    ensureDeferred(leader.fetch(requested)).addCallback(found.append)
+    moving.turns(2)
+    ends, answers = found
+    assert ends[name].error == answers[name].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

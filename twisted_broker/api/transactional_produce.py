@@ -1,0 +1,161 @@
+"""Produce of a transactional producer, before the append: its coordinator is asked whether the
+transaction holds the partitions, or adds them to it (KIP-890).
+
+Owns `verify`: which appends may go on, and the guards that they bring.
+
+1. Nobody is asked for a partition with an open transaction of that producer and epoch.
+2. From version 12 on the partitions are added (transaction version 2, the client sends no
+   AddPartitionsToTxn), whatever `transaction.partition.verification.enable` says.
+3. While the coordinator still ends the transaction before (CONCURRENT_TRANSACTIONS) it is asked
+   again every `add.partitions.to.txn.retry.backoff.ms`, for
+   `add.partitions.to.txn.retry.backoff.max.ms`. The guards are made anew each time: that end is
+   what ends them.
+4. The client gets codes that it knows for a Produce: what may pass is NOT_ENOUGH_REPLICAS, which
+   makes it send again without looking for another leader.
+5. All of the request waits for it, as with Kafka: the partitions are appended in one go.
+
+Source: Kafka 4.3.1's `ReplicaManager.handleProduceAppend`. Not here: the guards' rules
+(`log/verification.py`), the request to the coordinator
+(`coordinator/add_partitions_to_txn_manager.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from twisted.internet.task import deferLater
+
+from twisted_broker.interfaces import Buffer, TopicPartition
+from twisted_broker.log.verification import NOT_REQUIRED, Guard
+from twisted_broker.wire.batch_fields import ATTRIBUTES, BASE_SEQUENCE, PRODUCER_EPOCH, PRODUCER_ID
+from twisted_broker.wire.batch_header import HEADER
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.records import HEADER_BYTES, TRANSACTIONAL_FLAG
+
+if TYPE_CHECKING:
+    from twisted_broker.api.context import RequestContext
+
+_ABORTABLE_FROM, _ADDS_FROM = 11, 12
+_MAY_PASS = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+_FOR_GOOD = frozenset(
+    {
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    }
+)
+
+Guards = dict[TopicPartition, Guard]
+Refusals = dict[TopicPartition, BrokerError]
+
+
+class _Batches:
+    """The transactional batches of a request: one producer, the first sequence per partition."""
+
+    __slots__ = ("producer_epoch", "producer_id", "sequences")
+
+    def __init__(self, entries: Sequence[tuple[TopicPartition, Buffer]]) -> None:
+        self.producer_id = self.producer_epoch = -1
+        self.sequences: dict[TopicPartition, int] = {}
+        for topic_partition, records in entries:
+            if len(records) < HEADER_BYTES:
+                continue  # the log refuses it
+            header = HEADER.unpack_from(records)
+            if not header[ATTRIBUTES] & TRANSACTIONAL_FLAG or header[PRODUCER_ID] < 0:
+                continue
+            producer = header[PRODUCER_ID], header[PRODUCER_EPOCH]
+            if self.sequences and producer != (self.producer_id, self.producer_epoch):
+                raise BrokerError(
+                    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+                    "transactional records of more than one producer in one request",
+                )
+            self.producer_id, self.producer_epoch = producer
+            self.sequences[topic_partition] = header[BASE_SEQUENCE]
+
+
+async def verify(
+    context: RequestContext,
+    transactional_id: str,
+    entries: Sequence[tuple[TopicPartition, Buffer]],
+) -> tuple[Guards, Refusals]:
+    """The guards for the appends, and why some are not to be done. Raises BrokerError for the
+    whole request.
+    """
+    batches = _Batches(entries)
+    if not batches.sequences:
+        return {}, {}
+    adds = context.version >= _ADDS_FROM
+    config = context.config
+    if not adds and not config.boolean("transaction.partition.verification.enable"):
+        return dict.fromkeys(batches.sequences, NOT_REQUIRED), {}
+    runtime = context.runtime
+    give_up_ms = runtime.now_ms() + min(
+        config.integer("add.partitions.to.txn.retry.backoff.max.ms"),
+        config.integer("request.timeout.ms"),
+    )
+    while True:
+        guards, refusals = await _begin(context, batches, adds)
+        if not guards:
+            return guards, refusals
+        codes = await context.add_partitions_to_txn.verify_or_add(
+            transactional_id, batches.producer_id, batches.producer_epoch, list(guards), adds
+        )
+        if (
+            ErrorCode.CONCURRENT_TRANSACTIONS not in codes.values()
+            or runtime.now_ms() >= give_up_ms
+        ):
+            break
+        pause_ms = config.integer("add.partitions.to.txn.retry.backoff.ms")
+        await deferLater(runtime.clock, pause_ms / 1000)  # type: ignore[arg-type]
+    for topic_partition, code in codes.items():
+        if code == ErrorCode.NONE:
+            continue
+        guard = guards[topic_partition]
+        if code in _FOR_GOOD and guard is not None:
+            context.replica_manager.end_verification(topic_partition, batches.producer_id, guard)
+        refusals[topic_partition] = _refusal(code, context.version)
+    return guards, refusals
+
+
+async def _begin(context: RequestContext, batches: _Batches, adds: bool) -> tuple[Guards, Refusals]:
+    """Guards of the partitions that the coordinator must be asked about."""
+    guards: Guards = {}
+    refusals: Refusals = {}
+    replicas = context.replica_manager
+    for topic_partition, sequence in batches.sequences.items():
+        context.elements_left -= 1
+        if context.elements_left < 0:
+            await context.next_turn()
+        try:
+            guard = replicas.begin_verification(
+                topic_partition, batches.producer_id, batches.producer_epoch, sequence, adds
+            )
+        except BrokerError as refusal:
+            refusals[topic_partition] = refusal
+            continue
+        if guard is not None:
+            guards[topic_partition] = guard
+    return guards, refusals
+
+
+def _refusal(code: ErrorCode, version: int) -> BrokerError:
+    """As a Produce of this version says it."""
+    if code == ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_FROM:
+        code = ErrorCode.INVALID_TXN_STATE
+    if code == ErrorCode.INVALID_TXN_STATE:
+        return BrokerError(code, "Partition was not added to the transaction")
+    if code in _MAY_PASS or (code == ErrorCode.CONCURRENT_TRANSACTIONS and version < _ADDS_FROM):
+        return BrokerError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            "the transaction's coordinator did not say whether the partition belongs to it: "
+            f"{code.name}",
+        )
+    return BrokerError(code)

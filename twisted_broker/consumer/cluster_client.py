@@ -1,0 +1,246 @@
+"""A cluster as its client sees it: connections to its brokers, and its metadata.
+
+Owns `ClientConnection` (versions negotiated at each connection), `ClusterClient` (the brokers that
+are known, one connection to each) and `ClusterMetadata`.
+
+1. A version is the highest that both sides know, by ApiVersions of that very connection.
+2. Brokers are tried in shuffled order, those of the last metadata first, then `bootstrap.servers`:
+   a cluster whose brokers all moved is found again.
+3. Connections are bounded by the brokers of the last metadata; of others they are closed.
+
+Source: RL 7.2; Kafka's `NetworkClient`, `Metadata`. Plaintext only. Not here: fetching
+(`consumer_endpoint`), groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from twisted.internet.defer import CancelledError, Deferred
+
+from twisted_broker.consumer.consumer_config import ConsumerConfig
+from twisted_broker.consumer.errors import BrokersUnreachable
+from twisted_broker.interfaces import Runtime, TopicPartition
+from twisted_broker.net.client import BrokerConnection
+from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
+from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError, error_of
+from twisted_broker.wire.messages import list_offsets as listing
+from twisted_broker.wire.messages import metadata as meta
+
+METADATA, LIST_OFFSETS = 13, 11  # the highest versions that we speak
+_CONNECT_TIMEOUT_MS = 10_000
+_BOOTSTRAP = -1
+
+
+class PartitionMetadata(NamedTuple):
+    """Its leader, None when there is none that is known, and its leader epoch (-1 not known)."""
+
+    leader: BrokerEndPoint | None
+    leader_epoch: int
+
+
+class TopicMetadata(NamedTuple):
+    """One topic; `error` NONE: its partitions are all of them."""
+
+    error: ErrorCode
+    topic_id: bytes
+    is_internal: bool
+    partitions: dict[int, PartitionMetadata]
+
+
+class ClusterMetadata(NamedTuple):
+    """What one broker answered."""
+
+    cluster_id: str | None
+    brokers: dict[int, BrokerEndPoint]
+    topics: dict[str, TopicMetadata]
+
+
+class ClientConnection:
+    """A connection to one broker."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        endpoint: BrokerEndPoint,
+        client_id: str,
+        request_timeout_ms: int,
+    ) -> None:
+        self.endpoint = endpoint
+        self.raw = BrokerConnection(
+            runtime,
+            endpoint.host,
+            endpoint.port,
+            client_id,
+            request_timeout_ms=request_timeout_ms,
+            connect_timeout_ms=min(_CONNECT_TIMEOUT_MS, request_timeout_ms),
+        )
+
+    async def version(self, api_key: int, ours: int) -> int:
+        """The version to speak. Raises BrokerError(UNSUPPORTED_VERSION), connection errors."""
+        if not self.raw.api_versions:
+            await self.raw.negotiate()
+        return self.raw.highest_version(api_key, ours)
+
+    async def send(self, request: Any, ours: int, timeout_ms: int | None = None) -> Any:
+        """The answer, at the highest version that both know, `ours` at most."""
+        version = await self.version(request.api_key, ours)
+        return await self.raw.send(request, version, timeout_ms=timeout_ms)
+
+    def close(self) -> None:
+        self.raw.close()
+
+
+class ClusterClient:
+    """`close()` ends all connections."""
+
+    def __init__(self, runtime: Runtime, config: ConsumerConfig) -> None:
+        self.runtime = runtime
+        self.client_id = config.text("client.id")
+        self._timeout_ms = config.integer("request.timeout.ms")
+        self._bootstrap = [BrokerEndPoint(_BOOTSTRAP, *server) for server in config.servers]
+        self._brokers: dict[int, BrokerEndPoint] = {}
+        self._connections: dict[BrokerEndPoint, ClientConnection] = {}
+        self._closed = False
+
+    def connect(self, endpoint: BrokerEndPoint, client_id: str) -> ClientConnection:
+        """A connection of the caller's own, which closes it."""
+        return ClientConnection(self.runtime, endpoint, client_id, self._timeout_ms)
+
+    def connection(self, endpoint: BrokerEndPoint) -> ClientConnection:
+        """The one that all share."""
+        found = self._connections.get(endpoint)
+        if found is None:
+            found = self._connections[endpoint] = self.connect(endpoint, self.client_id)
+        return found
+
+    def broker(self, broker_id: int) -> BrokerEndPoint | None:
+        """As of the last metadata."""
+        return self._brokers.get(broker_id)
+
+    async def send_to_any(self, request: Any, ours: int) -> Any:
+        """The answer of the first broker that gives one. Raises `BrokersUnreachable`, and
+        BrokerError(UNSUPPORTED_VERSION) of the last.
+        """
+        known = list(self._brokers.values())
+        self.runtime.random.shuffle(known)
+        first = list(self._bootstrap)
+        self.runtime.random.shuffle(first)
+        failures: list[str] = []
+        unsupported: BrokerError | None = None
+        tried: set[tuple[str, int]] = set()
+        for endpoint in (*known, *first):
+            if (endpoint.host, endpoint.port) in tried:
+                continue
+            tried.add((endpoint.host, endpoint.port))
+            try:
+                return await self.connection(endpoint).send(request, ours)
+            except CancelledError:
+                raise
+            except BrokerError as error:
+                unsupported = error
+            except Exception as error:
+                failures.append(f"{endpoint.host}:{endpoint.port}: {error or type(error).__name__}")
+            if self._closed:
+                break
+        if unsupported is not None:
+            raise unsupported
+        servers = ",".join(f"{each.host}:{each.port}" for each in self._bootstrap)
+        raise BrokersUnreachable(
+            f"no broker of bootstrap.servers={servers} answered ({'; '.join(failures)}); "
+            "check the addresses, and that the brokers run"
+        )
+
+    async def metadata(self, topics: Iterable[str] | None) -> ClusterMetadata:
+        """Of `topics`, None for all; none is created by this."""
+        answer = await self.send_to_any(metadata_request(topics), METADATA)
+        found = cluster_metadata(answer)
+        self._keep(found.brokers)
+        return found
+
+    def _keep(self, brokers: dict[int, BrokerEndPoint]) -> None:
+        # An answer without brokers is of one that knows none yet: the others stay known.
+        if not brokers:
+            return
+        self._brokers = brokers
+        keep = {*brokers.values(), *self._bootstrap}
+        for gone in [each for each in self._connections if each not in keep]:
+            self._connections.pop(gone).close()
+
+    def close(self) -> None:
+        self._closed = True
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            connection.close()
+
+    def pause(self, milliseconds: int) -> Deferred[None]:
+        """Fires after that time."""
+        done: Deferred[None] = Deferred(lambda _: timer.cancel() if timer.active() else None)
+        timer = self.runtime.clock.callLater(milliseconds / 1000, done.callback, None)
+        return done
+
+
+def metadata_request(topics: Iterable[str] | None) -> meta.MetadataRequest:
+    """For `topics`, None for all."""
+    return meta.MetadataRequest(
+        topics=None
+        if topics is None
+        else [meta.MetadataRequestTopic(name=name) for name in topics],
+        allow_auto_topic_creation=False,
+    )
+
+
+def cluster_metadata(answer: meta.MetadataResponse) -> ClusterMetadata:
+    """Raises `BrokerError` for an error of the whole answer."""
+    if answer.error_code:
+        raise BrokerError(error_of(answer.error_code))
+    brokers = {
+        each.node_id: BrokerEndPoint(each.node_id, each.host, each.port) for each in answer.brokers
+    }
+    return ClusterMetadata(
+        answer.cluster_id,
+        brokers,
+        {each.name: _topic(each, brokers) for each in answer.topics if each.name is not None},
+    )
+
+
+def _topic(found: meta.MetadataResponseTopic, brokers: dict[int, BrokerEndPoint]) -> TopicMetadata:
+    return TopicMetadata(
+        error_of(found.error_code),
+        bytes(found.topic_id),
+        found.is_internal,
+        {
+            each.partition_index: PartitionMetadata(brokers.get(each.leader_id), each.leader_epoch)
+            for each in found.partitions
+        },
+    )
+
+
+async def list_offset(
+    connection: ClientConnection,
+    topic_partition: TopicPartition,
+    timestamp: int,
+    leader_epoch: int = -1,
+    committed_only: bool = False,
+) -> tuple[int, int]:
+    """(offset, timestamp) of the first record at or after `timestamp` (ms), -1 where there is none;
+    of LATEST and EARLIEST. Raises `BrokerError`.
+    """
+    partition = listing.ListOffsetsPartition(
+        partition_index=topic_partition.partition,
+        current_leader_epoch=leader_epoch,
+        timestamp=timestamp,
+    )
+    topic = listing.ListOffsetsTopic(name=topic_partition.topic, partitions=[partition])
+    request = listing.ListOffsetsRequest(
+        replica_id=-1, isolation_level=int(committed_only), topics=[topic]
+    )
+    response = await connection.send(request, LIST_OFFSETS)
+    for each in response.topics:
+        for answer in each.partitions:
+            if (each.name, answer.partition_index) == topic_partition:
+                if answer.error_code:
+                    raise BrokerError(error_of(answer.error_code))
+                return answer.offset, answer.timestamp
+    raise WireError(f"{connection.endpoint} left {topic_partition} out of its answer")

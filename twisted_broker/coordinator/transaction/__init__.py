@@ -1,0 +1,1 @@
+"""The transaction coordinator: transactional ids, kept as records of `__transaction_state`."""

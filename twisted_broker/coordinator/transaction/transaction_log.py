@@ -1,0 +1,139 @@
+"""Records of `__transaction_state`: bytes <-> transactional ids.
+Ring 0 (pure: docs/ARCHITECTURE.md 1).
+
+Owns which versions are written and what is made of what is read.
+
+1. Written as Apache Kafka 4.3.1 writes: the value as version 0 while transaction.version is 0, else
+   1; without partitions (null) when nothing is open; a tombstone as a null value. Version 0 has no
+   place for the ids before and after: after a downgrade they are dropped.
+2. Read: values 0 and 1 under key type 0. Any other key type is left alone (None); bytes that do not
+   fit raise `MalformedRecord`, so that a load can skip and count them.
+3. The last epoch is not stored: a producer whose answer was lost is fenced when it comes again to
+   another coordinator, as in Kafka.
+4. An id lives in one partition: Java's hash of it modulo the number of partitions.
+
+Source: Apache Kafka 4.3.1 `TransactionLog`, `TransactionStateManager.partitionFor`; KIP-890. Not
+here: appending, and reading the log (`transaction_state_manager.py`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from twisted_broker.coordinator.group_records import KeyValue, MalformedRecord
+from twisted_broker.coordinator.transaction.transaction_metadata import (
+    EMPTY,
+    NO_PRODUCER_ID,
+    TransactionMetadata,
+    TransactionState,
+    TxnTransitMetadata,
+)
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.wire.errors import WireError
+from twisted_broker.wire.messages.transaction_records import (
+    PartitionsSchema,
+    TransactionLogKey,
+    TransactionLogValue,
+)
+from twisted_broker.wire.records import BatchBuilder
+from twisted_broker.wire.schema import decode, decode_from, encode
+
+_KEY_TYPE = 0
+_NEWEST_VALUE = 1
+_SHORT = struct.Struct(">h")
+
+
+class TransactionRecord(NamedTuple):
+    """`value` None: a tombstone."""
+
+    transactional_id: str
+    value: TransactionMetadata | None
+
+
+def value_version(transaction_version: int) -> int:
+    """Of the record's value, at a level of transaction.version."""
+    return min(transaction_version, _NEWEST_VALUE)
+
+
+def transaction_record(
+    transactional_id: str, transit: TxnTransitMetadata | None, transaction_version: int
+) -> KeyValue:
+    """The record of what the id becomes; None: its tombstone."""
+    key = _SHORT.pack(_KEY_TYPE) + encode(TransactionLogKey(transactional_id=transactional_id), 0)
+    if transit is None:
+        return key, None
+    version = value_version(transaction_version)
+    since_1 = version > 0
+    value = TransactionLogValue(
+        producer_id=transit.producer_id,
+        previous_producer_id=transit.previous_producer_id if since_1 else NO_PRODUCER_ID,
+        next_producer_id=transit.next_producer_id if since_1 else NO_PRODUCER_ID,
+        producer_epoch=transit.producer_epoch,
+        transaction_timeout_ms=transit.timeout_ms,
+        transaction_status=transit.state,
+        transaction_partitions=_schema(transit),
+        transaction_last_update_timestamp_ms=transit.last_update_ms,
+        transaction_start_timestamp_ms=transit.start_ms,
+        client_transaction_version=transit.client_transaction_version if since_1 else 0,
+    )
+    return key, _SHORT.pack(version) + encode(value, version)
+
+
+def _schema(transit: TxnTransitMetadata) -> list[PartitionsSchema] | None:
+    if transit.state is EMPTY:
+        return None
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(transit.partitions):
+        topics.setdefault(topic, []).append(partition)
+    return [PartitionsSchema(topic=name, partition_ids=ids) for name, ids in topics.items()]
+
+
+def batch_of(records: Iterable[tuple[bytes | None, bytes | None]], wall_ms: int) -> bytes:
+    """One batch, without a producer and without a sequence."""
+    builder = BatchBuilder()
+    for key, value in records:
+        builder.append(wall_ms, key, value)
+    return builder.build()
+
+
+def read_record(key: bytes | None, value: bytes | None) -> TransactionRecord | None:
+    """One record; None when its key is of a type that is not ours. Raises MalformedRecord."""
+    if key is None or len(key) < 2:
+        raise MalformedRecord("a record without a key")
+    if _SHORT.unpack_from(key)[0] != _KEY_TYPE:
+        return None
+    try:
+        transactional_id = decode(TransactionLogKey, key, 0, 2).transactional_id
+        return TransactionRecord(transactional_id, _read_value(transactional_id, value))
+    except (WireError, ValueError) as error:
+        raise MalformedRecord(str(error)) from None
+
+
+def _read_value(transactional_id: str, value: bytes | None) -> TransactionMetadata | None:
+    if value is None:
+        return None
+    if len(value) < 2:
+        raise MalformedRecord("a value without a version")
+    (version,) = _SHORT.unpack_from(value)
+    if not 0 <= version <= _NEWEST_VALUE:
+        raise MalformedRecord(f"TransactionLogValue of version {version}")
+    read = decode_from(TransactionLogValue, value, version, 2)[0]
+    return TransactionMetadata(
+        transactional_id,
+        read.producer_id,
+        timeout_ms=read.transaction_timeout_ms,
+        last_update_ms=read.transaction_last_update_timestamp_ms,
+        producer_epoch=read.producer_epoch,
+        previous_producer_id=read.previous_producer_id,
+        next_producer_id=read.next_producer_id,
+        state=TransactionState(read.transaction_status),
+        partitions=[
+            TopicPartition(topic.topic, partition)
+            for topic in read.transaction_partitions or ()
+            for partition in topic.partition_ids
+        ],
+        start_ms=read.transaction_start_timestamp_ms,
+        client_transaction_version=read.client_transaction_version,
+    )

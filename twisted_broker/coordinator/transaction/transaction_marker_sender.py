@@ -1,0 +1,389 @@
+"""The markers that end a transaction, to the leaders of its partitions. Ring 1.
+
+Owns `TransactionMarkerSender`, `PendingCompletion`, and one queue for each destination broker.
+
+1. A broker gets one request at a time, with all that waits for it meanwhile, up to
+   `PARTITIONS_PER_REQUEST` partitions. This broker itself is one of them, over the network like the
+   others.
+2. A marker is sent for ever: to whoever leads the partition then, `RETRY_MS` after an answer that
+   may change, later and later after a connection that failed. Where nobody leads, at the next
+   change of the metadata.
+3. It is no longer sent when the shard it comes from is closed: the next coordinator sends it again.
+   Nor when a leader knows a newer coordinator or a newer epoch: the transaction then is not
+   completed here.
+4. A partition of a deleted topic needs no marker.
+5. `on_complete` is called when no partition of a transaction waits, once.
+6. Memory: each prepared transaction waits here once for each of its brokers; that bounds it.
+
+Source: Apache Kafka 4.3.1 `TransactionMarkerChannelManager`,
+`TransactionMarkerRequestCompletionHandler`. Not here: writing markers into logs, and the record
+that ends the transaction (`transaction_coordinator.py`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from twisted_broker.coordinator.transaction.transaction_metadata import (
+    PREPARE_COMMIT,
+    TransactionMetadata,
+    TxnTransitMetadata,
+)
+from twisted_broker.coordinator.transaction.transaction_state_manager import TransactionShard
+from twisted_broker.interfaces import IClock, IDelayedCall, TopicPartition
+from twisted_broker.wire.errors import ErrorCode, error_of
+from twisted_broker.wire.messages.transactions import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+if TYPE_CHECKING:
+    from twisted_broker.replication.live_brokers import ImageSource
+
+# Some milliseconds of one turn.
+PARTITIONS_PER_REQUEST = 1_000
+RETRY_MS = 100
+LONGEST_RETRY_MS = 1_000
+_WARN_AGAIN_SECONDS = 60.0
+NEWEST_VERSION = 2
+_WRITTEN = frozenset(
+    {
+        ErrorCode.NONE,
+        # Nothing of the transaction can be there.
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        ErrorCode.UNSUPPORTED_VERSION,
+    }
+)
+_FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+_EXPECTED = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+_logger = Logger()
+
+
+class MarkerConnection(Protocol):
+    """What is used of a `BrokerConnection`."""
+
+    host: str
+    port: int
+    api_versions: dict[int, tuple[int, int]]
+
+    def negotiate(self) -> Deferred[Any]: ...
+
+    def highest_version(self, api_key: int, ours: int) -> int: ...
+
+    def send(self, request: Any, version: int) -> Deferred[Any]: ...
+
+    def close(self) -> None: ...
+
+
+Connect = Callable[[str, int], MarkerConnection]
+"""A connection to the broker at a host and port; it is made with the first request."""
+
+
+@dataclass(eq=False, slots=True)
+class PendingCompletion:
+    """A prepared transaction of `shard`; `transit` follows when all markers are written."""
+
+    shard: TransactionShard
+    metadata: TransactionMetadata
+    transit: TxnTransitMetadata
+    is_done: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """No marker of it is sent any more."""
+        return self.is_done or self.shard.is_closed
+
+
+@dataclass(slots=True)
+class _Entry:
+    pending: PendingCompletion
+    partitions: list[TopicPartition]
+
+
+class _BrokerQueue:
+    """What waits for one broker."""
+
+    __slots__ = ("connection", "entries", "failures", "is_sending", "warned")
+
+    def __init__(self) -> None:
+        self.entries: deque[_Entry] = deque()
+        self.connection: MarkerConnection | None = None
+        self.is_sending = False
+        self.failures = 0
+        self.warned: float | None = None
+
+    def connected(self, host: str, port: int, connect: Connect) -> MarkerConnection:
+        """The connection to where the broker is now."""
+        found = self.connection
+        if found is None or (found.host, found.port) != (host, port):
+            if found is not None:
+                found.close()
+            found = self.connection = connect(host, port)
+        return found
+
+
+class TransactionMarkerSender:
+    """`listener`: the name of the listener that brokers reach each other on."""
+
+    def __init__(
+        self,
+        clock: IClock,
+        image_source: ImageSource,
+        listener: str,
+        connect: Connect,
+        on_complete: Callable[[PendingCompletion], None],
+    ) -> None:
+        self._clock, self._image_source, self._listener = clock, image_source, listener
+        self._connect, self._on_complete = connect, on_complete
+        self._queues: dict[int, _BrokerQueue] = {}
+        self._leaderless: list[_Entry] = []
+        self._delayed: set[IDelayedCall] = set()
+        self._is_stopped = False
+
+    def send(self, pending: PendingCompletion) -> None:
+        """Sends the markers of a prepared transaction."""
+        # In order: a set has another one in every process.
+        self._dispatch(_Entry(pending, sorted(pending.metadata.partitions)))
+        self._complete_if_done(pending)
+
+    def image_changed(self) -> None:
+        """The metadata image is a new one: there may be leaders where there were none."""
+        waiting, self._leaderless = self._leaderless, []
+        for entry in waiting:
+            self._again(entry)
+
+    def stop(self) -> None:
+        """Sends nothing any more."""
+        self._is_stopped = True
+        for call in self._delayed:
+            call.cancel()
+        self._delayed.clear()
+        self._leaderless.clear()
+        queues, self._queues = self._queues, {}
+        for queue in queues.values():
+            queue.entries.clear()
+            if queue.connection is not None:
+                queue.connection.close()
+
+    @property
+    def waiting(self) -> int:
+        """Markers that no broker has been sent yet, by transaction and broker."""
+        queued = sum(len(queue.entries) for queue in self._queues.values())
+        return queued + len(self._leaderless)
+
+    # to the queues
+    def _dispatch(self, entry: _Entry) -> None:
+        """To the queues of the brokers that lead now."""
+        if self._is_stopped or entry.pending.is_over:
+            return
+        image, by_broker = self._image_source.image, dict[int, list[TopicPartition]]()
+        for partition in entry.partitions:
+            topic = image.topics_by_name.get(partition.topic)
+            found = None if topic is None else topic.partitions.get(partition.partition)
+            if found is None:
+                entry.pending.metadata.marker_written(partition)  # deleted meanwhile
+                continue
+            leader = image.brokers.get(found.leader)
+            is_there = (
+                leader is not None and not leader.fenced and self._listener in leader.listeners
+            )
+            by_broker.setdefault(found.leader if is_there else -1, []).append(partition)
+        for broker_id, partitions in by_broker.items():
+            part = _Entry(entry.pending, partitions)
+            if broker_id < 0:
+                self._leaderless.append(part)
+                continue
+            queue = self._queues.get(broker_id)
+            if queue is None:
+                queue = self._queues[broker_id] = _BrokerQueue()
+            queue.entries.append(part)
+            self._send_next(broker_id, queue)
+
+    def _again(self, entry: _Entry) -> None:
+        self._dispatch(entry)
+        self._complete_if_done(entry.pending)
+
+    def _later(self, entries: Iterable[_Entry], delay_ms: int) -> None:
+        waiting = [entry for entry in entries if not entry.pending.is_over]
+        if not waiting or self._is_stopped:
+            return
+
+        def due() -> None:
+            self._delayed.discard(call)
+            for entry in waiting:
+                self._again(entry)
+
+        call = self._clock.callLater(delay_ms / 1000, due)
+        self._delayed.add(call)
+
+    def _complete_if_done(self, pending: PendingCompletion) -> None:
+        if not pending.is_over and not pending.metadata.partitions:
+            pending.is_done = True
+            self._on_complete(pending)
+
+    # to the brokers
+    def _send_next(self, broker_id: int, queue: _BrokerQueue) -> None:
+        if queue.is_sending:
+            return
+        entries, left = list[_Entry](), PARTITIONS_PER_REQUEST
+        while queue.entries and left > 0:
+            entry = queue.entries.popleft()
+            if entry.pending.is_over:
+                continue
+            if len(entry.partitions) > left:
+                queue.entries.appendleft(_Entry(entry.pending, entry.partitions[left:]))
+                entry = _Entry(entry.pending, entry.partitions[:left])
+            left -= len(entry.partitions)
+            entries.append(entry)
+        if not entries:
+            return
+        queue.is_sending = True
+        sent = ensureDeferred(self._send(broker_id, queue, entries))
+        (
+            sent.addCallback(lambda response: self._answered(queue, entries, response))
+            .addErrback(lambda failure: self._not_answered(broker_id, queue, entries, failure))
+            .addErrback(_failed)
+            .addCallback(lambda _: self._sent(broker_id, queue))
+        )
+
+    def _sent(self, broker_id: int, queue: _BrokerQueue) -> None:
+        queue.is_sending = False
+        if not self._is_stopped:
+            self._send_next(broker_id, queue)
+
+    async def _send(
+        self, broker_id: int, queue: _BrokerQueue, entries: list[_Entry]
+    ) -> WriteTxnMarkersResponse:
+        connection = self._connection(broker_id, queue)
+        if not connection.api_versions:
+            await connection.negotiate()
+        version = connection.highest_version(WriteTxnMarkersRequest.api_key, NEWEST_VERSION)
+        response = await connection.send(_request(entries), version)
+        assert isinstance(response, WriteTxnMarkersResponse)
+        return response
+
+    def _connection(self, broker_id: int, queue: _BrokerQueue) -> MarkerConnection:
+        broker = self._image_source.image.brokers.get(broker_id)
+        endpoint = None if broker is None else broker.listeners.get(self._listener)
+        if endpoint is None:
+            raise ConnectionError(f"broker {broker_id} is not registered any more")
+        return queue.connected(endpoint.host, endpoint.port, self._connect)
+
+    def _not_answered(
+        self, broker_id: int, queue: _BrokerQueue, entries: list[_Entry], failure: Failure
+    ) -> None:
+        """Whether they were written is not known: written twice they change nothing."""
+        if self._is_stopped:
+            return
+        delay_ms = min(LONGEST_RETRY_MS, RETRY_MS << min(queue.failures, 10))
+        queue.failures += 1
+        self._warn(queue, f"broker {broker_id} does not answer: {failure.value}")
+        # With whatever waits for this broker: it may lead none of them by then.
+        entries = entries + list(queue.entries)
+        queue.entries.clear()
+        self._later(entries, delay_ms)
+
+    def _answered(
+        self, queue: _BrokerQueue, entries: list[_Entry], response: WriteTxnMarkersResponse
+    ) -> None:
+        queue.failures = 0
+        errors = {
+            (marker.producer_id, TopicPartition(topic.name, partition.partition_index)): error_of(
+                partition.error_code
+            )
+            for marker in response.markers
+            for topic in marker.topics
+            for partition in topic.partitions
+        }
+        again: list[_Entry] = []
+        for entry in entries:
+            left = self._take(queue, entry, errors)
+            if left:
+                again.append(_Entry(entry.pending, left))
+            self._complete_if_done(entry.pending)
+        self._later(again, RETRY_MS)
+
+    def _take(
+        self,
+        queue: _BrokerQueue,
+        entry: _Entry,
+        errors: dict[tuple[int, TopicPartition], ErrorCode],
+    ) -> list[TopicPartition]:
+        """Takes the outcome for one transaction; the partitions that it is sent for again."""
+        pending, metadata, left = entry.pending, entry.pending.metadata, list[TopicPartition]()
+        if pending.is_over:
+            return left
+        for partition in entry.partitions:
+            # A leader that says nothing of a partition has not written its marker.
+            error = errors.get(
+                (metadata.producer_id, partition), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+            if error in _WRITTEN:
+                metadata.marker_written(partition)
+            elif error in _FENCED:
+                pending.is_done = True
+                _logger.error(
+                    "the transaction of {id!r} is not completed here: {partition} answers "
+                    "{error}; if no other coordinator has taken over, move the leader of "
+                    "__transaction_state-{index}",
+                    id=metadata.transactional_id,
+                    partition=str(partition),
+                    error=error.name,
+                    index=pending.shard.index,
+                )
+                return []
+            else:
+                left.append(partition)
+                if error not in _EXPECTED:
+                    self._warn(queue, f"{partition} answers {error.name}")
+        return left
+
+    def _warn(self, queue: _BrokerQueue, reason: str) -> None:
+        """Markers are sent again and again: a line a minute."""
+        now = self._clock.seconds()
+        if queue.warned is None or now - queue.warned >= _WARN_AGAIN_SECONDS:
+            queue.warned = now
+            _logger.warn("transaction markers wait: {reason}", reason=reason)
+
+
+def _failed(failure: Failure) -> None:
+    _logger.failure("sending transaction markers failed", failure)
+
+
+def _request(entries: list[_Entry]) -> WriteTxnMarkersRequest:
+    return WriteTxnMarkersRequest(markers=[_marker(entry) for entry in entries])
+
+
+def _marker(entry: _Entry) -> WritableTxnMarker:
+    metadata, topics = entry.pending.metadata, dict[str, list[int]]()
+    for topic, partition in entry.partitions:
+        topics.setdefault(topic, []).append(partition)
+    return WritableTxnMarker(
+        producer_id=metadata.producer_id,
+        producer_epoch=metadata.producer_epoch,
+        transaction_result=metadata.state is PREPARE_COMMIT,
+        topics=[
+            WritableTxnMarkerTopic(name=name, partition_indexes=indexes)
+            for name, indexes in topics.items()
+        ],
+        coordinator_epoch=entry.pending.shard.leader_epoch,
+        transaction_version=metadata.client_transaction_version,
+    )

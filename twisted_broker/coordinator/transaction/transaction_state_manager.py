@@ -1,0 +1,416 @@
+"""The partitions of `__transaction_state` that this broker leads: load, serve, append, expire,
+unload. Ring 1.
+
+Owns `TransactionStateManager` and `TransactionShard`, one partition's transactional ids.
+
+1. An id is served by the shard it hashes to, while this broker leads that partition: else
+   NOT_COORDINATOR; while the partition is read COORDINATOR_LOAD_IN_PROGRESS. The shard's leader
+   epoch is the coordinator's epoch of its markers.
+2. What was read is committed before it is served, in steps; then what was prepared is resumed.
+3. A step of an id is taken over when its record is on all in-sync replicas, never before. A refusal
+   withdraws it. An append that timed out is in the log all the same: the client gets
+   COORDINATOR_NOT_AVAILABLE, and the step stays pending until its outcome is known.
+4. A closed shard appends nothing, and what its appends answer changes nothing: the next leader may
+   have read the partition already.
+5. Memory is bounded: beyond `max_transactional_ids`, or `max_id_bytes` of ids, a new id is refused
+   with COORDINATOR_NOT_AVAILABLE. What is loaded is never refused: it had been accepted.
+6. An id expires `expiration_ms` after its last step, by a tombstone, never with a transaction open.
+7. A partition that cannot be read is not served, until its next leader epoch.
+
+Source: Apache Kafka 4.3.1 `TransactionStateManager`. Not here: requests
+(`transaction_coordinator.py`), markers (`transaction_marker_sender.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from twisted_broker.coordinator.coordinator_context import AppendUndecided
+from twisted_broker.coordinator.coordinator_loader import (
+    FREEZE_EVERY,
+    LogReplay,
+    freeze_loaded,
+    read_partition,
+)
+from twisted_broker.coordinator.coordinator_shard import CoordinatorState
+from twisted_broker.coordinator.group_records import KeyValue, MalformedRecord, partition_for
+from twisted_broker.coordinator.transaction.transaction_context import (
+    TransactionContext,
+    append_error,
+)
+from twisted_broker.coordinator.transaction.transaction_log import (
+    batch_of,
+    read_record,
+    transaction_record,
+)
+from twisted_broker.coordinator.transaction.transaction_metadata import (
+    DEAD,
+    NO_PRODUCER_EPOCH,
+    ONGOING,
+    PREPARED,
+    TransactionMetadata,
+    TxnTransitMetadata,
+)
+from twisted_broker.topic_names import TRANSACTIONS_TOPIC
+from twisted_broker.turns import Steps
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+
+# About a millisecond of one turn (`turns.py`).
+CHECKED_PER_STEP = 1_000
+RESUMED_PER_STEP = 100
+# Kafka's tombstones come in batches of 16 KiB.
+TOMBSTONES_PER_BATCH = 200
+_logger = Logger()
+
+
+class TransactionShard:
+    """The transactional ids of one partition, led here at `leader_epoch`; `ongoing`: those with an
+    open transaction.
+    """
+
+    __slots__ = ("id_bytes", "index", "leader_epoch", "ongoing", "state", "transactions")
+
+    def __init__(self, index: int, leader_epoch: int) -> None:
+        self.index, self.leader_epoch = index, leader_epoch
+        self.state = CoordinatorState.LOADING
+        self.transactions: dict[str, TransactionMetadata] = {}
+        self.ongoing: dict[str, TransactionMetadata] = {}
+        self.id_bytes = 0
+
+    @property
+    def is_closed(self) -> bool:
+        return self.state is CoordinatorState.CLOSED
+
+    def add(self, metadata: TransactionMetadata) -> None:
+        self.transactions[metadata.transactional_id] = metadata
+        self.id_bytes += len(metadata.transactional_id)
+        self.note(metadata)
+
+    def remove(self, transactional_id: str) -> None:
+        if self.transactions.pop(transactional_id, None) is not None:
+            self.id_bytes -= len(transactional_id)
+            self.ongoing.pop(transactional_id, None)
+
+    def note(self, metadata: TransactionMetadata) -> None:
+        """Its state is a new one."""
+        if metadata.state is ONGOING:
+            self.ongoing[metadata.transactional_id] = metadata
+        else:
+            self.ongoing.pop(metadata.transactional_id, None)
+
+
+class _Replay(LogReplay):
+    """Transactional ids, the last record of each."""
+
+    __slots__ = ("transactions",)
+
+    def __init__(self, position: int, one_by_one: bool = False) -> None:
+        super().__init__(position, one_by_one)
+        self.transactions: dict[str, TransactionMetadata] = {}
+
+    def _replay_record(
+        self, key: bytes | None, value: bytes | None, record_offset: int, producer_id: int
+    ) -> None:
+        try:
+            read = read_record(key, value)
+        except MalformedRecord:
+            self.skipped += 1
+            return
+        if read is None:
+            return
+        if read.value is None:
+            self.transactions.pop(read.transactional_id, None)
+        else:
+            self.transactions[read.transactional_id] = read.value
+
+
+Resume = Callable[[TransactionShard, TransactionMetadata], None]
+Then = Callable[[], None]
+
+
+class TransactionStateManager:
+    """`shards` by partition. `resume` is called for each id that was prepared when it was loaded:
+    its markers are to be written.
+    """
+
+    __slots__ = ("_context", "_is_limit_logged", "_resume", "shards")
+
+    def __init__(self, context: TransactionContext, resume: Resume) -> None:
+        self._context, self._resume = context, resume
+        self.shards: dict[int, TransactionShard] = {}
+        self._is_limit_logged = False
+
+    # leadership
+    def load(self, index: int, leader_epoch: int) -> None:
+        """This broker leads partition `index` from `leader_epoch` on: reads it, then serves it."""
+        before = self.shards.get(index)
+        if before is not None:
+            if before.leader_epoch >= leader_epoch:
+                return
+            before.state = CoordinatorState.CLOSED
+        shard = self.shards[index] = TransactionShard(index, leader_epoch)
+        self._context.turns.start(self._load_steps(shard))
+
+    def unload(self, index: int, leader_epoch: int | None = None) -> None:
+        """Another broker leads partition `index`, or nobody, since `leader_epoch`."""
+        shard = self.shards.get(index)
+        if shard is not None and (leader_epoch is None or leader_epoch >= shard.leader_epoch):
+            self._close(shard)
+
+    def unload_all(self) -> None:
+        """At once: this broker ends."""
+        for shard in self.shards.values():
+            shard.state = CoordinatorState.CLOSED
+        self.shards.clear()
+
+    def _close(self, shard: TransactionShard) -> None:
+        shard.state = CoordinatorState.CLOSED
+        del self.shards[shard.index]
+        if shard.transactions:
+            self._context.turns.start(_forget_steps(shard))
+
+    def _load_steps(self, shard: TransactionShard) -> Steps:
+        try:
+            loading = read_partition(
+                self._context.store,
+                shard.index,
+                self._context.settings.load_buffer_bytes,
+                _Replay,
+                TRANSACTIONS_TOPIC,
+            )
+            while True:
+                try:
+                    next(loading)
+                except StopIteration as end:
+                    replayed = end.value
+                    break
+                yield None
+                if shard.is_closed:
+                    return
+            # Kafka serves at once, and holds each answer back until the records are committed.
+            committed: list[bool] = []
+            caught_up = self._context.store.committed(shard.index).addCallback(committed.append)
+            if not committed:
+                yield caught_up
+            if shard.is_closed or not committed[0]:
+                return
+            for number, metadata in enumerate(replayed.transactions.values(), 1):
+                shard.add(metadata)
+                if number % FREEZE_EVERY == 0:
+                    freeze_loaded()
+                if number % CHECKED_PER_STEP == 0:
+                    yield None
+                    if shard.is_closed:
+                        return
+        except BrokerError as error:
+            self._loading_failed(shard, error)
+            return
+        except Exception as error:
+            _logger.failure("loading __transaction_state-{index} failed", index=shard.index)
+            self._loading_failed(shard, error)
+            return
+        shard.state = CoordinatorState.ACTIVE
+        if shard.transactions:
+            _logger.info(
+                "__transaction_state-{index}: {count} transactional ids loaded",
+                index=shard.index,
+                count=len(shard.transactions),
+            )
+        yield from self._resume_steps(shard)
+
+    def _resume_steps(self, shard: TransactionShard) -> Iterator[None]:
+        prepared = [each for each in shard.transactions.values() if each.state in PREPARED]
+        for number, metadata in enumerate(prepared, 1):
+            if shard.is_closed:
+                return
+            # Nothing else can have begun: requests find it prepared.
+            self._resume(shard, metadata)
+            if number % RESUMED_PER_STEP == 0:
+                yield None
+
+    def _loading_failed(self, shard: TransactionShard, error: Exception) -> None:
+        _logger.error(
+            "__transaction_state-{index} cannot be read; its transactional ids are not served "
+            "until its leader changes or this broker restarts: {error}",
+            index=shard.index,
+            error=error,
+        )
+        if self.shards.get(shard.index) is shard:
+            self._close(shard)
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether ids are being read that are not known yet."""
+        return any(shard.state is CoordinatorState.LOADING for shard in self.shards.values())
+
+    # ids
+    def shard_of(self, transactional_id: str) -> TransactionShard:
+        """The shard that serves the id. Raises BrokerError when there is none."""
+        shard = self.shards.get(
+            partition_for(transactional_id, self._context.store.partitions_count())
+        )
+        if shard is None:
+            raise BrokerError(ErrorCode.NOT_COORDINATOR)
+        if shard.state is CoordinatorState.LOADING:
+            raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return shard
+
+    def add(self, shard: TransactionShard, metadata: TransactionMetadata) -> None:
+        """A new id. Raises BrokerError(COORDINATOR_NOT_AVAILABLE) when there are too many."""
+        settings, shards = self._context.settings, self.shards.values()
+        ids_count = sum(len(each.transactions) for each in shards)
+        if (
+            ids_count >= settings.max_transactional_ids
+            or sum(each.id_bytes for each in shards) + len(metadata.transactional_id)
+            > settings.max_id_bytes
+        ):
+            if not self._is_limit_logged:
+                self._is_limit_logged = True
+                _logger.error(
+                    "new transactional ids are refused: this broker has {count}, its limit; lower "
+                    "transactional.id.expiration.ms, or let programs keep their ids",
+                    count=ids_count,
+                )
+            raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        shard.add(metadata)
+
+    # records
+    def append(
+        self,
+        shard: TransactionShard,
+        metadata: TransactionMetadata,
+        transit: TxnTransitMetadata,
+        *,
+        then: Then | None = None,
+        refused: Then | None = None,
+    ) -> Deferred[ErrorCode]:
+        """Stores the pending step of an id, and takes it over. Fires with the client's error.
+
+        `then` is called when it is taken over, also when that is after the client's error;
+        `refused` when nothing of it will ever be in the log, instead of withdrawing it.
+        """
+        record = transaction_record(
+            metadata.transactional_id, transit, self._context.transaction_version()
+        )
+        timeout_ms = min(transit.timeout_ms, self._context.settings.append_timeout_ms)
+
+        def stored() -> None:
+            metadata.complete(transit)
+            shard.note(metadata)
+            if then is not None:
+                then()
+
+        def withdraw() -> None:
+            metadata.withdraw()
+            if metadata.producer_epoch == NO_PRODUCER_EPOCH:
+                # Nothing of the id is in the log: it would be kept for days for nothing.
+                shard.remove(metadata.transactional_id)
+
+        return self._append(shard, [record], timeout_ms, stored, refused or withdraw)
+
+    def _append(
+        self,
+        shard: TransactionShard,
+        records: list[KeyValue],
+        timeout_ms: int,
+        stored: Then,
+        refused: Then,
+    ) -> Deferred[ErrorCode]:
+        if shard.is_closed:
+            return succeed(ErrorCode.NOT_COORDINATOR)
+        batch = batch_of(records, self._context.wall_ms())
+
+        def is_stored(_: int) -> ErrorCode:
+            if shard.is_closed:
+                return ErrorCode.NOT_COORDINATOR
+            stored()
+            return ErrorCode.NONE
+
+        def is_refused(failure: Failure) -> ErrorCode:
+            error = append_error(failure)
+            if isinstance(failure.value, AppendUndecided):
+                failure.value.outcome().addCallbacks(is_stored, is_refused).addErrback(_failed)
+            elif not shard.is_closed:
+                refused()
+            return error
+
+        appended = self._context.store.append(shard.index, batch, timeout_ms)
+        return appended.addCallbacks(is_stored, is_refused)
+
+    # expiry
+    def timed_out(self, wall_ms: int) -> Iterator[tuple[TransactionShard, TransactionMetadata]]:
+        """The transactions that are open for too long."""
+        for shard in list(self.shards.values()):
+            if shard.state is CoordinatorState.ACTIVE:
+                for metadata in list(shard.ongoing.values()):
+                    if metadata.is_timed_out(wall_ms):
+                        yield shard, metadata
+
+    def expire_steps(self) -> Steps:
+        """Removes the ids that have expired."""
+        for shard in list(self.shards.values()):
+            ids = list(shard.transactions)
+            for start in range(0, len(ids), CHECKED_PER_STEP):
+                if shard.state is not CoordinatorState.ACTIVE:
+                    break
+                some = [
+                    metadata
+                    for name in ids[start : start + CHECKED_PER_STEP]
+                    if (metadata := shard.transactions.get(name)) is not None
+                    and metadata.is_expired(
+                        self._context.wall_ms(), self._context.settings.expiration_ms
+                    )
+                ]
+                yield None
+                for first in range(0, len(some), TOMBSTONES_PER_BATCH):
+                    # One batch at a time: the waiters are bounded.
+                    yield self._expire(shard, some[first : first + TOMBSTONES_PER_BATCH])
+
+    def _expire(
+        self, shard: TransactionShard, some: list[TransactionMetadata]
+    ) -> Deferred[ErrorCode]:
+        # A step may have begun since they were looked at.
+        wall_ms, expiration_ms = self._context.wall_ms(), self._context.settings.expiration_ms
+        expired = [
+            metadata
+            for metadata in some
+            if shard.transactions.get(metadata.transactional_id) is metadata
+            and metadata.is_expired(wall_ms, expiration_ms)
+        ]
+        if not expired or shard.is_closed:
+            return succeed(ErrorCode.NONE)
+        for metadata in expired:
+            metadata.prepare_dead()
+        tombstones = [
+            transaction_record(each.transactional_id, None, self._context.transaction_version())
+            for each in expired
+        ]
+
+        def stored() -> None:
+            for metadata in expired:
+                shard.remove(metadata.transactional_id)
+
+        def refused() -> None:
+            for metadata in expired:
+                if metadata.pending is DEAD:
+                    metadata.withdraw()
+
+        timeout_ms = self._context.settings.append_timeout_ms
+        return self._append(shard, tombstones, timeout_ms, stored, refused)
+
+
+def _failed(failure: Failure) -> None:
+    _logger.failure("taking over a record of __transaction_state failed", failure)
+
+
+def _forget_steps(shard: TransactionShard) -> Iterator[None]:
+    """A million of them do not all go in one turn."""
+    yield
+    while shard.transactions:
+        for _ in range(min(CHECKED_PER_STEP, len(shard.transactions))):
+            shard.transactions.popitem()
+        yield

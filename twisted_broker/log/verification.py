@@ -1,0 +1,55 @@
+"""Transactions that their coordinator is asked about before the first write of theirs (KIP-890).
+
+Owns `VerificationStateEntry`, one per producer and log, and the guards that an append brings.
+
+    (nothing) --begin_verification--> entry --a transactional batch or a marker is written-->
+    (nothing)
+
+1. An append to a transaction that is not open here needs the entry that was here when the
+   coordinator was asked, itself: a marker that came since has removed it, and a later transaction
+   has another. So no late answer lets a record in behind its marker.
+2. The lowest sequence seen since goes first: a later batch, verified before it, would make it out
+   of sequence for ever.
+3. At most `MOST` per log, oldest dropped: its append is refused and verified again. A refusal for
+   good, `producer.id.expiration.ms`, a truncation and a restart end them, too.
+
+Source: Kafka 4.3.1's `VerificationStateEntry`, `VerificationGuard`, `ProducerStateManager`. Not
+here: asking (`coordinator/add_partitions_to_txn_manager.py`), the checks
+(`log/producer_append.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MOST = 10_000
+
+
+class VerificationStateEntry:
+    """`supports_epoch_bump`: the client's transactions are of version 2, each under an epoch of its
+    own. `wall_ms` is when it was made.
+    """
+
+    __slots__ = ("lowest_sequence", "producer_epoch", "supports_epoch_bump", "wall_ms")
+
+    def __init__(
+        self, wall_ms: int, producer_epoch: int, sequence: int, supports_epoch_bump: bool
+    ) -> None:
+        self.wall_ms, self.producer_epoch = wall_ms, producer_epoch
+        self.lowest_sequence, self.supports_epoch_bump = sequence, supports_epoch_bump
+
+    def seen(self, producer_epoch: int, sequence: int) -> None:
+        """Another batch is to be verified."""
+        if producer_epoch > self.producer_epoch or (
+            producer_epoch == self.producer_epoch and sequence < self.lowest_sequence
+        ):
+            self.producer_epoch, self.lowest_sequence = producer_epoch, sequence
+
+
+NOT_REQUIRED: Final = VerificationStateEntry(0, -1, -1, False)
+"""The guard where `transaction.partition.verification.enable` is off, and of what this broker
+writes itself.
+"""
+
+Guard = VerificationStateEntry | None
+"""None: nothing was verified."""

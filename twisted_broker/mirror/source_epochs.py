@@ -1,0 +1,63 @@
+"""The side file: which leader epoch of the source began at which offset of a mirrored partition.
+
+Owns `SourceEpochs`, one per partition, in Kafka's format of a leader-epoch checkpoint.
+
+1. An epoch is in the file before a record of it is in the target: an entry without records is
+   dropped at the next start, records without their entry would never be missed.
+2. It serves to notice what the source lost (KIP-320). Lost or damaged itself it is begun anew:
+   then the last mirrored batch is compared with the source's, which is done at each start anyway.
+3. Bounded by the source's own list of epochs: what lies below the target's log start is dropped.
+
+Source: Kafka's `LeaderEpochCheckpointFile`; RL 6.3. Not here: asking the source (`consumer`).
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+from twisted_broker.interfaces import Buffer, IFileSystem, TopicPartition
+from twisted_broker.log.checkpoints import LEADER_EPOCH, epochs_text, read_epochs, write_aside
+from twisted_broker.log.errors import CheckpointError
+from twisted_broker.log.leader_epochs import LeaderEpochFileCache
+from twisted_broker.wire.records import iterate_batches
+
+
+class SourceEpochs:
+    """Of one partition, below `folder`. Raises OSError."""
+
+    def __init__(self, files: IFileSystem, folder: str, name: TopicPartition) -> None:
+        self._files = files
+        directory = posixpath.join(folder, str(name))
+        self._path = posixpath.join(directory, LEADER_EPOCH)
+        files.make_directories(directory)
+        try:
+            entries = read_epochs(files, self._path)
+        except CheckpointError:
+            entries = []
+        self._epochs = LeaderEpochFileCache(entries, self._write)
+
+    def begin(self, log_start_offset: int, log_end_offset: int) -> None:
+        """The target has the records from one to the other."""
+        self._epochs.truncate_from_end(log_end_offset)
+        self._epochs.truncate_from_start(log_start_offset)
+
+    def epoch_at(self, offset: int) -> int:
+        """The epoch of the record at `offset`; -1: not known."""
+        return self._epochs.epoch_for_offset(offset)
+
+    def note(self, records: Buffer) -> None:
+        """Before these batches of the source are sent to the target."""
+        latest = self._epochs.latest_epoch
+        for batch in iterate_batches(records):
+            if batch.partition_leader_epoch > latest:
+                self._epochs.assign(batch.partition_leader_epoch, batch.base_offset)
+                latest = batch.partition_leader_epoch
+
+    def entries(self) -> list[tuple[int, int]]:
+        """(epoch, start offset), both growing."""
+        return self._epochs.entries()
+
+    def _write(self) -> None:
+        # Not synced: a loss of power leaves the old file, and rule 2.
+        content = epochs_text(self._epochs.epochs, self._epochs.start_offsets)
+        write_aside(self._files, self._path, content, sync=False)

@@ -1,0 +1,135 @@
+"""What a client may ask of moves between directories, and what begins, ends or restarts them.
+
+Owns `alter_replica_log_dirs` (AlterReplicaLogDirs), `go_on` (after a change of roles, and at a
+start) and `directory_failed`.
+
+1. One move per partition: another target gives the one before up; the directory where the replica
+   is already ends it.
+2. None begins while any directory is offline: a copy may be there.
+3. A directory that is asked for before the replica is here is noted, for the partitions of the
+   cluster; the replica is made there, unless the controller says otherwise.
+4. A copy that a restart finds goes on.
+
+Source: RL 3.8; KIP-113, KIP-858; Kafka's `ReplicaManager.alterReplicaLogDirs`,
+`maybeAddLogDirFetchers`. Not here: filling copies (`fetcher.alter_log_dirs_manager`), permission
+(`api.log_dirs`).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.future_logs import LONGEST_NAME, future_name
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+
+if TYPE_CHECKING:
+    from twisted_broker.image.metadata_image import PartitionDelta
+    from twisted_broker.log.log_directory import LogDirectory
+    from twisted_broker.replication.partition.partition import Partition
+    from twisted_broker.replication.replica_manager import ReplicaManager
+
+
+def alter_replica_log_dirs(
+    replicas: ReplicaManager, topic_partition: TopicPartition, path: str
+) -> None:
+    """Begins a move to the directory at `path`, goes on with it, or ends another one. Returns
+    before anything is copied.
+
+    Raises `BrokerError`: INVALID_TOPIC_EXCEPTION, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR,
+    INVALID_REPLICA_ASSIGNMENT, REPLICA_NOT_AVAILABLE.
+    """
+    if len(future_name(topic_partition, 0)) > LONGEST_NAME:
+        raise BrokerError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, "the topic's name is too long to be moved"
+        )
+    target = _directory_at(replicas, path)
+    partition = replicas.partitions.get(topic_partition)
+    if partition is not None and partition.offline:
+        raise partition.refusal()
+    if partition is None or partition.log is None:
+        if replicas.image_knows(topic_partition):
+            replicas.log_manager.preferred[topic_partition] = target.path
+        raise BrokerError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{topic_partition} is not here")
+    directories, future = replicas.log_manager.directories, partition.future_log
+    if future is not None and directories.of(future) is not target:
+        _give_up(replicas, partition, "another directory was asked for")
+    if directories.of(partition.log) is target:
+        return
+    if partition.future_log is None:
+        _begin(replicas, partition, target)
+    elif topic_partition in replicas.moves.failed:
+        replicas.moves.begin(partition)
+
+
+def _directory_at(replicas: ReplicaManager, path: str) -> LogDirectory:
+    target = replicas.log_manager.directories.by_path.get(posixpath.normpath(path))
+    if target is None:
+        raise BrokerError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is none of this broker's log.dirs")
+    if target.failed is not None:
+        raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"log directory {path} is offline")
+    if target.path in replicas.config.cordoned_directories:
+        raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"log directory {path} is cordoned")
+    return target
+
+
+def _begin(replicas: ReplicaManager, partition: Partition, target: LogDirectory) -> None:
+    log = partition.log
+    assert log is not None
+    offline = replicas.log_manager.directories.offline()
+    if offline:
+        raise BrokerError(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"log directory {offline[0]} is offline: it may hold a copy of "
+            f"{partition.topic_partition}",
+        )
+    partition.begin_move(replicas.log_manager.create_future(log, target))
+    replicas.lines.add(
+        "replica begins to move to another log directory",
+        partition=partition.topic_partition,
+        directory=target.path,
+        before=posixpath.dirname(log.directory),
+        bytes=log.size_in_bytes,
+    )
+    replicas.moves.begin(partition)
+
+
+def _give_up(replicas: ReplicaManager, partition: Partition, reason: str) -> None:
+    name = partition.topic_partition
+    replicas.moves.remove([name])
+    partition.end_move()
+    replicas.log_manager.drop_future(name)
+    replicas.lines.add("a move between directories was given up", partition=name, reason=reason)
+
+
+def go_on(replicas: ReplicaManager, changes: Iterable[PartitionDelta]) -> None:
+    """RL 3.8: after roles were taken, moves go on under their leader epochs; at a start those
+    that it finds.
+    """
+    if not replicas.log_manager.futures:
+        return
+    for change in changes:
+        name = TopicPartition(change.topic, change.partition)
+        future = replicas.log_manager.future(name)
+        partition = replicas.partitions.get(name)
+        if future is None or partition is None or partition.log is None or partition.offline:
+            continue
+        if partition.future_log is None:
+            replicas.start_log(future)
+            partition.begin_move(future)
+            replicas.moves.begin(partition)
+        elif not replicas.moves.is_moving_at(name, partition.leader_epoch):
+            replicas.moves.begin(partition)
+
+
+def directory_failed(replicas: ReplicaManager, path: str) -> None:
+    """Copies in a directory that failed are given up; what moves from there has failed itself."""
+    for name, move in list(replicas.moves.moves.items()):
+        partition = move.partition
+        future = partition.future_log
+        if future is not None and posixpath.dirname(future.directory) == path:
+            replicas.moves.remove([name])
+            partition.end_move()
+            replicas.log_manager.forget_future(name)

@@ -1,0 +1,211 @@
+"""Moves of replicas between this broker's directories: who fills the copies, and when each takes
+its log's place.
+
+Owns `ReplicaAlterLogDirsManager`, the fetchers of copies.
+
+    begin --copied to the log's end--> announced: AssignReplicasToDirs is sent, the copy is synced
+    announced --accepted, synced, at the log's end again--> swapped
+    any --cancelled, stopped, failed--> ended; the controller hears where the replica stays
+
+1. A copy takes its log's place only after the controller knows (KIP-858): a directory that fails
+   right after it must make the controller choose another leader.
+2. A move that ends otherwise after the controller may have been told is reverted there.
+3. A partition that gets a new leader epoch goes on under it, where epochs are compared first; so
+   does one whose log was truncated.
+4. A failed move stays as it is, shown with its reason, until it is requested again, cancelled, or
+   the broker restarts; the replica serves on.
+
+Source: RL 1.1, 3.8; KIP-113, KIP-858; Kafka's `ReplicaAlterLogDirsManager`,
+`ReplicaAlterLogDirsThread`. Not here: what is known of a move (`directory_move`), what
+a client may ask for (`directory_moves`), the files
+(`log.log_manager`).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from twisted_broker.event_lines import EventLines
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.collaborators import IDirectoryAssignments, IReplicas
+from twisted_broker.replication.fetcher.directory_move import Assignment, Move
+from twisted_broker.replication.fetcher.fetcher import Fetcher
+from twisted_broker.replication.fetcher.fetcher_manager import FetcherManager, FollowedPartition
+from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
+from twisted_broker.replication.fetcher.future_replicas import FutureReplicas
+from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
+from twisted_broker.replication.fetcher.local_leader_endpoint import (
+    LocalLeaderEndPoint,
+    MoveThrottle,
+    local_endpoint,
+)
+from twisted_broker.replication.partition.partition import Partition
+
+if TYPE_CHECKING:
+    from twisted_broker.log.log_manager import LogManager
+
+RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+THREADS = "num.replica.alter.log.dirs.threads"
+
+
+class ReplicaAlterLogDirsManager(FetcherManager):
+    """`assignments` None: nobody must be told (tests)."""
+
+    def __init__(
+        self,
+        replicas: IReplicas,
+        log_manager: LogManager,
+        lines: EventLines,
+        assignments: IDirectoryAssignments | None,
+    ) -> None:
+        config = replicas.config
+        super().__init__(
+            config.optional_integer(THREADS) or len(config.log_directories), self._create_fetcher
+        )
+        self.moves: dict[TopicPartition, Move] = {}
+        self._replicas = replicas
+        self._log_manager = log_manager
+        self._lines = lines
+        self._assignments = assignments
+        self._throttle = MoveThrottle(lambda: max(1, replicas.config.integer(RATE)))
+
+    def _create_fetcher(
+        self, number: int, leader: BrokerEndPoint, failed: set[TopicPartition]
+    ) -> Fetcher:
+        replicas = self._replicas
+        config = replicas.config
+        return Fetcher(
+            f"log directory mover {number} of broker {replicas.node_id}",
+            replicas.runtime,
+            LocalLeaderEndPoint(
+                replicas,
+                self._throttle,
+                self._is_due,
+                config.integer("replica.fetch.response.max.bytes"),
+            ),
+            FutureReplicas(replicas, self._appended, self._move_failed),
+            config.integer("replica.fetch.backoff.ms"),
+            config.integer("replica.fetch.max.bytes"),
+            failed,
+        )
+
+    # which moves
+    def begin(self, partition: Partition) -> None:
+        """Its copy is filled from now on; again, under the partition's leader epoch."""
+        name, log, future = partition.topic_partition, partition.log, partition.future_log
+        if log is None or future is None:
+            return
+        known = self.moves.get(name)
+        if known is None or known.partition is not partition:
+            directories = self._log_manager.directories
+            known = self.moves[name] = Move(
+                partition,
+                directories.of(log).directory_id,
+                directories.of(future).directory_id,
+                self._replicas.runtime.now_ms(),
+            )
+        known.error, known.leader_epoch = "", partition.leader_epoch
+        super().remove([name])
+        offset = min(future.high_watermark, future.log_end_offset)
+        initial = InitialFetchState(partition.topic_id, partition.leader_epoch, offset)
+        self.add({name: FollowedPartition(local_endpoint(self._replicas.node_id), initial)})
+
+    def remove(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Moves that end before their swap; what becomes of the copies is the caller's."""
+        names = [name for name in topic_partitions if name in self.moves]
+        if not names:
+            return
+        super().remove(names)
+        for name in names:
+            move = self.moves.pop(name)
+            if self._assignments is not None and move.assignment is not Assignment.NONE:
+                self._assignments.revert(move.partition.topic_id, name, move.source)
+        self.shutdown_idle()
+
+    def is_moving_at(self, name: TopicPartition, leader_epoch: int) -> bool:
+        """Whether its copy is filled under this leader epoch, or failed under it."""
+        move = self.moves.get(name)
+        return move is not None and move.leader_epoch == leader_epoch
+
+    # the swap
+    def _is_due(self, name: TopicPartition) -> bool:
+        """Whether another look at a copy that has caught up brings it further."""
+        move = self.moves.get(name)
+        return move is not None and (
+            move.assignment is Assignment.NONE or self._may_swap(move.partition, move)
+        )
+
+    def _may_swap(self, partition: Partition, move: Move) -> bool:
+        future = partition.future_log
+        return (
+            future is not None
+            and move.assignment is Assignment.ACCEPTED
+            and move.is_synced
+            # These know its files by their names.
+            and not future.durability.is_busy
+            and not future.producers.is_rebuilding
+        )
+
+    def _appended(self, name: TopicPartition, size: int) -> None:
+        self._throttle.copied(size, self._replicas.runtime.now_ms())
+        move = self.moves.get(name)
+        if move is None:
+            return
+        partition = move.partition
+        log, future = partition.log, partition.future_log
+        if log is None or future is None or log.log_end_offset != future.log_end_offset:
+            return
+        if move.assignment is Assignment.NONE:
+            self._announce(name, move)
+        if self._may_swap(partition, move):
+            self._swap(name, move)
+
+    def _announce(self, name: TopicPartition, move: Move) -> None:
+        move.assignment = Assignment.QUEUED
+        self._log_manager.prepare_swap(name, partial(self._synced, name, move))
+        if self._assignments is None:
+            self._accepted(name, move)
+        else:
+            self._assignments.assign(
+                move.partition.topic_id, name, move.target, partial(self._accepted, name, move)
+            )
+
+    def _accepted(self, name: TopicPartition, move: Move) -> None:
+        if self.moves.get(name) is move:
+            move.assignment = Assignment.ACCEPTED
+            self._wake()
+
+    def _synced(self, name: TopicPartition, move: Move) -> None:
+        if self.moves.get(name) is move:
+            move.is_synced = True
+            self._wake()
+
+    def _wake(self) -> None:
+        for fetcher in self.fetchers.values():
+            fetcher.wake()
+
+    def _swap(self, name: TopicPartition, move: Move) -> None:
+        partition, now_ms = move.partition, self._replicas.runtime.now_ms()
+        source = "" if partition.log is None else posixpath.dirname(partition.log.directory)
+        log = self._log_manager.swap(name)
+        del self.moves[name]
+        super().remove([name])
+        if self._assignments is not None:
+            self._assignments.moved(partition.topic_id, name)
+        partition.replace_log(log, now_ms)
+        self._lines.add(
+            "replica moved to another log directory",
+            partition=name,
+            directory=posixpath.dirname(log.directory),
+            before=source,
+            bytes=log.size_in_bytes,
+            ms=now_ms - move.began_ms,
+        )
+
+    def _move_failed(self, name: TopicPartition, reason: str) -> None:
+        move = self.moves.get(name)
+        if move is not None:
+            move.error = reason

@@ -1,0 +1,145 @@
+"""Copies of logs that move to another directory: what a read brings into them, and what is
+truncated from them.
+
+Owns `FutureReplicas`, the `FetchTarget` of moves.
+
+1. Records go in only at the copy's end, but for the batch that an empty copy begins in.
+2. The copy's high watermark and log start are the log's, as far as it goes.
+3. What the log truncated is truncated from the copy, by epochs.
+4. What goes wrong fails the move, never the partition, unless the failed directory is its own too.
+
+Source: RL 3.8; Kafka's `ReplicaAlterLogDirsThread`. Not here: when it takes the log's place
+(`alter_log_dirs_manager`), reading (`local_leader_endpoint`), where to truncate
+(`truncation_decision`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred
+
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.append_info import LogAppendInfo
+from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.replication.collaborators import IReplicas
+from twisted_broker.replication.fetcher.fetch_session_handler import RequestedPartition
+from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition
+from twisted_broker.replication.fetcher.followed_replicas import FetchOffsetMismatch, fire
+from twisted_broker.replication.fetcher.truncation_decision import (
+    EpochEnd,
+    OffsetReset,
+    OffsetTruncationState,
+    offset_reset_for,
+    truncation_for,
+)
+
+if TYPE_CHECKING:
+    from twisted_broker.log.log import Log
+
+
+class FutureReplicas:
+    """`appended(name, bytes)` is called after each answer, `failed(name, reason)` when a copy
+    cannot be filled.
+    """
+
+    __slots__ = ("_appended", "_failed", "_replicas", "_truncated")
+
+    def __init__(
+        self,
+        replicas: IReplicas,
+        appended: Callable[[TopicPartition, int], None],
+        failed: Callable[[TopicPartition, str], None],
+    ) -> None:
+        self._replicas = replicas
+        self._appended = appended
+        self._failed = failed
+        self._truncated: list[Log] = []
+
+    def _copy(self, topic_partition: TopicPartition) -> Log:
+        return self._replicas.partition(topic_partition).copy()
+
+    def latest_epoch(self, topic_partition: TopicPartition) -> int:
+        return self._copy(topic_partition).leader_epochs.latest_epoch
+
+    def log_start_offset(self, topic_partition: TopicPartition) -> int:
+        return self._copy(topic_partition).log_start_offset
+
+    def process_partition_data(
+        self,
+        topic_partition: TopicPartition,
+        requested: RequestedPartition,
+        fetched: FetchedPartition,
+    ) -> LogAppendInfo | None:
+        """RL 3.8: appends, follows the watermarks, and has it swapped where that is due."""
+        partition = self._replicas.partition(topic_partition)
+        copy = partition.copy()
+        if requested.fetch_offset != copy.log_end_offset:
+            raise FetchOffsetMismatch(
+                f"{topic_partition} was read at {requested.fetch_offset}, but its copy ends at "
+                f"{copy.log_end_offset}"
+            )
+        info = None
+        if len(fetched.records):
+            wall_ms = self._replicas.runtime.wall_ms()
+            info = partition.append_to_copy(fetched.records, requested.leader_epoch, wall_ms)
+        partition.follow_in_copy(fetched.high_watermark, fetched.log_start_offset)
+        self._appended(topic_partition, 0 if info is None else info.bytes)
+        return None if info is None or info.last_offset < 0 else info
+
+    async def wait_for_syncs(self) -> None:
+        """After a truncation only, as `FollowedReplicas` does: nobody is told how far a copy
+        goes.
+        """
+        waiting, self._truncated = self._truncated, []
+        for copy in waiting:
+            done: Deferred[None] = Deferred()
+            copy.durability.when_synced(0, partial(fire, done))
+            await done
+
+    def _was_truncated(self, copy: Log) -> None:
+        if copy.durability.is_checkpoint_above:
+            self._truncated.append(copy)
+
+    def truncate(
+        self, topic_partition: TopicPartition, fetch_offset: int, leader_end: EpochEnd | None
+    ) -> OffsetTruncationState:
+        copy = self._copy(topic_partition)
+        truncation = (
+            OffsetTruncationState(fetch_offset, True)
+            if leader_end is None
+            else truncation_for(leader_end, fetch_offset, copy)
+        )
+        end = copy.end_below(truncation.offset)
+        if copy.truncate_to(end, self._replicas.runtime.wall_ms()):
+            self._was_truncated(copy)
+        return truncation._replace(offset=end)
+
+    def offset_reset_for(
+        self, topic_partition: TopicPartition, leader_end: int, leader_start: int | None
+    ) -> OffsetReset | None:
+        copy = self._copy(topic_partition)
+        if leader_start is None and leader_end >= copy.log_end_offset:
+            return None
+        reset = offset_reset_for(copy.log_end_offset, leader_end, leader_start)
+        return reset._replace(offset=copy.end_below(reset.offset)) if reset.truncate else reset
+
+    def reset_offset(self, topic_partition: TopicPartition, reset: OffsetReset) -> None:
+        copy, wall_ms = self._copy(topic_partition), self._replicas.runtime.wall_ms()
+        if reset.truncate:
+            copy.truncate_to(reset.offset, wall_ms)
+        elif reset.truncate_fully:
+            copy.truncate_fully_and_start_at(reset.offset, wall_ms)
+        self._was_truncated(copy)
+
+    def partition_failed(
+        self, topic_partition: TopicPartition, reason: BaseException | str
+    ) -> None:
+        self._failed(topic_partition, str(reason))
+        if isinstance(reason, LogDirFailure):
+            self._replicas.directory_failed(reason.directory, reason.cause)
+
+    def answers_processed(self) -> None:
+        self._replicas.drain()

@@ -14,32 +14,16 @@ first, and for a new test plants the mistake once and sees it red.
 from __future__ import annotations
 
 Line = tuple[int, int]
-ZOOKEEPER = "issue 13: ZooKeeper"
 TRANSACTIONS, COMPACTION = "issue 14: transactions", "issue 14: compaction"
 QUOTAS = "issue 15: quotas"
 
 LATER: dict[Line, str] = {
-    (0, 2): ZOOKEEPER,
     (5, 3): QUOTAS,
 }
 LATER_PARTS: dict[Line, dict[str, str]] = {
-    (1, 1): {
-        "`controller_epoch`": ZOOKEEPER,
-        "`isr-change-propagation`": f"{ZOOKEEPER} (with the metadata log 1.2 has no task)",
-    },
-    (1, 2): {"With ZooKeeper": ZOOKEEPER},
-    (1, 3): {
-        "LeaderAndIsr with an older controller epoch": ZOOKEEPER,
-        "a stale leader epoch answers STALE_CONTROLLER_EPOCH": ZOOKEEPER,
-        "a partition not assigned here UNKNOWN_TOPIC_OR_PARTITION": ZOOKEEPER,
-        "an offline directory KAFKA_STORAGE_ERROR": f"{ZOOKEEPER}; of a delta: 1.12",
-    },
-    (1, 5): {"when asked": f"{ZOOKEEPER} (of a metadata delta the log always goes)"},
     (1, 8): {"A follower throttled": QUOTAS},
     (1, 9): {"not for a throttled follower": QUOTAS},
     (1, 13): {"throttle": QUOTAS},
-    (2, 1): {"controller epoch": ZOOKEEPER},
-    (2, 5): {"ZooKeeper: compare-and-set": ZOOKEEPER, "record it for 1.2": ZOOKEEPER},
     (6, 2): {"not over the follower quota while lagging": QUOTAS},
     (6, 4): {"quotas": QUOTAS},
     (9, 2): {"compacted: the same last value": f"{COMPACTION} in the simulation"},
@@ -56,7 +40,15 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
             "test_roles_and_settings_come_as_records_and_isr_changes_leave_as_alter_partition"
         ),
     },
+    (0, 2): {
+        "roles arrive as LeaderAndIsr, StopReplica and": "test_a_leader_and_a_follower",
+        "ISR changes are conditional writes": "test_a_follower_joins_by_a_conditional_write",
+    },
     (1, 1): {
+        "`controller_epoch`": "test_a_new_controller_is_noted",
+        "`isr-change-propagation`": (
+            "test_changes_are_announced_once_nothing_changed_for_5_seconds"
+        ),
         "one replica fetcher manager": "test_shutdown_ends_all_fetching",
         "one fetcher manager for moves between directories": (
             "test_one_move_at_a_time_in_the_order_of_names"
@@ -86,8 +78,20 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
             "test_what_an_error_left_is_tried_50_ms_later",
         ),
         "answers are per partition": "test_each_partition_has_its_own_answer",
+        "every 2,500 ms the changed partitions are published": (
+            "test_changes_are_announced_once_nothing_changed_for_5_seconds"
+        ),
+        "the last publication is more than 60,000 ms old": (
+            "test_steady_changes_are_announced_after_a_minute"
+        ),
     },
     (1, 3): {
+        "LeaderAndIsr with an older controller epoch": ("test_an_older_controller_changes_nothing"),
+        "a stale leader epoch answers STALE_CONTROLLER_EPOCH": "test_a_stale_leader_epoch",
+        "a partition not assigned here UNKNOWN_TOPIC_OR_PARTITION": (
+            "test_a_partition_that_is_not_assigned_here"
+        ),
+        "an offline directory KAFKA_STORAGE_ERROR": "test_an_offline_directory",
         "another topic id INCONSISTENT_TOPIC_ID": "test_a_log_belongs_to_one_topic_id",
         "split into leaders-to-be and followers-to-be": "test_observers_hear_of_leadership",
         "restart only where the leader epoch rose": (
@@ -126,6 +130,7 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
     (1, 5): {
         "remove from fetchers": "test_what_is_deleted_or_moved_away_is_fetched_no_more",
         "drop the partition": "test_a_replica_that_was_removed_from_here",
+        "when asked": "test_stop_replica",
         "delete its log": "test_a_removed_partition_completes_what_waits",
         "renamed `-delete`": "test_deletion_renames_at_once_and_removes_later",
         "`file.delete.delay.ms`": "test_deletion_renames_at_once_and_removes_later",
@@ -358,6 +363,7 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
         ),
     },
     (2, 1): {
+        "controller epoch": "test_a_leader_and_a_follower",
         "min(`min.insync.replicas`, assigned replicas)": (
             "test_the_minimum_isr_is_never_above_the_replicas"
         ),
@@ -412,6 +418,9 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
         "never to empty": "test_it_never_shrinks_to_empty",
     },
     (2, 5): {
+        "ZooKeeper: compare-and-set": "test_a_follower_joins_by_a_conditional_write",
+        "a lost race changes": ("test_a_lost_race_changes_nothing_until_the_controllers_next_word"),
+        "record it for 1.2": "test_a_follower_joins_by_a_conditional_write",
         "one in flight per partition": "test_one_change_in_flight",
         "(v2, v3; topic ids, broker epochs)": (
             "test_the_proposal_names_broker_epochs",

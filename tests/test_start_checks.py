@@ -72,15 +72,37 @@ def test_a_file_with_a_mistake(lines: str, words: str, tmp_path: Path) -> None:
 
 
 def test_a_file_for_zookeeper(tmp_path: Path) -> None:
-    """It would become an empty node of a cluster of its own; one that has `process.roles`, too, is
-    for KRaft.
+    """A member of a ZooKeeper cluster is a broker with its id; one that is of a quorum, too, is
+    neither.
     """
     path = tmp_path / "server.properties"
-    path.write_text(f"broker.id=0\nzookeeper.connect=localhost:2181\nlog.dirs={tmp_path}\n")
-    said = refusal("--config", str(path))
-    assert "zookeeper.connect='localhost:2181'" in said and "process.roles" in said
-    path.write_text(path.read_text() + "process.roles=broker,controller\n")
-    assert options("--config", str(path)).broker_config.node_id == 0
+    text = f"zookeeper.connect=localhost:2181,[::1]:2182/kafka\nlog.dirs={tmp_path}\n"
+    path.write_text(text)
+    assert "broker.id" in refusal("--config", str(path))
+    path.write_text(text + "broker.id=7\n")
+    config = options("--config", str(path)).broker_config
+    assert config.node_id == 7 and config.names("process.roles") == ("broker",)
+    assert config["zookeeper.session.timeout.ms"] == 18_000 and not config.unknown()
+    for line in ("process.roles=broker,controller", "controller.quorum.voters=1@h:1"):
+        path.write_text(text + f"broker.id=7\n{line}\n")
+        said = refusal("--config", str(path))
+        assert "zookeeper.connect='localhost:2181" in said and f"{line} makes this a node" in said
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("zookeeper.connect=localhost", "HOST:PORT"),
+        ("zookeeper.metadata.migration.enable=true", "takes no part in a migration to KRaft"),
+        ("zookeeper.session.timeout.ms=0", "zookeeper.session.timeout.ms"),
+        ("inter.broker.protocol.version=3.4", "2.6"),
+    ],
+)
+def test_wrong_settings_of_a_zookeeper_member(setting: str, words: str, tmp_path: Path) -> None:
+    named = {"zookeeper.connect": "h:1", "broker.id": "1", "log.dirs": str(tmp_path)}
+    name, _, value = setting.partition("=")
+    given = (named | {name: value}).items()
+    assert words in refusal(*(part for each in given for part in ("--set", "=".join(each))))
 
 
 def test_a_run_file_that_cannot_be_written(tmp_path: Path) -> None:

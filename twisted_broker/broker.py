@@ -64,6 +64,7 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.primitives import new_uuid, uuid_text
 
 if TYPE_CHECKING:
+    from twisted_broker.api.routes import Route
     from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
     from twisted_broker.cluster.broker_lifecycle_manager import BrokerLifecycleManager
     from twisted_broker.cluster.controller import Controller
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
     from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
     from twisted_broker.replication.replica_manager import ReplicaManager
+    from twisted_broker.zookeeper.role_requests import RoleRequests
 
 _logger = Logger(namespace="replog")
 T = TypeVar("T")
@@ -178,6 +180,7 @@ class Broker:
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self._controller: Controller | None = None
         self.role: BrokerComponents | None = None
+        self._role_requests: RoleRequests | None = None  # of a ZooKeeper cluster's member
         self.parts = self._make_parts({})
         self._started = self._leaving = self._stopping = self._caught_up = False
         self._deltas: deque[MetadataDelta] = deque()
@@ -215,6 +218,7 @@ class Broker:
             lifecycle=None if role is None else role.lifecycle,
             listening=self._factories,
             audit=self._audit,
+            roles=self._role_requests,
         )
 
     def _cluster_id(self, wanted: str | None) -> str:
@@ -477,10 +481,16 @@ class Broker:
     def metadata_directory(self) -> str:
         return self.config.metadata_directory
 
+    def _routes(self) -> dict[int, Route] | None:
+        """What is served, where that is not the usual."""
+        return None
+
     async def _listen(self, endpoint: ConfiguredListener, is_controller: bool) -> Listener:
         """Opens a port; for a broker's port, clients wait until they are let in."""
         advertised = self.plan.advertised.get(endpoint.name, endpoint)
-        dispatcher = Dispatcher(self.parts, ListenerName(endpoint.name, is_controller))
+        dispatcher = Dispatcher(
+            self.parts, ListenerName(endpoint.name, is_controller), self._routes()
+        )
         factory = ConnectionFactory(
             self.runtime,
             dispatcher,

@@ -30,6 +30,7 @@ from twisted_broker.broker import STARTING_ERRORS, Broker
 from twisted_broker.config import BrokerConfig
 from twisted_broker.config_validation import warnings_for
 from twisted_broker.interfaces import Runtime
+from twisted_broker.known_settings import ZOOKEEPER_CONNECT
 from twisted_broker.settings import INT_MAX
 from twisted_broker.status.http_server import StatusPort
 from twisted_broker.status.run_file import (
@@ -40,6 +41,14 @@ from twisted_broker.status.run_file import (
 )
 
 _logger = Logger(namespace="replog")
+
+
+def _broker_class(config: BrokerConfig) -> type[Broker]:
+    if ZOOKEEPER_CONNECT not in config.static:
+        return Broker
+    from twisted_broker.zookeeper_broker import ZooKeeperBroker
+
+    return ZooKeeperBroker
 
 
 class BrokerService(Service):
@@ -103,7 +112,7 @@ class BrokerService(Service):
     async def _start(self) -> None:
         self._log_settings()
         try:
-            self.broker = Broker(
+            self.broker = _broker_class(self.config)(
                 self.config, self.runtime, self._cluster_id, self._descriptors, self._fail
             )
             await self._start_broker(self.broker)

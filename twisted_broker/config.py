@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from twisted_broker.known_settings import ZOOKEEPER_CONNECT, zookeeper_settings
 from twisted_broker.known_settings import broker_settings as known_broker_settings
 from twisted_broker.settings import (
     INT_MAX,
@@ -1023,6 +1024,11 @@ class BrokerConfig:
         self._values: dict[str, Value] = {
             name: row.default for name, row in BROKER_SETTINGS.items()
         }
+        if ZOOKEEPER_CONNECT in self.static:
+            for name, row in zookeeper_settings().items():
+                self._values[name] = (
+                    row.parse(self.static[name]) if name in self.static else row.default
+                )
         for layer in (self.static, self.cluster, self.broker):
             for name, text in layer.items():
                 if name in BROKER_SETTINGS:
@@ -1120,6 +1126,8 @@ class BrokerConfig:
     def unknown(self) -> list[str]:
         """Names given that nobody knows: a warning line each."""
         others = self.static.keys() - BROKER_SETTINGS.keys() - {_BROKER_ID}
+        if ZOOKEEPER_CONNECT in others:
+            others -= zookeeper_settings().keys()
         return sorted(others - known_broker_settings().keys()) if others else []
 
     def without_effect(self) -> list[str]:

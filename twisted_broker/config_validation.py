@@ -17,6 +17,7 @@ import re
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
+from twisted_broker.known_settings import ZOOKEEPER_CONNECT
 from twisted_broker.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -31,7 +32,10 @@ _MOST_PORT = 65535
 def check_together(config: BrokerConfig) -> None:
     """Raises ConfigError."""
     _check_roles(config)
-    _check_controllers(config)
+    if ZOOKEEPER_CONNECT in config.static:
+        _check_zookeeper(config)
+    else:
+        _check_controllers(config)
     _check_waits(config)
     _check_inter_broker(config)
     _check_connections(config)
@@ -89,6 +93,29 @@ def warnings_for(config: BrokerConfig) -> list[str]:
 def _check_roles(config: BrokerConfig) -> None:
     if not config.names("process.roles"):
         raise ConfigError("process.roles", "", "any of broker, controller")
+
+
+def _check_zookeeper(config: BrokerConfig) -> None:
+    """A member of a ZooKeeper cluster, and of nothing else."""
+    address = str(config[ZOOKEEPER_CONNECT])
+    if config.names("process.roles") != ("broker",):
+        raise ConfigError(
+            ZOOKEEPER_CONNECT,
+            address,
+            "",
+            "process.roles makes this a node of a KRaft cluster: remove one of the two",
+        )
+    hosts = address.partition("/")[0].split(",")
+    if not all(_is_address(host.strip()) for host in hosts):
+        raise ConfigError(ZOOKEEPER_CONNECT, address, "HOST:PORT,HOST:PORT/PATH")
+    if config.boolean("zookeeper.metadata.migration.enable"):
+        raise ConfigError(
+            "zookeeper.metadata.migration.enable",
+            "true",
+            "",
+            "a broker of ours takes no part in a migration to KRaft: start it as a member of the "
+            "KRaft cluster afterwards",
+        )
 
 
 def _check_controllers(config: BrokerConfig) -> None:

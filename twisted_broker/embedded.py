@@ -34,6 +34,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from twisted_broker.broker_service import BrokerService
+from twisted_broker.known_settings import ZOOKEEPER_CONNECT
 from twisted_broker.start_checks import StartError
 
 if TYPE_CHECKING:
@@ -326,6 +327,11 @@ def _options(
         arguments += ["--data", os.path.abspath(data)]
     elif not {"log.dirs", "log.dir"} & settings.keys():
         arguments += ["--data", "memory"]
+    if ZOOKEEPER_CONNECT in settings:
+        raise StartError(
+            f"setting {ZOOKEEPER_CONNECT}={settings[ZOOKEEPER_CONNECT]!r} is refused: a member of "
+            "a ZooKeeper cluster is a process of its own (twistd -n replog --config FILE)"
+        )
     try:
         from twisted_broker.tap import Options
 

@@ -20,6 +20,7 @@ from functools import cache
 
 from twisted_broker.settings import Setting, Type, Value
 
+ZOOKEEPER_CONNECT = "zookeeper.connect"
 _BROKER = """
 alter.config.policy.class.name class -
 alter.log.dirs.replication.quota.window.num int 11 1..
@@ -290,6 +291,25 @@ _WITHOUT_BROKERS = frozenset(
     {"share.auto.offset.reset", "share.isolation.level", "share.renew.acknowledge.enable"}
 )
 """Settings of groups whose default is no setting of the broker's."""
+
+_ZOOKEEPER = """
+zookeeper.connect string ""
+zookeeper.session.timeout.ms int 18000 1..
+zookeeper.connection.timeout.ms int - 1..
+zookeeper.metadata.migration.enable boolean false
+inter.broker.protocol.version string 3.9 3.9|3.9-IV0|2.6|2.6-IV0
+controlled.shutdown.max.retries int 3 1..
+controlled.shutdown.retry.backoff.ms long 5000 0..
+"""
+"""Of a member of a ZooKeeper cluster, as in Kafka 3.9; only where `zookeeper.connect` is set. These
+are obeyed (`zookeeper_broker.py`).
+"""
+
+
+@cache
+def zookeeper_settings() -> dict[str, Setting]:
+    """Those of a member of a ZooKeeper cluster."""
+    return _parsed(_ZOOKEEPER)
 
 
 @cache

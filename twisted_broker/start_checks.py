@@ -17,6 +17,7 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from twisted_broker.known_settings import ZOOKEEPER_CONNECT
 from twisted_broker.settings import ConfigError, parse_properties, property_lines
 
 if TYPE_CHECKING:
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
 
 _META_PROPERTIES, _LOCK = "meta.properties", ".lock"
 _OF_SEVERAL = re.compile(r"broker-([1-9]\d*)\Z")
-_ZOOKEEPER = "zookeeper.connect"
+_OF_A_QUORUM = (
+    "process.roles",
+    "controller.quorum.voters",
+    "controller.quorum.bootstrap.servers",
+)
 _DIRECTORIES = ("log.dirs", "log.dir")
 # Of the coordinators' topics, with the most that several brokers have of each by default.
 _REPLICAS = {
@@ -49,7 +54,9 @@ def read_values(path: str | None, settings: Mapping[str, str], brokers: int = 1)
 
     if path is None:
         values = dict(SAMPLE_VALUES)
-        if "controller" not in settings.get("process.roles", "broker,controller"):
+        if settings.get(ZOOKEEPER_CONNECT):
+            values = {}  # the sample is of a KRaft node
+        elif "controller" not in settings.get("process.roles", "broker,controller"):
             # One of several machines: Kafka's default, which is for a cluster.
             for name in _REPLICAS:
                 del values[name]
@@ -61,8 +68,7 @@ def read_values(path: str | None, settings: Mapping[str, str], brokers: int = 1)
         check_file(path, text)
         values = parse_properties(text)
     values |= settings
-    check_zookeeper(values)
-    return values
+    return as_zookeeper_member(values) if values.get(ZOOKEEPER_CONNECT) else values
 
 
 def check_file(path: str, text: str) -> None:
@@ -97,19 +103,23 @@ def check_options(
             )
 
 
-def check_zookeeper(values: Mapping[str, str]) -> None:
-    """A file of the time of ZooKeeper means another cluster than the one that would be made.
+def as_zookeeper_member(values: dict[str, str]) -> dict[str, str]:
+    """The settings of a member of a ZooKeeper cluster: a broker, and nothing else of a quorum.
 
-    Raises ConfigError.
+    Raises ConfigError where they are a KRaft node's as well, or do not say which broker it is.
     """
-    if values.get(_ZOOKEEPER) and "process.roles" not in values:
-        raise ConfigError(
-            _ZOOKEEPER,
-            values[_ZOOKEEPER],
-            "",
-            "there is no ZooKeeper since Kafka 4: remove it, and set process.roles, node.id and "
-            "controller.quorum.bootstrap.servers",
-        )
+    for name in _OF_A_QUORUM:
+        if values.get(name):
+            raise ConfigError(
+                ZOOKEEPER_CONNECT,
+                values[ZOOKEEPER_CONNECT],
+                "",
+                f"{name}={values[name]} makes this a node of a KRaft cluster: remove one of the "
+                "two (there is no ZooKeeper since Kafka 4)",
+            )
+    if "broker.id" not in values and "node.id" not in values:
+        raise ConfigError("broker.id", "", "the number of this broker in the ZooKeeper cluster")
+    return {**values, "process.roles": "broker"}
 
 
 def check_run_file(path: str) -> None:

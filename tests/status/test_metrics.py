@@ -28,6 +28,7 @@ def parts_of(fixture: Fixture) -> Any:
         cluster_id="c",
         controller=None,
         lifecycle=None,
+        roles=None,
         groups=None,
         log_manager=None,
         listening=(),

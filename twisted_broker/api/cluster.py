@@ -55,8 +55,10 @@ async def describe_cluster(
 
 def any_live_broker(context: RequestContext, image: MetadataImage) -> int:
     """Whom clients take for the controller: any live broker, for each passes requests on. -1
-    when none lives.
+    when none lives. In a ZooKeeper cluster the controller itself.
     """
+    if context.broker.roles is not None:
+        return context.broker.roles.controller_id
     live = image.live_brokers()
     return context.runtime.random.choice(live).id if live else -1
 

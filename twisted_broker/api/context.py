@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from twisted_broker.net.connection_limits import ConnectionFactory
     from twisted_broker.replication.live_brokers import ImageSource
     from twisted_broker.replication.replica_manager import ReplicaManager
+    from twisted_broker.zookeeper.role_requests import RoleRequests
 
 
 REFUSAL_ELEMENTS = 4
@@ -70,7 +71,8 @@ class BrokerParts:
 
     What a process without that role lacks is None: `replica_manager`, `metadata`, `forwarding`,
     `groups`, `transactions`, `add_partitions_to_txn` and `lifecycle` belong to a broker,
-    `controller` to a controller. `listening`: the factories of its listeners.
+    `controller` to a controller, `roles` to a member of a ZooKeeper cluster. `listening`: the
+    factories of its listeners.
     """
 
     __slots__ = (
@@ -89,6 +91,7 @@ class BrokerParts:
         "metadata",
         "node_id",
         "replica_manager",
+        "roles",
         "runtime",
         "transactions",
         "turns",
@@ -114,6 +117,7 @@ class BrokerParts:
         lifecycle: BrokerLifecycleManager | None = None,
         listening: Sequence[ConnectionFactory] = (),
         audit: EventLines | None = None,
+        roles: RoleRequests | None = None,
         add_partitions_to_txn: AddPartitionsToTxnManager | None = None,
     ) -> None:
         self.node_id = node_id
@@ -134,6 +138,7 @@ class BrokerParts:
         self.listening = listening
         self.add_partitions_to_txn = add_partitions_to_txn
         self.audit = audit or audit_lines(runtime.clock, node_id)
+        self.roles = roles
 
 
 class Encoded:

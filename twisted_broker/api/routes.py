@@ -198,7 +198,26 @@ ROUTES: tuple[Route, ...] = (
     Route(30_000, "AppendMirrored", "mirror", "mirror", broker="0"),
 )
 
+ZOOKEEPER_ROUTES: tuple[Route, ...] = (
+    Route(
+        4, "LeaderAndIsr", "zookeeper_controller", "zookeeper", broker="4-7", cluster_action=True
+    ),
+    Route(5, "StopReplica", "zookeeper_controller", "zookeeper", broker="3-4", cluster_action=True),
+    Route(
+        6, "UpdateMetadata", "zookeeper_controller", "zookeeper", broker="6-8", cluster_action=True
+    ),
+)
+"""Served besides, by a member of a ZooKeeper cluster: what its controller sends."""
+_OF_A_QUORUM = frozenset({55, 64})  # DescribeQuorum, UnregisterBroker
+
 
 def served(on_controller: bool) -> dict[int, Route]:
     """The rows of one kind of listener, by API key."""
     return {route.api_key: route for route in ROUTES if route.versions(on_controller).max >= 0}
+
+
+def served_with_zookeeper() -> dict[int, Route]:
+    """The rows of a member of a ZooKeeper cluster, by API key."""
+    own = {route.api_key: route for route in ZOOKEEPER_ROUTES}
+    rows = served(on_controller=False) | own
+    return {key: rows[key] for key in sorted(rows) if key not in _OF_A_QUORUM}

@@ -194,17 +194,7 @@ class ProducerIdManager:
     async def _fetch(self) -> None:
         error: Exception | None = None
         try:
-            response = await self._channel.send_until_answered(
-                AllocateProducerIdsRequest(
-                    broker_id=self._node_id, broker_epoch=self._member.broker_epoch
-                ),
-                0,
-            )
-            check_answer(response.error_code)
-            self._next, self._end = (
-                response.producer_id_start,
-                response.producer_id_start + response.producer_id_len,
-            )
+            self._next, self._end = await self._next_block()
         except Exception as trouble:
             error = trouble
         self._fetching = None
@@ -214,3 +204,13 @@ class ProducerIdManager:
                 waiter.callback(None)
             else:
                 waiter.errback(error)
+
+    async def _next_block(self) -> tuple[int, int]:
+        """Its first id, and the one after its last."""
+        request = AllocateProducerIdsRequest(
+            broker_id=self._node_id, broker_epoch=self._member.broker_epoch
+        )
+        response = await self._channel.send_until_answered(request, 0)
+        check_answer(response.error_code)
+        start: int = response.producer_id_start
+        return start, start + response.producer_id_len

@@ -44,6 +44,7 @@ from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.partition_history import older_metadata
 from twisted_broker.topic_names import METADATA_TOPIC
 from twisted_broker.wire.errors import BrokerError
+from twisted_broker.wire.primitives import NULL_UUID
 
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
@@ -366,9 +367,9 @@ def _partition_and_log(
     is_new = change.before is None and delta.before.offset >= 0
     try:
         wanted = None if is_reserved_directory(directory_id) else directory_id
-        log = replicas.log_manager.get_or_create(
-            topic_partition, change.topic_id, config, is_new, wanted
-        )
+        # Topics of a ZooKeeper cluster have no id below inter-broker protocol 2.8.
+        topic_id = None if change.topic_id == NULL_UUID else change.topic_id
+        log = replicas.log_manager.get_or_create(topic_partition, topic_id, config, is_new, wanted)
         line = resolve_gap(log, len(state.replicas) > 1, replicas.runtime.wall_ms())
         if line is not None:
             _logger.warn("{partition}: {line}", partition=topic_partition, line=line)

@@ -64,6 +64,9 @@ class NodeParts(Protocol):
     def lifecycle(self) -> Any: ...
 
     @property
+    def roles(self) -> Any: ...
+
+    @property
     def log_manager(self) -> Any: ...
 
     @property

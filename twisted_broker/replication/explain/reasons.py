@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from twisted_broker.replication.partition.isr_state import PendingExpand, PendingShrink
+from twisted_broker.replication.partition.partition import is_current
 from twisted_broker.replication.partition.partition_history import Cause, OutOfIsr
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def _holds_back(partition: Partition, log: Log, replica: RemoteReplica, now: Mom
     if replica.broker_epoch is None:
         found.append("it has not fetched from this leader yet")
     else:
-        if replica.broker_epoch not in (-1, brokers.epoch_of(broker)):
+        if not is_current(replica.broker_epoch, brokers.epoch_of(broker)):
             found.append(
                 f"it fetches under broker epoch {replica.broker_epoch}, but is registered "
                 f"under {brokers.epoch_of(broker)}"

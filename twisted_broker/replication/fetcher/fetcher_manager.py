@@ -187,7 +187,7 @@ def fetch_limits(config: BrokerConfig) -> FetchLimits:
 
 class ReplicaFetcherManager(FetcherManager):
     """`connect(endpoint, client id)` makes a connection; `broker_epoch` is our registration's;
-    `listener` the inter-broker one's name.
+    `listener` the inter-broker one's name; `endpoint_class` sends what the leader understands.
     """
 
     def __init__(
@@ -197,6 +197,7 @@ class ReplicaFetcherManager(FetcherManager):
         listener: str,
         broker_epoch: Callable[[], int],
         connect: Connect,
+        endpoint_class: type[RemoteLeaderEndPoint] = RemoteLeaderEndPoint,
     ) -> None:
         super().__init__(replicas.config.integer("num.replica.fetchers"), self._create_fetcher)
         self._replicas = replicas
@@ -204,6 +205,7 @@ class ReplicaFetcherManager(FetcherManager):
         self._listener = listener
         self._broker_epoch = broker_epoch
         self._connect = connect
+        self._endpoint_class = endpoint_class
 
     def follow(self, partitions: Iterable[Partition]) -> None:
         """RL 1.4: fetching starts again, at each partition's initial offset."""
@@ -220,7 +222,7 @@ class ReplicaFetcherManager(FetcherManager):
             log = partition.log
             if leader is None or log is None:
                 continue
-            offset = initial_fetch_offset(log, RemoteLeaderEndPoint.truncates_on_fetch)
+            offset = initial_fetch_offset(log, self._endpoint_class.truncates_on_fetch)
             initial = InitialFetchState(partition.topic_id, partition.leader_epoch, offset)
             starting[partition.topic_partition] = FollowedPartition(leader, initial)
         self._log_waiting([each for each in followed if each.topic_partition not in starting])
@@ -252,7 +254,7 @@ class ReplicaFetcherManager(FetcherManager):
         replicas = self._replicas
         node_id, limits = replicas.node_id, fetch_limits(replicas.config)
         connection = self._connect(leader, f"broker-{node_id}-fetcher-{number}")
-        remote = RemoteLeaderEndPoint(
+        remote = self._endpoint_class(
             leader, connection, node_id, self._broker_epoch, self._metadata_version, limits
         )
         backoff_ms = replicas.config.integer("replica.fetch.backoff.ms")

@@ -40,7 +40,7 @@ from twisted_broker.wire.messages import list_offsets as list_offsets_messages
 from twisted_broker.wire.messages import offset_for_leader_epoch as epoch_messages
 
 LATEST, EARLIEST = -1, -2
-_REPLICA_STATE_FROM, _TOPIC_IDS_FROM = 15, 13
+_REPLICA_STATE_FROM, _TOPIC_IDS_FROM, _LAST_FETCHED_EPOCH_FROM = 15, 13, 12
 # (metadata.version, version), newest first: a broker that was not upgraded yet must understand what
 # it is sent.
 _FETCH_VERSIONS = ((27, 18), (21, 17), (19, 16), (10, 15), (9, 14))
@@ -134,6 +134,7 @@ class RemoteLeaderEndPoint:
     """`broker_epoch` and `metadata_version` are called for each request."""
 
     truncates_on_fetch = True
+    offset_for_leader_epoch_version = OFFSET_FOR_LEADER_EPOCH_VERSION
 
     def __init__(
         self,
@@ -159,11 +160,19 @@ class RemoteLeaderEndPoint:
     def close(self) -> None:
         self._connection.close()
 
+    def fetch_version(self) -> int:
+        """Of the next request."""
+        return fetch_version(self._metadata_version())
+
+    def list_offsets_version(self) -> int:
+        """Of the next request."""
+        return list_offsets_version(self._metadata_version())
+
     # Fetch
     def fetch(
         self, requested: RequestedPartitions
     ) -> Coroutine[Any, Any, dict[TopicPartition, FetchedPartition]]:
-        return self._fetch(requested, fetch_version(self._metadata_version()))
+        return self._fetch(requested, self.fetch_version())
 
     async def _fetch(
         self, requested: RequestedPartitions, version: int
@@ -221,7 +230,10 @@ class RemoteLeaderEndPoint:
                 topic = topics[name.topic, requested.topic_id] = fetch_messages.FetchTopic(
                     topic=name.topic, topic_id=requested.topic_id
                 )
-            topic.partitions.append(_requested_partition(name.partition, requested))
+            partition = _requested_partition(name.partition, requested)
+            if version < _LAST_FETCHED_EPOCH_FROM:
+                partition.last_fetched_epoch = -1
+            topic.partitions.append(partition)
         request.topics = list(topics.values())
         forgotten: dict[tuple[str, bytes], fetch_messages.ForgottenTopic] = {}
         for name, topic_id in session.forgotten:
@@ -242,7 +254,8 @@ class RemoteLeaderEndPoint:
         answers: dict[TopicPartition, FetchedPartition] = {}
         for topic in response.responses:
             topic_id = bytes(topic.topic_id)
-            topic_name = self._names.get(topic_id)
+            # Below Fetch 13 topics are named.
+            topic_name = topic.topic or self._names.get(topic_id)
             # Forgotten while the answer was on its way.
             if topic_name is None:
                 continue
@@ -271,9 +284,7 @@ class RemoteLeaderEndPoint:
                 )
             ],
         )
-        response = await self._connection.send(
-            request, list_offsets_version(self._metadata_version())
-        )
+        response = await self._connection.send(request, self.list_offsets_version())
         for topic in response.topics:
             for answer in topic.partitions:
                 if (topic.name, answer.partition_index) == topic_partition:
@@ -305,7 +316,7 @@ class RemoteLeaderEndPoint:
             epoch_messages.OffsetForLeaderEpochRequest(
                 replica_id=self._node_id, topics=list(topics.values())
             ),
-            OFFSET_FOR_LEADER_EPOCH_VERSION,
+            self.offset_for_leader_epoch_version,
         )
         return {
             TopicPartition(topic.topic, answer.partition): EpochEnd(

@@ -115,6 +115,13 @@ def is_registered(broker_id: int, broker_epoch: int, brokers: Brokers) -> bool:
     return broker_epoch == -1 or broker_epoch >= brokers.epoch_of(broker_id)
 
 
+def is_current(broker_epoch: int, registered: int) -> bool:
+    """Whether a broker that is alive fetches under the epoch that it registered. -1 for either: it
+    is not known; a ZooKeeper cluster tells nobody's.
+    """
+    return broker_epoch in (-1, registered) or registered == -1
+
+
 def _begin_inside_batch(log: Log, refusal: UnexpectedAppendOffset, wall_ms: int) -> None:
     """An empty log may begin before its own start, with the batch that holds it. Raises
     `refusal` where it is anything else.
@@ -616,7 +623,7 @@ class Partition:
         """
         if replica.broker_epoch is None or not self.brokers.may_be_in_isr(replica.broker_id):
             return False
-        return replica.broker_epoch in (-1, self.brokers.epoch_of(replica.broker_id))
+        return is_current(replica.broker_epoch, self.brokers.epoch_of(replica.broker_id))
 
     def maybe_expand_isr(self, replica: RemoteReplica) -> None:
         """RL 2.4: proposes a follower that reached the high watermark and the leader epoch's

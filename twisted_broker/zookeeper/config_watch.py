@@ -1,0 +1,177 @@
+"""Settings of topics and brokers, from `/config`.
+
+Owns `ConfigWatch`: reads them at the start, of new topics, and at each notification.
+
+1. A notification is a child of `/config/changes`, read once, in order; those of before the start
+   are not needed.
+2. A new session reads everything again: what was announced in between may be gone.
+3. A node that cannot be understood is one line, and leaves the settings as they were.
+
+Source: KRAFT 2.1; Kafka 3.9's `ZkConfigManager`, `ZkNodeChangeNotificationListener`. Not here:
+users, clients and addresses (quotas), what settings do (`config.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+
+from twisted.internet.defer import CancelledError, Deferred, DeferredLock, ensureDeferred
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from twisted_broker.image.metadata_image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigKey
+from twisted_broker.interfaces import Runtime
+from twisted_broker.zookeeper.cluster_state import ClusterState
+from twisted_broker.zookeeper.port import IZooKeeper, NoNodeError, ZooKeeperError
+from twisted_broker.zookeeper.znodes import (
+    CONFIG_CHANGE_PREFIX,
+    CONFIG_CHANGES,
+    DEFAULT_ENTITY,
+    ZnodeError,
+    config_path,
+    read_config,
+    read_config_change,
+)
+
+_logger = Logger()
+_RETRY_MS = 500
+_KINDS = {"topics": TOPIC_RESOURCE, "brokers": BROKER_RESOURCE}
+
+
+class ConfigWatch:
+    """What it reads goes to `state`."""
+
+    def __init__(self, runtime: Runtime, zookeeper: IZooKeeper, state: ClusterState) -> None:
+        self._runtime, self._zookeeper, self._state = runtime, zookeeper, state
+        self._lock: DeferredLock = DeferredLock()
+        self._seen = -1
+        self._stopped = False
+        self._watching: set[Deferred[None]] = set()
+
+    def stop(self) -> None:
+        """Nothing is read any more."""
+        self._stopped = True
+        for each in list(self._watching):
+            each.cancel()
+
+    async def load(self) -> None:
+        """All settings, and the watch for changes; tried again until it works."""
+        await self._lock.acquire()
+        try:
+            while not self._stopped:
+                try:
+                    await self._load()
+                    return
+                except ZooKeeperError as error:
+                    _logger.debug("settings are read again: {error}", error=error)
+                    await self._pause()
+        finally:
+            self._lock.release()
+
+    async def load_topics(self, names: Collection[str]) -> None:
+        """Of topics that were just made; waits until ZooKeeper answers."""
+        while names and not self._stopped:
+            try:
+                found: dict[ConfigKey, Mapping[str, str]] = {}
+                for name in names:
+                    found |= await self._entity("topics", name)
+                self._state.set_configs(found)
+                return
+            except ZooKeeperError as error:
+                _logger.debug("settings of topics are read again: {error}", error=error)
+                await self._pause()
+
+    async def _load(self) -> None:
+        # The watch first: what changes while settings are read is read again.
+        names = await self._children(watched=True)
+        found: dict[ConfigKey, Mapping[str, str]] = {}
+        for entity_type in _KINDS:
+            try:
+                entities = await self._zookeeper.children(f"/config/{entity_type}")
+            except NoNodeError:
+                continue
+            for name in entities:
+                found |= await self._entity(entity_type, name)
+        for key in self._state.image.configs:
+            found.setdefault(key, {})
+        self._seen = max((_number(name) for name in names), default=-1)
+        self._state.set_configs(found)
+
+    async def _children(self, watched: bool) -> list[str]:
+        try:
+            return await self._zookeeper.children(
+                CONFIG_CHANGES, self._changed if watched else None
+            )
+        except NoNodeError:
+            with suppress(ZooKeeperError):
+                await self._zookeeper.create(CONFIG_CHANGES, b"")
+            return await self._zookeeper.children(
+                CONFIG_CHANGES, self._changed if watched else None
+            )
+
+    async def _entity(self, entity_type: str, name: str) -> dict[ConfigKey, Mapping[str, str]]:
+        """The settings of one; of a kind that is not known, or not understood, nothing."""
+        if entity_type not in _KINDS:
+            return {}
+        path = config_path(entity_type, name)
+        try:
+            data, _ = await self._zookeeper.get(path)
+        except NoNodeError:
+            data = b""
+        key = (_KINDS[entity_type], "" if name == DEFAULT_ENTITY else name)
+        try:
+            return {key: read_config(path, data)}
+        except ZnodeError as error:
+            _logger.error("{error}: its settings stay as they were", error=error)
+            return {}
+
+    def _changed(self) -> None:
+        if self._stopped:
+            return
+        work = ensureDeferred(self._take())
+        self._watching.add(work)
+
+        work.addErrback(_log_failure).addBoth(lambda result: self._watching.discard(work))
+
+    async def _take(self) -> None:
+        await self._lock.acquire()
+        try:
+            names = await self._children(watched=True)
+            for name in sorted(names, key=_number):
+                if _number(name) > self._seen:
+                    await self._take_one(f"{CONFIG_CHANGES}/{name}")
+                    self._seen = _number(name)
+        except ZooKeeperError as error:
+            # The next session reads everything; of this one the watch may be lost.
+            _logger.debug("notifications are read again: {error}", error=error)
+            await self._pause()
+            if not self._stopped:
+                self._runtime.clock.callLater(0, self._changed)
+        finally:
+            self._lock.release()
+
+    async def _take_one(self, path: str) -> None:
+        try:
+            data, _ = await self._zookeeper.get(path)
+            entity_type, name = read_config_change(path, data)
+        except NoNodeError:
+            return  # old ones are removed after 15 minutes
+        except ZnodeError as error:
+            _logger.error("{error}: what changed is read with the next session", error=error)
+            return
+        self._state.set_configs(await self._entity(entity_type, name))
+
+    def _pause(self) -> Deferred[None]:
+        return deferLater(self._runtime.clock, _RETRY_MS / 1000, lambda: None)  # type: ignore[arg-type]
+
+
+def _number(name: str) -> int:
+    digits = name.removeprefix(CONFIG_CHANGE_PREFIX)
+    return int(digits) if digits.isdecimal() else -1
+
+
+def _log_failure(failure: Failure) -> None:
+    if failure.check(CancelledError) is None:
+        _logger.failure("reading changed settings failed", failure)

@@ -1,0 +1,218 @@
+"""The controller's requests, carried out: roles taken, replicas stopped, images published.
+
+Owns `RoleRequests`: one request at a time, in the order in which they came.
+
+1. An answer comes when what it says is done. What could not be (a directory failed) is
+   KAFKA_STORAGE_ERROR of its partition.
+2. A stop without deletion ends fetching and whatever waits; partition and log stay, as in Kafka: a
+   broker that shuts down is stopped so, and its high watermarks must be in the checkpoint. A
+   deletion drops the partition, or a log that no partition holds.
+3. Many partitions are taken over in several turns.
+
+Source: RL 1.3, 1.5; Kafka 3.9's `KafkaApis`, `ReplicaManager`. Not here: what is refused
+(`cluster_state.py`), what a role change does (`replication/role_change.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import DeferredLock
+
+from twisted_broker.image.metadata_image import MetadataDelta, PartitionDelta
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.replication.partition.events import ReplicaStopped
+from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.messages import zookeeper_controller as messages
+from twisted_broker.zookeeper.cluster_state import ClusterState, HeldPartition
+
+if TYPE_CHECKING:
+    from twisted_broker.log.log_manager import LogManager
+    from twisted_broker.replication.replica_manager import ReplicaManager
+    from twisted_broker.turns import Turns
+
+_PARTITIONS_A_PIECE = 10
+_TOPIC_IDS_FROM = 5
+
+
+class RoleRequests:
+    """`replicas` take the roles that `state` decides on. `load_settings(topics)`: nobody announces
+    the settings of a topic that was just made.
+    """
+
+    def __init__(
+        self,
+        state: ClusterState,
+        replicas: ReplicaManager,
+        log_manager: LogManager,
+        turns: Turns,
+        load_settings: Callable[[Collection[str]], Awaitable[None]],
+    ) -> None:
+        self._state, self._replicas, self._turns = state, replicas, turns
+        self._load_settings = load_settings
+        self._log_manager = log_manager
+        self._lock: DeferredLock = DeferredLock()
+
+    @property
+    def controller_id(self) -> int:
+        """-1 before it has sent anything."""
+        return self._state.controller_id
+
+    # `Held`
+
+    def partition(self, name: TopicPartition) -> HeldPartition | None:
+        return self._replicas.partitions.get(name)
+
+    def topic_id_of_log(self, name: TopicPartition) -> bytes | None:
+        log = self._log_manager.get(name)
+        return None if log is None else log.topic_id
+
+    # the three requests
+
+    async def leader_and_isr(
+        self, request: messages.LeaderAndIsrRequest, version: int
+    ) -> messages.LeaderAndIsrResponse:
+        """`version` decides on the shape of the answer."""
+        await self._lock.acquire()
+        try:
+            refused = self._state.refusal(request)
+            if refused is not ErrorCode.NONE:
+                return _leader_and_isr_refused(request, version, refused)
+            delta, errors = self._state.leader_and_isr(request, self)
+            new = {
+                change.topic
+                for change in delta.partitions.values()
+                if TopicPartition(change.topic, change.partition) not in self._replicas.partitions
+            }
+            await self._load_settings(new)
+            await self._apply(delta)
+        finally:
+            self._lock.release()
+        for name, error in errors.items():
+            held = self.partition(name)
+            if error is ErrorCode.NONE and (held is None or held.offline):
+                errors[name] = ErrorCode.KAFKA_STORAGE_ERROR
+        return _leader_and_isr_answer(request, version, ErrorCode.NONE, errors)
+
+    async def stop_replica(
+        self, request: messages.StopReplicaRequest
+    ) -> messages.StopReplicaResponse:
+        await self._lock.acquire()
+        try:
+            refused = self._state.refusal(request)
+            if refused is not ErrorCode.NONE:
+                return messages.StopReplicaResponse(error_code=refused)
+            stops = self._state.stop_replica(request, self)
+            for name, deletes in stops.stopped.items():
+                if deletes:
+                    stops.errors[name] = self._delete(name)
+                    await self._turns.next_turn()
+                else:
+                    self._stop(name)
+        finally:
+            self._lock.release()
+        return messages.StopReplicaResponse(
+            partition_errors=[
+                messages.StopReplicaPartitionError(
+                    topic_name=name.topic, partition_index=name.partition, error_code=error
+                )
+                for name, error in stops.errors.items()
+            ]
+        )
+
+    async def update_metadata(
+        self, request: messages.UpdateMetadataRequest
+    ) -> messages.UpdateMetadataResponse:
+        await self._lock.acquire()
+        try:
+            refused = self._state.refusal(request)
+            if refused is ErrorCode.NONE:
+                known = self._state.image.topics_by_name
+                for _ in self._state.update_metadata(request):
+                    await self._turns.next_turn()
+                after = self._state.image.topics_by_name
+                await self._load_settings(
+                    {
+                        topic.topic_name
+                        for topic in request.topic_states
+                        if topic.topic_name in after and topic.topic_name not in known
+                    }
+                )
+        finally:
+            self._lock.release()
+        return messages.UpdateMetadataResponse(error_code=refused)
+
+    # on the replicas
+
+    async def _apply(self, delta: MetadataDelta) -> None:
+        first = True
+        for piece in delta.pieces(_PARTITIONS_A_PIECE):
+            if not first:
+                await self._turns.next_turn()
+            first = False
+            self._replicas.apply_delta(piece, self._state.image)
+
+    def _stop(self, name: TopicPartition) -> None:
+        partition = self._replicas.partitions.get(name)
+        self._replicas.stop_fetching([name])
+        if partition is not None:
+            partition.emit(ReplicaStopped(partition))
+            self._replicas.drain()
+
+    def _delete(self, name: TopicPartition) -> ErrorCode:
+        partition = self._replicas.partitions.get(name)
+        try:
+            if partition is not None:
+                image = self._state.image
+                gone = PartitionDelta(name.topic, partition.topic_id, name.partition, None, None)
+                delta = MetadataDelta(image, image)
+                delta.partitions[partition.topic_id, name.partition] = gone
+                self._replicas.apply_delta(delta, image)
+            if self._log_manager.get(name) is not None:
+                # Held by no partition: a broker that had the replica before its last start.
+                self._log_manager.delete(name)
+        except LogDirFailure as failure:
+            self._replicas.directory_failed(failure.directory, failure.cause)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        self._state.forget(name)
+        return ErrorCode.NONE
+
+
+def _leader_and_isr_refused(
+    request: messages.LeaderAndIsrRequest, version: int, refused: ErrorCode
+) -> messages.LeaderAndIsrResponse:
+    """Each partition has the error of the whole."""
+    names = (
+        TopicPartition(topic.topic_name, state.partition_index)
+        for topic in request.topic_states
+        for state in topic.partition_states
+    )
+    return _leader_and_isr_answer(request, version, refused, dict.fromkeys(names, refused))
+
+
+def _leader_and_isr_answer(
+    request: messages.LeaderAndIsrRequest,
+    version: int,
+    error: ErrorCode,
+    errors: dict[TopicPartition, ErrorCode],
+) -> messages.LeaderAndIsrResponse:
+    """From version 5 on by topic id."""
+    response = messages.LeaderAndIsrResponse(error_code=error)
+    for topic in request.topic_states:
+        found = [
+            messages.LeaderAndIsrPartitionError(
+                topic_name=topic.topic_name if version < _TOPIC_IDS_FROM else "",
+                partition_index=state.partition_index,
+                error_code=errors[TopicPartition(topic.topic_name, state.partition_index)],
+            )
+            for state in topic.partition_states
+        ]
+        if version < _TOPIC_IDS_FROM:
+            response.partition_errors.extend(found)
+        else:
+            response.topics.append(
+                messages.LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=found)
+            )
+    return response

@@ -381,8 +381,10 @@ def offset_commit_acknowledged_before_replication(plant: Planting) -> None:
     """A group's commit is answered when the coordinator's own log has it."""
     real = ReplicaOffsetsStore.append
 
-    def append(self: ReplicaOffsetsStore, index: int, batch: bytes, timeout_ms: int) -> Any:
-        done = real(self, index, batch, timeout_ms)
+    def append(
+        self: ReplicaOffsetsStore, index: int, batch: bytes, timeout_ms: int, guard: Any = None
+    ) -> Any:
+        done = real(self, index, batch, timeout_ms, guard)
         if done.called:
             return done
         done.addErrback(lambda failure: None)

@@ -154,7 +154,8 @@ class View:
             }
         )
         consumer.subscribe([TOPIC])
-        count, ended, deadline = 0, set(), time.monotonic() + PATIENCE_SECONDS
+        ended: set[int] = set()
+        count, deadline = 0, time.monotonic() + PATIENCE_SECONDS
         while len(ended) < 2 and time.monotonic() < deadline:
             message = consumer.poll(1)
             if message is not None and message.error():

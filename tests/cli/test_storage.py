@@ -112,12 +112,13 @@ def test_a_file_is_read_as_the_start_reads_it(tmp_path: Path) -> None:
     for text, line in (
         ("node.id=1\nnode.id=2\n", "line 2: node.id is there twice"),
         ("node.id\n", "line 1: node.id has no ="),
-        ("zookeeper.connect=localhost:2181\nbroker.id=0\n", "there is no ZooKeeper since Kafka 4"),
     ):
         file.write_text(text)
         assert line in refusal("--config", file, "--data", data)
         with pytest.raises(SystemExit, match=line):
             Options().parseOptions(["--config", str(file), "--data", str(data)])
+    file.write_text("zookeeper.connect=localhost:2181\nbroker.id=0\n")
+    assert "needs no formatted" in refusal("--config", file, "--data", data)
     assert "contradicts --set log.dirs" in refusal("--data", data, "--set", f"log.dirs={data}")
     assert not data.exists()
 

@@ -110,6 +110,7 @@ def format_storage(
 def _configuration(file: Path | None, given: tuple[str, ...], data: Path | None) -> BrokerConfig:
     """As `twistd replog` would have it with these, with the same refusals."""
     from twisted_broker.config import BrokerConfig
+    from twisted_broker.known_settings import ZOOKEEPER_CONNECT
     from twisted_broker.settings import ConfigError
     from twisted_broker.start_checks import StartError, check_options, read_values
 
@@ -124,6 +125,11 @@ def _configuration(file: Path | None, given: tuple[str, ...], data: Path | None)
         values = read_values(None if file is None else str(file), settings)
         if data is not None or not ("log.dirs" in values or "log.dir" in values):
             values["log.dirs"] = str((data or Path("replog-data")).absolute())
+        if ZOOKEEPER_CONNECT in values:
+            raise click.UsageError(
+                f"{ZOOKEEPER_CONNECT}: a member of a ZooKeeper cluster needs no formatted "
+                "directory; start it as it is"
+            )
         return BrokerConfig(values)
     except (ConfigError, StartError, OSError) as error:
         raise click.UsageError(str(error)) from error

@@ -623,3 +623,89 @@ def unregister_broker(side: Side, version: int) -> None:
     """Never the broker itself: it would go on as another incarnation on one side."""
     for broker in (7, -1, 2**31 - 1):
         side.ask(f"broker {broker}", broker_id=broker)
+
+
+def alter_replica_log_dirs(side: Side, version: int) -> None:
+    """The broker has one directory: what moves between two is in `tests/api`."""
+    topic = side.topic(partitions=2)
+    side.write(topic, side.batch(b"a"))
+    (found,) = side.latest("DescribeLogDirs", topics=None).results
+    here = side.hide(found.log_dir, "(log directory)")
+
+    def asked(label: str, path: str, *partitions: int, name: str = topic, times: int = 1) -> None:
+        topics = [{"name": name, "partitions": list(partitions)}]
+        side.ask(label, dirs=[{"path": path, "topics": topics}] * times)
+
+    asked("where it is", here, 0)
+    asked("two partitions", here, 0, 1)
+    asked("the same, in other letters", f"{here}/", 0)
+    asked("with a detour", f"{here}/x/..", 0)
+    for path in ("/no/such/directory", "relative", "", "any", "/"):
+        asked(f"to {path!r}", path, 0)
+    asked("no such partition", here, 9)
+    asked("partition -1", here, -1)
+    asked("no such topic", here, 0, name="nobody")
+    asked("bad name", here, 0, name="a b")
+    asked("no such topic, to nowhere", "/no/such/directory", 0, name="nobody")
+    asked("one of two is not there", here, 0, 9)
+    asked("a partition twice", here, 0, 0)
+    asked("a directory twice", here, 0, times=2)
+    asked("no partitions", here)
+    side.ask("no topics", dirs=[{"path": here, "topics": []}])
+    topics = [{"name": topic, "partitions": [0]}]
+    both = [{"path": path, "topics": topics} for path in (here, "/no/such/directory")]
+    side.ask("to two directories", dirs=both)
+    side.ask("none", dirs=[])
+
+
+def update_features(side: Side, version: int) -> None:
+    """Nothing that would last: the cluster is that of the next cases. Version 0 cannot be asked
+    only to check, so it has what is refused and what changes nothing.
+    """
+    found = side.latest("ApiVersions", client_software_name="compare", client_software_version="1")
+    now = {each.name: each.max_version_level for each in found.finalized_features}
+    upgrade, safe, unsafe = 1, 2, 3
+
+    def one(name: str, level: int, kind: int = upgrade) -> dict[str, Any]:
+        return {
+            "feature": name,
+            "max_version_level": level,
+            "allow_downgrade": kind != upgrade,
+            "upgrade_type": kind,
+        }
+
+    def many(label: str, *updates: dict[str, Any], **more: Any) -> None:
+        side.ask(label, feature_updates=list(updates), timeout_ms=10_000, **more)
+
+    def asked(label: str, name: str, level: int, kind: int = upgrade, **more: Any) -> None:
+        many(label, one(name, level, kind), **more)
+
+    many("none")
+    for name in ("no.such.version", ""):
+        asked(f"feature {name!r}", name, 1)
+        asked(f"feature {name!r}, level 0", name, 0, safe)
+    for name in ("metadata.version", "transaction.version"):
+        asked(f"{name} as it is", name, now[name])
+        asked(f"{name} as it is, down", name, now[name], safe)
+        asked(f"{name} 99", name, 99)
+        asked(f"{name} -1", name, -1)
+        asked(f"{name} lower, no downgrade", name, now[name] - 1)
+        many(f"{name} is named twice", *[one(name, now[name])] * 2)
+    asked("metadata.version 0", "metadata.version", 0, unsafe)
+    asked("metadata.version 1", "metadata.version", 1, unsafe)
+    level = now["transaction.version"]
+    many("one of two is unknown", one("transaction.version", level), one("no.such.version", 1))
+    if version >= 1:
+        for kind in (0, 4, -1):
+            asked(f"upgrade type {kind}", "transaction.version", level, kind)
+            asked(f"upgrade type {kind}, lower", "transaction.version", level - 1, kind)
+        for kind in (safe, unsafe):
+            for name in ("metadata.version", "transaction.version"):
+                lower = now[name] - 1
+                asked(f"{name}, checked, type {kind}", name, lower, kind, validate_only=True)
+        asked("to 0, checked", "transaction.version", 0, safe, validate_only=True)
+        asked("99, checked", "transaction.version", 99, validate_only=True)
+        asked("unknown, checked", "no.such.version", 1, validate_only=True)
+    after = side.latest("ApiVersions", client_software_name="compare", client_software_version="1")
+    levels = {each.name: each.max_version_level for each in after.finalized_features}
+    side.note("the levels are as they were", levels == now)

@@ -54,15 +54,9 @@ def _case(reason: str, api: str, versions: str, label: str, *fields: Field) -> l
 
 _NOT_SERVED = {
     17: "0, max_version: 1",
-    24: "0, max_version: 5",
-    25: "0, max_version: 4",
-    26: "0, max_version: 5",
-    27: "1, max_version: 2",
-    28: "0, max_version: 5",
     29: "1, max_version: 3",
     30: "1, max_version: 3",
     31: "1, max_version: 3",
-    34: "1, max_version: 2",
     36: "0, max_version: 2",
     38: "1, max_version: 3",
     39: "1, max_version: 2",
@@ -72,9 +66,6 @@ _NOT_SERVED = {
     49: "0, max_version: 1",
     50: "0, max_version: 0",
     51: "0, max_version: 0",
-    57: "0, max_version: 2",
-    65: "0, max_version: 0",
-    66: "0, max_version: 2",
     68: "0, max_version: 1",
     69: "0, max_version: 1",
     76: "1, max_version: 1",
@@ -111,13 +102,12 @@ _NOT_BY_CONTROLLER = {
     52: "0, max_version: 2",
     53: "0, max_version: 1",
     54: "0, max_version: 1",
-    57: "0, max_version: 2",
     70: "0, max_version: 0",
     80: "0, max_version: 1",
     81: "0, max_version: 0",
     82: "0, max_version: 0",
 }
-_FEATURES = {"group": 1, "share": 1, "streams": 1, "transaction": 2}
+_FEATURES = {"group": 1, "share": 1, "streams": 1}
 _KAFKAS_LOWEST = {1: 4, 2: 1, 8: 2, 9: 1, 19: 2, 20: 1, 23: 2, 32: 1, 35: 1}
 _FROM_0 = {key: (low, 0) for key, low in _KAFKAS_LOWEST.items()}
 
@@ -142,28 +132,6 @@ def _api_versions(
         field = f"api_keys.{key}.min_version"
         yield Allowed(reason, api, "0+", "*", field, str(kafka), str(ours))
 
-
-_TRANSACTIONS = "transactions are not served yet"
-_TRANSACTIONAL = (
-    Allowed(
-        _TRANSACTIONS,
-        "InitProducerId",
-        "0+",
-        "transactional id",
-        "error_code",
-        "NOT_COORDINATOR",
-        REFUSED,
-    ),
-    Allowed(
-        _TRANSACTIONS,
-        "Produce",
-        "3+",
-        "transactional",
-        "*.partition_responses.0.error_code",
-        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
-        "INVALID_TXN_STATE",
-    ),
-)
 
 _MIRRORS = "replog mirror has an API and a topic setting of ours"
 
@@ -741,7 +709,6 @@ def _at_the_controller() -> Iterator[Allowed]:
 
 ALLOWED: tuple[Allowed, ...] = (
     *_api_versions("ApiVersions", _NOT_SERVED, _FROM_0),
-    *_TRANSACTIONAL,
     *_mirrors(),
     *_throttles(),
     *_sentences(),

@@ -24,6 +24,7 @@ from tests.compare.admin_cases import (
     elect_leaders,
     list_partition_reassignments,
     unregister_broker,
+    update_features,
 )
 from tests.compare.side import Side
 
@@ -48,6 +49,7 @@ __all__ = (
     "incremental_alter_configs",
     "list_partition_reassignments",
     "unregister_broker",
+    "update_features",
 )
 
 NEW_BROKER, FIRST_DIRECTORY = 77, 200

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from tests.compare import transaction_cases
 from tests.compare.side import Side
 from twisted_broker.wire.records import batch_crc
 
@@ -349,6 +350,7 @@ def init_producer_id(side: Side, version: int) -> None:
         given = {"transactional_id": None, "transaction_timeout_ms": 60_000} | fields
         side.ask(label, _producer_id, **given)
 
+    transaction_cases.ready(side)
     side.settled(
         "InitProducerId",
         lambda answer: not answer.error_code,
@@ -360,10 +362,20 @@ def init_producer_id(side: Side, version: int) -> None:
     asked("a timeout of -1", transaction_timeout_ms=-1)
     asked("empty transactional id", transactional_id="")
     asked("transactional id", transactional_id=side.name())
+    asked("transactional id again", transactional_id=side.name())
+    for timeout_ms in (-1, 0, 1, 900_000, 900_001):
+        label = f"transactional id, a timeout of {timeout_ms}"
+        asked(label, transactional_id=side.name("t"), transaction_timeout_ms=timeout_ms)
     if version >= 3:
         asked("id and epoch", producer_id=5, producer_epoch=3)
         asked("id without epoch", producer_id=5)
         asked("epoch without id", producer_epoch=3)
+        who = transaction_cases.producer(side, "u")
+        asked("transactional id, as it is", **who)
+        asked("transactional id, an epoch behind", **who)
+        asked("transactional id, an epoch ahead", **(who | {"producer_epoch": 9}))
+        asked("transactional id of another", **(who | {"producer_id": 987_654_321}))
+        asked("transactional id that is unknown", **(who | {"transactional_id": side.name("v")}))
 
 
 def describe_producers(side: Side, version: int) -> None:

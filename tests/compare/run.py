@@ -19,7 +19,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.compare import admin_cases, controller_cases, data_cases, group_cases
+from tests.compare import (
+    admin_cases,
+    controller_cases,
+    data_cases,
+    group_cases,
+    transaction_cases,
+)
 from tests.compare.allowed import ALLOWED, Allowed
 from tests.compare.differences import Difference, compared, flat
 from tests.compare.hostile import collected, hostile
@@ -46,7 +52,9 @@ MORE = {"ApiVersions": (3,)}  # leaves out features from 0 on, which 4 has
 def cases(on_controller: bool = False) -> dict[str, Case]:
     """API name -> its cases on the one kind of listener."""
     modules: tuple[Any, ...] = (
-        (controller_cases,) if on_controller else (data_cases, group_cases, admin_cases)
+        (controller_cases,)
+        if on_controller
+        else (data_cases, group_cases, transaction_cases, admin_cases)
     )
     found = {}
     for name, route in ROUTE_OF.items():

@@ -178,6 +178,7 @@ def test_two_of_our_own_brokers_do_not_differ(
         "DescribeGroups",
         "CreateTopics",
         "DescribeQuorum",
+        "EndTxn",
     ]
     now_ms = int(time.time() * 1000)
     brokers = [BrokerProcess(tmp_path / name, SETTINGS) for name in ("a", "b")]

@@ -146,7 +146,10 @@ class _Rescue:
         """
         if not self._is_alone:
             directories = self._node.settings["log.dirs"].split(",")
-            return read_applied(self._node.disk, directories).end_offset > self._older_end
+            try:
+                return read_applied(self._node.disk, directories).end_offset > self._older_end
+            except OSError:
+                return False  # the node's own fault, for now
         roles = [None if each.broker is None else each.broker.role for each in self._others()]
         return all(
             role is not None and role.observer.image.offset + 1 >= self._end for role in roles

@@ -222,6 +222,9 @@ def _sentences() -> Iterator[Allowed]:
         ("FindCoordinator", "4+", "coordinators.*.error_message"),
     ):
         yield Allowed(_KAFKAS_NONE, api, versions, "*", path, "''", NOTHING)
+    yield Allowed(
+        _KAFKAS_NONE, "UpdateFeatures", "0-1", "*", "results.*.error_message", SENTENCE, NOTHING
+    )
     yield Allowed(_KAFKAS_NONE, "FindCoordinator", "1-3", "*", "error_message", SENTENCE, NOTHING)
     yield Allowed(
         _OURS_HAS_ONE,
@@ -292,6 +295,17 @@ def _kafka_fails() -> Iterator[Allowed]:
     yield Allowed(
         _SILENT, "AlterConfigs", "0+", "resource twice", "", NO_ANSWER, f"{ANSWER} {REFUSED})"
     )
+    yield Allowed(_SILENT, "AddPartitionsToTxn", "4+", "none", "", NO_ANSWER, f"{ANSWER} {NONE})")
+    for label, who in (("producer -1", "-1"), ("epoch -1", "[0-9]*")):
+        yield Allowed(
+            _FAILS,
+            "WriteTxnMarkers",
+            "1+",
+            label,
+            f"markers.{who}.topics.*.partitions.1.error_code",
+            FAILS,
+            "INVALID_PRODUCER_EPOCH",
+        )
     yield Allowed(
         _SILENT, "Produce", "3+", "no records", "", NO_ANSWER, f"{ANSWER} INVALID_RECORD)"
     )
@@ -477,9 +491,30 @@ def _strange() -> Iterator[Allowed]:
     for api, versions, path, shown in (
         ("OffsetDelete", "0", "topics.*", "{name: '*', partitions: []}"),
         ("Produce", "3+", "responses.*", "{*, partition_responses: []}"),
+        ("TxnOffsetCommit", "0+", "topics.*", "{name: '*', partitions: []}"),
+        ("WriteTxnMarkers", "1+", "markers.*", "{producer_id: *, topics: []}"),
     ):
         reason = "a topic without partitions has an empty answer; Kafka leaves it out"
         yield Allowed(reason, api, versions, "no partitions", path, ABSENT, shown)
+    yield Allowed(
+        "a marker without topics has an empty answer; Kafka leaves it out",
+        "WriteTxnMarkers",
+        "1+",
+        "no topics",
+        "markers.*",
+        ABSENT,
+        "{producer_id: *, topics: []}",
+    )
+    for label in ("the same, in other letters", "with a detour"):
+        yield Allowed(
+            "a path names a directory however it is written; Kafka compares the letters",
+            "AlterReplicaLogDirs",
+            "1+",
+            label,
+            "results.*.partitions.0.error_code",
+            "LOG_DIR_NOT_FOUND",
+            NONE,
+        )
     yield Allowed(
         "refused as a whole by the top error code, which both have; Kafka repeats it",
         "ElectLeaders",

@@ -616,6 +616,11 @@ def _described() -> Iterator[Allowed]:
     for name, value, reason in (
         ("leader.imbalance.per.broker.percentage", "10", "Kafka 3.9 had it, 4 has it no more"),
         ("producer.id.expiration.check.interval.ms", "600000", "internal in Kafka"),
+        (
+            "replica.alter.log.dirs.io.max.bytes.per.second",
+            str(2**63 - 1),
+            "Kafka shows it only where it is set",
+        ),
     ):
         yield from row(reason, name, ("", ABSENT, f"{{name: '{name}', value: '{value}', *}}"))
     yield from row(

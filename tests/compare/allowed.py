@@ -635,10 +635,9 @@ def _described() -> Iterator[Allowed]:
         "listeners",
         "listener.security.protocol.map",
         "principal.builder.class",
-        "cordoned.log.dirs",
     ):
         yield from row(
-            "listeners, TLS, SASL and cordoned directories stay as they are while a broker runs",
+            "listeners, TLS and SASL stay as they are while a broker runs",
             pattern,
             (".read_only", "False", "True"),
         )

@@ -149,7 +149,7 @@ def test_a_move_is_explained_and_counted() -> None:
 
 def test_what_is_refused(house: MemoryBroker) -> None:
     assert alter(house, "/elsewhere") == ErrorCode.LOG_DIR_NOT_FOUND
-    assert alter(house, "/b", topic="unknown") == ErrorCode.REPLICA_NOT_AVAILABLE
+    assert alter(house, "/b", topic="unknown") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert not house.broker.log_manager.preferred, "of no partition of the cluster"
 
 

@@ -181,7 +181,14 @@ def test_the_member_is_fenced_by_its_generation():
     assert errors(run.ask(commit(("t", 0, 1)), 2)) == [E.NONE]
 
 
-def test_a_commit_without_a_producer_is_refused():
+@pytest.mark.parametrize(
+    ("who", "code"),
+    [
+        ({"producer_id": -1}, E.INVALID_PRODUCER_ID_MAPPING),
+        ({"producer_epoch": -1}, E.INVALID_PRODUCER_EPOCH),
+    ],
+)
+def test_a_commit_without_a_producer_is_refused(who, code):
     run = TxnRun()
-    answer = run.ask(commit(("t", 0, 1), producer_id=-1), 5)
-    assert errors(answer) == [E.INVALID_PRODUCER_ID_MAPPING] and run.manager.calls == []
+    answer = run.ask(commit(("t", 0, 1), **who), 5)
+    assert errors(answer) == [code] and run.manager.calls == []

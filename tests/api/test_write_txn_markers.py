@@ -212,6 +212,18 @@ def test_what_a_coordinator_cannot_take_is_told_in_codes_that_it_retries() -> No
     ]
 
 
+@pytest.mark.parametrize(("producer", "epoch"), [(-1, 0), (P, -1)])
+def test_a_marker_without_a_producer_is_not_written(producer: int, epoch: int) -> None:
+    """MemoryRecordsBuilder refuses such a batch; the markers beside it are written."""
+    made = Made()
+    (got,) = made.write(
+        marker(TP, GROUPS, producer=producer, epoch=epoch), marker(OTHER, producer=P + 1)
+    )
+    wrong = ErrorCode.INVALID_PRODUCER_EPOCH
+    assert got == {(producer, TP): wrong, (producer, GROUPS): wrong, (P + 1, OTHER): NONE}
+    assert made.log().log_end_offset == 0 and not made.groups.asked
+
+
 @pytest.mark.parametrize(
     ("code", "seen"),
     [

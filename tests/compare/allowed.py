@@ -222,6 +222,9 @@ def _sentences() -> Iterator[Allowed]:
         ("FindCoordinator", "4+", "coordinators.*.error_message"),
     ):
         yield Allowed(_KAFKAS_NONE, api, versions, "*", path, "''", NOTHING)
+    yield Allowed(
+        _KAFKAS_NONE, "UpdateFeatures", "0-1", "*", "results.*.error_message", SENTENCE, NOTHING
+    )
     yield Allowed(_KAFKAS_NONE, "FindCoordinator", "1-3", "*", "error_message", SENTENCE, NOTHING)
     yield Allowed(
         _OURS_HAS_ONE,
@@ -292,6 +295,17 @@ def _kafka_fails() -> Iterator[Allowed]:
     yield Allowed(
         _SILENT, "AlterConfigs", "0+", "resource twice", "", NO_ANSWER, f"{ANSWER} {REFUSED})"
     )
+    yield Allowed(_SILENT, "AddPartitionsToTxn", "4+", "none", "", NO_ANSWER, f"{ANSWER} {NONE})")
+    for label, who in (("producer -1", "-1"), ("epoch -1", "[0-9]*")):
+        yield Allowed(
+            _FAILS,
+            "WriteTxnMarkers",
+            "1+",
+            label,
+            f"markers.{who}.topics.*.partitions.1.error_code",
+            FAILS,
+            "INVALID_PRODUCER_EPOCH",
+        )
     yield Allowed(
         _SILENT, "Produce", "3+", "no records", "", NO_ANSWER, f"{ANSWER} INVALID_RECORD)"
     )
@@ -477,9 +491,30 @@ def _strange() -> Iterator[Allowed]:
     for api, versions, path, shown in (
         ("OffsetDelete", "0", "topics.*", "{name: '*', partitions: []}"),
         ("Produce", "3+", "responses.*", "{*, partition_responses: []}"),
+        ("TxnOffsetCommit", "0+", "topics.*", "{name: '*', partitions: []}"),
+        ("WriteTxnMarkers", "1+", "markers.*", "{producer_id: *, topics: []}"),
     ):
         reason = "a topic without partitions has an empty answer; Kafka leaves it out"
         yield Allowed(reason, api, versions, "no partitions", path, ABSENT, shown)
+    yield Allowed(
+        "a marker without topics has an empty answer; Kafka leaves it out",
+        "WriteTxnMarkers",
+        "1+",
+        "no topics",
+        "markers.*",
+        ABSENT,
+        "{producer_id: *, topics: []}",
+    )
+    for label in ("the same, in other letters", "with a detour"):
+        yield Allowed(
+            "a path names a directory however it is written; Kafka compares the letters",
+            "AlterReplicaLogDirs",
+            "1+",
+            label,
+            "results.*.partitions.0.error_code",
+            "LOG_DIR_NOT_FOUND",
+            NONE,
+        )
     yield Allowed(
         "refused as a whole by the top error code, which both have; Kafka repeats it",
         "ElectLeaders",
@@ -581,6 +616,11 @@ def _described() -> Iterator[Allowed]:
     for name, value, reason in (
         ("leader.imbalance.per.broker.percentage", "10", "Kafka 3.9 had it, 4 has it no more"),
         ("producer.id.expiration.check.interval.ms", "600000", "internal in Kafka"),
+        (
+            "replica.alter.log.dirs.io.max.bytes.per.second",
+            str(2**63 - 1),
+            "Kafka shows it only where it is set",
+        ),
     ):
         yield from row(reason, name, ("", ABSENT, f"{{name: '{name}', value: '{value}', *}}"))
     yield from row(
@@ -595,10 +635,9 @@ def _described() -> Iterator[Allowed]:
         "listeners",
         "listener.security.protocol.map",
         "principal.builder.class",
-        "cordoned.log.dirs",
     ):
         yield from row(
-            "listeners, TLS, SASL and cordoned directories stay as they are while a broker runs",
+            "listeners, TLS and SASL stay as they are while a broker runs",
             pattern,
             (".read_only", "False", "True"),
         )

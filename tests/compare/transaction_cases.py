@@ -38,14 +38,16 @@ def ready(side: Side) -> None:
 
 
 def producer(side: Side, suffix: str = "a", timeout_ms: int = MINUTE_MS) -> Who:
-    """A transactional id that has a producer, as requests name it."""
+    """A transactional id that has a producer, as requests name it; its epoch is above 0."""
     name = side.name(suffix)
-    answer = side.settled(
-        "InitProducerId",
-        lambda answer: not answer.error_code,
-        transactional_id=name,
-        transaction_timeout_ms=timeout_ms,
-    )
+    for _ in range(2):
+        answer = side.settled(
+            "InitProducerId",
+            lambda answer: not answer.error_code,
+            transactional_id=name,
+            transaction_timeout_ms=timeout_ms,
+        )
+    assert answer.producer_epoch > 0, f"{side.kind}: {answer}"
     return {
         "transactional_id": name,
         "producer_id": answer.producer_id,
@@ -116,6 +118,7 @@ def strangers(asked: Callable[..., Any], who: Who) -> None:
     asked("producer -1", producer_id=-1)
     asked("epoch behind", producer_epoch=who["producer_epoch"] - 1)
     asked("epoch ahead", producer_epoch=who["producer_epoch"] + 1)
+    asked("epoch -1", producer_epoch=-1)
 
 
 def add_partitions_to_txn(side: Side, version: int) -> None:

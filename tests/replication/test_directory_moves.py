@@ -155,7 +155,7 @@ def test_the_same_target_again_goes_on() -> None:
     ("name", "path", "code"),
     [
         (TP, "/elsewhere", ErrorCode.LOG_DIR_NOT_FOUND),
-        (TopicPartition("t", 7), "/b", ErrorCode.REPLICA_NOT_AVAILABLE),
+        (TopicPartition("t", 7), "/b", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (TopicPartition("x" * 230, 0), "/b", ErrorCode.INVALID_TOPIC_EXCEPTION),
     ],
 )

@@ -190,7 +190,11 @@ async def _commit_transactional(
 ) -> dict[tuple[str, int], ErrorCode]:
     """An error per partition; what refuses the whole commit is the error of each of them."""
     if request.producer_id < 0 or request.producer_epoch < 0:
-        error = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        error = (
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            if request.producer_id < 0
+            else ErrorCode.INVALID_PRODUCER_EPOCH
+        )
         return {(offset.topic, offset.partition): error for offset in offsets}
     try:
         stored: dict[tuple[str, int], ErrorCode] = await context.groups.commit_transactional(

@@ -87,7 +87,9 @@ async def write_txn_markers(
                 if context.elements_left < 0:
                     await context.next_turn()
                 topic_partition = TopicPartition(topic.name, index)
-                if topic.name == OFFSETS_TOPIC:
+                if marker.producer_id < 0 or marker.producer_epoch < 0:  # nobody's transaction
+                    codes[marker.producer_id][topic_partition] = ErrorCode.INVALID_PRODUCER_EPOCH
+                elif topic.name == OFFSETS_TOPIC:
                     done = _complete_in_groups(context, index, marker)
                     of_groups.append((marker.producer_id, topic_partition, done))
                 else:

@@ -39,7 +39,7 @@ def alter_replica_log_dirs(
     before anything is copied.
 
     Raises `BrokerError`: INVALID_TOPIC_EXCEPTION, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR,
-    INVALID_REPLICA_ASSIGNMENT, REPLICA_NOT_AVAILABLE.
+    INVALID_REPLICA_ASSIGNMENT, UNKNOWN_TOPIC_OR_PARTITION, REPLICA_NOT_AVAILABLE.
     """
     if len(future_name(topic_partition, 0)) > LONGEST_NAME:
         raise BrokerError(
@@ -50,8 +50,9 @@ def alter_replica_log_dirs(
     if partition is not None and partition.offline:
         raise partition.refusal()
     if partition is None or partition.log is None:
-        if replicas.image_knows(topic_partition):
-            replicas.log_manager.preferred[topic_partition] = target.path
+        if not replicas.image_knows(topic_partition):
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        replicas.log_manager.preferred[topic_partition] = target.path
         raise BrokerError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{topic_partition} is not here")
     directories, future = replicas.log_manager.directories, partition.future_log
     if future is not None and directories.of(future) is not target:

@@ -40,7 +40,7 @@ RECORDED = {
     "metadata_applied_before_it_is_durable": 8,
     "elected_outside_the_isr": 7,
     "flush_never_syncs": 19,
-    "clean_stop_syncs_nothing": 64,
+    "clean_stop_syncs_nothing": 422,
     "snapshot_without_a_record": 6,
     "offset_commit_acknowledged_before_replication": 19,
 }

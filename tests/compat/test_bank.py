@@ -61,6 +61,8 @@ def kill_and_restart(cluster: Cluster, node_id: int, auditor: bank.Auditor) -> N
     broker.start()
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_the_sum_holds_while_a_broker_is_killed(tmp_path: Path) -> None:
     run_bank(tmp_path, tellers=4, count=200, kills=1)
 

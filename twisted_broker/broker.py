@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.error import CannotListenError
@@ -518,14 +518,6 @@ class Broker:
         from twisted_broker.cluster.features import BROKER_FEATURES
         from twisted_broker.cluster.forwarding_manager import ForwardingManager
         from twisted_broker.cluster.observer import MetadataObserver
-        from twisted_broker.coordinator.add_partitions_to_txn_manager import (
-            AddPartitionsToTxnManager,
-        )
-        from twisted_broker.coordinator.coordinator_context import coordinator_settings
-        from twisted_broker.coordinator.coordinator_publisher import build_group_coordinator
-        from twisted_broker.coordinator.transaction.transaction_publisher import (
-            build_transaction_coordinator,
-        )
         from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
         from twisted_broker.replication.replica_manager import ReplicaManager
 
@@ -584,23 +576,8 @@ class Broker:
         assert fetchers is not None
         config.subscribe(lambda live: fetchers.resize(live.integer("num.replica.fetchers")))
         forwarding = ForwardingManager(runtime, config.node_id, channel("forwarding"), lifecycle)
-        groups = build_group_coordinator(
-            runtime, config, replica_manager, observer, forwarding.create_topics, self._turns
-        )
-        config.subscribe(lambda live: groups.update_settings(coordinator_settings(live)))
-        transactions = build_transaction_coordinator(
-            runtime,
-            config,
-            replica_manager,
-            observer,
-            forwarding.create_topics,
-            forwarding.producer_ids.next,
-            self.plan.inter_broker,
-            self._connect_for_markers,
-            self._turns,
-        )
-        add_partitions_to_txn = AddPartitionsToTxnManager(
-            config.node_id, observer, self.plan.inter_broker, self._connect_to_coordinator
+        groups, transactions, add_partitions_to_txn = self._make_coordinators(
+            replica_manager, observer, forwarding
         )
         self.role = BrokerComponents(
             observer,
@@ -705,6 +682,42 @@ class Broker:
             request_timeout_ms=timeout_ms,
             connect_timeout_ms=min(timeout_ms, 10_000),
         )
+
+    def _make_coordinators(
+        self, replica_manager: ReplicaManager, image_source: Any, forwarding: Any
+    ) -> tuple[GroupCoordinator, TransactionCoordinator, AddPartitionsToTxnManager]:
+        """Of groups, of transactions, and who asks for the latter on behalf of partitions.
+        `image_source` and `forwarding`: the metadata log's, or a ZooKeeper cluster's.
+        """
+        from twisted_broker.coordinator.add_partitions_to_txn_manager import (
+            AddPartitionsToTxnManager,
+        )
+        from twisted_broker.coordinator.coordinator_context import coordinator_settings
+        from twisted_broker.coordinator.coordinator_publisher import build_group_coordinator
+        from twisted_broker.coordinator.transaction.transaction_publisher import (
+            build_transaction_coordinator,
+        )
+
+        runtime, config = self.runtime, self.config
+        groups = build_group_coordinator(
+            runtime, config, replica_manager, image_source, forwarding.create_topics, self._turns
+        )
+        config.subscribe(lambda live: groups.update_settings(coordinator_settings(live)))
+        transactions = build_transaction_coordinator(
+            runtime,
+            config,
+            replica_manager,
+            image_source,
+            forwarding.create_topics,
+            forwarding.producer_ids.next,
+            self.plan.inter_broker,
+            self._connect_for_markers,
+            self._turns,
+        )
+        add_partitions_to_txn = AddPartitionsToTxnManager(
+            config.node_id, image_source, self.plan.inter_broker, self._connect_to_coordinator
+        )
+        return groups, transactions, add_partitions_to_txn
 
     def _connect_for_markers(self, host: str, port: int) -> BrokerConnection:
         """The transaction coordinator's, to a leader."""

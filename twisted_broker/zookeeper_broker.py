@@ -26,12 +26,6 @@ from twisted_broker.broker import Broker, BrokerComponents
 from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
 from twisted_broker.cluster.controller_channel import ControllerChannel
 from twisted_broker.config import BrokerConfig
-from twisted_broker.coordinator.add_partitions_to_txn_manager import AddPartitionsToTxnManager
-from twisted_broker.coordinator.coordinator_context import coordinator_settings
-from twisted_broker.coordinator.coordinator_publisher import build_group_coordinator
-from twisted_broker.coordinator.transaction.transaction_publisher import (
-    build_transaction_coordinator,
-)
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.errors import LogDirFailure
@@ -212,23 +206,8 @@ class ZooKeeperBroker(Broker):
             membership,
             None if self.protocol.allocate_producer_ids else self.zookeeper,
         )
-        groups = build_group_coordinator(
-            runtime, config, replica_manager, state, forwarding.create_topics, self._turns
-        )
-        config.subscribe(lambda live: groups.update_settings(coordinator_settings(live)))
-        transactions = build_transaction_coordinator(
-            runtime,
-            config,
-            replica_manager,
-            observer,
-            forwarding.create_topics,
-            forwarding.producer_ids.next,
-            self.plan.inter_broker,
-            self._connect_for_markers,
-            self._turns,
-        )
-        add_partitions_to_txn = AddPartitionsToTxnManager(
-            config.node_id, observer, self.plan.inter_broker, self._connect_to_coordinator
+        groups, transactions, add_partitions_to_txn = self._make_coordinators(
+            replica_manager, observer, forwarding
         )
         return BrokerComponents(
             observer,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from twisted.python.failure import Failure
 
-from tests.mirror.world import some_batch
+from tests.mirror.world import batches_of, some_batch
 from twisted_broker.config import SAMPLE_VALUES
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.mirror.mirror import Mirror, MirrorOptions
@@ -26,7 +26,6 @@ from twisted_broker.wire.messages.produce import (
     TopicProduceData,
 )
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
-from twisted_broker.wire.records import iterate_batches
 
 PARTITIONS = 4
 PATIENCE_SECONDS = 180.0
@@ -188,18 +187,7 @@ class TwoClusters(SimWorld):
                 node.start()
 
     def content(self, number: int, index: int) -> list[bytes]:
-        """All batches, leader epochs aside."""
-        log, found = self.partition(number, index).log, []
-        offset = log.log_start_offset
-        while offset < log.log_end_offset:
-            read = log.read(offset, 1 << 20)
-            data = read.slice.read()
-            read.slice.release()
-            for batch in iterate_batches(data, partial_tail=True, check_crc=True):
-                whole = batch.to_bytes()
-                found.append(whole[:12] + whole[16:])
-                offset = batch.next_offset
-        return found
+        return batches_of(self.partition(number, index).log)
 
 
 @pytest.mark.parametrize("seed", range(3))

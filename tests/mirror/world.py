@@ -33,6 +33,20 @@ def some_batch(*values: bytes, **fields: Any) -> bytes:
     return builder.build()
 
 
+def batches_of(log: Any) -> list[bytes]:
+    """All batches of a log, leader epochs aside."""
+    found, offset = [], log.log_start_offset
+    while offset < log.log_end_offset:
+        read = log.read(offset, 1 << 20)
+        data = read.slice.read()
+        read.slice.release()
+        for batch in iterate_batches(data, partial_tail=True, check_crc=True):
+            whole = batch.to_bytes()
+            found.append(whole[:12] + whole[16:])
+            offset = batch.next_offset
+    return found
+
+
 class World:
     """`lines`: what the mirror said."""
 
@@ -132,18 +146,7 @@ class World:
         return self.replicas(node).partitions[TopicPartition(name, partition)].log
 
     def content(self, node: MemoryBroker, name: str = "t", partition: int = 0) -> list[bytes]:
-        """All batches, leader epochs aside."""
-        log, found = self.log(node, name, partition), []
-        offset = log.log_start_offset
-        while offset < log.log_end_offset:
-            read = log.read(offset, 1 << 20)
-            data = read.slice.read()
-            read.slice.release()
-            for batch in iterate_batches(data, partial_tail=True, check_crc=True):
-                whole = batch.to_bytes()
-                found.append(whole[:12] + whole[16:])
-                offset = batch.next_offset
-        return found
+        return batches_of(self.log(node, name, partition))
 
     # the mirror
     def start(self, topics: str = "t.*", **more: Any) -> Mirror:

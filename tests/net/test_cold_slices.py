@@ -165,7 +165,8 @@ def test_a_real_disk_says_what_is_in_memory(tmp_path: Path) -> None:
     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     if file.is_resident(0, 1 << 20):
         pytest.skip("this file system does not say, or does not drop")
-    assert file.read_resident(0, 1 << 20) is None  # a part of it may be there still
+    # The question itself starts a read-ahead in Linux, which a fast disk may have ended by now.
+    assert file.read_resident(0, 1 << 20) in (None, content)
     pool = OpenFiles(files, reader=StallingWorker(Clock()))
     segment = SegmentFile(pool, str(tmp_path / "f"))
     done: list[object] = []

@@ -18,6 +18,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
+from twisted_broker.api import audit
 from twisted_broker.api.context import REFUSAL_ELEMENTS, RequestContext
 from twisted_broker.security.principal import Principal, decode_principal
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
@@ -41,6 +42,8 @@ async def envelope(context: RequestContext, request: EnvelopeRequest) -> Envelop
         answer = await inner.in_slices(
             served.refuse_in_steps(requested, error.code, error.message), REFUSAL_ELEMENTS
         )
+    finally:
+        audit.denied(inner)
     header = encode_response_header(inner.correlation_id, inner.api_key, inner.version)
     parts = [header]
     await inner.encode(answer, parts)

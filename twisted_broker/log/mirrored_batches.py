@@ -1,6 +1,6 @@
 """What a leader takes of the records that `replog mirror` brought from another cluster.
 
-Owns `with_leader_epoch`, `count_already_there` and the two refusals.
+Owns `with_leader_epoch`, `count_already_there` and the two refusals (`Differs`, `not_mirrored`).
 
 How batches reach the leader, and why so. They come by an API of ours, `AppendMirrored`
 (`wire/messages/mirror.py`), not by a tagged field of Produce: what ApiVersions lists is the check
@@ -45,12 +45,15 @@ def not_mirrored(log: Log) -> BrokerError:
     )
 
 
-def differs(log: Log, offset: int) -> BrokerError:
-    """The refusal of records under offsets that hold others."""
-    return BrokerError(
-        ErrorCode.INVALID_RECORD,
-        f"{log.topic_partition} holds other records at offset {offset} than the source",
-    )
+class Differs(BrokerError):
+    """The refusal of records under offsets that hold others; `offset`: of the first such batch."""
+
+    def __init__(self, log: Log, offset: int) -> None:
+        self.offset = offset
+        super().__init__(
+            ErrorCode.INVALID_RECORD,
+            f"{log.topic_partition} holds other records at offset {offset} than the source",
+        )
 
 
 def first_offset_of(records: Buffer) -> int:
@@ -89,9 +92,9 @@ def count_already_there(log: Log, batches: Sequence[BatchView]) -> int:
         if batch.base_offset >= log.log_end_offset:
             break
         if batch.last_offset >= log.log_end_offset:
-            raise differs(log, batch.base_offset)
+            raise Differs(log, batch.base_offset)
         if batch.base_offset >= log.log_start_offset and not _is_there(log, batch):
-            raise differs(log, batch.base_offset)
+            raise Differs(log, batch.base_offset)
         count += 1
     return count
 

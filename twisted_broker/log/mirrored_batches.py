@@ -24,7 +24,7 @@ Source: none, ours; `Log.append_as_follower` does the rest. Not here: what the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twisted_broker.interfaces import Buffer
 from twisted_broker.wire.batch_header import LEADER_EPOCH_AT
@@ -61,11 +61,12 @@ def first_offset_of(records: Buffer) -> int:
     return int.from_bytes(records[:8], "big", signed=True) if len(records) >= 8 else -1
 
 
-def with_leader_epoch(records: Buffer, leader_epoch: int) -> tuple[bytearray, list[BatchView]]:
-    """A copy of whole batches under another leader epoch. Raises BrokerError for what is no batch
-    of magic 2, or has a wrong CRC.
+def with_leader_epoch(records: Buffer, leader_epoch: int) -> tuple[Any, list[BatchView]]:
+    """Whole batches under another leader epoch: a copy, unless the bytes can be written (a long
+    request's own buffer). Raises BrokerError for what is no batch of magic 2, or has a wrong CRC.
     """
-    copied = bytearray(records)
+    is_own = isinstance(records, memoryview) and not records.readonly
+    copied = records if is_own else bytearray(records)
     epoch = leader_epoch.to_bytes(4, "big", signed=True)
     batches: list[BatchView] = []
     expected = -1

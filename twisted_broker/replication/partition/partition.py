@@ -623,6 +623,8 @@ class Partition:
     def replace_log(self, log: Log, now_ms: int) -> None:
         """RL 3.8: the copy, which ends where the log ends, is the log from now on."""
         assert self.log is not None and log.log_end_offset == self.log.log_end_offset
+        # Who asked a coordinator before appends after; in Kafka such an append is refused.
+        log.producers.take_verifications(self.log.producers)
         self.future_log, self.log = None, log
         if self.leader_log is not None:
             self.leader_log = log

@@ -216,7 +216,8 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest, inde
     `__consumer_offsets`. Raises BrokerError.
     """
     add = context.version >= FIRST_THAT_ADDS
-    if not add and not context.config.boolean("transaction.partition.verification.enable"):
+    verifies = context.config.boolean("transaction.partition.verification.enable")
+    if not add and not verifies:
         return NOT_REQUIRED
     partition = TopicPartition(OFFSETS_TOPIC, index)
     producer_id, producer_epoch = request.producer_id, request.producer_epoch
@@ -230,7 +231,7 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest, inde
     )
     code = codes[partition]
     if code is ErrorCode.NONE:
-        return guard
+        return guard if verifies else NOT_REQUIRED
     if code in _REFUSED_FOR_GOOD:
         context.replica_manager.end_verification(partition, producer_id, guard)
     if code is ErrorCode.TRANSACTION_ABORTABLE and context.version < FIRST_WITH_ABORTABLE:

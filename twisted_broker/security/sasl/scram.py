@@ -9,7 +9,8 @@
 5. A user is a name without normalisation (SASLprep), as in Kafka.
 
 Source: RFC 5802; Kafka's `ScramSaslServer`, `ScramSaslClient`, `ScramFormatter`, `ScramMechanism`.
-Not here: where credentials are stored (`image.scram`), delegation tokens, channel binding.
+Not here: where credentials are stored (`cluster/scram_changes.py`), delegation tokens, channel
+binding.
 """
 
 from __future__ import annotations

@@ -571,7 +571,7 @@ def _described() -> Iterator[Allowed]:
             (".value", kafka, kafka),
             (f".synonyms.'{name}'/4.value", kafka, kafka),
         )
-    protocols = "'PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT'"
+    protocols = "'SASL_SSL:SASL_SSL,*'"
     given = "'CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT'"
     name = "listener.security.protocol.map"
     yield from row(
@@ -580,7 +580,6 @@ def _described() -> Iterator[Allowed]:
         (".config_source", "4", "5"),
         (".value", given, protocols),
         (f".synonyms.'{name}'/4", f"{{*value: {given}, source: 4}}", ABSENT),
-        (f".synonyms.'{name}'/5.value", "'SASL_SSL:SASL_SSL,*'", protocols),
     )
     for name, value, default in (
         ("controller.quorum.voters", "'1@127.0.0.1:*'", "''"),

@@ -53,11 +53,9 @@ def _case(reason: str, api: str, versions: str, label: str, *fields: Field) -> l
 # -- what is not served yet
 
 _NOT_SERVED = {
-    17: "0, max_version: 1",
     29: "1, max_version: 3",
     30: "1, max_version: 3",
     31: "1, max_version: 3",
-    36: "0, max_version: 2",
     38: "1, max_version: 3",
     39: "1, max_version: 2",
     40: "1, max_version: 2",
@@ -84,12 +82,10 @@ _NOT_SERVED = {
     92: "0, max_version: 0",
 }
 _NOT_BY_CONTROLLER = {
-    17: "0, max_version: 1",
     29: "1, max_version: 3",
     30: "1, max_version: 3",
     31: "1, max_version: 3",
     32: "1, max_version: 4",
-    36: "0, max_version: 2",
     38: "1, max_version: 3",
     39: "1, max_version: 2",
     40: "1, max_version: 2",

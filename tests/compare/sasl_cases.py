@@ -1,4 +1,4 @@
-"""Cases of SASL's APIs, where nobody has to authenticate: users of SCRAM."""
+"""Cases of SASL's APIs on a listener without SASL: nobody may authenticate; users of SCRAM."""
 
 from __future__ import annotations
 
@@ -27,6 +27,16 @@ def _all_deleted(side: Side) -> None:
                 deletions=[_deletion(each.user, info.mechanism)],
                 upsertions=[],
             )
+
+
+def sasl_handshake(side: Side, version: int) -> None:
+    for mechanism in ("PLAIN", "SCRAM-SHA-256", "GSSAPI", ""):
+        side.ask(f"mechanism {mechanism!r}", mechanism=mechanism)
+
+
+def sasl_authenticate(side: Side, version: int) -> None:
+    for token in (b"", b"\0alice\0secret"):
+        side.ask(f"{token!r}", auth_bytes=token)
 
 
 def describe_user_scram_credentials(side: Side, version: int) -> None:

@@ -156,6 +156,47 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "inter.broker.listener.name is not set.",
         choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     ),
+    _list(
+        "sasl.enabled.mechanisms",
+        ("GSSAPI",),
+        "SASL mechanisms that listeners with SASL offer; Kafka's default, GSSAPI, is not "
+        "supported.",
+    ),
+    Setting(
+        "sasl.jaas.config",
+        Type.PASSWORD,
+        None,
+        "A login module with its options; for brokers as "
+        "listener.name.NAME.MECHANISM.sasl.jaas.config.",
+        nullable=True,
+    ),
+    _text(
+        "sasl.mechanism.inter.broker.protocol",
+        "GSSAPI",
+        "By which SASL mechanism this broker authenticates itself to other brokers.",
+    ),
+    _text(
+        "sasl.mechanism.controller.protocol",
+        "GSSAPI",
+        "By which SASL mechanism this broker authenticates itself to controllers.",
+    ),
+    _bytes(
+        "sasl.server.max.receive.size",
+        524_288,
+        "Longest frame of a connection that has not authenticated itself yet.",
+    ),
+    _ms(
+        "connections.max.reauth.ms",
+        0,
+        "After this time a SASL connection must authenticate again; 0: never.",
+    ),
+    _int(
+        "connection.failed.authentication.delay.ms",
+        100,
+        "How long a failed authentication is answered later; less than connections.max.idle.ms.",
+        0,
+        unit="ms",
+    ),
     _list("controller.quorum.voters", (), "Controllers, as ID@HOST:PORT."),
     _list(
         "controller.quorum.bootstrap.servers", (), "Addresses at which a controller can be found."
@@ -1043,7 +1084,6 @@ REFUSED: Mapping[str, str] = {
         "access control is not supported yet, and a broker that ignored it would be open to "
         "all; remove the setting to accept that"
     ),
-    "sasl.enabled.mechanisms": "SASL is not supported yet; use a PLAINTEXT listener",
     "ssl.keystore.location": "TLS is not supported yet; use a PLAINTEXT listener",
     "config.providers": ("values are never loaded from another place; write the value itself"),
 }

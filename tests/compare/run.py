@@ -25,6 +25,7 @@ from tests.compare import (
     controller_cases,
     data_cases,
     group_cases,
+    sasl_cases,
     transaction_cases,
 )
 from tests.compare.allowed import ALLOWED, Allowed
@@ -56,7 +57,7 @@ def cases(on_controller: bool = False) -> dict[str, Case]:
     modules: tuple[Any, ...] = (
         (controller_cases,)
         if on_controller
-        else (data_cases, group_cases, transaction_cases, admin_cases, acl_cases)
+        else (data_cases, group_cases, transaction_cases, sasl_cases, admin_cases, acl_cases)
     )
     found = {}
     for name, route in ROUTE_OF.items():

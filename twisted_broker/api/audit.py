@@ -30,6 +30,7 @@ from twisted_broker.wire.primitives import uuid_text
 if TYPE_CHECKING:
     from twisted_broker.api.context import RequestContext
 
+_MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 _RESOURCES = {2: "topic", 4: "broker", 8: "broker-logger", 16: "client-metrics", 32: "group"}
 _NAMES = {route.api_key: route.name for route in ROUTES}
 _logger = Logger(namespace="replog.audit")
@@ -114,6 +115,21 @@ def acl_changed(context: RequestContext, what: str, acl: Any) -> None:
         to=acl.principal,
         host=acl.host,
     )
+
+
+def scram_credentials_altered(
+    context: RequestContext, changes: Iterable[Any], response: Any
+) -> None:
+    """Of the changes of an AlterUserScramCredentialsRequest; never a key or a salt."""
+    refused = {each.user for each in response.results if each.error_code}
+    for change in changes:
+        if change.name not in refused:
+            changed(
+                context,
+                "SCRAM credential " + ("set" if getattr(change, "iterations", 0) else "deleted"),
+                user=change.name,
+                mechanism=_MECHANISMS.get(change.mechanism, change.mechanism),
+            )
 
 
 def topics_created(context: RequestContext, response: Any) -> None:

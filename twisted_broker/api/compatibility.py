@@ -149,9 +149,9 @@ BEHAVIOUR = """
   (InitProducerId 6) is not supported. The pattern of ListTransactions is RE2's without Unicode classes and `\\b`, of 300 elements at most.
 - **Unclean elections** happen at once when `unclean.leader.election.enable` is set for a topic (or for all) that has no leader; Kafka checks every
   five minutes. When a cancelled reassignment leaves no former replica in sync, the new leader is recorded as recovering.
-- **Settings without effect** are parsed, refused when wrong, stored and described as in Kafka: 239 of brokers, those of groups, of client metrics
-  and of tiered storage (`remote.storage.enable=true` is refused, as by a Kafka broker without tiered storage). Listeners, TLS and SASL settings
-  cannot change while a broker runs. A cluster's compaction lags that contradict each other get INVALID_CONFIG; Kafka accepts them, and then refuses
+- **Settings without effect** are parsed, refused when wrong, stored and described as in Kafka: those of brokers, of groups, of client metrics
+  and of tiered storage (`remote.storage.enable=true` is refused, as by a Kafka broker without tiered storage). Listeners and SASL
+  settings cannot change while a broker runs, those of TLS can for one listener (`listener.name.NAME.ssl.*`). A cluster's compaction lags that contradict each other get INVALID_CONFIG; Kafka accepts them, and then refuses
   every change of a topic.
 - **`max.connections.per.ip.overrides`** takes addresses. Names of hosts are refused, and not resolved; a wrong value that AlterConfigs sets is one line
   in the log, and the limits of before stay.

@@ -163,11 +163,11 @@ def _protocols(
     wanted = dict.fromkeys((*names, *controllers[: ZOOKEEPER_CONNECT not in config.static]))
     found = {name: protocol_of(known, name) for name in wanted}
     for name, protocol in found.items():
-        if protocol is not SecurityProtocol.PLAINTEXT:
+        if protocol.uses_sasl:
             raise ConfigError(
                 PROTOCOL_MAP,
                 f"{name}:{protocol.name}",
-                "PLAINTEXT listeners: TLS and SASL are not supported yet",
+                "PLAINTEXT and SSL listeners: SASL is not supported yet",
             )
     return found
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
@@ -36,6 +36,9 @@ from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.security.security_protocol import SecurityProtocol
 from twisted_broker.settings import INT_MAX
 from twisted_broker.stall_tolerance import SILENCE_STALL_SECONDS
+
+if TYPE_CHECKING:
+    from twisted_broker.net.sasl_gate import SaslListener
 
 # A connection is idle after this many checks without traffic: a counter costs less than a time
 # stamp on each read.
@@ -170,8 +173,10 @@ class ConnectionFactory(Factory):
         request_bytes: RequestBytes | None = None,
         name: str = "PLAINTEXT",
         protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT,
+        sasl: SaslListener | None = None,
     ) -> None:
         self.runtime = runtime
+        self.sasl = sasl
         self.name, self.protocol = name, protocol
         self.dispatch = dispatch
         self.counts = counts

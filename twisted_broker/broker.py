@@ -521,7 +521,7 @@ class Broker:
             else self._request_bytes,
             name=endpoint.name,
             protocol=protocol,
-            sasl=self._sasl_listener(endpoint.name, is_controller),
+            sasl=await self._sasl_listener(endpoint.name, is_controller),
         )
         self._factories.append(factory)
         self._dispatchers.append(dispatcher)
@@ -531,7 +531,7 @@ class Broker:
         self.listeners.append(listener)
         return listener
 
-    def _sasl_listener(self, name: str, is_controller: bool) -> SaslListener | None:
+    async def _sasl_listener(self, name: str, is_controller: bool) -> SaslListener | None:
         settings = self._sasl.get(name)
         if settings is None:
             return None
@@ -543,7 +543,13 @@ class Broker:
             source = self.parts.controller if is_controller else self.parts.metadata
             return None if source is None else stored_credential(source.image, mechanism, user)
 
-        return SaslListener(self.runtime, name, settings, lookup)
+        jwks = None
+        if settings.oauth is not None:
+            from twisted_broker.net.jwks import JwksKeys
+
+            jwks = JwksKeys(settings.oauth.jwks_url, settings.oauth.refresh_ms, self.runtime.clock)
+            await jwks.load()
+        return SaslListener(self.runtime, name, settings, lookup, jwks)
 
     async def _start_broker(self) -> None:
         from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager

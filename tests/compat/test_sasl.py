@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 import subprocess
 import sys
 import time
@@ -10,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError as AioKafkaError
@@ -23,9 +26,14 @@ from confluent_kafka.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
+from cryptography.hazmat.primitives.asymmetric import ec
 from kafka import KafkaConsumer, KafkaProducer
 
 from tests.compat.broker_process import BrokerProcess
+from tests.net.echo import framed
+from twisted_broker.wire.header import RequestHeader, encode_request_header
+from twisted_broker.wire.messages.sasl import SaslHandshakeRequest
+from twisted_broker.wire.schema import encode
 
 pytestmark = pytest.mark.clients
 
@@ -36,6 +44,7 @@ PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 ADMIN = f'username="admin" password="{PASSWORD}"'
 PATIENCE = 60.0
+ISSUER, STRANGER = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
 
 
 def settings_of(protocol: str = "SASL_PLAINTEXT", mechanism: str = SHA_256) -> dict[str, str]:
@@ -81,6 +90,9 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     directory = tmp_path_factory.mktemp("sasl")
     format_storage(directory, 1)
+    jwks = directory / "jwks.json"
+    entry = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(ISSUER.public_key()))
+    jwks.write_text(json.dumps({"keys": [entry | {"kid": "one"}]}))
     made = BrokerProcess(
         directory,
         settings_of()
@@ -90,6 +102,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
             "offsets.topic.replication.factor": "1",
             "group.initial.rebalance.delay.ms": "0",
             "listener.name.clients.plain.connections.max.reauth.ms": "1500",
+            "listener.name.clients.sasl.enabled.mechanisms": f"{PLAIN},{SHA_256},{SHA_512},"
+            "OAUTHBEARER",
+            "listener.name.clients.oauthbearer.sasl.oauthbearer.jwks.endpoint.url": jwks.as_uri(),
+            "listener.name.clients.oauthbearer.sasl.oauthbearer.expected.audience": "kafka",
         },
     )
     try:
@@ -217,15 +233,37 @@ def test_confluent_kafka_gets_the_reason(broker: BrokerProcess) -> None:
 
 
 def test_a_mechanism_that_is_not_offered(broker: BrokerProcess) -> None:
-    errors: list[Any] = []
-    options = confluent(broker, "OAUTHBEARER", "", "") | {
-        "enable.sasl.oauthbearer.unsecure.jwt": True,
-        "sasl.oauthbearer.config": "principal=alice",
-    }
+    with socket.create_connection(broker.address, PATIENCE) as raw:
+        request = SaslHandshakeRequest(mechanism="GSSAPI")
+        head = encode_request_header(RequestHeader(17, 1, 1, "hand"))
+        raw.sendall(framed(head + encode(request, 1)))
+        answer = raw.makefile("rb").read()  # to the end of the connection
+    assert b"SCRAM-SHA-512" in answer
+    until(lambda: "wants mechanism 'GSSAPI'" in broker.log.read_text(), "a line")
+
+
+def token(key: Any = ISSUER, seconds: float = 60.0) -> tuple[str, float]:
+    now = time.time()
+    claims = {"sub": "olga", "iat": int(now), "exp": int(now + seconds), "aud": "kafka"}
+    return jwt.encode(claims, key, algorithm="ES256", headers={"kid": "one"}), now + seconds
+
+
+def oauth(broker: BrokerProcess, key: Any) -> dict[str, Any]:
+    options = confluent(broker, "OAUTHBEARER", "", "")
     del options["sasl.username"], options["sasl.password"]
-    client = AdminClient(options | {"error_cb": errors.append})
+    return options | {"oauth_cb": lambda _: token(key)}
+
+
+def test_tokens_of_oauthbearer(broker: BrokerProcess) -> None:
+    producer = Producer(oauth(broker, ISSUER))
+    producer.poll(0)
+    producer.produce("t", "by a token")
+    assert producer.flush(PATIENCE) == 0
+
+    errors: list[Any] = []
+    client = AdminClient(oauth(broker, STRANGER) | {"error_cb": errors.append})
     until(lambda: client.poll(0.1) or errors, "an error")
-    until(lambda: "wants mechanism 'OAUTHBEARER'" in broker.log.read_text(), "a line")
+    until(lambda: "the token's signature is wrong" in broker.log.read_text(), "a line")
 
 
 def test_a_plain_client_is_one_line(broker: BrokerProcess) -> None:

@@ -159,8 +159,6 @@ remote.log.storage.manager.class.path string -
 remote.log.storage.manager.impl.prefix string rsm.config.
 remote.log.storage.system.enable boolean false
 replica.socket.receive.buffer.bytes int 65536
-replication.quota.window.num int 11 1..
-replication.quota.window.size.seconds int 1 1..
 sasl.client.callback.handler.class class -
 sasl.kerberos.kinit.cmd string /usr/bin/kinit
 sasl.kerberos.min.time.before.relogin long 60000

@@ -345,7 +345,7 @@ def test_our_own_credentials() -> None:
     assert client_login(config(**{SASL_TO_BROKERS: "PLAIN"}), SASL_TO_BROKERS)("n").first() == GOOD
     with pytest.raises(ConfigError, match="Kerberos"):
         client_login(config(), SASL_TO_BROKERS)
-    with pytest.raises(ConfigError, match="OAUTHBEARER.* PLAIN, SCRAM-SHA-256, SCRAM-SHA-512,"):
+    with pytest.raises(ConfigError, match=r"OAUTHBEARER.* PLAIN, SCRAM-SHA-256, SCRAM-SHA-512,"):
         client_login(config(**{SASL_TO_BROKERS: "OAUTHBEARER"}), SASL_TO_BROKERS)
     with pytest.raises(ConfigError, match="ScramLoginModule"):
         client_login(config(**{SASL_TO_BROKERS: "SCRAM-SHA-256"}), SASL_TO_BROKERS)

@@ -47,7 +47,7 @@ from twisted_broker.net.connection_limits import (
     ConnectionFactory,
     DescriptorShares,
 )
-from twisted_broker.net.connector import Connector, connector_to
+from twisted_broker.net.listener_security import ListenerSecurity
 from twisted_broker.net.listeners import (
     ConfiguredListener,
     Listener,
@@ -59,11 +59,6 @@ from twisted_broker.net.listeners import (
 )
 from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.security.acl import AllowAll
-from twisted_broker.security.security_protocol import (
-    SASL_TO_BROKERS,
-    SASL_TO_CONTROLLERS,
-    SecurityProtocol,
-)
 from twisted_broker.settings import INT_MAX, ConfigError
 from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.turns import SECONDS_PER_TURN, Turns
@@ -163,8 +158,9 @@ class Broker:
         self._shares = DescriptorShares(descriptors, len(config.log_directories))
         self.runtime = runtime
         self.plan: ListenerPlan = plan_listeners(config)
-        self._to_brokers = self._connector_to(self.plan.inter_broker, SASL_TO_BROKERS)
-        self._to_controllers = self._connector_to(self.plan.to_controllers, SASL_TO_CONTROLLERS)
+        self._security = ListenerSecurity(runtime, config, self.plan)
+        self._to_brokers = self._security.to_brokers
+        self._to_controllers = self._security.to_controllers
         self._sasl = sasl_settings(config, self.plan)
         self._is_formatted = False
         # before this process takes the lock: whether any did on what `kafka-storage format` made
@@ -359,6 +355,7 @@ class Broker:
             if not self.cluster_id:
                 await self._adopt_cluster_id()
             await self._start_logs()
+            self._security.start()
             if "controller" in self.roles:
                 await self._start_controller()
             if "broker" in self.roles:
@@ -526,7 +523,12 @@ class Broker:
         self._factories.append(factory)
         self._dispatchers.append(dispatcher)
         listener = await self._open.open(
-            endpoint, factory, advertised, is_controller, is_controller, protocol
+            endpoint,
+            self._security.served(endpoint.name, factory),
+            advertised,
+            is_controller,
+            is_controller,
+            protocol,
         )
         self.listeners.append(listener)
         return listener
@@ -731,20 +733,6 @@ class Broker:
             connect_timeout_ms=min(timeout_ms, 10_000),
             connector=self._to_brokers,
         )
-
-    def _connector_to(self, listener: str, mechanism: str) -> Connector:
-        """To the listeners of that name of all nodes; `mechanism`: the setting that names SASL's.
-        Raises ConfigError.
-        """
-        protocol = self.plan.protocols.get(listener, SecurityProtocol.PLAINTEXT)
-        found = connector_to(self.config, listener, protocol)
-        if not protocol.uses_sasl or "broker" not in self.config.names("process.roles"):
-            return found
-        from twisted_broker.net.sasl_connector import SaslConnector
-        from twisted_broker.security.sasl.settings import client_login
-
-        login = client_login(self.config.listener_config(listener), mechanism)
-        return SaslConnector(found, login, self.runtime.clock, f"broker-{self.config.node_id}")
 
     def _make_coordinators(
         self, replica_manager: ReplicaManager, image_source: Any, forwarding: Any
@@ -975,6 +963,7 @@ class Broker:
         self._stopping = True
         if self._adopting is not None:
             self._adopting.cancel()
+        self._security.stop()
         undo, self._undo = self._undo, []
         for step in reversed(undo):
             try:

@@ -215,29 +215,11 @@ share.coordinator.write.timeout.ms int 5000 1..
 share.fetch.purgatory.purge.interval.requests int 1000
 socket.connection.setup.timeout.max.ms long 30000
 socket.connection.setup.timeout.ms long 10000
-ssl.allow.dn.changes boolean false
-ssl.allow.san.changes boolean false
-ssl.cipher.suites list ""
-ssl.client.auth string none required|requested|none
-ssl.enabled.protocols list TLSv1.2,TLSv1.3
-ssl.endpoint.identification.algorithm string https
 ssl.engine.factory.class class -
-ssl.key.password password -
 ssl.keymanager.algorithm string SunX509
-ssl.keystore.certificate.chain password -
-ssl.keystore.key password -
-ssl.keystore.location string -
-ssl.keystore.password password -
-ssl.keystore.type string JKS
-ssl.principal.mapping.rules string DEFAULT
-ssl.protocol string TLSv1.3
 ssl.provider string -
 ssl.secure.random.implementation string -
 ssl.trustmanager.algorithm string PKIX
-ssl.truststore.certificates password -
-ssl.truststore.location string -
-ssl.truststore.password password -
-ssl.truststore.type string JKS
 telemetry.max.bytes int 1048576 1..
 transaction.two.phase.commit.enable boolean false
 unclean.leader.election.interval.ms long 300000 1.. #

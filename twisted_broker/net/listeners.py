@@ -167,15 +167,7 @@ def _protocols(
     )
     # Controllers elsewhere are reached by the first of their names; with ZooKeeper there are none.
     wanted = dict.fromkeys((*names, *controllers[: ZOOKEEPER_CONNECT not in config.static]))
-    found = {name: protocol_of(known, name) for name in wanted}
-    for name, protocol in found.items():
-        if protocol.uses_tls:
-            raise ConfigError(
-                PROTOCOL_MAP,
-                f"{name}:{protocol.name}",
-                "PLAINTEXT or SASL_PLAINTEXT listeners: TLS is not supported yet",
-            )
-    return found
+    return {name: protocol_of(known, name) for name in wanted}
 
 
 def sasl_settings(config: BrokerConfig, plan: ListenerPlan) -> dict[str, ServerSettings]:

@@ -30,7 +30,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from kafka import KafkaConsumer, KafkaProducer
 
 from tests.compat.broker_process import BrokerProcess
+from tests.compat.cluster_processes import Cluster
 from tests.net.echo import framed
+from twisted_broker.cli.tls import make_certificates
 from twisted_broker.wire.header import RequestHeader, encode_request_header
 from twisted_broker.wire.messages.sasl import SaslHandshakeRequest
 from twisted_broker.wire.schema import encode
@@ -313,3 +315,92 @@ def test_no_setting_shows_a_password(broker: BrokerProcess) -> None:
     assert "sasl.enabled.mechanisms" in text
     assert not [secret for secret in SECRETS if secret in text]
     assert found["sasl.jaas.config"].is_sensitive
+
+
+class SecureCluster(Cluster):
+    """Three brokers and a controller, SASL_SSL and SCRAM between all of them."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        make_certificates(directory / "tls", ("127.0.0.1",), "client", 1)
+        store = {"ssl.keystore.type": "PEM", "ssl.truststore.type": "PEM"} | {
+            "ssl.keystore.location": str(directory / "tls/broker.pem"),
+            "ssl.truststore.location": str(directory / "tls/ca.pem"),
+        }
+        session = {"listener.name.clients.scram-sha-256.connections.max.reauth.ms": "3000"}
+        self.secure = settings_of("SASL_SSL") | store | session
+        format_storage(self.controller.directory, 100)
+        self.controller.settings |= self.secure
+
+    def new_broker(self, node_id: int, name: str = "") -> BrokerProcess:
+        made = super().new_broker(node_id, name)
+        made.settings |= self.secure | {"listeners": "CLIENTS://127.0.0.1:0"}
+        return made
+
+    def client(self, user: str, password: str) -> dict[str, Any]:
+        return confluent(self, SHA_256, user, password) | {
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(self.directory / "tls/ca.pem"),
+        }
+
+
+@pytest.mark.long
+def test_three_brokers_with_sasl_ssl_between_all(tmp_path: Path) -> None:
+    """Under load a user's password changes, sessions end and begin again, a leader is killed and
+    comes back; then everything that was acknowledged is there, in order.
+    """
+    cluster = SecureCluster(tmp_path)
+    try:
+        cluster.start()
+        admin = AdminClient(cluster.client("admin", PASSWORD))
+        settings = {"min.insync.replicas": "2"}
+        admin.create_topics([NewTopic("t", 1, 3, config=settings)])["t"].result(PATIENCE)
+        set_user(admin, "alice", SHA_256, SECRET)
+        until(lambda: in_sync(admin) == 3, "all replicas in sync")
+        producer = Producer(cluster.client("alice", SECRET) | {"enable.idempotence": True})
+        errors: list[Any] = []
+        sent = 0
+
+        def send_for(seconds: float) -> None:
+            nonlocal sent
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline:
+                producer.produce("t", str(sent), on_delivery=lambda error, _: errors.append(error))
+                assert producer.flush(PATIENCE) == 0
+                sent += 1
+
+        send_for(4)  # longer than a session
+        set_user(admin, "admin", SHA_256, "new-" + PASSWORD)
+        set_user(admin, "admin", SHA_256, PASSWORD)
+        leader = admin.list_topics("t").topics["t"].partitions[0].leader
+        former = cluster.brokers[leader]
+        former.kill()
+        former.settings["listeners"] = f"CLIENTS://{former.bootstrap}"
+        send_for(2)
+        former.start()
+        until(lambda: in_sync(admin) == 3, "the former leader is in sync again")
+        send_for(4)
+
+        group = {"group.id": "g", "auto.offset.reset": "earliest"}
+        consumer = Consumer(cluster.client("alice", SECRET) | group)
+        consumer.subscribe(["t"])
+        found: list[int] = []
+        deadline = time.monotonic() + PATIENCE
+        while len(found) < sent and time.monotonic() < deadline:
+            found += [int(each.value()) for each in consumer.consume(1000, 0.5)]
+        consumer.close()
+        assert found == list(range(sent)) and errors == [None] * sent
+        text = "\n".join(
+            each.log.read_text() for each in (cluster.controller, *cluster.brokers.values())
+        )
+        assert not [secret for secret in SECRETS if secret in text]
+        assert "Traceback" not in text
+    except BaseException:
+        print(cluster.log_tail())
+        raise
+    finally:
+        cluster.end()
+
+
+def in_sync(admin: AdminClient) -> int:
+    return len(admin.list_topics("t", timeout=PATIENCE).topics["t"].partitions[0].isrs)

@@ -60,11 +60,6 @@ from twisted_broker.net.listeners import (
 )
 from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.security.acl import AllowAll
-from twisted_broker.security.security_protocol import (
-    SASL_TO_BROKERS,
-    SASL_TO_CONTROLLERS,
-    SecurityProtocol,
-)
 from twisted_broker.settings import INT_MAX, ConfigError
 from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.turns import SECONDS_PER_TURN, Turns
@@ -165,8 +160,8 @@ class Broker:
         self.runtime = runtime
         self.plan: ListenerPlan = plan_listeners(config)
         self._security = ListenerSecurity(runtime, config, self.plan)
-        self._to_brokers = self._connector_to(self.plan.inter_broker, SASL_TO_BROKERS)
-        self._to_controllers = self._connector_to(self.plan.to_controllers, SASL_TO_CONTROLLERS)
+        self._to_brokers = self._security.to_brokers
+        self._to_controllers = self._security.to_controllers
         self._sasl = sasl_settings(config, self.plan)
         self._is_formatted = False
         # before this process takes the lock: whether any did on what `kafka-storage format` made
@@ -524,7 +519,7 @@ class Broker:
             else self._request_bytes,
             name=endpoint.name,
             protocol=protocol,
-            sasl=self._sasl_listener(endpoint.name, is_controller),
+            sasl=await self._sasl_listener(endpoint.name, is_controller),
         )
         self._factories.append(factory)
         self._dispatchers.append(dispatcher)
@@ -539,7 +534,7 @@ class Broker:
         self.listeners.append(listener)
         return listener
 
-    def _sasl_listener(self, name: str, is_controller: bool) -> SaslListener | None:
+    async def _sasl_listener(self, name: str, is_controller: bool) -> SaslListener | None:
         settings = self._sasl.get(name)
         if settings is None:
             return None
@@ -551,7 +546,13 @@ class Broker:
             source = self.parts.controller if is_controller else self.parts.metadata
             return None if source is None else stored_credential(source.image, mechanism, user)
 
-        return SaslListener(self.runtime, name, settings, lookup)
+        jwks = None
+        if settings.oauth is not None:
+            from twisted_broker.net.jwks import JwksKeys
+
+            jwks = JwksKeys(settings.oauth.jwks_url, settings.oauth.refresh_ms, self.runtime.clock)
+            await jwks.load()
+        return SaslListener(self.runtime, name, settings, lookup, jwks)
 
     async def _start_broker(self) -> None:
         from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
@@ -733,20 +734,6 @@ class Broker:
             connect_timeout_ms=min(timeout_ms, 10_000),
             connector=self._to_brokers,
         )
-
-    def _connector_to(self, listener: str, mechanism: str) -> Connector:
-        """To the listeners of that name of all nodes; `mechanism`: the setting that names SASL's.
-        Raises ConfigError.
-        """
-        protocol = self.plan.protocols.get(listener, SecurityProtocol.PLAINTEXT)
-        found = self._security.connector(listener)
-        if not protocol.uses_sasl or "broker" not in self.config.names("process.roles"):
-            return found
-        from twisted_broker.net.sasl_connector import SaslConnector
-        from twisted_broker.security.sasl.settings import client_login
-
-        login = client_login(self.config.listener_config(listener), mechanism)
-        return SaslConnector(found, login, self.runtime.clock, f"broker-{self.config.node_id}")
 
     def _make_coordinators(
         self, replica_manager: ReplicaManager, image_source: Any, forwarding: Any

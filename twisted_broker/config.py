@@ -215,7 +215,6 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "inter.broker.listener.name is not set.",
         choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     ),
-    *_tls_rows(),
     _list(
         "sasl.enabled.mechanisms",
         ("GSSAPI",),
@@ -240,6 +239,33 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "GSSAPI",
         "By which SASL mechanism this broker authenticates itself to controllers.",
     ),
+    _text(
+        "sasl.oauthbearer.jwks.endpoint.url",
+        None,
+        "Where the keys are that verify tokens of OAUTHBEARER: a URL, or file:///PATH.",
+    ),
+    _ms(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        3_600_000,
+        "How often these keys are read again.",
+        1000,
+    ),
+    _list(
+        "sasl.oauthbearer.expected.audience",
+        (),
+        "Of these a token must name one as its audience; empty: any, or none.",
+    ),
+    _text(
+        "sasl.oauthbearer.expected.issuer", None, "Whose tokens are accepted; not set: anybody's."
+    ),
+    _int(
+        "sasl.oauthbearer.clock.skew.seconds",
+        30,
+        "How much the clocks of a token's issuer and of this node may differ.",
+        0,
+        unit="s",
+    ),
+    _text("sasl.oauthbearer.sub.claim.name", "sub", "The claim of a token that names the user."),
     _bytes(
         "sasl.server.max.receive.size",
         524_288,
@@ -257,6 +283,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         0,
         unit="ms",
     ),
+    *_tls_rows(),
     _list("controller.quorum.voters", (), "Controllers, as ID@HOST:PORT."),
     _list(
         "controller.quorum.bootstrap.servers", (), "Addresses at which a controller can be found."

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
@@ -33,8 +33,12 @@ from twisted_broker.config_validation import connections_by_address
 from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.net.connection import Dispatch, KafkaConnection
 from twisted_broker.net.request_bytes import RequestBytes
+from twisted_broker.security.security_protocol import SecurityProtocol
 from twisted_broker.settings import INT_MAX
 from twisted_broker.stall_tolerance import SILENCE_STALL_SECONDS
+
+if TYPE_CHECKING:
+    from twisted_broker.net.sasl_gate import SaslListener
 
 # A connection is idle after this many checks without traffic: a counter costs less than a time
 # stamp on each read.
@@ -155,6 +159,7 @@ class ConnectionFactory(Factory):
     """The factory of one listener. `idle_ms` of 0 or less keeps connections for ever."""
 
     noisy = False
+    protocol: SecurityProtocol  # type: ignore[assignment]  # Factory's is for other factories
 
     def __init__(
         self,
@@ -166,8 +171,13 @@ class ConnectionFactory(Factory):
         idle_ms: int,
         on_controller: bool = False,
         request_bytes: RequestBytes | None = None,
+        name: str = "PLAINTEXT",
+        protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT,
+        sasl: SaslListener | None = None,
     ) -> None:
         self.runtime = runtime
+        self.sasl = sasl
+        self.name, self.protocol = name, protocol
         self.dispatch = dispatch
         self.counts = counts
         self.frame_limit = frame_limit

@@ -767,7 +767,11 @@ class Broker:
             self._turns,
         )
         add_partitions_to_txn = AddPartitionsToTxnManager(
-            config.node_id, image_source, self.plan.inter_broker, self._connect_to_coordinator
+            config.node_id,
+            image_source,
+            self.plan.inter_broker,
+            self._connect_to_coordinator,
+            runtime.clock.seconds,
         )
         return groups, transactions, add_partitions_to_txn
 

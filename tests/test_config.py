@@ -11,6 +11,7 @@ from twisted_broker.config import (
     BROKER_SETTINGS,
     REFUSED,
     SAMPLE_VALUES,
+    THROTTLED_REPLICAS,
     TIERED_SETTINGS,
     TOPIC_SETTINGS,
     BrokerConfig,
@@ -54,7 +55,7 @@ def test_topic_defaults_equal_the_broker_defaults_behind_them():
     built = topic_config(BrokerConfig({}), {})
     assert built == LogConfig()
     for row in TOPIC_SETTINGS.values():
-        if row.name in TIERED_SETTINGS:
+        if row.name in TIERED_SETTINGS | THROTTLED_REPLICAS:
             assert topic_value(row.name, BrokerConfig({}), {}) == row.default
         elif not row.internal:
             value = getattr(built, row.name.replace(".", "_"))

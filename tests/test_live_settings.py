@@ -28,6 +28,12 @@ BROKER = 4
 TOPIC_ROWS = {name: row for row in TOPIC_SETTINGS.values() for name, _ in row.broker}
 OTHERS: dict[str, Callable[[MemoryBroker], Any]] = {
     "cordoned.log.dirs": lambda house: tuple(house.broker.log_manager.config.cordoned_directories),
+    "follower.replication.throttled.rate": lambda house: (
+        house.broker.role.replica_manager.follower_quota._bound()
+    ),
+    "leader.replication.throttled.rate": lambda house: (
+        house.broker.role.replica_manager.leader_quota._bound()
+    ),
     "log.cleaner.backoff.ms": lambda house: cleaner_config(house, "backoff.ms"),
     "log.cleaner.dedupe.buffer.size": lambda house: cleaner_config(house, "dedupe.buffer.size"),
     "log.cleaner.io.buffer.load.factor": lambda house: cleaner_config(

@@ -55,12 +55,17 @@ from twisted_broker.net.listeners import (
     ListenerPlan,
     OpenListeners,
     plan_listeners,
+    sasl_settings,
 )
 from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.security.quota.connection_rates import ConnectionRates
 from twisted_broker.security.quota.quotas import quotas_of
-from twisted_broker.security.security_protocol import SecurityProtocol
+from twisted_broker.security.security_protocol import (
+    SASL_TO_BROKERS,
+    SASL_TO_CONTROLLERS,
+    SecurityProtocol,
+)
 from twisted_broker.settings import INT_MAX, ConfigError
 from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.turns import SECONDS_PER_TURN, Turns
@@ -85,9 +90,11 @@ if TYPE_CHECKING:
         TransactionCoordinator,
     )
     from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
+    from twisted_broker.net.sasl_gate import SaslListener
     from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
     from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
     from twisted_broker.replication.replica_manager import ReplicaManager
+    from twisted_broker.security.sasl.scram import ScramCredential, ScramMechanism
     from twisted_broker.zookeeper.role_requests import RoleRequests
 
 _logger = Logger(namespace="replog")
@@ -158,8 +165,9 @@ class Broker:
         self._shares = DescriptorShares(descriptors, len(config.log_directories))
         self.runtime = runtime
         self.plan: ListenerPlan = plan_listeners(config)
-        self._to_brokers = self._connector_to(self.plan.inter_broker)
-        self._to_controllers = self._connector_to(self.plan.to_controllers)
+        self._to_brokers = self._connector_to(self.plan.inter_broker, SASL_TO_BROKERS)
+        self._to_controllers = self._connector_to(self.plan.to_controllers, SASL_TO_CONTROLLERS)
+        self._sasl = sasl_settings(config, self.plan)
         self._is_formatted = False
         # before this process takes the lock: whether any did on what `kafka-storage format` made
         self._was_started = runtime.files.exists(posixpath.join(self.metadata_directory, LOCK))
@@ -526,6 +534,7 @@ class Broker:
             else self._request_bytes,
             name=endpoint.name,
             protocol=protocol,
+            sasl=self._sasl_listener(endpoint.name, is_controller),
         )
         self._factories.append(factory)
         self._dispatchers.append(dispatcher)
@@ -534,6 +543,20 @@ class Broker:
         )
         self.listeners.append(listener)
         return listener
+
+    def _sasl_listener(self, name: str, is_controller: bool) -> SaslListener | None:
+        settings = self._sasl.get(name)
+        if settings is None:
+            return None
+        from twisted_broker.cluster.scram_changes import stored_credential
+        from twisted_broker.net.sasl_gate import SaslListener
+
+        def lookup(mechanism: ScramMechanism, user: str) -> ScramCredential | None:
+            # A broker reads the metadata only after its controller let it in.
+            source = self.parts.controller if is_controller else self.parts.metadata
+            return None if source is None else stored_credential(source.image, mechanism, user)
+
+        return SaslListener(self.runtime, name, settings, lookup)
 
     async def _start_broker(self) -> None:
         from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
@@ -716,10 +739,19 @@ class Broker:
             connector=self._to_brokers,
         )
 
-    def _connector_to(self, listener: str) -> Connector:
-        """To the listeners of that name of all nodes."""
+    def _connector_to(self, listener: str, mechanism: str) -> Connector:
+        """To the listeners of that name of all nodes; `mechanism`: the setting that names SASL's.
+        Raises ConfigError.
+        """
         protocol = self.plan.protocols.get(listener, SecurityProtocol.PLAINTEXT)
-        return connector_to(self.config, listener, protocol)
+        found = connector_to(self.config, listener, protocol)
+        if not protocol.uses_sasl or "broker" not in self.config.names("process.roles"):
+            return found
+        from twisted_broker.net.sasl_connector import SaslConnector
+        from twisted_broker.security.sasl.settings import client_login
+
+        login = client_login(self.config.listener_config(listener), mechanism)
+        return SaslConnector(found, login, self.runtime.clock, f"broker-{self.config.node_id}")
 
     def _make_coordinators(
         self, replica_manager: ReplicaManager, image_source: Any, forwarding: Any
@@ -998,6 +1030,8 @@ class Broker:
         for factory in self._factories:
             if factory.on_controller == on_controller:
                 factory.close_all()
+                if factory.sasl is not None:
+                    factory.sasl.stop()
 
 
 def _host_and_port(text: str) -> tuple[str, int]:

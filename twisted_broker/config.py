@@ -17,6 +17,7 @@ sample server.properties for `SAMPLE_VALUES`. Rows are added when the code that 
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -154,6 +155,47 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "Protocol, and so the name, of the listener that other brokers connect to, where "
         "inter.broker.listener.name is not set.",
         choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    ),
+    _list(
+        "sasl.enabled.mechanisms",
+        ("GSSAPI",),
+        "SASL mechanisms that listeners with SASL offer; Kafka's default, GSSAPI, is not "
+        "supported.",
+    ),
+    Setting(
+        "sasl.jaas.config",
+        Type.PASSWORD,
+        None,
+        "A login module with its options; for brokers as "
+        "listener.name.NAME.MECHANISM.sasl.jaas.config.",
+        nullable=True,
+    ),
+    _text(
+        "sasl.mechanism.inter.broker.protocol",
+        "GSSAPI",
+        "By which SASL mechanism this broker authenticates itself to other brokers.",
+    ),
+    _text(
+        "sasl.mechanism.controller.protocol",
+        "GSSAPI",
+        "By which SASL mechanism this broker authenticates itself to controllers.",
+    ),
+    _bytes(
+        "sasl.server.max.receive.size",
+        524_288,
+        "Longest frame of a connection that has not authenticated itself yet.",
+    ),
+    _ms(
+        "connections.max.reauth.ms",
+        0,
+        "After this time a SASL connection must authenticate again; 0: never.",
+    ),
+    _int(
+        "connection.failed.authentication.delay.ms",
+        100,
+        "How long a failed authentication is answered later; less than connections.max.idle.ms.",
+        0,
+        unit="ms",
     ),
     _list("controller.quorum.voters", (), "Controllers, as ID@HOST:PORT."),
     _list(
@@ -367,6 +409,35 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         0,
         unit="bytes",
         live=True,
+    ),
+    _long(
+        "leader.replication.throttled.rate",
+        LONG_MAX,
+        "What this broker sends in a second to throttled replicas that are not in sync.",
+        0,
+        unit="bytes",
+        live=True,
+    ),
+    _long(
+        "follower.replication.throttled.rate",
+        LONG_MAX,
+        "What this broker fetches in a second for its throttled replicas that are not in sync.",
+        0,
+        unit="bytes",
+        live=True,
+    ),
+    _int(
+        "replication.quota.window.num",
+        11,
+        "Windows over which the rates of throttled replicas are measured.",
+        1,
+    ),
+    _int(
+        "replication.quota.window.size.seconds",
+        1,
+        "Length of one of these windows.",
+        1,
+        unit="s",
     ),
     _int(
         "replica.fetch.wait.max.ms",
@@ -970,6 +1041,22 @@ TOPIC_SETTINGS: dict[str, Setting] = _table(
             "write to it.",
         )
     ),
+    _topic(
+        _list(
+            "leader.replication.throttled.replicas",
+            (),
+            "Replicas throttled where they are sent from: partition:broker,... of the leaders, "
+            "or * for all.",
+        )
+    ),
+    _topic(
+        _list(
+            "follower.replication.throttled.replicas",
+            (),
+            "Replicas throttled where they are fetched: partition:broker,... of the followers, "
+            "or * for all.",
+        )
+    ),
     _bytes(
         "internal.segment.bytes",
         None,
@@ -993,6 +1080,12 @@ TIERED_SETTINGS = frozenset(
 does not say otherwise.
 """
 
+THROTTLED_REPLICAS = frozenset(
+    {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
+)
+"""Topic settings that are no log's: `replication.replication_quota` obeys them."""
+_THROTTLED_REPLICA = re.compile("[0-9]+:[0-9]+")
+
 SAMPLE_VALUES: Mapping[str, str] = {
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.replication.factor": "1",
@@ -1008,7 +1101,6 @@ REFUSED: Mapping[str, str] = {
         "access control is not supported yet, and a broker that ignored it would be open to "
         "all; remove the setting to accept that"
     ),
-    "sasl.enabled.mechanisms": "SASL is not supported yet; use a PLAINTEXT listener",
     "ssl.keystore.location": "TLS is not supported yet; use a PLAINTEXT listener",
     "config.providers": ("values are never loaded from another place; write the value itself"),
 }
@@ -1360,7 +1452,7 @@ def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfi
     rows = [
         row
         for row in TOPIC_SETTINGS.values()
-        if not row.internal and row.name not in TIERED_SETTINGS
+        if not row.internal and row.name not in TIERED_SETTINGS | THROTTLED_REPLICAS
     ]
     values: dict[str, Any] = {
         row.name.replace(".", "_"): topic_value(row.name, config, overrides) for row in rows
@@ -1385,12 +1477,19 @@ def check_topic_overrides(overrides: Mapping[str, str], config: BrokerConfig) ->
         row = TOPIC_SETTINGS.get(name)
         if row is None:
             raise ConfigError(name, value, "", "there is no such topic setting")
-        row.parse(value)
+        parsed = row.parse(value)
+        if name in THROTTLED_REPLICAS and isinstance(parsed, tuple):
+            _check_throttled_replicas(name, value, parsed)
     if topic_value("remote.storage.enable", config, overrides):
         raise ConfigError(
             "remote.storage.enable", "true", "", "tiered storage is not served by these brokers"
         )
     check_compaction_lags(config, overrides)
+
+
+def _check_throttled_replicas(name: str, value: str, entries: tuple[str, ...]) -> None:
+    if entries != ("*",) and not all(map(_THROTTLED_REPLICA.fullmatch, entries)):
+        raise ConfigError(name, value, "* alone, or a list partition:broker,partition:broker,...")
 
 
 def check_compaction_lags(config: BrokerConfig, overrides: Mapping[str, str]) -> None:

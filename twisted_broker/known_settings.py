@@ -30,8 +30,6 @@ background.threads int 10 1.. +
 broker.id int -1
 client.quota.callback.class class -
 config.providers list "" +
-connection.failed.authentication.delay.ms int 100 0..
-connections.max.reauth.ms long 0
 controller.performance.always.log.threshold.ms long 2000 0.. #
 controller.performance.sample.period.ms long 60000 100.. #
 controller.quorum.append.linger.ms int 25 0..
@@ -156,11 +154,7 @@ remote.log.storage.manager.class.path string -
 remote.log.storage.manager.impl.prefix string rsm.config.
 remote.log.storage.system.enable boolean false
 replica.socket.receive.buffer.bytes int 65536
-replication.quota.window.num int 11 1..
-replication.quota.window.size.seconds int 1 1..
 sasl.client.callback.handler.class class -
-sasl.enabled.mechanisms list GSSAPI
-sasl.jaas.config password -
 sasl.kerberos.kinit.cmd string /usr/bin/kinit
 sasl.kerberos.min.time.before.relogin long 60000
 sasl.kerberos.principal.to.local.rules list DEFAULT
@@ -177,8 +171,6 @@ sasl.login.refresh.window.factor double 0.8
 sasl.login.refresh.window.jitter double 0.05
 sasl.login.retry.backoff.max.ms long 10000
 sasl.login.retry.backoff.ms long 100
-sasl.mechanism.controller.protocol string GSSAPI
-sasl.mechanism.inter.broker.protocol string GSSAPI
 sasl.oauthbearer.assertion.algorithm string RS256
 sasl.oauthbearer.assertion.claim.aud string -
 sasl.oauthbearer.assertion.claim.exp.seconds int 300 0..86400
@@ -206,7 +198,6 @@ sasl.oauthbearer.scope.claim.name string scope
 sasl.oauthbearer.sub.claim.name string sub
 sasl.oauthbearer.token.endpoint.url string -
 sasl.server.callback.handler.class class -
-sasl.server.max.receive.size int 524288
 security.providers string -
 server.max.startup.time.ms long 9223372036854775807 0.. #
 share.coordinator.append.linger.ms int -1 -1..

@@ -177,7 +177,7 @@ class Options(UsageOptions):
         """One configuration per broker. Raises ConfigError."""
         from twisted_broker.config import BrokerConfig
         from twisted_broker.config_validation import check_together
-        from twisted_broker.net.listeners import plan_listeners
+        from twisted_broker.net.listeners import check_sasl, plan_listeners
 
         if brokers == 1:
             configs = [BrokerConfig(chosen)]
@@ -192,7 +192,7 @@ class Options(UsageOptions):
             self.directories = BrokerConfig(chosen).log_directories
         check_together(configs[0])
         for config in configs:
-            plan_listeners(config)
+            check_sasl(config, plan_listeners(config))
         return configs
 
     def _chosen(self) -> dict[str, str]:

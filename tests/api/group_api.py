@@ -82,7 +82,7 @@ class ApiRun(BrokerRun):
         )
         self.created: list[tuple[Any, Deferred[Any]]] = []
         self.coordinator.offsets_topic = OffsetsTopic(
-            self.source, BrokerConfig({}), self._create, self.clock
+            self.source, BrokerConfig({"node.id": "99"}), self._create, self.clock
         )
         self.parts = BrokerParts(
             node_id=1,

@@ -57,7 +57,7 @@ class ApiRun(TransactionRun):
         self.acl = Denying()
         self.created: list[Any] = []
         self.coordinator.topic = TransactionsTopic(
-            self.cluster, BrokerConfig({}), self._create, self.clock
+            self.cluster, BrokerConfig({"node.id": "99"}), self._create, self.clock
         )
         self.parts = BrokerParts(
             node_id=1,

@@ -204,6 +204,11 @@ def create_topics(side: Side, version: int) -> None:
         ("leader.replication.throttled.replicas", "*"),
         ("follower.replication.throttled.replicas", "0:1"),
         ("follower.replication.throttled.replicas", "what"),
+        ("follower.replication.throttled.replicas", ""),
+        ("follower.replication.throttled.replicas", "*,0:1"),
+        ("follower.replication.throttled.replicas", "0:1,"),
+        ("follower.replication.throttled.replicas", " 0:1 , 1:1"),
+        ("follower.replication.throttled.replicas", "0:-1"),
     )
     for number, (key, value) in enumerate(settings):
         entry = {"name": key, "value": value}
@@ -334,6 +339,9 @@ def alterations() -> list[tuple[str, int, str, list[tuple[str, str | None]]]]:
         ("no broker id", BROKER, "x", [("message.max.bytes", "1048588")]),
         ("broker, needs a restart", BROKER, "1", [("log.dirs", "/x")]),
         ("broker, no such setting", BROKER, "1", [("what.ever", "1")]),
+        ("broker, throttled", BROKER, "1", [("leader.replication.throttled.rate", "1000"), ("follower.replication.throttled.rate", "0")]),
+        ("all brokers, throttled", BROKER, "", [("leader.replication.throttled.rate", "1000")]),
+        ("broker, throttle -1", BROKER, "1", [("follower.replication.throttled.rate", "-1")]),
         ("broker, out of range", BROKER, "1", [("message.max.bytes", "-1")]),
         ("broker, no number", BROKER, "", [("message.max.bytes", "x")]),
         ("broker, io threads", BROKER, "1", [("num.io.threads", "8")]),
@@ -465,7 +473,7 @@ def _described(side: Side, label: str, kind: int, name: str, given: dict[str, st
         return {
             entry.name: entry.value
             for entry in answer.results[0].configs
-            if entry.config_source in (1, 7, 8) and not entry.name.endswith("throttled.replicas")
+            if entry.config_source in (1, 7, 8)
         }
 
     def arrived(answer: Any) -> bool:
@@ -486,11 +494,7 @@ def _accepted(answer: Any, settings: Any, more: dict[str, Any]) -> dict[str, str
     responses = getattr(answer, "responses", None)  # none where nobody answered
     if "validate_only" in more or not responses or any(each.error_code for each in responses):
         return None
-    return {
-        key: value
-        for key, value in settings
-        if value is not None and not key.endswith("throttled.replicas")
-    }
+    return {key: value for key, value in settings if value is not None}
 
 
 def cleared(side: Side) -> None:

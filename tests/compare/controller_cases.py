@@ -27,6 +27,8 @@ from tests.compare.admin_cases import (
     unregister_broker,
     update_features,
 )
+from tests.compare.sasl_cases import alter_user_scram_on_controller as alter_user_scram_credentials
+from tests.compare.sasl_cases import sasl_authenticate, sasl_handshake
 from tests.compare.side import Side
 
 __all__ = (
@@ -35,6 +37,7 @@ __all__ = (
     "alter_configs",
     "alter_partition",
     "alter_partition_reassignments",
+    "alter_user_scram_credentials",
     "api_versions",
     "assign_replicas_to_dirs",
     "broker_heartbeat",
@@ -50,6 +53,8 @@ __all__ = (
     "fetch_snapshot",
     "incremental_alter_configs",
     "list_partition_reassignments",
+    "sasl_authenticate",
+    "sasl_handshake",
     "unregister_broker",
     "update_features",
 )

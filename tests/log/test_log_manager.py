@@ -725,6 +725,32 @@ def test_two_topics_of_one_name(known: str) -> None:
     assert world.manager().get(A) is not None
 
 
+@pytest.mark.parametrize("lost", ["old", "new"])
+def test_two_topics_of_one_name_one_without_its_id(lost: str) -> None:
+    """As above, and the power went before `partition.metadata` of one of the two was durable: the
+    broker starts, and nothing but a log of the metadata's topic, or one without an id, is served.
+    Seed 330083.
+    """
+    ids = {"old": TOPIC_ID, "new": bytes(15) + b"\x99"}
+    world = World(log_dirs="/d1")
+    for path, topic in (("/d1", "old"), ("/d2", "new")):
+        world.settings["log.dirs"] = path
+        manager = world.manager()
+        fill(manager.get_or_create(A, ids[topic], config(), is_new=True), 3)
+        world.stop(manager)
+        if topic == lost:
+            world.files.remove(f"{path}/{A}/partition.metadata")
+    world.settings["log.dirs"] = "/d1,/d2"
+    manager = world.manager()
+    manager.settle_rivals(lambda name: ids["new"])
+    log = manager.get(A)
+    assert log is not None and log.directory == f"/d2/{A}"
+    strays = [
+        name for path in ("/d1", "/d2") for name in world.files.listdir(path) if "-stray" in name
+    ]
+    assert len(strays) == 1
+
+
 def synced(world: World) -> list[str]:
     """The paths that were synced since the last call."""
     found = [path for operation, path in world.files.history if operation.startswith("sync")]

@@ -168,9 +168,12 @@ def test_under_version_2_a_producer_without_state_begins_at_0() -> None:
 def test_an_old_epoch_is_refused_by_its_epoch() -> None:
     """INVALID_PRODUCER_EPOCH, which a producer understands, rather than its sequence."""
     log = new_log()
-    end(log, 3)()
     guard = begin(log, 5, 2, bumps=True)
-    refused(ErrorCode.INVALID_PRODUCER_EPOCH, write(log, 5, 2, guard=guard))
+    end(log, 3)()
+    for brought in (guard, None, NOT_REQUIRED):
+        refused(ErrorCode.INVALID_PRODUCER_EPOCH, write(log, 5, 2, guard=brought))
+    refused(ErrorCode.INVALID_PRODUCER_EPOCH, lambda: begin(log, 5, 2))
+    assert not log.producers.verifications
 
 
 def test_what_is_never_written_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,6 +256,9 @@ def test_version_2_takes_no_marker_of_the_open_epoch() -> None:
     refused(ErrorCode.INVALID_PRODUCER_EPOCH, end(log, 5, version=2))
     assert log.log_end_offset == 1
     assert (end(log, 6, version=2)(), end(log, 6, version=2)()) == (1, 2)
+    last = new_log()
+    write(last, 0, 32767, guard=begin(last, 0, 32767, bumps=True))()
+    assert end(last, 32767, version=2)() == 1 and last.last_stable_offset == 0
     legacy = new_log()
     write(legacy, 0, 5, guard=begin(legacy, 0, 5))()
     assert end(legacy, 5)() == 1

@@ -63,6 +63,7 @@ from twisted_broker.wire.schema import (
     compile_writer,
     decode_few,
     decode_in_slices,
+    emptied_in_steps,
     encode,
     join_bytes,
     run_whole,
@@ -460,7 +461,11 @@ class Dispatcher:
             )
             discard(parts)
             parts = served.unwritable()
-        return EncodedAnswer(_whole(served, context, parts))
+        else:
+            # Its bytes are there: to free a million objects at a stroke takes 0.1 s.
+            context.broker.turns.start(emptied_in_steps(response))
+        # In pieces also where it has no records: to join 30 MB takes some 20 ms.
+        return EncodedAnswer(_in_pieces(parts, context.correlation_id, served.header_end))
 
     def _log_failure(self, served: BoundRoute, context: RequestContext) -> None:
         _logger.failure(
@@ -569,7 +574,7 @@ class Dispatcher:
         if response is None:
             return None
         if response.__class__ is Encoded:
-            return _with_records(response.parts, context.correlation_id, served.header_end)
+            return _in_pieces(response.parts, context.correlation_id, served.header_end)
         parts: list[Any] = []
         try:
             (served.write or served.writer())(response, parts)
@@ -594,7 +599,7 @@ class Dispatcher:
 
 def _whole(served: BoundRoute, context: RequestContext, parts: list[Any]) -> Answer:
     if served.has_records:
-        return _with_records(parts, context.correlation_id, served.header_end)
+        return _in_pieces(parts, context.correlation_id, served.header_end)
     body = b"".join(parts)
     end = served.header_end
     return _LENGTH_AND_ID.pack(4 + len(end) + len(body), context.correlation_id) + end + body
@@ -619,7 +624,7 @@ def _release_slices(message: Any) -> None:
                 _release_slices(each)
 
 
-def _with_records(parts: list[Any], correlation_id: int, header_end: bytes) -> Answer:
+def _in_pieces(parts: list[Any], correlation_id: int, header_end: bytes) -> Answer:
     """The answer's pieces.
 
     Small slices are read here, up to a limit, so that many partitions are not many system calls.

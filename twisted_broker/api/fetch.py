@@ -137,6 +137,8 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
         if len(shown) > SLICE_ELEMENTS:
             # The answer is made in a turn of its own, and written in slices.
             await context.next_turn()
+        if may_replicate and replicas.leader_quota.topics:
+            replicas.record_sent(shown)
         return _response(context, error, session_id, shown)
     except BaseException:
         for result in results:

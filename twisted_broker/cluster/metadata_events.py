@@ -67,12 +67,12 @@ def events(delta: MetadataDelta) -> Iterator[Event]:
 
 
 def unclean_elections(delta: MetadataDelta) -> int:
-    """How many partitions got a leader from outside of the ISR."""
+    """How many partitions got a leader from outside of the ISR, or truncate as their source did."""
     return sum(
         before is not None
         and after is not None
-        and NO_LEADER != after.leader != before.leader
-        and after.leader_recovery_state == RECOVERING
+        and (before.leader != after.leader or _truncates(before, after))
+        and _is_unclean(after)
         for _, _, _, before, after in delta.partitions.values()
     )
 
@@ -134,7 +134,7 @@ def _elections(changed: list[PartitionDelta]) -> Iterator[Event]:
         for change in changed
         if (before := change.before) is not None
         and (after := change.after) is not None
-        and before.leader != after.leader
+        and (before.leader != after.leader or _truncates(before, after))
     ]
     if len(elected) == 1:
         change, before, after = elected[0]
@@ -166,6 +166,17 @@ def _elections(changed: list[PartitionDelta]) -> Iterator[Event]:
 def _is_unclean(after: PartitionRegistration) -> bool:
     """Whether it has a leader from outside of the ISR."""
     return after.leader != NO_LEADER and after.leader_recovery_state == RECOVERING
+
+
+def _truncates(before: PartitionRegistration, after: PartitionRegistration) -> bool:
+    """Whether the leader begins an epoch to drop what a mirror's source lost."""
+    return (
+        after.leader == before.leader != NO_LEADER
+        and after.leader_epoch > before.leader_epoch
+        and after.leader_recovery_state == RECOVERING
+        and after.isr == (after.leader,)
+        and after.replicas == before.replicas  # else it is a reassignment
+    )
 
 
 def _shrunk(changed: list[PartitionDelta]) -> Iterator[Event]:

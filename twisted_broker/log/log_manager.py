@@ -243,11 +243,11 @@ class LogManager:
 
     def _take(self, directory: LogDirectory, log: Log) -> None:
         other = self.logs.get(log.topic_partition)
-        if other is not None and (
-            log.topic_id == other.topic_id or None in (log.topic_id, other.topic_id)
-        ):
-            log = self._finish_swap(log, other)
-            directory, other = self.directories.of(log), None
+        if other is not None:
+            ids = {log.topic_id, other.topic_id}
+            if len(ids) == 1 or (None in ids and one_that_counts(log, other) is not None):
+                log = self._finish_swap(log, other)
+                directory, other = self.directories.of(log), None
         self._attach(directory, log)
         if other is None:
             self.logs[log.topic_partition] = log
@@ -292,13 +292,18 @@ class LogManager:
 
     def settle_rivals(self, topic_id_of: Callable[[TopicPartition], bytes | None]) -> None:
         """Two topics of one name, one of them deleted while its directory was away: the log with
-        the id that is given stays, the other is kept as `-stray`.
+        the id that is given stays, else one that lost its id with the power; the other is kept as
+        `-stray`.
         """
+
+        def claim(log: Log) -> tuple[bool, bool]:
+            return log.topic_id == topic_id_of(log.topic_partition), log.topic_id is None
+
         rivals, self._rivals = self._rivals, []
         for log in rivals:
-            name = log.topic_partition
-            if name in self.logs and topic_id_of(name) == log.topic_id:
-                log, self.logs[name] = self.logs[name], log
+            current = self.logs.get(log.topic_partition)
+            if current is not None and claim(log) > claim(current):
+                self.logs[log.topic_partition], log = log, current
             self._set_log_aside(log, STRAY_SUFFIX)
 
     def _settle_futures(self) -> None:

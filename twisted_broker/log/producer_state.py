@@ -28,7 +28,7 @@ from twisted_broker.log.producer_snapshot import (
     encode_snapshot,
 )
 from twisted_broker.log.txn_index import AbortedTxn
-from twisted_broker.log.verification import MOST, Guard, VerificationStateEntry
+from twisted_broker.log.verification import MOST, Guard, VerificationStateEntry, check_epoch
 from twisted_broker.wire.control_batch import (
     ABORT,
     control_record_type,
@@ -231,8 +231,12 @@ class ProducerStateManager:
     ) -> Guard:
         """What an append of this batch must bring, once the coordinator said that the transaction
         holds the partition; None where it goes on with an open transaction.
+
+        Raises INVALID_PRODUCER_EPOCH for an epoch below the producer's last one here.
         """
         producer = self.producers.get(producer_id)
+        if producer is not None:
+            check_epoch(producer, producer_epoch)
         if (
             producer is not None
             and producer.current_txn_first_offset >= 0
@@ -248,6 +252,10 @@ class ProducerStateManager:
             )
         entry.seen(producer_epoch, sequence)
         return entry
+
+    def take_verifications(self, other: ProducerStateManager) -> None:
+        """Those of another log that this one, which holds the same, replaces."""
+        self.verifications, other.verifications = other.verifications, {}
 
     def end_verification(self, producer_id: int, entry: VerificationStateEntry) -> None:
         """Refused for good."""

@@ -23,7 +23,7 @@ Not here: what a request means (`api/dispatch.py`), sockets (`net/transport.py`)
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from typing import Protocol as Protocol_
 
 from twisted.internet.protocol import Protocol, connectionDone
@@ -34,9 +34,12 @@ from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.net.frames import FrameReader
 from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.net.send_queue import SendQueue
-from twisted_broker.security.principal import ANONYMOUS
+from twisted_broker.security.principal import ANONYMOUS, Principal
 from twisted_broker.security.security_protocol import SecurityProtocol
 from twisted_broker.wire.errors import WireError
+
+if TYPE_CHECKING:
+    from twisted_broker.net.sasl_gate import SaslGate, SaslListener
 
 # Enough for a producer with many requests in flight; each one that waits holds an answer here.
 PIPELINED = 32
@@ -100,6 +103,7 @@ class ListenerContext(Protocol_):
     frame_limit: int
     dispatch: Dispatch
     request_bytes: RequestBytes
+    sasl: SaslListener | None
 
     def opened(self, connection: KafkaConnection) -> None: ...
 
@@ -111,10 +115,12 @@ class KafkaConnection(Protocol):
     watch; `has_requested`: whether a request ever came; `arriving_bytes`: what was granted to a
     long request that is not all here yet; `held_since` is when the request that is started now had
     come, on the clock, if it had to wait for those before it, else 0; `is_follower` is set by a
-    fetch of a follower; `throttled`: its client waits for its quota.
+    fetch of a follower; `throttled`: its client waits for its quota; `sasl` is there on a listener
+    with SASL.
     """
 
     is_follower = False
+    sasl: SaslGate | None = None
 
     def __init__(self, listener: ListenerContext, client_host: str) -> None:
         self.listener = listener
@@ -128,7 +134,9 @@ class KafkaConnection(Protocol):
         self.output: SendQueue = None  # type: ignore[assignment]
         self.closing = False
         self.held_since = 0.0
-        self._dispatch = listener.dispatch
+        self._dispatch: Dispatch = listener.dispatch
+        if listener.sasl is not None:
+            self._dispatch = self.sasl = listener.sasl.gate(self, listener.dispatch)
         self._pending: deque[PendingResponse] = deque()
         self._held: bytes | memoryview | None = None
         self._in_progress_bytes = self._starting = self.arriving_bytes = 0
@@ -370,6 +378,22 @@ class KafkaConnection(Protocol):
             self.closing = True
             transport: Any = self.transport
             transport.abortConnection()
+
+    def authenticated(self, principal: Principal, dispatch: Dispatch | None) -> None:
+        """Who the client is, from now on; `dispatch`: what serves it without looking again."""
+        self.principal = principal
+        self.has_requested = True
+        self.frames.limit = self.listener.frame_limit
+        if dispatch is not None:
+            self._dispatch = dispatch
+
+    def finish(self, seconds: float) -> None:
+        """Closes when what was given to the transport is sent, at the latest after `seconds`."""
+        if not self.closing:
+            self.closing = True
+            transport: Any = self.transport
+            transport.loseConnection()
+            self.listener.runtime.clock.callLater(seconds, transport.abortConnection)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.closing = True

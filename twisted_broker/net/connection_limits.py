@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import Logger
@@ -43,6 +43,9 @@ from twisted_broker.security.quota.connection_rates import ConnectionRates
 from twisted_broker.security.security_protocol import SecurityProtocol
 from twisted_broker.settings import INT_MAX
 from twisted_broker.stall_tolerance import SILENCE_STALL_SECONDS
+
+if TYPE_CHECKING:
+    from twisted_broker.net.sasl_gate import SaslListener
 
 # A connection is idle after this many checks without traffic: a counter costs less than a time
 # stamp on each read.
@@ -243,8 +246,10 @@ class ConnectionFactory(Factory):
         request_bytes: RequestBytes | None = None,
         name: str = "PLAINTEXT",
         protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT,
+        sasl: SaslListener | None = None,
     ) -> None:
         self.runtime = runtime
+        self.sasl = sasl
         self.name, self.protocol = name, protocol
         self.dispatch = dispatch
         self.counts = counts

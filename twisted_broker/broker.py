@@ -47,7 +47,6 @@ from twisted_broker.net.connection_limits import (
     ConnectionFactory,
     DescriptorShares,
 )
-from twisted_broker.net.connector import Connector
 from twisted_broker.net.listener_security import ListenerSecurity
 from twisted_broker.net.listeners import (
     ConfiguredListener,
@@ -60,6 +59,8 @@ from twisted_broker.net.listeners import (
 )
 from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.security.acl import AllowAll
+from twisted_broker.security.quota.connection_rates import ConnectionRates
+from twisted_broker.security.quota.quotas import quotas_of
 from twisted_broker.settings import INT_MAX, ConfigError
 from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.turns import SECONDS_PER_TURN, Turns
@@ -184,8 +185,16 @@ class Broker:
             config.integer("max.connections"),
             config.integer("max.connections.per.ip"),
             lambda: self._shares.clients(self.log_manager.directories.descriptors()),
+            [each.name for each in self.plan.broker],
+            ConnectionRates(
+                config.integer("quota.window.num"),
+                config.integer("quota.window.size.seconds") * 1000,
+                protected=self.plan.inter_broker if len(self.plan.broker) > 1 else "",
+            ),
         )
         self._request_bytes = RequestBytes(config.integer("queued.max.request.bytes"))
+        self._quotas = quotas_of(config, self._counts.rates.set_ip_rate)
+        self._controller_quotas = quotas_of(config)
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self._controller: Controller | None = None
         self.role: BrokerComponents | None = None
@@ -228,6 +237,8 @@ class Broker:
             listening=self._factories,
             audit=self._audit,
             roles=self._role_requests,
+            quotas=self._quotas,
+            controller_quotas=self._controller_quotas,
         )
 
     def _cluster_id(self, wanted: str | None) -> str:
@@ -449,6 +460,7 @@ class Broker:
                 self._check_image,
                 partial(read_bootstrap, self.runtime.files, directory),
                 self._turns,
+                self._controller_quotas,
             )
         self.parts = self._make_parts(SUPPORTED_FEATURES)
         self._undo.append(self._stop_controller)
@@ -910,6 +922,7 @@ class Broker:
     def _take_delta(self, delta: MetadataDelta) -> None:
         """Settings first, then roles."""
         image = delta.after
+        self._quotas.apply(delta.quotas, delta.before.client_quotas, image.client_quotas)
         if delta.configs & {(4, ""), (4, str(self.config.node_id))}:
             self.config.replace(
                 self.config.with_dynamic(

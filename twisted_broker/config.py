@@ -390,7 +390,24 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "Other limits for some addresses: ADDRESS:COUNT,ADDRESS:COUNT.",
         live=True,
     ),
+    _int(
+        "max.connection.creation.rate",
+        INT_MAX,
+        "New connections per second, in all; of a listener with its prefix.",
+        0,
+        live=True,
+    ),
     _int("request.timeout.ms", 30000, "Wait for the answer of another node.", 1, unit="ms"),
+    # quotas
+    _int("quota.window.num", 11, "Windows over which the rates of clients are measured.", 1),
+    _int("quota.window.size.seconds", 1, "Length of such a window.", 1, unit="s"),
+    _int(
+        "controller.quota.window.num",
+        11,
+        "Windows over which a client's changes of topics are measured.",
+        1,
+    ),
+    _int("controller.quota.window.size.seconds", 1, "Length of such a window.", 1, unit="s"),
     # topics
     _flag("auto.create.topics.enable", True, "Create a topic when a client first names it."),
     _flag("delete.topic.enable", True, "Allow topics to be deleted."),

@@ -11,6 +11,7 @@ from tests.compare.admin_cases import (
     BROKER,
     NO_ID,
     UNKNOWN_ID,
+    alter_client_quotas,
     alter_partition_reassignments,
     alterations,
     altered,
@@ -32,6 +33,7 @@ from tests.compare.side import Side
 
 __all__ = (
     "allocate_producer_ids",
+    "alter_client_quotas",
     "alter_configs",
     "alter_partition",
     "alter_partition_reassignments",

@@ -36,6 +36,7 @@ from twisted_broker.api.context import BrokerParts
 from twisted_broker.api.dispatch import BoundRoute, Dispatcher
 from twisted_broker.cluster.metadata_check import MetadataDamage, recover_hint
 from twisted_broker.config import BrokerConfig, LiveConfig
+from twisted_broker.config_validation import super_users
 from twisted_broker.interfaces import Health, IDelayedCall, Runtime, TopicPartition
 from twisted_broker.log.errors import CheckpointError, LogDirFailure, is_out_of_descriptors
 from twisted_broker.log.log_directory import LOCK, LogDirMismatch
@@ -58,7 +59,7 @@ from twisted_broker.net.listeners import (
     sasl_settings,
 )
 from twisted_broker.net.request_bytes import RequestBytes
-from twisted_broker.security.acl import AllowAll
+from twisted_broker.security.acl import AllowAll, Authorizer
 from twisted_broker.security.quota.connection_rates import ConnectionRates
 from twisted_broker.security.quota.quotas import quotas_of
 from twisted_broker.settings import INT_MAX, ConfigError
@@ -222,7 +223,7 @@ class Broker:
             cluster_id=self.cluster_id,
             config=self.config,
             runtime=self.runtime,
-            authorizer=AllowAll(),
+            authorizer=self._authorizer(),
             features=features,
             log_manager=self.log_manager,
             replica_manager=None if role is None else role.replica_manager,
@@ -239,6 +240,18 @@ class Broker:
             roles=self._role_requests,
             quotas=self._quotas,
             controller_quotas=self._controller_quotas,
+        )
+
+    def _authorizer(self) -> Authorizer:
+        """Of the parts of a listener: it follows the metadata that this role follows."""
+        if not self.config.text("authorizer.class.name"):
+            return AllowAll()
+        from twisted_broker.security.standard_authorizer import NoMetadata, StandardAuthorizer
+
+        return StandardAuthorizer(
+            (self._controller if self.role is None else self.role.observer) or NoMetadata(),
+            super_users(self.config),
+            self.config.boolean("allow.everyone.if.no.acl.found"),
         )
 
     def _cluster_id(self, wanted: str | None) -> str:

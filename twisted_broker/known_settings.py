@@ -25,7 +25,6 @@ _BROKER = """
 alter.config.policy.class.name class -
 alter.log.dirs.replication.quota.window.num int 11 1..
 alter.log.dirs.replication.quota.window.size.seconds int 1 1..
-authorizer.class.name string ""
 background.threads int 10 1.. +
 broker.id int -1
 client.quota.callback.class class -

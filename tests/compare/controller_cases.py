@@ -12,6 +12,7 @@ from tests.compare.admin_cases import (
     BROKER,
     NO_ID,
     UNKNOWN_ID,
+    alter_client_quotas,
     alter_partition_reassignments,
     alterations,
     altered,
@@ -33,6 +34,7 @@ from tests.compare.side import Side
 
 __all__ = (
     "allocate_producer_ids",
+    "alter_client_quotas",
     "alter_configs",
     "alter_partition",
     "alter_partition_reassignments",

@@ -16,7 +16,7 @@ id. Source: Kafka's `kafka.authorizer.logger`, request log. Not here: what becam
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from twisted.logger import Logger
@@ -150,6 +150,16 @@ def topics_deleted(context: RequestContext, response: Any) -> None:
     for each in response.responses:
         if not each.error_code:
             changed(context, "topic deleted", topic=topic_text(each))
+
+
+def quotas_changed(context: RequestContext, results: Mapping[Any, object]) -> None:
+    """The entities of an AlterClientQuotas, each with its refusal or None."""
+    for entity, refused in results.items():
+        if refused is None:
+            names = {kind.replace("-", "_"): name or "<default>" for kind, name in entity}
+            changed(
+                context, "client quotas altered", **{f"of_{kind}": n for kind, n in names.items()}
+            )
 
 
 def topic_text(each: Any) -> str:

@@ -5,7 +5,8 @@ the broker.
 2. A loop over what a client named, or over what the cluster holds, takes its elements off
    `elements_left`, and awaits `next_turn()` when none is left: no client waits for another's long
    request. That waits only when the time of the slice is over.
-3. `appended` is set by Produce once its records are in the logs: from then on, and only then, the
+3. `metered` is there while the node has client quotas: what the request is charged with.
+4. `appended` is set by Produce once its records are in the logs: from then on, and only then, the
    connection may start the next Produce.
 
 Not here: everything that decides; the parts do.
@@ -27,6 +28,7 @@ from twisted_broker.security.acl import (
     authorized_operations,
 )
 from twisted_broker.security.principal import ANONYMOUS, Principal
+from twisted_broker.security.quota.quotas import Quotas
 from twisted_broker.turns import LOOK_ELEMENTS, SECONDS_PER_TURN, SLICE_ELEMENTS, Turns
 from twisted_broker.wire.schema import encode_in_slices, join_bytes
 
@@ -34,6 +36,7 @@ __all__ = ["BrokerParts", "ListenerName", "RequestContext"]
 
 if TYPE_CHECKING:
     from twisted_broker.api.dispatch import Dispatcher
+    from twisted_broker.api.throttling import Metered
     from twisted_broker.cluster.broker_lifecycle_manager import BrokerLifecycleManager
     from twisted_broker.cluster.controller import Controller
     from twisted_broker.cluster.forwarding_manager import ForwardingManager
@@ -75,7 +78,7 @@ class BrokerParts:
     What a process without that role lacks is None: `replica_manager`, `metadata`, `forwarding`,
     `groups`, `transactions`, `add_partitions_to_txn` and `lifecycle` belong to a broker,
     `controller` to a controller, `roles` to a member of a ZooKeeper cluster. `listening`: the
-    factories of its listeners.
+    factories of its listeners. Either role has quotas of its own.
     """
 
     __slots__ = (
@@ -85,6 +88,7 @@ class BrokerParts:
         "cluster_id",
         "config",
         "controller",
+        "controller_quotas",
         "features",
         "forwarding",
         "groups",
@@ -93,6 +97,7 @@ class BrokerParts:
         "log_manager",
         "metadata",
         "node_id",
+        "quotas",
         "replica_manager",
         "roles",
         "runtime",
@@ -122,6 +127,8 @@ class BrokerParts:
         audit: EventLines | None = None,
         roles: RoleRequests | None = None,
         add_partitions_to_txn: AddPartitionsToTxnManager | None = None,
+        quotas: Quotas | None = None,
+        controller_quotas: Quotas | None = None,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -142,6 +149,8 @@ class BrokerParts:
         self.add_partitions_to_txn = add_partitions_to_txn
         self.audit = audit or audit_lines(runtime.clock, node_id)
         self.roles = roles
+        self.quotas = quotas or Quotas()
+        self.controller_quotas = controller_quotas or Quotas()
 
 
 class Encoded:
@@ -175,6 +184,7 @@ class RequestContext:
         "denials",
         "elements_left",
         "listener",
+        "metered",
         "principal",
         "raw_request",
         "sliced",
@@ -207,6 +217,7 @@ class RequestContext:
         self.raw_request = raw_request
         self._dispatcher = dispatcher
         self.appended = self.sliced = False
+        self.metered: Metered | None = None
         self.denials: Denials | None = None
         self.elements_left = LOOK_ELEMENTS
         self._slice_ends = 0.0

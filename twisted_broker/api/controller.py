@@ -20,6 +20,7 @@ from twisted_broker.api import audit
 from twisted_broker.api import controller_permissions as permissions
 from twisted_broker.api.acls import check_authorizer
 from twisted_broker.api.context import RequestContext
+from twisted_broker.api.throttling import permits
 from twisted_broker.cluster import (
     acl_changes,
     alter_partition_decision,
@@ -28,6 +29,7 @@ from twisted_broker.cluster import (
     feature_changes,
     heartbeat_decision,
     partition_requests,
+    quota_changes,
     scram_changes,
     topic_changes,
 )
@@ -46,6 +48,7 @@ from twisted_broker.wire.messages import (
     log_dirs,
     producer_ids,
     quorum,
+    quotas,
     reassignment,
     sasl,
     topics,
@@ -285,11 +288,12 @@ async def create_topics(
     )
     refused = await permissions.refuse_creations(context, request, counts)
     response = topics.CreateTopicsResponse()
+    permit = permits(context, 6)
 
     def decide(some: list[topics.CreatableTopic]) -> Decision[topics.CreateTopicsResponse]:
         part = topics.CreateTopicsRequest(topics=some, validate_only=request.validate_only)
         return topic_changes.create_topics(
-            controller.view, part, controller.runtime.random, counts, budget
+            controller.view, part, controller.runtime.random, counts, budget, permit
         )
 
     def done(some: list[topics.CreatableTopic], answer: topics.CreateTopicsResponse) -> None:
@@ -315,13 +319,14 @@ async def create_partitions(
     )
     refused = await permissions.refuse_growth(context, request, counts)
     response = topics.CreatePartitionsResponse()
+    permit = permits(context, 3)
 
     def decide(
         some: list[topics.CreatePartitionsTopic],
     ) -> Decision[topics.CreatePartitionsResponse]:
         part = topics.CreatePartitionsRequest(topics=some, validate_only=request.validate_only)
         return topic_changes.create_partitions(
-            controller.view, part, controller.runtime.random, counts, budget
+            controller.view, part, controller.runtime.random, counts, budget, permit
         )
 
     def done(
@@ -353,6 +358,7 @@ async def delete_topics(
         context, request, context.version, controller.view.image, named
     )
     response = topics.DeleteTopicsResponse()
+    permit = permits(context, 5)
     by_state = context.version >= 6
 
     def decide(some: list[Any]) -> Decision[topics.DeleteTopicsResponse]:
@@ -361,7 +367,7 @@ async def delete_topics(
             if by_state
             else topics.DeleteTopicsRequest(topic_names=some)
         )
-        return topic_changes.delete_topics(controller.view, part, context.version, named)
+        return topic_changes.delete_topics(controller.view, part, context.version, named, permit)
 
     def done(some: list[Any], answer: topics.DeleteTopicsResponse) -> None:
         audit.topics_deleted(context, answer)
@@ -424,6 +430,39 @@ async def alter_configs(
         context.elements_left -= 2 * len(some) + 4 * len(found)
     response.responses += refused
     return response
+
+
+async def alter_client_quotas(
+    context: RequestContext, request: quotas.AlterClientQuotasRequest
+) -> quotas.AlterClientQuotasResponse:
+    _check_cluster(context, Operation.ALTER_CONFIGS)
+    controller = _controller(context)
+    results: quota_changes.Results = {}
+
+    def decide(some: list[quotas.AlteredEntry]) -> Decision[quota_changes.Results]:
+        found, answer = quota_changes.alter_client_quotas(controller.view.image, some, results)
+        return ([] if request.validate_only else found), answer
+
+    def done(some: list[quotas.AlteredEntry], answer: quota_changes.Results) -> None:
+        if not request.validate_only:
+            audit.quotas_changed(context, answer)
+
+    async for some, found, answer in _written(context, request.entries, decide, done):
+        results.update(answer)
+        context.elements_left -= 2 * len(some) + 4 * len(found)
+    return quotas.AlterClientQuotasResponse(
+        entries=[
+            quotas.AlteredResult(
+                error_code=ErrorCode.NONE if refused is None else refused.code,
+                error_message=None if refused is None else refused.message,
+                entity=[
+                    quotas.QuotaEntityData(entity_type=kind, entity_name=name)
+                    for kind, name in entity
+                ],
+            )
+            for entity, refused in results.items()
+        ]
+    )
 
 
 async def elect_leaders(

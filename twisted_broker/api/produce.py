@@ -15,7 +15,8 @@ existence and the records; what is left is appended.
    TRANSACTIONAL_ID_AUTHORIZATION_FAILED: nobody's permission could be asked.
 
 Source: RL 1.6, 1.7, 5.1; Kafka's `KafkaApis.handleProduceRequest`,
-`ProduceRequest.validateRecords`; KIP-467, KIP-890, KIP-951. Not here: quotas.
+`ProduceRequest.validateRecords`; KIP-467, KIP-890, KIP-951. Not here: quotas
+(`api/throttling.py`).
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ all derived from these rows.
    (broker) or in `api/controller.py` (controller). A row with `forward` and no module is passed on
    to the controller as it is (`api/forwarding.py`).
 
-Source: Kafka 4.3.1's message definitions; lower versions as in 3.9. Not here: quotas
-(not served yet).
+Source: Kafka 4.3.1's message definitions; lower versions as in 3.9. Not here: what an API asks of
+the authorizer and of the quotas.
 """
 
 from __future__ import annotations
@@ -183,6 +183,8 @@ ROUTES: tuple[Route, ...] = (
         forward=True,
     ),
     Route(47, "OffsetDelete", "offsets", "offsets", broker="0"),
+    Route(48, "DescribeClientQuotas", "quotas", "quotas", broker="0-1"),
+    Route(49, "AlterClientQuotas", "quotas", broker="0-1", controller="0-1", forward=True),
     Route(50, "DescribeUserScramCredentials", "sasl", "sasl", broker="0"),
     Route(51, "AlterUserScramCredentials", "sasl", broker="0", controller="0", forward=True),
     Route(55, "DescribeQuorum", "cluster", "cluster", broker="0-2", controller="0-2", forward=True),

@@ -71,5 +71,5 @@ async def describe_user_scram_credentials(
         raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     names = None if request.users is None else [each.name for each in request.users]
     return sasl.DescribeUserScramCredentialsResponse(
-        error_message=None, results=scram_changes.describe(context.metadata.image, names)
+        error_message="", results=scram_changes.describe(context.metadata.image, names)
     )

@@ -22,6 +22,15 @@ TIMED_OUT = "a timeout of 0 is over before Kafka asks for the permission"
 _WRONG_VALUES = ("no value", "named twice", "broker, *", "loggers", "type *", "resource twice")
 _TWICE = "named twice"
 ALLOWED_HERE = (
+    Allowed(
+        "Kafka has no sentence for it",
+        "IncrementalAlterConfigs",
+        "0-1",
+        "*logger*",
+        "responses.8/*.error_message",
+        "None",
+        "(a sentence)",
+    ),
     *(
         Allowed(NO_CLIENTS, api, "1-18", "replica -3", path, "*", "*")
         for api, path in (("ListOffsets", "topics.*.error_code"), ("Fetch", "responses.*"))

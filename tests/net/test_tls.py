@@ -58,6 +58,10 @@ class House(MemoryBroker):
         values = {**LISTENERS, **certificates.settings(Path("/tls")), **settings}
         super().__init__(files, **values)
 
+    def start(self) -> House:
+        super().start()
+        return self
+
     @staticmethod
     def copy(directory: Path, files: Any, wall_ms: int = 1) -> None:
         files.make_directories("/tls")
@@ -344,7 +348,7 @@ def test_bytes_may_come_one_by_one(house: House) -> None:
 
         return connecting.addCallback(slow)
 
-    house.network.connect = split  # type: ignore[method-assign]
+    house.network.connect = split
     connection = house.call(connector)
     assert answers(house, connection)
     connection.close()

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from twisted_broker.config import BrokerConfig, ListenerConfig, LiveConfig
-from twisted_broker.interfaces import Runtime
+from twisted_broker.interfaces import IFileSystem, Runtime
 from twisted_broker.net.connector import PLAIN, Connector, PlainConnector
 from twisted_broker.net.listeners import ListenerPlan
 from twisted_broker.periodic import PeriodicTask
@@ -46,7 +46,7 @@ class ListenerSecurity:
         self.to_brokers = self._connector(plan.inter_broker, SASL_TO_BROKERS)
         self.to_controllers = self._connector(plan.to_controllers, SASL_TO_CONTROLLERS)
         self._look = PeriodicTask(runtime.clock, self._refresh, "looking for new certificates")
-        if self._followed and isinstance(config, LiveConfig):
+        if isinstance(config, LiveConfig):
             config.subscribe(lambda live: self._refresh())
 
     def served(self, listener: str, factory: Any) -> Any:
@@ -95,19 +95,37 @@ class ListenerSecurity:
         return SaslConnector(connector, login, self._runtime.clock, name)
 
     def _tls(self, listener: str, is_server: bool) -> TlsSettings:
-        protocol = self._protocols[listener]
-        try:
-            import service_identity  # noqa: F401
-
-            from twisted_broker.net.tls_context import TlsSettings
-        except ImportError as error:
-            raise ConfigError(
-                PROTOCOL_MAP,
-                f"{listener}:{protocol.name}",
-                "",
-                f"{error.name} is not installed: pip install 'twisted-broker[tls]'",
-            ) from None
-        config = self._config.listener_config(listener)
-        made = TlsSettings(config, self._runtime.files, protocol, is_server)
+        files = self._runtime.key_files or self._runtime.files
+        made = _tls_settings(self._config, files, listener, self._protocols[listener], is_server)
         self._followed.append(made)
         return made
+
+
+def check_tls(config: BrokerConfig, plan: ListenerPlan, files: IFileSystem) -> None:
+    """What listeners with TLS, and connections to them, need. Raises ConfigError."""
+    own = {each.name for each in (*plan.broker, *plan.controller)}
+    for listener in own | {plan.inter_broker, plan.to_controllers}:
+        protocol = plan.protocols.get(listener, SecurityProtocol.PLAINTEXT)
+        if protocol.uses_tls:
+            _tls_settings(config, files, listener, protocol, listener in own)
+
+
+def _tls_settings(
+    config: BrokerConfig,
+    files: IFileSystem,
+    listener: str,
+    protocol: SecurityProtocol,
+    is_server: bool,
+) -> TlsSettings:
+    try:
+        import service_identity  # noqa: F401
+
+        from twisted_broker.net.tls_context import TlsSettings
+    except ImportError as error:
+        raise ConfigError(
+            PROTOCOL_MAP,
+            f"{listener}:{protocol.name}",
+            "",
+            f"{error.name} is not installed: pip install 'twisted-broker[tls]'",
+        ) from None
+    return TlsSettings(config.listener_config(listener), files, protocol, is_server)

@@ -27,7 +27,7 @@ from __future__ import annotations
 import errno
 import posixpath
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -59,6 +59,24 @@ LOGS_PER_STEP = 100
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
+class CleanerView(NamedTuple):
+    """What the cleaner makes of one compacted log now. `last`: (calendar ms of its end, bytes read,
+    bytes kept) of this run's last round. `uncleanable`: why, "" where it can be cleaned.
+    """
+
+    uncleanable: str
+    is_enabled: bool
+    is_running: bool
+    is_due: bool
+    log_start: int
+    clean_up_to: int
+    clean_bytes: int
+    dirty_bytes: int
+    dirty_ratio: float
+    min_ratio: float
+    last: tuple[int, int, int] | None
+
+
 class LogCleaner:
     """`logs` gives all logs of the broker; `checkpoint_recovery_points` submits that job to a
     directory's worker. `uncleanable`: partition -> why. `most_dirty`: the dirty
@@ -82,6 +100,7 @@ class LogCleaner:
         self._checkpoint_recovery_points = checkpoint_recovery_points
         self.uncleanable: dict[TopicPartition, str] = {}
         self.running: dict[TopicPartition, Log] = {}
+        self._last: dict[TopicPartition, tuple[int, int, int]] = {}
         self.most_dirty, self.looked_ms = 0.0, runtime.now_ms()
         self._idle: list[ICleanerWorker] = []
         self._workers: list[ICleanerWorker] = []
@@ -103,6 +122,31 @@ class LogCleaner:
     def forget(self, topic_partition: TopicPartition) -> None:
         """The log is deleted, or set aside."""
         self.uncleanable.pop(topic_partition, None)
+        self._last.pop(topic_partition, None)
+
+    def view(self, log: Log) -> CleanerView | None:
+        """None where the log is not compacted, or cannot be looked at."""
+        if not log.config.compact or log.failed is not None:
+            return None
+        name = log.topic_partition
+        checkpoint = self._directories.of(log).cleaner_offsets.get(name)
+        try:
+            found = log_to_clean(log, checkpoint, self._runtime.wall_ms())
+        except (OSError, BrokerError):
+            return None  # the next look for a log to clean says so
+        return CleanerView(
+            self.uncleanable.get(name, ""),
+            self._config.boolean("log.cleaner.enable"),
+            self.is_cleaning(log),
+            found.is_due,
+            log.log_start_offset,
+            found.first_dirty,
+            found.clean_bytes,
+            found.cleanable_bytes,
+            found.ratio,
+            log.config.min_cleanable_dirty_ratio,
+            self._last.get(name),
+        )
 
     def truncated(self, log: Log) -> None:
         """What is appended behind a truncation was not cleaned, whatever was there before."""
@@ -246,6 +290,11 @@ class LogCleaner:
         if log.failed is not None:
             return
         self._set_offset(log, result.first_dirty, synced_first=log.directory)
+        self._last[log.topic_partition] = (
+            self._runtime.wall_ms(),
+            result.bytes_read,
+            result.bytes_kept,
+        )
         if result.groups:
             self._lines.add(
                 "log cleaned",

@@ -48,6 +48,7 @@ OTHERS: dict[str, Callable[[MemoryBroker], Any]] = {
         house, "io.max.bytes.per.second"
     ),
     "log.cleaner.threads": lambda house: cleaner_config(house, "threads"),
+    "max.connection.creation.rate": lambda house: house.broker._counts.rates.limit,
     "max.connections": lambda house: house.broker._counts.maximum,
     "max.connections.per.ip": lambda house: house.broker._counts.maximum_per_host,
     "max.connections.per.ip.overrides": lambda house: ",".join(

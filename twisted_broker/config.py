@@ -215,7 +215,6 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "inter.broker.listener.name is not set.",
         choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     ),
-    *_tls_rows(),
     _list(
         "sasl.enabled.mechanisms",
         ("GSSAPI",),
@@ -240,6 +239,33 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "GSSAPI",
         "By which SASL mechanism this broker authenticates itself to controllers.",
     ),
+    _text(
+        "sasl.oauthbearer.jwks.endpoint.url",
+        None,
+        "Where the keys are that verify tokens of OAUTHBEARER: a URL, or file:///PATH.",
+    ),
+    _ms(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        3_600_000,
+        "How often these keys are read again.",
+        1000,
+    ),
+    _list(
+        "sasl.oauthbearer.expected.audience",
+        (),
+        "Of these a token must name one as its audience; empty: any, or none.",
+    ),
+    _text(
+        "sasl.oauthbearer.expected.issuer", None, "Whose tokens are accepted; not set: anybody's."
+    ),
+    _int(
+        "sasl.oauthbearer.clock.skew.seconds",
+        30,
+        "How much the clocks of a token's issuer and of this node may differ.",
+        0,
+        unit="s",
+    ),
+    _text("sasl.oauthbearer.sub.claim.name", "sub", "The claim of a token that names the user."),
     _bytes(
         "sasl.server.max.receive.size",
         524_288,
@@ -257,6 +283,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         0,
         unit="ms",
     ),
+    *_tls_rows(),
     _list("controller.quorum.voters", (), "Controllers, as ID@HOST:PORT."),
     _list(
         "controller.quorum.bootstrap.servers", (), "Addresses at which a controller can be found."
@@ -363,7 +390,44 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "Other limits for some addresses: ADDRESS:COUNT,ADDRESS:COUNT.",
         live=True,
     ),
+    _int(
+        "max.connection.creation.rate",
+        INT_MAX,
+        "New connections per second, in all; of a listener with its prefix.",
+        0,
+        live=True,
+    ),
     _int("request.timeout.ms", 30000, "Wait for the answer of another node.", 1, unit="ms"),
+    # quotas
+    _int("quota.window.num", 11, "Windows over which the rates of clients are measured.", 1),
+    _int("quota.window.size.seconds", 1, "Length of such a window.", 1, unit="s"),
+    _int(
+        "controller.quota.window.num",
+        11,
+        "Windows over which a client's changes of topics are measured.",
+        1,
+    ),
+    _int("controller.quota.window.size.seconds", 1, "Length of such a window.", 1, unit="s"),
+    # access control
+    _text(
+        "authorizer.class.name",
+        "",
+        "Who decides what a client may do: the ACLs of the cluster's metadata; empty: everybody "
+        "may do everything.",
+        choices=("", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
+    ),
+    _text(
+        "super.users",
+        "",
+        "Principals that may do everything, as User:NAME;User:NAME.",
+        internal=True,
+    ),
+    _flag(
+        "allow.everyone.if.no.acl.found",
+        False,
+        "Allow everybody what no ACL names.",
+        internal=True,
+    ),
     # topics
     _flag("auto.create.topics.enable", True, "Create a topic when a client first names it."),
     _flag("delete.topic.enable", True, "Allow topics to be deleted."),
@@ -1142,10 +1206,6 @@ no delay before a lone broker's first group. Several brokers differ (`start_chec
 """
 
 REFUSED: Mapping[str, str] = {
-    "authorizer.class.name": (
-        "access control is not supported yet, and a broker that ignored it would be open to "
-        "all; remove the setting to accept that"
-    ),
     "config.providers": ("values are never loaded from another place; write the value itself"),
 }
 

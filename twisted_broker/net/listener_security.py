@@ -1,23 +1,29 @@
 """What the protocols of a broker's listeners need: TLS beneath their connections, and connections
-to other nodes.
+to other nodes, with SASL on top.
 
 1. Nothing of TLS is loaded, or costs anything, where no listener speaks it.
 2. Settings and files that cannot work are refused when the broker is made, before anything is open.
 3. Changed settings count at once, changed files within `LOOK_SECONDS`, for new connections.
 
-Source: Kafka's `ChannelBuilders`. Not here: TLS itself (`net/tls.py`).
+Source: Kafka's `ChannelBuilders`. Not here: TLS itself (`net/tls.py`),
+SASL (`net/sasl_gate.py`, `net/sasl_connector.py`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twisted_broker.config import BrokerConfig, LiveConfig
+from twisted_broker.config import BrokerConfig, ListenerConfig, LiveConfig
 from twisted_broker.interfaces import IFileSystem, Runtime
 from twisted_broker.net.connector import PLAIN, Connector, PlainConnector
 from twisted_broker.net.listeners import ListenerPlan
 from twisted_broker.periodic import PeriodicTask
-from twisted_broker.security.security_protocol import PROTOCOL_MAP, SecurityProtocol
+from twisted_broker.security.security_protocol import (
+    PROTOCOL_MAP,
+    SASL_TO_BROKERS,
+    SASL_TO_CONTROLLERS,
+    SecurityProtocol,
+)
 from twisted_broker.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -37,6 +43,8 @@ class ListenerSecurity:
             for each in (*plan.broker, *plan.controller)
             if plan.protocols[each.name].uses_tls
         }
+        self.to_brokers = self._connector(plan.inter_broker, SASL_TO_BROKERS)
+        self.to_controllers = self._connector(plan.to_controllers, SASL_TO_CONTROLLERS)
         self._look = PeriodicTask(runtime.clock, self._refresh, "looking for new certificates")
         if isinstance(config, LiveConfig):
             config.subscribe(lambda live: self._refresh())
@@ -62,20 +70,29 @@ class ListenerSecurity:
         for each in self._followed:
             each.refresh()
 
-    def connector(self, listener: str) -> Connector:
-        """To the listeners of that name of all nodes; for its lifetime. SASL is not part of it.
-        Raises ConfigError.
-        """
+    def _connector(self, listener: str, mechanism: str) -> Connector:
+        """To the listeners of that name of all nodes; `mechanism`: the setting of SASL's."""
         protocol = self._protocols.get(listener, SecurityProtocol.PLAINTEXT)
         if protocol is SecurityProtocol.PLAINTEXT:
             return PLAIN
         config = self._config.listener_config(listener)
         if not protocol.uses_tls:
-            return PlainConnector(protocol, config)
+            return self._with_sasl(PlainConnector(protocol, config), config, mechanism)
         settings = self._tls(listener, is_server=False)
         from twisted_broker.net.tls import TlsConnector
 
-        return TlsConnector(self._runtime.clock, config, protocol, settings)
+        connector = TlsConnector(self._runtime.clock, config, protocol, settings)
+        return self._with_sasl(connector, config, mechanism)
+
+    def _with_sasl(self, connector: Connector, config: ListenerConfig, mechanism: str) -> Connector:
+        # A controller connects to nobody.
+        if not connector.protocol.uses_sasl or "broker" not in self._config.names("process.roles"):
+            return connector
+        from twisted_broker.net.sasl_connector import SaslConnector
+        from twisted_broker.security.sasl.settings import client_login
+
+        login, name = client_login(config, mechanism), f"broker-{self._config.node_id}"
+        return SaslConnector(connector, login, self._runtime.clock, name)
 
     def _tls(self, listener: str, is_server: bool) -> TlsSettings:
         files = self._runtime.key_files or self._runtime.files

@@ -22,6 +22,7 @@ import re
 import socket
 from collections.abc import Callable, Sequence
 from errno import EACCES, EADDRINUSE
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
@@ -183,6 +184,13 @@ def sasl_settings(config: BrokerConfig, plan: ListenerPlan) -> dict[str, ServerS
                     "sasl.enabled.mechanisms",
                     ",".join(scram),
                     "mechanisms without SCRAM: with zookeeper.connect its users are not read",
+                )
+            if settings.oauth is not None and find_spec("jwt") is None:
+                raise ConfigError(
+                    "sasl.enabled.mechanisms",
+                    ",".join(settings.mechanisms),
+                    "",
+                    "OAUTHBEARER needs a library: pip install 'twisted-broker[oauth]'",
                 )
             found[each.name] = settings
     return found

@@ -299,7 +299,8 @@ def test_users_are_changed_while_they_are_used(broker: BrokerProcess) -> None:
     set_user(admin, "carol", SHA_256, "second")
     until(lambda: gets_in(second), "the new password")
     assert not gets_in(first)
-    described = admin.describe_user_scram_credentials(["carol"])["carol"].result(PATIENCE)
+    futures: Any = admin.describe_user_scram_credentials(["carol"])
+    described = futures["carol"].result(PATIENCE)
     assert [each.iterations for each in described.scram_credential_infos] == [4096]
     deletion = UserScramCredentialDeletion("carol", ScramMechanism.SCRAM_SHA_256)
     admin.alter_user_scram_credentials([deletion])["carol"].result(PATIENCE)

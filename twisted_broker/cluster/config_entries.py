@@ -17,6 +17,7 @@ what is a secret (`settings.Type.PASSWORD`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import NamedTuple
 
 from twisted_broker import known_settings
@@ -27,7 +28,6 @@ from twisted_broker.config import (
     BrokerConfig,
     override_row,
     own_or_broker_value,
-    setting_row,
     text_of,
 )
 from twisted_broker.settings import Setting, Type
@@ -93,7 +93,7 @@ def _broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
     row = override_row(name)
     default = None
     if row is None:
-        row = setting_row(name)
+        row = _broker_rows(config)[name]
         default = row.default
     if row.type is Type.PASSWORD:
         found = [Synonym(name, None, synonym.source) for synonym in found]
@@ -102,9 +102,26 @@ def _broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
     return found
 
 
+def _broker_rows(config: BrokerConfig) -> Mapping[str, Setting]:
+    is_member = known_settings.ZOOKEEPER_CONNECT in config.static
+    return _rows_with_zookeeper() if is_member else _rows()
+
+
+@cache
+def _rows() -> Mapping[str, Setting]:
+    return known_settings.broker_settings() | BROKER_SETTINGS
+
+
+@cache
+def _rows_with_zookeeper() -> Mapping[str, Setting]:
+    return {**_rows(), **known_settings.zookeeper_settings()}
+
+
 def broker_entries(config: BrokerConfig) -> Iterator[ConfigEntry]:
-    """Every setting of a broker; one that nothing here obeys, too, but for internal ones."""
-    for row in (*BROKER_SETTINGS.values(), *known_settings.broker_settings().values()):
+    """Every setting of a broker; one that nothing here obeys, too, but for internal ones. Those of
+    ZooKeeper for its members only.
+    """
+    for row in _broker_rows(config).values():
         if row.internal and not config.is_set(row.name):
             continue
         synonyms = [

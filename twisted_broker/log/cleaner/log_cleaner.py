@@ -27,7 +27,7 @@ from __future__ import annotations
 import errno
 import posixpath
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -36,6 +36,7 @@ from twisted_broker.config import BrokerConfig
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import ICleanerWorker, IDiskWorker, Runtime, TopicPartition
 from twisted_broker.log import checkpoints
+from twisted_broker.log.cleaner.cleaner_view import CleanerView
 from twisted_broker.log.cleaner.cleaning import (
     CannotBeCleaned,
     CleanedGroup,
@@ -57,24 +58,6 @@ from twisted_broker.wire.errors import BrokerError
 _logger = Logger()
 LOGS_PER_STEP = 100
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-class CleanerView(NamedTuple):
-    """What the cleaner makes of one compacted log now. `last`: (calendar ms of its end, bytes read,
-    bytes kept) of this run's last round. `uncleanable`: why, "" where it can be cleaned.
-    """
-
-    uncleanable: str
-    is_enabled: bool
-    is_running: bool
-    is_due: bool
-    log_start: int
-    clean_up_to: int
-    clean_bytes: int
-    dirty_bytes: int
-    dirty_ratio: float
-    min_ratio: float
-    last: tuple[int, int, int] | None
 
 
 class LogCleaner:

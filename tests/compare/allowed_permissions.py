@@ -16,12 +16,41 @@ VALUES_LATER = (
 UNREAD = "Kafka reads a batch's header before it asks for the permission; ours asks first"
 MIRRORED = "Kafka names what was requested besides the request's own error; ours has that alone"
 EACH_TIME = "what is named twice is refused once by one of the two, and each time by the other"
+UNKNOWN_TO_KAFKA = "Kafka's broker does not know its authorizer's own settings, and hides them"
 NO_CLIENTS = "a replica id that no client may use is refused before the permission"
 EMPTY_USERS = "Kafka names users without names besides the error, and fails on all users"
 TIMED_OUT = "a timeout of 0 is over before Kafka asks for the permission"
 _WRONG_VALUES = ("no value", "named twice", "broker, *", "loggers", "type *", "resource twice")
 _TWICE = "named twice"
 ALLOWED_HERE = (
+    Allowed(MIRRORED, "AlterClientQuotas", "0-1", "*", "entries.-*.entity.*", "{*", "(absent)"),
+    Allowed(
+        "Kafka has no sentence for it",
+        "DescribeClientQuotas",
+        "0-1",
+        "*",
+        "error_message",
+        "None",
+        "(a sentence)",
+    ),
+    *(
+        Allowed(UNKNOWN_TO_KAFKA, "DescribeConfigs", "1-4", "the broker*", path, kafka, ours)
+        for path, kafka, ours in (
+            ("results.4/*.config_type", "0", "1"),
+            ("results.4/*.is_sensitive", "True", "False"),
+            ("results.4/*.value", "None", "'true'"),
+            ("results.4/*.synonyms.*", "(absent)", "{name: 'allow.everyone.if.no.acl.found'*"),
+        )
+    ),
+    Allowed(
+        "no share groups",
+        "FindCoordinator",
+        "4-6",
+        "type 2, a share group's key",
+        "coordinators.*",
+        "*",
+        "*",
+    ),
     Allowed(
         "Kafka has no sentence for it",
         "IncrementalAlterConfigs",

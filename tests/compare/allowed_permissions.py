@@ -23,6 +23,15 @@ TIMED_OUT = "a timeout of 0 is over before Kafka asks for the permission"
 _WRONG_VALUES = ("no value", "named twice", "broker, *", "loggers", "type *", "resource twice")
 _TWICE = "named twice"
 ALLOWED_HERE = (
+    Allowed(
+        "no records, no list of aborted transactions",
+        "Fetch",
+        "4-18",
+        "*",
+        "responses.*.aborted_transactions",
+        "(a list)",
+        "None",
+    ),
     Allowed(MIRRORED, "AlterClientQuotas", "0-1", "*", "entries.-*.entity.*", "{*", "(absent)"),
     Allowed(
         "Kafka has no sentence for it",

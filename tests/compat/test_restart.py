@@ -30,7 +30,7 @@ from tests.compat.test_admin import create, settings_of
 from twisted_broker.cli.verify import verify_directory
 
 LIMIT_SECONDS = 90
-ROUNDS = int(os.environ.get("REPLOG_KILL_ROUNDS", "30"))
+ROUNDS = int(os.environ.get("REPLOG_KILL_ROUNDS", "15"))
 LONG_ROUNDS = int(os.environ.get("REPLOG_LONG_KILL_ROUNDS", "1000"))
 VALUE_BYTES = 400
 
@@ -243,7 +243,7 @@ def kill_again_and_again(
 
 @pytest.mark.timeout(60 + 8 * ROUNDS)
 def test_kill_loop(new_broker: BrokerFactory, topic: str) -> None:
-    """Every acknowledged record is there, in order, once, after 30 kills under load
+    """Every acknowledged record is there, in order, once, after 15 kills under load
     (REPLOG_KILL_ROUNDS); the files are whole.
     """
     kill_again_and_again(new_broker(), topic, ROUNDS, random.Random(20261121))

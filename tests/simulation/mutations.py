@@ -523,7 +523,9 @@ def completed_without_markers(plant: Planting) -> None:
 def prepared_not_resumed(plant: Planting) -> None:
     """A new coordinator leaves what the one before had prepared as it is."""
 
-    def resume_steps(self: TransactionStateManager, shard: TransactionShard) -> Iterator[None]:
+    def resume_steps(
+        self: TransactionStateManager, shard: TransactionShard, prepared: Any
+    ) -> Iterator[None]:
         return iter(())
 
     plant(TransactionStateManager, "_resume_steps", resume_steps)

@@ -27,7 +27,6 @@ from twisted_broker.coordinator.transaction.transaction_coordinator import Trans
 from twisted_broker.coordinator.transaction.transaction_marker_sender import (
     TransactionMarkerSender,
 )
-from twisted_broker.coordinator.transaction.transaction_metadata import PREPARED
 from twisted_broker.coordinator.transaction.transaction_state_manager import (
     TransactionStateManager,
 )
@@ -345,10 +344,9 @@ class Probes:
         return watched
 
     def _resuming(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(states: TransactionStateManager, shard: Any) -> Any:
-            prepared = sum(each.state in PREPARED for each in shard.transactions.values())
-            self._count("markers after a failover", prepared)
-            yield from function(states, shard)
+        def watched(states: TransactionStateManager, shard: Any, prepared: Sequence[Any]) -> Any:
+            self._count("markers after a failover", len(prepared))
+            yield from function(states, shard, prepared)
 
         return watched
 

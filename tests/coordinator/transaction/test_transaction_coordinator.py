@@ -409,6 +409,7 @@ def test_the_next_coordinator_writes_the_markers(run: TransactionRun, commit: bo
     sent = list(run.cluster.sent)
     run.cluster.answers = True
     after = run.successor()
+    assert len(after.coordinator.states.load_times) >= 1
     again = run.cluster.sent[len(sent) :]
     assert sorted(p for each in again for p in each.partitions) == [T0, T1]
     assert {m.coordinator_epoch for each in again for m in each.request.markers} == {1}
@@ -746,6 +747,7 @@ def test_no_leader_yet(run: TransactionRun) -> None:
     run.end(producer)
     run.pass_ms(60_000)
     assert not run.cluster.sent and run.coordinator.markers.waiting == 1
+    assert run.coordinator.markers.leaderless == 1
     run.change_image(image_of({T0: 3, T1: 2}))
     assert run.metadata().state is COMPLETE_COMMIT and not run.coordinator.markers.waiting
 

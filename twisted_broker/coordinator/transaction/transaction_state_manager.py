@@ -23,6 +23,7 @@ Source: Apache Kafka 4.3.1 `TransactionStateManager`. Not here: requests
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from twisted.internet.defer import Deferred, succeed
@@ -64,6 +65,7 @@ CHECKED_PER_STEP = 1_000
 RESUMED_PER_STEP = 100
 # Kafka's tombstones come in batches of 16 KiB.
 TOMBSTONES_PER_BATCH = 200
+_LOADS_KEPT = 200
 _logger = Logger()
 
 
@@ -141,12 +143,14 @@ class TransactionStateManager:
     its markers are to be written.
     """
 
-    __slots__ = ("_context", "_is_limit_logged", "_resume", "shards")
+    __slots__ = ("_context", "_is_limit_logged", "_resume", "load_times", "shards")
 
     def __init__(self, context: TransactionContext, resume: Resume) -> None:
         self._context, self._resume = context, resume
         self.shards: dict[int, TransactionShard] = {}
         self._is_limit_logged = False
+        # (when, how long), both ms of the clock
+        self.load_times: deque[tuple[float, float]] = deque(maxlen=_LOADS_KEPT)
 
     # leadership
     def load(self, index: int, leader_epoch: int) -> None:
@@ -178,6 +182,7 @@ class TransactionStateManager:
             self._context.turns.start(_forget_steps(shard))
 
     def _load_steps(self, shard: TransactionShard) -> Steps:
+        began = self._context.clock.seconds()
         try:
             loading = read_partition(
                 self._context.store,
@@ -224,6 +229,8 @@ class TransactionStateManager:
             self._loading_failed(shard, error)
             return
         shard.state = CoordinatorState.ACTIVE
+        ended = self._context.clock.seconds()
+        self.load_times.append((1000 * ended, 1000 * (ended - began)))
         if shard.transactions:
             _logger.info(
                 "__transaction_state-{index}: {count} transactional ids loaded",

@@ -19,7 +19,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from twisted_broker.known_settings import ZOOKEEPER_CONNECT, zookeeper_settings
@@ -37,6 +37,8 @@ from twisted_broker.settings import (
 
 __all__ = [
     "BROKER_SETTINGS",
+    "LISTENER_PREFIX",
+    "LISTENER_SETTINGS",
     "LIVE_BROKER_SETTINGS",
     "REFUSED",
     "SAMPLE_VALUES",
@@ -44,11 +46,15 @@ __all__ = [
     "TOPIC_SETTINGS",
     "BrokerConfig",
     "ConfigError",
+    "ListenerConfig",
     "LogConfig",
     "check_compaction_lags",
     "check_topic_overrides",
+    "is_secret",
+    "override_row",
     "own_or_broker_value",
     "parse_properties",
+    "setting_row",
     "text_of",
     "topic_config",
     "topic_value",
@@ -105,6 +111,63 @@ def _list(name: str, default: tuple[str, ...] | None, doc: str, **more: Any) -> 
     return Setting(name, Type.LIST, default, doc, nullable=default is None, **more)
 
 
+def _password(name: str, doc: str, **more: Any) -> Setting:
+    return Setting(name, Type.PASSWORD, None, doc, nullable=True, **more)
+
+
+def _tls_rows() -> tuple[Setting, ...]:
+    """Of TLS; each also as `listener.name.NAME.x`, and live only as that."""
+    return (
+        _text("ssl.keystore.location", None, "File with the private key.", live=True),
+        _text("ssl.keystore.type", "JKS", "JKS or PKCS12 (either reads both), or PEM.", live=True),
+        _password("ssl.keystore.password", "Of the key store; none with PEM.", live=True),
+        _password(
+            "ssl.key.password", "Of the private key; if not set, the key store's.", live=True
+        ),
+        _password("ssl.keystore.key", "The private key itself, in PEM.", live=True),
+        _password(
+            "ssl.keystore.certificate.chain", "The certificates of ssl.keystore.key.", live=True
+        ),
+        _text(
+            "ssl.truststore.location",
+            None,
+            "File with the certificates of those who may sign others; if neither this nor "
+            "ssl.truststore.certificates is set, the system's.",
+            live=True,
+        ),
+        _text("ssl.truststore.type", "JKS", "As ssl.keystore.type.", live=True),
+        _password("ssl.truststore.password", "Of the trust store; none with PEM.", live=True),
+        _password("ssl.truststore.certificates", "Trusted certificates, in PEM.", live=True),
+        _text(
+            "ssl.client.auth",
+            "none",
+            "Whether clients show a certificate, which then names their principal.",
+            choices=("required", "requested", "none"),
+            live=True,
+        ),
+        _text(
+            "ssl.principal.mapping.rules",
+            "DEFAULT",
+            "From the subject of a client's certificate to its name: "
+            "RULE:PATTERN/REPLACEMENT/[LU], DEFAULT.",
+        ),
+        _list("ssl.enabled.protocols", ("TLSv1.2", "TLSv1.3"), "Versions of TLS.", live=True),
+        _text(
+            "ssl.protocol", "TLSv1.3", "Newest version in connections to other nodes.", live=True
+        ),
+        _list("ssl.cipher.suites", (), "Cipher suites; if not set, OpenSSL's own.", live=True),
+        _text(
+            "ssl.endpoint.identification.algorithm",
+            "https",
+            "Whether the certificate of a node must be for the name by which it is called; empty: "
+            "for any.",
+            live=True,
+        ),
+        _flag("ssl.allow.dn.changes", False, "Whether a new key store may have another subject."),
+        _flag("ssl.allow.san.changes", False, "Whether a new key store may lack names."),
+    )
+
+
 BROKER_SETTINGS: dict[str, Setting] = _table(
     # identity and membership
     _int("node.id", 1, "Number of this node in its cluster.", 0),
@@ -141,9 +204,86 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     ),
     _text(
         "listener.security.protocol.map",
-        "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "Security protocol of each listener name.",
+        "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
+        "Security protocol of each listener name; if not set, a controller's name stands for "
+        "PLAINTEXT where no listener is named SSL, SASL_PLAINTEXT or SASL_SSL.",
     ),
+    _text(
+        "security.inter.broker.protocol",
+        "PLAINTEXT",
+        "Protocol, and so the name, of the listener that other brokers connect to, where "
+        "inter.broker.listener.name is not set.",
+        choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    ),
+    _list(
+        "sasl.enabled.mechanisms",
+        ("GSSAPI",),
+        "SASL mechanisms that listeners with SASL offer; Kafka's default, GSSAPI, is not "
+        "supported.",
+    ),
+    Setting(
+        "sasl.jaas.config",
+        Type.PASSWORD,
+        None,
+        "A login module with its options; for brokers as "
+        "listener.name.NAME.MECHANISM.sasl.jaas.config.",
+        nullable=True,
+    ),
+    _text(
+        "sasl.mechanism.inter.broker.protocol",
+        "GSSAPI",
+        "By which SASL mechanism this broker authenticates itself to other brokers.",
+    ),
+    _text(
+        "sasl.mechanism.controller.protocol",
+        "GSSAPI",
+        "By which SASL mechanism this broker authenticates itself to controllers.",
+    ),
+    _text(
+        "sasl.oauthbearer.jwks.endpoint.url",
+        None,
+        "Where the keys are that verify tokens of OAUTHBEARER: a URL, or file:///PATH.",
+    ),
+    _ms(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        3_600_000,
+        "How often these keys are read again.",
+        1000,
+    ),
+    _list(
+        "sasl.oauthbearer.expected.audience",
+        (),
+        "Of these a token must name one as its audience; empty: any, or none.",
+    ),
+    _text(
+        "sasl.oauthbearer.expected.issuer", None, "Whose tokens are accepted; not set: anybody's."
+    ),
+    _int(
+        "sasl.oauthbearer.clock.skew.seconds",
+        30,
+        "How much the clocks of a token's issuer and of this node may differ.",
+        0,
+        unit="s",
+    ),
+    _text("sasl.oauthbearer.sub.claim.name", "sub", "The claim of a token that names the user."),
+    _bytes(
+        "sasl.server.max.receive.size",
+        524_288,
+        "Longest frame of a connection that has not authenticated itself yet.",
+    ),
+    _ms(
+        "connections.max.reauth.ms",
+        0,
+        "After this time a SASL connection must authenticate again; 0: never.",
+    ),
+    _int(
+        "connection.failed.authentication.delay.ms",
+        100,
+        "How long a failed authentication is answered later; less than connections.max.idle.ms.",
+        0,
+        unit="ms",
+    ),
+    *_tls_rows(),
     _list("controller.quorum.voters", (), "Controllers, as ID@HOST:PORT."),
     _list(
         "controller.quorum.bootstrap.servers", (), "Addresses at which a controller can be found."
@@ -250,7 +390,44 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "Other limits for some addresses: ADDRESS:COUNT,ADDRESS:COUNT.",
         live=True,
     ),
+    _int(
+        "max.connection.creation.rate",
+        INT_MAX,
+        "New connections per second, in all; of a listener with its prefix.",
+        0,
+        live=True,
+    ),
     _int("request.timeout.ms", 30000, "Wait for the answer of another node.", 1, unit="ms"),
+    # quotas
+    _int("quota.window.num", 11, "Windows over which the rates of clients are measured.", 1),
+    _int("quota.window.size.seconds", 1, "Length of such a window.", 1, unit="s"),
+    _int(
+        "controller.quota.window.num",
+        11,
+        "Windows over which a client's changes of topics are measured.",
+        1,
+    ),
+    _int("controller.quota.window.size.seconds", 1, "Length of such a window.", 1, unit="s"),
+    # access control
+    _text(
+        "authorizer.class.name",
+        "",
+        "Who decides what a client may do: the ACLs of the cluster's metadata; empty: everybody "
+        "may do everything.",
+        choices=("", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
+    ),
+    _text(
+        "super.users",
+        "",
+        "Principals that may do everything, as User:NAME;User:NAME.",
+        internal=True,
+    ),
+    _flag(
+        "allow.everyone.if.no.acl.found",
+        False,
+        "Allow everybody what no ACL names.",
+        internal=True,
+    ),
     # topics
     _flag("auto.create.topics.enable", True, "Create a topic when a client first names it."),
     _flag("delete.topic.enable", True, "Allow topics to be deleted."),
@@ -790,6 +967,8 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
 )
 
 LIVE_BROKER_SETTINGS = frozenset(name for name, row in BROKER_SETTINGS.items() if row.live)
+LISTENER_SETTINGS = frozenset(row.name for row in _tls_rows() if row.live)
+"""Those that change while a broker runs only for one listener, as `listener.name.NAME.x`."""
 
 
 def _topic(row: Setting, *broker: tuple[str, int]) -> Setting:
@@ -1027,16 +1206,11 @@ no delay before a lone broker's first group. Several brokers differ (`start_chec
 """
 
 REFUSED: Mapping[str, str] = {
-    "authorizer.class.name": (
-        "access control is not supported yet, and a broker that ignored it would be open to "
-        "all; remove the setting to accept that"
-    ),
-    "sasl.enabled.mechanisms": "SASL is not supported yet; use a PLAINTEXT listener",
-    "ssl.keystore.location": "TLS is not supported yet; use a PLAINTEXT listener",
     "config.providers": ("values are never loaded from another place; write the value itself"),
 }
 
 _BROKER_ID = "broker.id"
+LISTENER_PREFIX = "listener.name."
 
 
 def _with_node_id(static: Mapping[str, str]) -> dict[str, str]:
@@ -1089,6 +1263,8 @@ class BrokerConfig:
                     raise ConfigError(name, text, "", REFUSED[name])
                 elif name != _BROKER_ID and name in known_broker_settings():
                     self._values[name] = known_broker_settings()[name].parse(text)
+                elif name.startswith(LISTENER_PREFIX):
+                    _check_override(name, text)
         self._check_voters()
 
     def _check_voters(self) -> None:
@@ -1150,6 +1326,10 @@ class BrokerConfig:
         """Whether anybody gave the setting, rather than its default."""
         return name in self.broker or name in self.cluster or name in self.static
 
+    def listener_config(self, listener: str) -> ListenerConfig:
+        """The settings as the listener of this name has them, also those of a later change."""
+        return ListenerConfig(self, listener)
+
     @property
     def node_id(self) -> int:
         return self.integer("node.id")
@@ -1180,12 +1360,101 @@ class BrokerConfig:
         others = self.static.keys() - BROKER_SETTINGS.keys() - {_BROKER_ID}
         if ZOOKEEPER_CONNECT in others:
             others -= zookeeper_settings().keys()
+        others -= {name for name in others if override_row(name) is not None}
         return sorted(others - known_broker_settings().keys()) if others else []
 
     def without_effect(self) -> list[str]:
         """Names given that Kafka knows and that nothing here obeys."""
         others = self.static.keys() - BROKER_SETTINGS.keys() - {_BROKER_ID}
         return sorted(others & known_broker_settings().keys()) if others else []
+
+
+class ListenerConfig:
+    """The settings of a broker as one listener has them: `listener.name.NAME.x`, NAME in small
+    letters, goes before `x`; where a SASL mechanism is named, `listener.name.NAME.MECHANISM.x`
+    goes before both. Read from `config` at each call.
+    """
+
+    __slots__ = ("_config", "_prefix", "name")
+
+    def __init__(self, config: BrokerConfig, name: str) -> None:
+        self.name, self._config = name, config
+        self._prefix = f"{LISTENER_PREFIX}{name.lower()}."
+
+    def __getitem__(self, name: str) -> Value:
+        return self.value(name)
+
+    def value(self, name: str, mechanism: str = "") -> Value:
+        """The typed value of the setting `name`; `mechanism`: of SASL, in any case."""
+        given = self._given(name, mechanism)
+        return self._config[name] if given is None else setting_row(name).parse(given)
+
+    def overrides(self, name: str, mechanism: str = "") -> bool:
+        """Whether the listener has a value of its own, rather than the broker's."""
+        return self._given(name, mechanism) is not None
+
+    def _given(self, name: str, mechanism: str) -> str | None:
+        names = [f"{self._prefix}{mechanism.lower()}.{name}"] if mechanism else []
+        for each in (*names, self._prefix + name):
+            for layer in (self._config.broker, self._config.cluster, self._config.static):
+                if each in layer:
+                    return layer[each]
+        return None
+
+    def text(self, name: str, mechanism: str = "") -> str | None:
+        """Also a password's."""
+        value = self.value(name, mechanism)
+        assert value is None or isinstance(value, str), name
+        return value
+
+    def names(self, name: str, mechanism: str = "") -> tuple[str, ...]:
+        """A list setting; empty when it is not set."""
+        value = self.value(name, mechanism)
+        assert value is None or isinstance(value, tuple), name
+        return value or ()
+
+    def integer(self, name: str, mechanism: str = "") -> int:
+        value = self.value(name, mechanism)
+        assert isinstance(value, int), name
+        return value
+
+    def boolean(self, name: str, mechanism: str = "") -> bool:
+        value = self.value(name, mechanism)
+        assert isinstance(value, bool), name
+        return value
+
+
+def setting_row(name: str) -> Setting:
+    """Of a setting that is obeyed, or that Kafka knows. Raises KeyError."""
+    return BROKER_SETTINGS.get(name) or known_broker_settings()[name]
+
+
+def override_row(name: str) -> Setting | None:
+    """The row whose value `listener.name.NAME.x` or `listener.name.NAME.MECHANISM.x` gives; None
+    where it is no such name.
+    """
+    if not name.startswith(LISTENER_PREFIX):
+        return None
+    listener, _, setting = name.removeprefix(LISTENER_PREFIX).partition(".")
+    if not listener or listener != listener.lower():
+        return None
+    for each in (setting, setting.partition(".")[2]):
+        found = BROKER_SETTINGS.get(each) or known_broker_settings().get(each)
+        if found is not None:
+            return found
+    return None
+
+
+def is_secret(name: str) -> bool:
+    """Whether a broker's setting holds a password or a key, also a listener's own: never shown."""
+    row = override_row(name) or BROKER_SETTINGS.get(name) or known_broker_settings().get(name)
+    return row is not None and row.type is Type.PASSWORD
+
+
+def _check_override(name: str, text: str) -> None:
+    row = override_row(name)
+    if row is not None:
+        replace(row, name=name).parse(text)
 
 
 class LiveConfig(BrokerConfig):

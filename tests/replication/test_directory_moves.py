@@ -305,6 +305,19 @@ def test_an_epoch_without_records_is_known_after_the_swap() -> None:
     assert moving.log.leader_epochs.entries() == [(0, 0), (4, 3)]
 
 
+def test_a_transaction_that_is_being_verified_goes_on_after_the_swap() -> None:
+    """Its coordinator was asked before; the guard holds for the copy, too."""
+    moving = filled()
+    guard = moving.replicas.begin_verification(TP, 7, 0, 0, True)
+    before, end = moving.log, moving.log.log_end_offset
+    moving.move(moving.other)
+    moving.settle()
+    assert moving.log is not before and not before.producers.verifications
+    records = batch(producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
+    (outcome,) = moving.replicas.produce([(TP, records)], 1, {TP: guard})
+    assert (outcome.error, moving.log.log_end_offset) == (ErrorCode.NONE, end + 1)
+
+
 def test_what_was_deleted_does_not_come_back_with_the_copy() -> None:
     """The low watermark counts the copy; it begins where the log begins."""
     moving = filled(10, answers=False)

@@ -31,6 +31,7 @@ from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import Buffer, Runtime, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin, EndMarker
 from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.mirrored_batches import Differs
 from twisted_broker.log.verification import Guard, VerificationStateEntry
 from twisted_broker.periodic import PeriodicTasks
 from twisted_broker.replication import directory_moves, role_change
@@ -105,9 +106,9 @@ _WITHOUT_LOG_START = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-MirroredRecords = tuple[TopicPartition, Buffer | None, int, int, int]
+MirroredRecords = tuple[TopicPartition, Buffer | None, int, int, int, int]
 """Partition, whole batches, the leader epoch known to the mirror (-1: any), the log end known to
-it, and the source's log start (-1: not known).
+it, the source's log start (-1: not known), and where to truncate (-1: not).
 """
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _CLIENT, _NONE = AppendOrigin.CLIENT, ErrorCode.NONE
@@ -649,17 +650,23 @@ class ReplicaManager:
 
     def append_mirrored(self, entries: Iterable[MirroredRecords]) -> list[AppendOutcome]:
         """Appends what `replog mirror` brought from another cluster; everything that follows
-        from it has happened when it returns. To be waited for as with acks=-1.
+        from it has happened when it returns. To be waited for as with acks=-1. Where other records
+        are there `base_offset` is the offset of the first batch that differs.
         """
         wall_ms, now_ms = self.runtime.wall_ms(), self.runtime.now_ms()
         outcomes = []
-        for name, records, leader_epoch, end, source_log_start in entries:
+        for name, records, leader_epoch, end, source_log_start, truncate_to in entries:
             try:
+                if truncate_to >= 0:
+                    self.partition(name).truncate_mirrored(truncate_to, leader_epoch, now_ms)
                 info = self.partition(name).append_mirrored(
                     records, leader_epoch, end, source_log_start, wall_ms, now_ms
                 )
             except Exception as error:
-                outcomes.append(self._append_failed(name, error, len(records or b"")))
+                outcome = self._append_failed(name, error, len(records or b""))
+                if isinstance(error, Differs):
+                    outcome.base_offset = error.offset
+                outcomes.append(outcome)
                 continue
             outcome = AppendOutcome(name, _NONE)
             if info is not None:

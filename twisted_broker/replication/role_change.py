@@ -291,6 +291,11 @@ def _make_leader(
         partition.fail(reason)
         return
     try:
+        truncation = partition.truncate_as_granted(state, replicas.runtime.wall_ms())
+        if truncation is not None:
+            _logger.warn(
+                "{truncation}: the source of the mirror lost these records", truncation=truncation
+            )
         if partition.make_leader(state, log, replicas.runtime.now_ms()):
             gained.append((partition.topic_partition, state.leader_epoch))
     except OutOfDescriptors:

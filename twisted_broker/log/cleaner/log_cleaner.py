@@ -27,7 +27,7 @@ from __future__ import annotations
 import errno
 import posixpath
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -44,7 +44,13 @@ from twisted_broker.log.cleaner.cleaning import (
     clean,
 )
 from twisted_broker.log.cleaner.offset_map import SLOT_BYTES
-from twisted_broker.log.cleaner.selection import LogToClean, dirtiest, log_to_clean, plan_for
+from twisted_broker.log.cleaner.selection import (
+    CleanerView,
+    LogToClean,
+    dirtiest,
+    log_to_clean,
+    plan_for,
+)
 from twisted_broker.log.errors import LogDirFailure, is_out_of_descriptors
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directories import LogDirectories
@@ -57,24 +63,6 @@ from twisted_broker.wire.errors import BrokerError
 _logger = Logger()
 LOGS_PER_STEP = 100
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-class CleanerView(NamedTuple):
-    """What the cleaner makes of one compacted log now. `last`: (calendar ms of its end, bytes read,
-    bytes kept) of this run's last round. `uncleanable`: why, "" where it can be cleaned.
-    """
-
-    uncleanable: str
-    is_enabled: bool
-    is_running: bool
-    is_due: bool
-    log_start: int
-    clean_up_to: int
-    clean_bytes: int
-    dirty_bytes: int
-    dirty_ratio: float
-    min_ratio: float
-    last: tuple[int, int, int] | None
 
 
 class LogCleaner:

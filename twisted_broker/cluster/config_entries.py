@@ -11,7 +11,7 @@ those obeyed here (`config.py`) and those that Kafka knows beside them (`known_s
    of the cluster, and in CreateTopics' answer. A secret, and what no table knows, is never shown.
 
 Source: Kafka's `ConfigHelper`, `ConfigurationControlManager.describe`, KIP-226, KIP-569. Not here:
-secrets (none is served yet).
+what is a secret (`settings.Type.PASSWORD`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from typing import NamedTuple
 from twisted_broker import known_settings
 from twisted_broker.config import (
     BROKER_SETTINGS,
+    LISTENER_PREFIX,
     TOPIC_SETTINGS,
     BrokerConfig,
+    override_row,
     own_or_broker_value,
     text_of,
 )
@@ -88,11 +90,15 @@ def _broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
         )
         if name in layer
     ]
-    row = _broker_rows(config)[name]
+    row = override_row(name)
+    default = None
+    if row is None:
+        row = _broker_rows(config)[name]
+        default = row.default
     if row.type is Type.PASSWORD:
         found = [Synonym(name, None, synonym.source) for synonym in found]
-    elif row.default is not None:
-        found.append(Synonym(name, text_of(row.default), DEFAULT_SOURCE))
+    elif default is not None:
+        found.append(Synonym(name, text_of(default), DEFAULT_SOURCE))
     return found
 
 
@@ -108,7 +114,7 @@ def _rows() -> Mapping[str, Setting]:
 
 @cache
 def _rows_with_zookeeper() -> Mapping[str, Setting]:
-    return _rows() | known_settings.zookeeper_settings()
+    return {**_rows(), **known_settings.zookeeper_settings()}
 
 
 def broker_entries(config: BrokerConfig) -> Iterator[ConfigEntry]:
@@ -136,6 +142,28 @@ def broker_entries(config: BrokerConfig) -> Iterator[ConfigEntry]:
             row.type.value,
             row.doc,
             secret,
+        )
+    yield from _listener_entries(config)
+
+
+def _listener_entries(config: BrokerConfig) -> Iterator[ConfigEntry]:
+    """What was given for single listeners."""
+    for name in sorted({*config.static, *config.cluster, *config.broker}):
+        row = override_row(name)
+        if row is None:
+            continue
+        synonyms = _broker_synonyms(config, name)
+        setting = name.removeprefix(LISTENER_PREFIX).partition(".")[2]
+        behind = _broker_synonyms(config, row.name) if setting == row.name else []
+        yield ConfigEntry(
+            name,
+            synonyms[0].value,
+            not row.live,
+            synonyms[0].source,
+            synonyms + behind,
+            row.type.value,
+            row.doc,
+            row.type is Type.PASSWORD,
         )
 
 
@@ -196,7 +224,11 @@ def default_entries(values: Mapping[str, str], source: int) -> list[ConfigEntry]
     """Entries of the cluster-wide defaults of brokers: what was set, and no more."""
     found = []
     for name in sorted(values):
-        row = BROKER_SETTINGS.get(name) or known_settings.broker_settings().get(name)
+        row = (
+            override_row(name)
+            or BROKER_SETTINGS.get(name)
+            or known_settings.broker_settings().get(name)
+        )
         secret = row is None or row.type is Type.PASSWORD
         value = None if secret else values[name]
         kind, doc = (_UNKNOWN_TYPE, "") if row is None else (row.type.value, row.doc)

@@ -89,6 +89,10 @@ class TransactionShard:
 
     def add(self, metadata: TransactionMetadata) -> None:
         self.transactions[metadata.transactional_id] = metadata
+        self.loaded(metadata)
+
+    def loaded(self, metadata: TransactionMetadata) -> None:
+        """It is among `transactions` now."""
         self.id_bytes += len(metadata.transactional_id)
         self.note(metadata)
 
@@ -203,8 +207,14 @@ class TransactionStateManager:
                 yield caught_up
             if shard.is_closed or not committed[0]:
                 return
-            for number, metadata in enumerate(replayed.transactions.values(), 1):
-                shard.add(metadata)
+            # The dict itself: to fill another one with a million ids, and to free this one, holds
+            # the reactor. Nobody looks into a shard that is loading.
+            shard.transactions = replayed.transactions
+            prepared: list[TransactionMetadata] = []
+            for number, metadata in enumerate(shard.transactions.values(), 1):
+                shard.loaded(metadata)
+                if metadata.state in PREPARED:
+                    prepared.append(metadata)
                 if number % FREEZE_EVERY == 0:
                     freeze_loaded()
                 if number % CHECKED_PER_STEP == 0:
@@ -227,10 +237,11 @@ class TransactionStateManager:
                 index=shard.index,
                 count=len(shard.transactions),
             )
-        yield from self._resume_steps(shard)
+        yield from self._resume_steps(shard, prepared)
 
-    def _resume_steps(self, shard: TransactionShard) -> Iterator[None]:
-        prepared = [each for each in shard.transactions.values() if each.state in PREPARED]
+    def _resume_steps(
+        self, shard: TransactionShard, prepared: list[TransactionMetadata]
+    ) -> Iterator[None]:
         for number, metadata in enumerate(prepared, 1):
             if shard.is_closed:
                 return
@@ -419,5 +430,5 @@ def _forget_steps(shard: TransactionShard) -> Iterator[None]:
     yield
     while shard.transactions:
         for _ in range(min(CHECKED_PER_STEP, len(shard.transactions))):
-            shard.transactions.popitem()
+            shard.ongoing.pop(shard.transactions.popitem()[0], None)
         yield

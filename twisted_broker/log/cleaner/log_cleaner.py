@@ -36,6 +36,7 @@ from twisted_broker.config import BrokerConfig
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import ICleanerWorker, IDiskWorker, Runtime, TopicPartition
 from twisted_broker.log import checkpoints
+from twisted_broker.log.cleaner.cleaner_view import CleanerView
 from twisted_broker.log.cleaner.cleaning import (
     CannotBeCleaned,
     CleanedGroup,
@@ -45,7 +46,6 @@ from twisted_broker.log.cleaner.cleaning import (
 )
 from twisted_broker.log.cleaner.offset_map import SLOT_BYTES
 from twisted_broker.log.cleaner.selection import (
-    CleanerView,
     LogToClean,
     dirtiest,
     log_to_clean,

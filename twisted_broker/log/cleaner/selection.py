@@ -1,6 +1,6 @@
 """Which log is cleaned next, and which part of it.
 
-Owns `LogToClean`, `log_to_clean`, `dirtiest` and `plan_for`; `CleanerView`, for the explanation.
+Owns `LogToClean`, `log_to_clean`, `dirtiest` and `plan_for`.
 
 1. A log is cleaned from its start to its first segment that may not be: the active one, one that
    reaches above the last stable offset (so above the high watermark), one with a record younger
@@ -49,24 +49,6 @@ class LogToClean(NamedTuple):
         if self.is_overdue and self.cleanable_bytes:
             return True
         return self.ratio > self.log.config.min_cleanable_dirty_ratio
-
-
-class CleanerView(NamedTuple):
-    """What the cleaner makes of one compacted log now. `last`: (calendar ms of its end, bytes read,
-    bytes kept) of this run's last round. `uncleanable`: why, "" where it can be cleaned.
-    """
-
-    uncleanable: str
-    is_enabled: bool
-    is_running: bool
-    is_due: bool
-    log_start: int
-    clean_up_to: int
-    clean_bytes: int
-    dirty_bytes: int
-    dirty_ratio: float
-    min_ratio: float
-    last: tuple[int, int, int] | None
 
 
 def first_dirty_offset(log: Log, checkpoint: int | None) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from twisted_broker.replication.explain.reasons import Moment, duration
 
 if TYPE_CHECKING:
-    from twisted_broker.log.cleaner.selection import CleanerView
+    from twisted_broker.log.cleaner.cleaner_view import CleanerView
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from twisted_broker.replication.explain.waiting_requests import WaitingRequest, 
 from twisted_broker.replication.partition.isr_state import PendingExpand, PendingShrink
 
 if TYPE_CHECKING:
-    from twisted_broker.log.cleaner.selection import CleanerView
+    from twisted_broker.log.cleaner.cleaner_view import CleanerView
     from twisted_broker.replication.fetcher.directory_move import Move
     from twisted_broker.replication.fetcher.fetcher_state import PartitionFetchState
     from twisted_broker.replication.partition.partition import Partition

@@ -90,7 +90,7 @@ class Rate:
         0), as Kafka reckons it; 0 when it is not above. `measured`: what `measure` just gave.
         """
         rate = self.measure(now_ms) if measured is None else measured
-        if rate <= bound:
+        if not rate > bound:  # nor for a bound that is no number
             return 0
         return rounded((rate - bound) / bound * self.elapsed_ms(now_ms))
 
@@ -130,7 +130,7 @@ class TokenBucket:
     def throttle_ms(self, now_ms: int) -> int:
         """How long until there are zero tokens again; 0 when there are."""
         tokens = self.measure(now_ms)
-        if tokens >= 0:
+        if not tokens < 0:
             return 0
         return rounded(-tokens / self.rate * 1000)
 

@@ -45,12 +45,7 @@ from twisted_broker.log.cleaner.cleaning import (
     clean,
 )
 from twisted_broker.log.cleaner.offset_map import SLOT_BYTES
-from twisted_broker.log.cleaner.selection import (
-    LogToClean,
-    dirtiest,
-    log_to_clean,
-    plan_for,
-)
+from twisted_broker.log.cleaner.selection import LogToClean, dirtiest, log_to_clean, plan_for
 from twisted_broker.log.errors import LogDirFailure, is_out_of_descriptors
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directories import LogDirectories

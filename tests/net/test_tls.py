@@ -237,6 +237,8 @@ def test_who_does_not_speak_tls_is_one_line_and_others_are_served(house: House) 
                 house.pass_time(0.1)
                 assert client.lost
     (line,) = lines(events)
+    (factory,) = [each for each in house.broker._factories if each.name == "OUT"]
+    assert factory.failed_handshakes == 60 and len(factory.connections) == 1
     assert line == (
         "listener OUT: no TLS connection with 127.0.0.1: it does not speak TLS: set its "
         "security.protocol to SSL or SASL_SSL"

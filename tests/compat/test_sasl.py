@@ -17,11 +17,17 @@ import jwt
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError as AioKafkaError
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     ConfigResource,
+    NewPartitions,
     NewTopic,
+    ResourcePatternType,
+    ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialDeletion,
@@ -115,6 +121,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         | {
             "node.id": "1",
             "listeners": "CLIENTS://127.0.0.1:0,SECURE://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:admin",
+            "allow.everyone.if.no.acl.found": "true",
             "offsets.topic.replication.factor": "1",
             "group.initial.rebalance.delay.ms": "0",
             "listener.name.clients.plain.connections.max.reauth.ms": "1500",
@@ -339,6 +348,32 @@ def test_users_are_changed_while_they_are_used(broker: BrokerProcess) -> None:
     deletion = UserScramCredentialDeletion("carol", ScramMechanism.SCRAM_SHA_256)
     admin.alter_user_scram_credentials([deletion])["carol"].result(PATIENCE)
     until(lambda: not gets_in(second), "the user is gone")
+
+
+def test_what_a_user_may_do(broker: BrokerProcess) -> None:
+    """The name that SASL proved is the one that ACLs are about, also at the controller."""
+    admin = AdminClient(confluent(broker, SHA_256, "admin", PASSWORD))
+    admin.create_topics([NewTopic("private", 1, 1)])["private"].result(PATIENCE)
+    rule = AclBinding(
+        *(ResourceType.TOPIC, "private", ResourcePatternType.LITERAL, "User:alice", "*"),
+        *(AclOperation.ALL, AclPermissionType.ALLOW),
+    )
+    admin.create_acls([rule])[rule].result(PATIENCE)
+
+    def written_by(mechanism: str, user: str, password: str) -> Any:
+        found: list[Any] = []
+        producer = Producer(confluent(broker, mechanism, user, password))
+        producer.produce("private", b"x", on_delivery=lambda error, _: found.append(error))
+        assert producer.flush(PATIENCE) == 0
+        return found[0] and found[0].code()
+
+    denied = KafkaError.TOPIC_AUTHORIZATION_FAILED
+    until(lambda: written_by(PLAIN, "bob", "bob-password") == denied, "the rule has arrived")
+    assert written_by(SHA_256, "alice", SECRET) is None
+    bob = AdminClient(confluent(broker, PLAIN, "bob", "bob-password"))
+    with pytest.raises(KafkaException) as refused:
+        bob.create_partitions([NewPartitions("private", 2)])["private"].result(PATIENCE)
+    assert refused.value.args[0].code() == denied
 
 
 def test_no_setting_shows_a_password(broker: BrokerProcess) -> None:

@@ -112,6 +112,7 @@ test-long: $(VENV)/.test ## the long runs: 1,000 kills and more
 # pdoc evaluates the annotations of named tuples outside their module, and cannot; any other warning is an error.
 docs: $(VENV)/.test ## write what is derived from the tables, and the API reference into build/api
 	$(BIN)/python -m twisted_broker.api.compatibility > docs/COMPATIBILITY.md
+	$(BIN)/python -m twisted_broker.api.permissions > docs/PERMISSIONS.md
 	rm -rf build/api
 	$(BIN)/python -W error::UserWarning -W 'ignore:Error parsing type annotation:UserWarning' -m pdoc \
 		--docformat markdown --no-show-source -o build/api twisted_broker replog_pipeline $(foreach name,$(INSIDE),'!twisted_broker.$(name)')

@@ -408,9 +408,15 @@ class RequestContext:
             names = (*names, name)
         self.denials[operation, resource] = names, count + 1
 
-    def authorized_operations(
-        self, resource: ResourceType = ResourceType.CLUSTER, name: str = CLUSTER_NAME
-    ) -> int:
+    def cluster_operations(self) -> int:
+        """The bit field of what the principal may do with the cluster: of those who may not even
+        describe it, nothing.
+        """
+        if not self.may_on_cluster(Operation.DESCRIBE):
+            return 0
+        return self.authorized_operations(ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def authorized_operations(self, resource: ResourceType, name: str) -> int:
         """The bit field of what the principal may do with it."""
         return authorized_operations(
             self.broker.authorizer, self.principal, self.client_host, resource, name

@@ -15,6 +15,9 @@ from tests.log.batches import batch
 from tests.memory_broker import MemoryBroker
 from tests.net.echo import Far, framed
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.status.metric_text import Exposition
+from twisted_broker.status.metrics import BrokerCollector
+from twisted_broker.status.view import BrokerView
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.header import RequestHeader, encode_request_header
 from twisted_broker.wire.messages.cluster import DescribeClusterRequest
@@ -294,3 +297,25 @@ def test_quotas_are_described_as_they_were_set(quotas: Quotas) -> None:
     bad = DescribeClientQuotasRequest(components=[component, component])
     answer = quotas.house.ask(bad, 1)
     assert answer.error_code == ErrorCode.INVALID_REQUEST and answer.entries is None
+
+
+def test_a_scrape_shows_who_used_what_and_who_waits(quotas: Quotas) -> None:
+    quotas.alter({"user": None, "client-id": "test"}, producer_byte_rate=1000)
+    answer, _ = quotas.produce(30_000)
+    quotas.alter({"user": None}, controller_mutation_rate=1)
+    house = quotas.house
+    parts, served = house.broker.parts, house.broker.served
+    out = Exposition()
+    for _ in BrokerCollector(BrokerView(lambda: parts, served)).collect(out):
+        pass
+    lines = dict(
+        line.rsplit(" ", 1)
+        for line in b"".join(out.text()).decode().splitlines()
+        if not line.startswith("#")
+    )
+    labels = '{user="ANONYMOUS",client_id="test"}'
+    assert float(lines[f"kafka_server_produce_byte_rate{labels}"]) > 2000
+    assert float(lines[f"kafka_server_produce_throttle_time{labels}"]) == answer.throttle_time_ms
+    waited = lines['kafka_network_requestmetrics_throttletimems_sum{request="Produce"}']
+    assert float(waited) == answer.throttle_time_ms
+    assert lines["replog_throttled_connections"] == "1"

@@ -13,6 +13,7 @@ from twisted_broker.replication.collaborators import IReplicas
 from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
 from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
+from twisted_broker.security.quota.quotas import Quotas
 from twisted_broker.status.metric_rates import Rates
 from twisted_broker.status.metric_text import Exposition
 from twisted_broker.status.metrics import BrokerCollector
@@ -32,6 +33,8 @@ def parts_of(fixture: Fixture) -> Any:
         groups=None,
         log_manager=None,
         listening=(),
+        quotas=Quotas(),
+        controller_quotas=Quotas(),
     )
 
 

@@ -41,13 +41,14 @@ _ANSWER_BYTES, _PARTITION_BYTES = 20, 50
 class Metered:
     """The costs of one request of `size` bytes. `began`: when the thread took it up last."""
 
-    __slots__ = ("_used", "began", "is_charged", "is_forwarded", "mutations", "size")
+    __slots__ = ("_used", "began", "is_charged", "is_forwarded", "mutations", "size", "wait_ms")
 
     def __init__(self, size: int, began: float, is_forwarded: bool = False) -> None:
         self.size = size
         self.began = began
         self.is_forwarded = is_forwarded
         self.is_charged = False
+        self.wait_ms = 0
         self.mutations: MutationQuota = NO_MUTATION_QUOTA
         self._used = 0.0
 
@@ -69,6 +70,8 @@ def charge(
     assert metered is not None
     route, on_controller = served.route, served.on_controller
     if metered.is_charged:
+        served.times.all.throttled_ms += metered.wait_ms
+        metered.wait_ms = 0
         return response
     metered.is_charged = True
     if (
@@ -93,6 +96,7 @@ def charge(
         # The controller's answer, passed on: it has the wait that the controller saw.
         wait_ms = max(wait_ms, getattr(response, "throttle_time_ms", 0))
     if wait_ms > 0:
+        served.times.all.throttled_ms += wait_ms
         _set_wait(served, response, wait_ms)
         if context.connection is not None and not metered.is_forwarded:
             context.connection.throttle(wait_ms)
@@ -113,7 +117,7 @@ def fetch_wait(context: RequestContext, results: list[FetchPartitionResult]) -> 
     if max(time_ms, wait_ms) > 0 and quotas.fetch.enabled:
         user, client_id = _client(context)
         quotas.fetch.record_no_throttle(user, client_id, -size, now_ms)
-    wait_ms = max(time_ms, wait_ms)
+    metered.wait_ms = wait_ms = max(time_ms, wait_ms)
     if wait_ms > 0 and context.connection is not None:
         context.connection.throttle(wait_ms)
     return wait_ms

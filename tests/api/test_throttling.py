@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from twisted.internet.protocol import ClientFactory
 
+from tests.api.data_plane import DenyList
 from tests.log.batches import batch
 from tests.memory_broker import MemoryBroker
 from tests.net.echo import Far, framed
@@ -259,6 +260,35 @@ def test_mutations_beyond_the_quota_are_refused_or_waited_for(quotas: Quotas) ->
         gone = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=1000)
         answer, _ = quotas.ask(gone, 6)
         assert answer.responses[0].error_code == code
+
+
+def test_a_broker_is_not_made_to_wait_at_its_controller(quotas: Quotas) -> None:
+    """Topics that it creates itself count; what its clients sent goes on."""
+    quotas.alter({"user": "ANONYMOUS"}, controller_mutation_rate=1)
+    house = quotas.house
+    at_controller = house.connection(9093)
+
+    def create(name: str) -> Any:
+        topic = CreatableTopic(name=name, num_partitions=20, replication_factor=1)
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=1000)
+        return house.run(at_controller.send(request, 7))
+
+    create("a")
+    refused = create("b")
+    assert refused.topics[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert refused.throttle_time_ms > 8000
+    before = house.clock.seconds()
+    create("c")
+    assert house.clock.seconds() - before < 1
+    # One that may not act as a broker waits.
+    parts = next(each for each in house.broker._dispatchers if each.listener.is_controller).broker
+    allowed, parts.authorizer = parts.authorizer, DenyList(("CLUSTER_ACTION", "kafka-cluster"))
+    create("d")
+    parts.authorizer = allowed
+    before = house.clock.seconds()
+    create("e")
+    assert house.clock.seconds() - before > 7
+    at_controller.close()
 
 
 def test_a_quota_that_is_raised_or_removed_counts_at_once(quotas: Quotas) -> None:

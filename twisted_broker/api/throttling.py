@@ -11,7 +11,8 @@ then.
    a Produce with acks=0 only its bytes. What is sent later costs no time.
 4. Exempt is what nodes of the cluster send: followers' fetches, markers, rows with
    `cluster_action`.
-5. A forwarded request is charged by the controller as well, and waited for at its broker.
+5. A forwarded request is charged by the controller as well, and waited for at its broker. On a
+   controller's listener nobody is made to wait who may act as a broker.
 
 Source: Kafka's `KafkaApis`, `RequestHandlerHelper`, `ControllerApis`; KIP-13, KIP-124, KIP-219,
 KIP-599. Not here: the quotas (`security/quota`), the wait (`net/connection.py`).
@@ -22,6 +23,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
+from twisted_broker.security.acl import Operation
 from twisted_broker.security.quota.client_quota_manager import NO_MUTATION_QUOTA, MutationQuota
 
 if TYPE_CHECKING:
@@ -98,7 +100,12 @@ def charge(
     if wait_ms > 0:
         served.times.all.throttled_ms += wait_ms
         _set_wait(served, response, wait_ms)
-        if context.connection is not None and not metered.is_forwarded:
+        if (
+            context.connection is not None
+            and not metered.is_forwarded
+            # A broker sends what its clients wait for over the same connection.
+            and not (on_controller and context.may_on_cluster(Operation.CLUSTER_ACTION))
+        ):
             context.connection.throttle(wait_ms)
     return response
 

@@ -29,7 +29,12 @@ from twisted_broker.security.quota.quotas import (
 )
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
-from twisted_broker.wire.messages.quotas import AlteredEntry, ComponentData, OpData
+from twisted_broker.wire.messages.quotas import (
+    AlteredEntry,
+    ComponentData,
+    OpData,
+    QuotaEntityData,
+)
 from twisted_broker.wire.schema import Record
 
 EXACT, DEFAULT, SPECIFIED = range(3)
@@ -47,7 +52,7 @@ _LEAST_FRACTION = 1e-6
 Results = dict[QuotaEntity, BrokerError | None]
 
 
-def entity_of(parts: Sequence[records.EntityData]) -> QuotaEntity:
+def entity_of(parts: Sequence[QuotaEntityData]) -> QuotaEntity:
     """As an image has it; of a type that is there twice the last counts."""
     return tuple(sorted({each.entity_type: each.entity_name for each in parts}.items()))
 

@@ -319,8 +319,10 @@ class ConnectionFactory(Factory):
         if self._idle_check is not None and self._idle_check.active():
             self._idle_check.cancel()
         self._idle_check = None
-        for connection in [*self.connections, *self.held]:
+        for connection in list(self.connections):
             connection.close()
+        for held in list(self.held):
+            held.close()
 
     def _schedule_check(self) -> None:
         round_s = self.idle_ms / _ROUNDS / 1000

@@ -107,7 +107,7 @@ def test_layers():
         ("log.segment.bytes", "99999999999", "to 2147483647 (bytes)"),
         ("offsets.topic.segment.bytes", "1048575", "from 1048576 "),
         ("log.cleaner.min.cleanable.ratio", "nan", "from 0 to 1"),
-        ("authorizer.class.name", "X", "open to all"),
+        ("authorizer.class.name", "X", "one of (empty), org.apache.kafka.metadata.auth"),
     ],
 )
 def test_a_wrong_value_names_setting_value_and_range(name, value, words):

@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from tests.memory_broker import MemoryBroker
-from twisted_broker.config import BROKER_SETTINGS, LIVE_BROKER_SETTINGS, TOPIC_SETTINGS
+from twisted_broker.config import (
+    BROKER_SETTINGS,
+    LISTENER_SETTINGS,
+    LIVE_BROKER_SETTINGS,
+    TOPIC_SETTINGS,
+)
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.settings import Setting, Type
 from twisted_broker.wire.messages.configs import (
@@ -118,7 +123,8 @@ def house() -> MemoryBroker:
     return made
 
 
-@pytest.mark.parametrize("name", sorted(LIVE_BROKER_SETTINGS))
+# Those that only a listener has by itself: tests/net/test_tls.py.
+@pytest.mark.parametrize("name", sorted(LIVE_BROKER_SETTINGS - LISTENER_SETTINGS))
 def test_a_live_setting_reaches_what_obeys_it(house: MemoryBroker, name: str) -> None:
     row, before = BROKER_SETTINGS[name], obeyed(house, name)
     wanted = another(row, before)

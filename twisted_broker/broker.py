@@ -36,6 +36,7 @@ from twisted_broker.api.context import BrokerParts
 from twisted_broker.api.dispatch import BoundRoute, Dispatcher
 from twisted_broker.cluster.metadata_check import MetadataDamage, recover_hint
 from twisted_broker.config import BrokerConfig, LiveConfig
+from twisted_broker.config_validation import super_users
 from twisted_broker.interfaces import Health, IDelayedCall, Runtime, TopicPartition
 from twisted_broker.log.errors import CheckpointError, LogDirFailure, is_out_of_descriptors
 from twisted_broker.log.log_directory import LOCK, LogDirMismatch
@@ -47,7 +48,7 @@ from twisted_broker.net.connection_limits import (
     ConnectionFactory,
     DescriptorShares,
 )
-from twisted_broker.net.connector import Connector, connector_to
+from twisted_broker.net.listener_security import ListenerSecurity
 from twisted_broker.net.listeners import (
     ConfiguredListener,
     Listener,
@@ -58,14 +59,9 @@ from twisted_broker.net.listeners import (
     sasl_settings,
 )
 from twisted_broker.net.request_bytes import RequestBytes
-from twisted_broker.security.acl import AllowAll
+from twisted_broker.security.acl import AllowAll, Authorizer
 from twisted_broker.security.quota.connection_rates import ConnectionRates
 from twisted_broker.security.quota.quotas import quotas_of
-from twisted_broker.security.security_protocol import (
-    SASL_TO_BROKERS,
-    SASL_TO_CONTROLLERS,
-    SecurityProtocol,
-)
 from twisted_broker.settings import INT_MAX, ConfigError
 from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.turns import SECONDS_PER_TURN, Turns
@@ -165,8 +161,9 @@ class Broker:
         self._shares = DescriptorShares(descriptors, len(config.log_directories))
         self.runtime = runtime
         self.plan: ListenerPlan = plan_listeners(config)
-        self._to_brokers = self._connector_to(self.plan.inter_broker, SASL_TO_BROKERS)
-        self._to_controllers = self._connector_to(self.plan.to_controllers, SASL_TO_CONTROLLERS)
+        self._security = ListenerSecurity(runtime, config, self.plan)
+        self._to_brokers = self._security.to_brokers
+        self._to_controllers = self._security.to_controllers
         self._sasl = sasl_settings(config, self.plan)
         self._is_formatted = False
         # before this process takes the lock: whether any did on what `kafka-storage format` made
@@ -226,7 +223,7 @@ class Broker:
             cluster_id=self.cluster_id,
             config=self.config,
             runtime=self.runtime,
-            authorizer=AllowAll(),
+            authorizer=self._authorizer(),
             features=features,
             log_manager=self.log_manager,
             replica_manager=None if role is None else role.replica_manager,
@@ -243,6 +240,18 @@ class Broker:
             roles=self._role_requests,
             quotas=self._quotas,
             controller_quotas=self._controller_quotas,
+        )
+
+    def _authorizer(self) -> Authorizer:
+        """Of the parts of a listener: it follows the metadata that this role follows."""
+        if not self.config.text("authorizer.class.name"):
+            return AllowAll()
+        from twisted_broker.security.standard_authorizer import NoMetadata, StandardAuthorizer
+
+        return StandardAuthorizer(
+            (self._controller if self.role is None else self.role.observer) or NoMetadata(),
+            super_users(self.config),
+            self.config.boolean("allow.everyone.if.no.acl.found"),
         )
 
     def _cluster_id(self, wanted: str | None) -> str:
@@ -371,6 +380,7 @@ class Broker:
             if not self.cluster_id:
                 await self._adopt_cluster_id()
             await self._start_logs()
+            self._security.start()
             if "controller" in self.roles:
                 await self._start_controller()
             if "broker" in self.roles:
@@ -534,17 +544,22 @@ class Broker:
             else self._request_bytes,
             name=endpoint.name,
             protocol=protocol,
-            sasl=self._sasl_listener(endpoint.name, is_controller),
+            sasl=await self._sasl_listener(endpoint.name, is_controller),
         )
         self._factories.append(factory)
         self._dispatchers.append(dispatcher)
         listener = await self._open.open(
-            endpoint, factory, advertised, is_controller, is_controller, protocol
+            endpoint,
+            self._security.served(endpoint.name, factory),
+            advertised,
+            is_controller,
+            is_controller,
+            protocol,
         )
         self.listeners.append(listener)
         return listener
 
-    def _sasl_listener(self, name: str, is_controller: bool) -> SaslListener | None:
+    async def _sasl_listener(self, name: str, is_controller: bool) -> SaslListener | None:
         settings = self._sasl.get(name)
         if settings is None:
             return None
@@ -556,7 +571,13 @@ class Broker:
             source = self.parts.controller if is_controller else self.parts.metadata
             return None if source is None else stored_credential(source.image, mechanism, user)
 
-        return SaslListener(self.runtime, name, settings, lookup)
+        jwks = None
+        if settings.oauth is not None:
+            from twisted_broker.net.jwks import JwksKeys
+
+            jwks = JwksKeys(settings.oauth.jwks_url, settings.oauth.refresh_ms, self.runtime.clock)
+            await jwks.load()
+        return SaslListener(self.runtime, name, settings, lookup, jwks)
 
     async def _start_broker(self) -> None:
         from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
@@ -739,20 +760,6 @@ class Broker:
             connector=self._to_brokers,
         )
 
-    def _connector_to(self, listener: str, mechanism: str) -> Connector:
-        """To the listeners of that name of all nodes; `mechanism`: the setting that names SASL's.
-        Raises ConfigError.
-        """
-        protocol = self.plan.protocols.get(listener, SecurityProtocol.PLAINTEXT)
-        found = connector_to(self.config, listener, protocol)
-        if not protocol.uses_sasl or "broker" not in self.config.names("process.roles"):
-            return found
-        from twisted_broker.net.sasl_connector import SaslConnector
-        from twisted_broker.security.sasl.settings import client_login
-
-        login = client_login(self.config.listener_config(listener), mechanism)
-        return SaslConnector(found, login, self.runtime.clock, f"broker-{self.config.node_id}")
-
     def _make_coordinators(
         self, replica_manager: ReplicaManager, image_source: Any, forwarding: Any
     ) -> tuple[GroupCoordinator, TransactionCoordinator, AddPartitionsToTxnManager]:
@@ -785,7 +792,11 @@ class Broker:
             self._turns,
         )
         add_partitions_to_txn = AddPartitionsToTxnManager(
-            config.node_id, image_source, self.plan.inter_broker, self._connect_to_coordinator
+            config.node_id,
+            image_source,
+            self.plan.inter_broker,
+            self._connect_to_coordinator,
+            runtime.clock.seconds,
         )
         return groups, transactions, add_partitions_to_txn
 
@@ -983,6 +994,7 @@ class Broker:
         self._stopping = True
         if self._adopting is not None:
             self._adopting.cancel()
+        self._security.stop()
         undo, self._undo = self._undo, []
         for step in reversed(undo):
             try:

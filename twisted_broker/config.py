@@ -38,6 +38,7 @@ from twisted_broker.settings import (
 __all__ = [
     "BROKER_SETTINGS",
     "LISTENER_PREFIX",
+    "LISTENER_SETTINGS",
     "LIVE_BROKER_SETTINGS",
     "REFUSED",
     "SAMPLE_VALUES",
@@ -49,6 +50,7 @@ __all__ = [
     "LogConfig",
     "check_compaction_lags",
     "check_topic_overrides",
+    "is_secret",
     "override_row",
     "own_or_broker_value",
     "parse_properties",
@@ -107,6 +109,63 @@ def _text(name: str, default: str | None, doc: str, **more: Any) -> Setting:
 
 def _list(name: str, default: tuple[str, ...] | None, doc: str, **more: Any) -> Setting:
     return Setting(name, Type.LIST, default, doc, nullable=default is None, **more)
+
+
+def _password(name: str, doc: str, **more: Any) -> Setting:
+    return Setting(name, Type.PASSWORD, None, doc, nullable=True, **more)
+
+
+def _tls_rows() -> tuple[Setting, ...]:
+    """Of TLS; each also as `listener.name.NAME.x`, and live only as that."""
+    return (
+        _text("ssl.keystore.location", None, "File with the private key.", live=True),
+        _text("ssl.keystore.type", "JKS", "JKS or PKCS12 (either reads both), or PEM.", live=True),
+        _password("ssl.keystore.password", "Of the key store; none with PEM.", live=True),
+        _password(
+            "ssl.key.password", "Of the private key; if not set, the key store's.", live=True
+        ),
+        _password("ssl.keystore.key", "The private key itself, in PEM.", live=True),
+        _password(
+            "ssl.keystore.certificate.chain", "The certificates of ssl.keystore.key.", live=True
+        ),
+        _text(
+            "ssl.truststore.location",
+            None,
+            "File with the certificates of those who may sign others; if neither this nor "
+            "ssl.truststore.certificates is set, the system's.",
+            live=True,
+        ),
+        _text("ssl.truststore.type", "JKS", "As ssl.keystore.type.", live=True),
+        _password("ssl.truststore.password", "Of the trust store; none with PEM.", live=True),
+        _password("ssl.truststore.certificates", "Trusted certificates, in PEM.", live=True),
+        _text(
+            "ssl.client.auth",
+            "none",
+            "Whether clients show a certificate, which then names their principal.",
+            choices=("required", "requested", "none"),
+            live=True,
+        ),
+        _text(
+            "ssl.principal.mapping.rules",
+            "DEFAULT",
+            "From the subject of a client's certificate to its name: "
+            "RULE:PATTERN/REPLACEMENT/[LU], DEFAULT.",
+        ),
+        _list("ssl.enabled.protocols", ("TLSv1.2", "TLSv1.3"), "Versions of TLS.", live=True),
+        _text(
+            "ssl.protocol", "TLSv1.3", "Newest version in connections to other nodes.", live=True
+        ),
+        _list("ssl.cipher.suites", (), "Cipher suites; if not set, OpenSSL's own.", live=True),
+        _text(
+            "ssl.endpoint.identification.algorithm",
+            "https",
+            "Whether the certificate of a node must be for the name by which it is called; empty: "
+            "for any.",
+            live=True,
+        ),
+        _flag("ssl.allow.dn.changes", False, "Whether a new key store may have another subject."),
+        _flag("ssl.allow.san.changes", False, "Whether a new key store may lack names."),
+    )
 
 
 BROKER_SETTINGS: dict[str, Setting] = _table(
@@ -180,6 +239,33 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "GSSAPI",
         "By which SASL mechanism this broker authenticates itself to controllers.",
     ),
+    _text(
+        "sasl.oauthbearer.jwks.endpoint.url",
+        None,
+        "Where the keys are that verify tokens of OAUTHBEARER: a URL, or file:///PATH.",
+    ),
+    _ms(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        3_600_000,
+        "How often these keys are read again.",
+        1000,
+    ),
+    _list(
+        "sasl.oauthbearer.expected.audience",
+        (),
+        "Of these a token must name one as its audience; empty: any, or none.",
+    ),
+    _text(
+        "sasl.oauthbearer.expected.issuer", None, "Whose tokens are accepted; not set: anybody's."
+    ),
+    _int(
+        "sasl.oauthbearer.clock.skew.seconds",
+        30,
+        "How much the clocks of a token's issuer and of this node may differ.",
+        0,
+        unit="s",
+    ),
+    _text("sasl.oauthbearer.sub.claim.name", "sub", "The claim of a token that names the user."),
     _bytes(
         "sasl.server.max.receive.size",
         524_288,
@@ -197,6 +283,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         0,
         unit="ms",
     ),
+    *_tls_rows(),
     _list("controller.quorum.voters", (), "Controllers, as ID@HOST:PORT."),
     _list(
         "controller.quorum.bootstrap.servers", (), "Addresses at which a controller can be found."
@@ -321,6 +408,26 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         1,
     ),
     _int("controller.quota.window.size.seconds", 1, "Length of such a window.", 1, unit="s"),
+    # access control
+    _text(
+        "authorizer.class.name",
+        "",
+        "Who decides what a client may do: the ACLs of the cluster's metadata; empty: everybody "
+        "may do everything.",
+        choices=("", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
+    ),
+    _text(
+        "super.users",
+        "",
+        "Principals that may do everything, as User:NAME;User:NAME.",
+        internal=True,
+    ),
+    _flag(
+        "allow.everyone.if.no.acl.found",
+        False,
+        "Allow everybody what no ACL names.",
+        internal=True,
+    ),
     # topics
     _flag("auto.create.topics.enable", True, "Create a topic when a client first names it."),
     _flag("delete.topic.enable", True, "Allow topics to be deleted."),
@@ -860,6 +967,8 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
 )
 
 LIVE_BROKER_SETTINGS = frozenset(name for name, row in BROKER_SETTINGS.items() if row.live)
+LISTENER_SETTINGS = frozenset(row.name for row in _tls_rows() if row.live)
+"""Those that change while a broker runs only for one listener, as `listener.name.NAME.x`."""
 
 
 def _topic(row: Setting, *broker: tuple[str, int]) -> Setting:
@@ -1097,11 +1206,6 @@ no delay before a lone broker's first group. Several brokers differ (`start_chec
 """
 
 REFUSED: Mapping[str, str] = {
-    "authorizer.class.name": (
-        "access control is not supported yet, and a broker that ignored it would be open to "
-        "all; remove the setting to accept that"
-    ),
-    "ssl.keystore.location": "TLS is not supported yet; use a PLAINTEXT listener",
     "config.providers": ("values are never loaded from another place; write the value itself"),
 }
 
@@ -1339,6 +1443,12 @@ def override_row(name: str) -> Setting | None:
         if found is not None:
             return found
     return None
+
+
+def is_secret(name: str) -> bool:
+    """Whether a broker's setting holds a password or a key, also a listener's own: never shown."""
+    row = override_row(name) or BROKER_SETTINGS.get(name) or known_broker_settings().get(name)
+    return row is not None and row.type is Type.PASSWORD
 
 
 def _check_override(name: str, text: str) -> None:

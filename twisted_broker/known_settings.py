@@ -25,7 +25,6 @@ _BROKER = """
 alter.config.policy.class.name class -
 alter.log.dirs.replication.quota.window.num int 11 1..
 alter.log.dirs.replication.quota.window.size.seconds int 1 1..
-authorizer.class.name string ""
 background.threads int 10 1.. +
 broker.id int -1
 client.quota.callback.class class -
@@ -184,18 +183,12 @@ sasl.oauthbearer.assertion.private.key.passphrase password -
 sasl.oauthbearer.assertion.template.file string -
 sasl.oauthbearer.client.credentials.client.id string -
 sasl.oauthbearer.client.credentials.client.secret password -
-sasl.oauthbearer.clock.skew.seconds int 30
-sasl.oauthbearer.expected.audience list ""
-sasl.oauthbearer.expected.issuer string -
-sasl.oauthbearer.jwks.endpoint.refresh.ms long 3600000
 sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000
 sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100
-sasl.oauthbearer.jwks.endpoint.url string -
 sasl.oauthbearer.jwt.retriever.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever
 sasl.oauthbearer.jwt.validator.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator
 sasl.oauthbearer.scope string -
 sasl.oauthbearer.scope.claim.name string scope
-sasl.oauthbearer.sub.claim.name string sub
 sasl.oauthbearer.token.endpoint.url string -
 sasl.server.callback.handler.class class -
 security.providers string -
@@ -216,29 +209,11 @@ share.coordinator.write.timeout.ms int 5000 1..
 share.fetch.purgatory.purge.interval.requests int 1000
 socket.connection.setup.timeout.max.ms long 30000
 socket.connection.setup.timeout.ms long 10000
-ssl.allow.dn.changes boolean false
-ssl.allow.san.changes boolean false
-ssl.cipher.suites list ""
-ssl.client.auth string none required|requested|none
-ssl.enabled.protocols list TLSv1.2,TLSv1.3
-ssl.endpoint.identification.algorithm string https
 ssl.engine.factory.class class -
-ssl.key.password password -
 ssl.keymanager.algorithm string SunX509
-ssl.keystore.certificate.chain password -
-ssl.keystore.key password -
-ssl.keystore.location string -
-ssl.keystore.password password -
-ssl.keystore.type string JKS
-ssl.principal.mapping.rules string DEFAULT
-ssl.protocol string TLSv1.3
 ssl.provider string -
 ssl.secure.random.implementation string -
 ssl.trustmanager.algorithm string PKIX
-ssl.truststore.certificates password -
-ssl.truststore.location string -
-ssl.truststore.password password -
-ssl.truststore.type string JKS
 telemetry.max.bytes int 1048576 1..
 transaction.two.phase.commit.enable boolean false
 unclean.leader.election.interval.ms long 300000 1.. #

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.compare.acl_cases import create_acls, delete_acls, describe_acls
 from tests.compare.admin_cases import (
     BROKER,
     NO_ID,
@@ -42,9 +43,12 @@ __all__ = (
     "assign_replicas_to_dirs",
     "broker_heartbeat",
     "broker_registration",
+    "create_acls",
     "create_partitions",
     "create_topics",
+    "delete_acls",
     "delete_topics",
+    "describe_acls",
     "describe_cluster",
     "describe_quorum",
     "elect_leaders",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 import subprocess
 import sys
 import time
@@ -10,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError as AioKafkaError
@@ -23,9 +26,16 @@ from confluent_kafka.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
+from cryptography.hazmat.primitives.asymmetric import ec
 from kafka import KafkaConsumer, KafkaProducer
 
 from tests.compat.broker_process import BrokerProcess
+from tests.compat.cluster_processes import Cluster
+from tests.net.echo import framed
+from twisted_broker.cli.tls import make_certificates
+from twisted_broker.wire.header import RequestHeader, encode_request_header
+from twisted_broker.wire.messages.sasl import SaslHandshakeRequest
+from twisted_broker.wire.schema import encode
 
 pytestmark = pytest.mark.clients
 
@@ -36,6 +46,7 @@ PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 ADMIN = f'username="admin" password="{PASSWORD}"'
 PATIENCE = 60.0
+ISSUER, STRANGER = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
 
 
 def settings_of(protocol: str = "SASL_PLAINTEXT", mechanism: str = SHA_256) -> dict[str, str]:
@@ -81,6 +92,9 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     directory = tmp_path_factory.mktemp("sasl")
     format_storage(directory, 1)
+    jwks = directory / "jwks.json"
+    entry = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(ISSUER.public_key()))
+    jwks.write_text(json.dumps({"keys": [entry | {"kid": "one"}]}))
     made = BrokerProcess(
         directory,
         settings_of()
@@ -90,6 +104,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
             "offsets.topic.replication.factor": "1",
             "group.initial.rebalance.delay.ms": "0",
             "listener.name.clients.plain.connections.max.reauth.ms": "1500",
+            "listener.name.clients.sasl.enabled.mechanisms": f"{PLAIN},{SHA_256},{SHA_512},"
+            "OAUTHBEARER",
+            "listener.name.clients.oauthbearer.sasl.oauthbearer.jwks.endpoint.url": jwks.as_uri(),
+            "listener.name.clients.oauthbearer.sasl.oauthbearer.expected.audience": "kafka",
         },
     )
     try:
@@ -217,15 +235,37 @@ def test_confluent_kafka_gets_the_reason(broker: BrokerProcess) -> None:
 
 
 def test_a_mechanism_that_is_not_offered(broker: BrokerProcess) -> None:
-    errors: list[Any] = []
-    options = confluent(broker, "OAUTHBEARER", "", "") | {
-        "enable.sasl.oauthbearer.unsecure.jwt": True,
-        "sasl.oauthbearer.config": "principal=alice",
-    }
+    with socket.create_connection(broker.address, PATIENCE) as raw:
+        request = SaslHandshakeRequest(mechanism="GSSAPI")
+        head = encode_request_header(RequestHeader(17, 1, 1, "hand"))
+        raw.sendall(framed(head + encode(request, 1)))
+        answer = raw.makefile("rb").read()  # to the end of the connection
+    assert b"SCRAM-SHA-512" in answer
+    until(lambda: "wants mechanism 'GSSAPI'" in broker.log.read_text(), "a line")
+
+
+def token(key: Any = ISSUER, seconds: float = 60.0) -> tuple[str, float]:
+    now = time.time()
+    claims = {"sub": "olga", "iat": int(now), "exp": int(now + seconds), "aud": "kafka"}
+    return jwt.encode(claims, key, algorithm="ES256", headers={"kid": "one"}), now + seconds
+
+
+def oauth(broker: BrokerProcess, key: Any) -> dict[str, Any]:
+    options = confluent(broker, "OAUTHBEARER", "", "")
     del options["sasl.username"], options["sasl.password"]
-    client = AdminClient(options | {"error_cb": errors.append})
+    return options | {"oauth_cb": lambda _: token(key)}
+
+
+def test_tokens_of_oauthbearer(broker: BrokerProcess) -> None:
+    producer = Producer(oauth(broker, ISSUER))
+    producer.poll(0)
+    producer.produce("t", "by a token")
+    assert producer.flush(PATIENCE) == 0
+
+    errors: list[Any] = []
+    client = AdminClient(oauth(broker, STRANGER) | {"error_cb": errors.append})
     until(lambda: client.poll(0.1) or errors, "an error")
-    until(lambda: "wants mechanism 'OAUTHBEARER'" in broker.log.read_text(), "a line")
+    until(lambda: "the token's signature is wrong" in broker.log.read_text(), "a line")
 
 
 def test_a_plain_client_is_one_line(broker: BrokerProcess) -> None:
@@ -259,7 +299,8 @@ def test_users_are_changed_while_they_are_used(broker: BrokerProcess) -> None:
     set_user(admin, "carol", SHA_256, "second")
     until(lambda: gets_in(second), "the new password")
     assert not gets_in(first)
-    described = admin.describe_user_scram_credentials(["carol"])["carol"].result(PATIENCE)
+    futures: Any = admin.describe_user_scram_credentials(["carol"])
+    described = futures["carol"].result(PATIENCE)
     assert [each.iterations for each in described.scram_credential_infos] == [4096]
     deletion = UserScramCredentialDeletion("carol", ScramMechanism.SCRAM_SHA_256)
     admin.alter_user_scram_credentials([deletion])["carol"].result(PATIENCE)
@@ -275,3 +316,92 @@ def test_no_setting_shows_a_password(broker: BrokerProcess) -> None:
     assert "sasl.enabled.mechanisms" in text
     assert not [secret for secret in SECRETS if secret in text]
     assert found["sasl.jaas.config"].is_sensitive
+
+
+class SecureCluster(Cluster):
+    """Three brokers and a controller, SASL_SSL and SCRAM between all of them."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        make_certificates(directory / "tls", ("127.0.0.1",), "client", 1)
+        store = {"ssl.keystore.type": "PEM", "ssl.truststore.type": "PEM"} | {
+            "ssl.keystore.location": str(directory / "tls/broker.pem"),
+            "ssl.truststore.location": str(directory / "tls/ca.pem"),
+        }
+        session = {"listener.name.clients.scram-sha-256.connections.max.reauth.ms": "3000"}
+        self.secure = settings_of("SASL_SSL") | store | session
+        format_storage(self.controller.directory, 100)
+        self.controller.settings |= self.secure
+
+    def new_broker(self, node_id: int, name: str = "") -> BrokerProcess:
+        made = super().new_broker(node_id, name)
+        made.settings |= self.secure | {"listeners": "CLIENTS://127.0.0.1:0"}
+        return made
+
+    def client(self, user: str, password: str) -> dict[str, Any]:
+        return confluent(self, SHA_256, user, password) | {
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(self.directory / "tls/ca.pem"),
+        }
+
+
+@pytest.mark.long
+def test_three_brokers_with_sasl_ssl_between_all(tmp_path: Path) -> None:
+    """Under load a user's password changes, sessions end and begin again, a leader is killed and
+    comes back; then everything that was acknowledged is there, in order.
+    """
+    cluster = SecureCluster(tmp_path)
+    try:
+        cluster.start()
+        admin = AdminClient(cluster.client("admin", PASSWORD))
+        settings = {"min.insync.replicas": "2"}
+        admin.create_topics([NewTopic("t", 1, 3, config=settings)])["t"].result(PATIENCE)
+        set_user(admin, "alice", SHA_256, SECRET)
+        until(lambda: in_sync(admin) == 3, "all replicas in sync")
+        producer = Producer(cluster.client("alice", SECRET) | {"enable.idempotence": True})
+        errors: list[Any] = []
+        sent = 0
+
+        def send_for(seconds: float) -> None:
+            nonlocal sent
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline:
+                producer.produce("t", str(sent), on_delivery=lambda error, _: errors.append(error))
+                assert producer.flush(PATIENCE) == 0
+                sent += 1
+
+        send_for(4)  # longer than a session
+        set_user(admin, "admin", SHA_256, "new-" + PASSWORD)
+        set_user(admin, "admin", SHA_256, PASSWORD)
+        leader = admin.list_topics("t").topics["t"].partitions[0].leader
+        former = cluster.brokers[leader]
+        former.kill()
+        former.settings["listeners"] = f"CLIENTS://{former.bootstrap}"
+        send_for(2)
+        former.start()
+        until(lambda: in_sync(admin) == 3, "the former leader is in sync again")
+        send_for(4)
+
+        group = {"group.id": "g", "auto.offset.reset": "earliest"}
+        consumer = Consumer(cluster.client("alice", SECRET) | group)
+        consumer.subscribe(["t"])
+        found: list[int] = []
+        deadline = time.monotonic() + PATIENCE
+        while len(found) < sent and time.monotonic() < deadline:
+            found += [int(each.value()) for each in consumer.consume(1000, 0.5)]
+        consumer.close()
+        assert found == list(range(sent)) and errors == [None] * sent
+        text = "\n".join(
+            each.log.read_text() for each in (cluster.controller, *cluster.brokers.values())
+        )
+        assert not [secret for secret in SECRETS if secret in text]
+        assert "Traceback" not in text
+    except BaseException:
+        print(cluster.log_tail())
+        raise
+    finally:
+        cluster.end()
+
+
+def in_sync(admin: AdminClient) -> int:
+    return len(admin.list_topics("t", timeout=PATIENCE).topics["t"].partitions[0].isrs)

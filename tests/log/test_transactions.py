@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from time import perf_counter
 
 import pytest
 
@@ -380,3 +381,24 @@ def test_markers_that_wait_for_a_follower_cost_each_append_nothing() -> None:
     state.remove_replicated(4)
     assert len(state.unreplicated) == len(state.oldest_unreplicated) == 2998
     assert 3000 <= Counted.compared < 5 * 3000
+
+
+def test_the_oldest_open_one_is_found_at_once_behind_many_that_ended() -> None:
+    """Each append reads it."""
+    producers = ProducerStateManager(MemoryFileSystem(), "/data/t-0", 1)
+    count, ended = 30_000, 21_000
+
+    def look() -> float:
+        began = perf_counter()
+        for _ in range(200):
+            producers.first_unstable_offset()
+        return perf_counter() - began
+
+    for number in range(count):
+        producers.add_data(number, 0, 0, number, 0, NOW_MS, True)
+    before = min(look() for _ in range(3))
+    for number in range(ended):
+        producers.add_marker(number, 0, 0, count + number, NOW_MS, False)
+    producers.remove_replicated(2 * count)
+    assert producers.first_unstable_offset() == ended
+    assert min(look() for _ in range(3)) < 30 * before

@@ -323,6 +323,7 @@ def config(**more: str) -> Any:
             f'{jaas.SCRAM} required user_x="top-secret";',
             "login module of PLAIN",
         ),
+        ("sasl.enabled.mechanisms", "OAUTHBEARER", "jwks.endpoint.url"),
         (
             "listener.name.clients.plain.sasl.server.callback.handler.class",
             "com.example.Mine",
@@ -344,6 +345,8 @@ def test_our_own_credentials() -> None:
     assert client_login(config(**{SASL_TO_BROKERS: "PLAIN"}), SASL_TO_BROKERS)("n").first() == GOOD
     with pytest.raises(ConfigError, match="Kerberos"):
         client_login(config(), SASL_TO_BROKERS)
+    with pytest.raises(ConfigError, match=r"OAUTHBEARER.* PLAIN, SCRAM-SHA-256, SCRAM-SHA-512,"):
+        client_login(config(**{SASL_TO_BROKERS: "OAUTHBEARER"}), SASL_TO_BROKERS)
     with pytest.raises(ConfigError, match="ScramLoginModule"):
         client_login(config(**{SASL_TO_BROKERS: "SCRAM-SHA-256"}), SASL_TO_BROKERS)
     key = "listener.name.clients.scram-sha-256.sasl.jaas.config"

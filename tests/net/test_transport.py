@@ -283,7 +283,7 @@ def test_a_port_that_pauses_can_be_closed(loopback: Loopback) -> None:
 def test_a_port_accepts_none_while_its_factory_wants_a_pause(loopback: Loopback) -> None:
     """The others wait in the backlog, and are served afterwards."""
     pauses = [0.2, 0.0, 0.0]
-    loopback.factory.accept_pause = lambda: pauses.pop(0)  # type: ignore[method-assign]
+    loopback.factory.accept_pause = lambda: pauses.pop(0)
     loopback.result(loopback.port.stopListening())
     loopback.port = loopback.result(loopback.network.listen("127.0.0.1", 0, loopback.factory))
     loopback.number = loopback.port.getHost().port

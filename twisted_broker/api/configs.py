@@ -178,7 +178,6 @@ async def incremental_alter_configs(
             return False
         check_once(counts, (BROKER_LOGGER_RESOURCE, resource.resource_name))
         if not context.may_on_cluster(Operation.ALTER_CONFIGS):
-            audit.denied(context, [resource.resource_name])
             raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         check_own(context, resource.resource_name)
         check_names(resource.configs)

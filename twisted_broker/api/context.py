@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequenc
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted_broker.api.audit import audit_lines
+from twisted_broker.event_lines import NAMED
 from twisted_broker.net.listeners import ListenerName
 from twisted_broker.security.acl import (
     CLUSTER_NAME,
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from twisted_broker.zookeeper.role_requests import RoleRequests
 
 
+Denials = dict[tuple[Operation, ResourceType], tuple[tuple[str, ...], int]]
+"""What was denied: the first few names, and how many there were."""
 REFUSAL_ELEMENTS = 4
 """What mirroring one element of a request into its refusal costs."""
 
@@ -178,6 +181,7 @@ class RequestContext:
         "client_id",
         "connection",
         "correlation_id",
+        "denials",
         "elements_left",
         "listener",
         "metered",
@@ -214,6 +218,7 @@ class RequestContext:
         self._dispatcher = dispatcher
         self.appended = self.sliced = False
         self.metered: Metered | None = None
+        self.denials: Denials | None = None
         self.elements_left = LOOK_ELEMENTS
         self._slice_ends = 0.0
 
@@ -368,14 +373,36 @@ class RequestContext:
         idle_ms = self.broker.config.integer("connections.max.idle.ms")
         return min(wait_ms, max(_USUAL_WAIT_MS, idle_ms) if idle_ms > 0 else _LONGEST_WAIT_MS)
 
-    def may(self, operation: Operation, resource: ResourceType, name: str) -> bool:
-        """Whether the asking principal may do it."""
-        return self.broker.authorizer.authorize(
+    def may(
+        self, operation: Operation, resource: ResourceType, name: str, noted: bool = True
+    ) -> bool:
+        """Whether the asking principal may do it. A denial is noted for the audit, but for
+        `noted=False`: another permission may do, or it only decides what is shown.
+        """
+        if self.broker.authorizer.authorize(
             self.principal, self.client_host, operation, resource, name
+        ):
+            return True
+        if noted:
+            self._note_denial(operation, resource, name)
+        return False
+
+    def may_on_cluster(self, operation: Operation, noted: bool = True) -> bool:
+        return self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME, noted)
+
+    def may_on_any(self, operation: Operation, resource: ResourceType) -> bool:
+        """Whether it may do it to any resource of the type at all."""
+        return self.broker.authorizer.authorize_by_resource_type(
+            self.principal, self.client_host, operation, resource
         )
 
-    def may_on_cluster(self, operation: Operation) -> bool:
-        return self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+    def _note_denial(self, operation: Operation, resource: ResourceType, name: str) -> None:
+        if self.denials is None:
+            self.denials = {}
+        names, count = self.denials.get((operation, resource), ((), 0))
+        if count < NAMED:
+            names = (*names, name)
+        self.denials[operation, resource] = names, count + 1
 
     def authorized_operations(
         self, resource: ResourceType = ResourceType.CLUSTER, name: str = CLUSTER_NAME

@@ -18,9 +18,11 @@ from typing import Any, TypeVar
 
 from twisted_broker.api import audit
 from twisted_broker.api import controller_permissions as permissions
+from twisted_broker.api.acls import check_authorizer
 from twisted_broker.api.context import RequestContext
 from twisted_broker.api.throttling import permits
 from twisted_broker.cluster import (
+    acl_changes,
     alter_partition_decision,
     broker_registry,
     config_changes,
@@ -36,9 +38,10 @@ from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.cluster.heartbeat_decision import HeartbeatDecision
-from twisted_broker.security.acl import CLUSTER_NAME, Operation
+from twisted_broker.security.acl import Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import (
+    acls,
     broker_lifecycle,
     cluster,
     configs,
@@ -52,6 +55,7 @@ from twisted_broker.wire.messages import (
 )
 from twisted_broker.wire.messages import fetch as fetch_messages
 from twisted_broker.wire.messages.metadata_records import FeatureLevelRecord, ProducerIdsRecord
+from twisted_broker.wire.primitives import new_uuid
 from twisted_broker.wire.schema import Record
 
 # Kafka's `ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE`: one record of the metadata log per 1,000
@@ -97,16 +101,18 @@ async def fetch_snapshot(
 async def describe_quorum(
     context: RequestContext, request: cluster.DescribeQuorumRequest
 ) -> cluster.DescribeQuorumResponse:
+    _check_cluster(context, Operation.DESCRIBE)
     return _controller(context).raft_requests.describe(request, context.version)
 
 
 async def describe_cluster(
     context: RequestContext, request: cluster.DescribeClusterRequest
 ) -> cluster.DescribeClusterResponse:
-    """KIP-919: the controllers, and whose cluster this is.
+    """KIP-919: the controllers, and whose cluster this is, for those who may ALTER it.
 
     Version 0 cannot ask for controllers, and knows no error that says so.
     """
+    _check_cluster(context, Operation.ALTER)
     if request.endpoint_type == _BROKERS:
         code = (
             ErrorCode.MISMATCHED_ENDPOINT_TYPE
@@ -276,12 +282,11 @@ async def create_topics(
     context: RequestContext, request: topics.CreateTopicsRequest
 ) -> topics.CreateTopicsResponse:
     controller = _controller(context)
-    refused = await permissions.refuse_creations(context, request)
-    audit.denied(context, [each.name for each in refused])
     counts, budget = (
         await _counted(context, (topic.name for topic in request.topics)),
         topic_changes.MAX_PARTITIONS_PER_REQUEST,
     )
+    refused = await permissions.refuse_creations(context, request, counts)
     response = topics.CreateTopicsResponse()
     permit = permits(context, 6)
 
@@ -308,12 +313,11 @@ async def create_partitions(
     context: RequestContext, request: topics.CreatePartitionsRequest
 ) -> topics.CreatePartitionsResponse:
     controller = _controller(context)
-    refused = await permissions.refuse_growth(context, request)
-    audit.denied(context, [each.name for each in refused])
     counts, budget = (
         await _counted(context, (topic.name for topic in request.topics)),
         topic_changes.MAX_PARTITIONS_PER_REQUEST,
     )
+    refused = await permissions.refuse_growth(context, request, counts)
     response = topics.CreatePartitionsResponse()
     permit = permits(context, 3)
 
@@ -343,16 +347,15 @@ async def delete_topics(
     context: RequestContext, request: topics.DeleteTopicsRequest
 ) -> topics.DeleteTopicsResponse:
     controller = _controller(context)
-    refused = await permissions.refuse_deletions(
-        context, request, context.version, controller.view.image
-    )
-    audit.denied(context, [audit.topic_text(each) for each in refused])
     named = await _counted(
         context,
         chain(
             request.topic_names,
             (bytes(each.topic_id) if each.name is None else each.name for each in request.topics),
         ),
+    )
+    refused = await permissions.refuse_deletions(
+        context, request, context.version, controller.view.image, named
     )
     response = topics.DeleteTopicsResponse()
     permit = permits(context, 5)
@@ -381,11 +384,10 @@ async def incremental_alter_configs(
     context: RequestContext, request: configs.IncrementalAlterConfigsRequest
 ) -> configs.IncrementalAlterConfigsResponse:
     controller = _controller(context)
-    refused = await permissions.refuse_incremental(context, request)
-    audit.denied(context, [each.resource_name for each in refused])
     counts = await _counted(
         context, ((each.resource_type, each.resource_name) for each in request.resources)
     )
+    refused = await permissions.refuse_incremental(context, request, counts)
     response = configs.IncrementalAlterConfigsResponse()
 
     def decide(some: list[Any]) -> Decision[configs.IncrementalAlterConfigsResponse]:
@@ -409,11 +411,10 @@ async def alter_configs(
     context: RequestContext, request: configs.AlterConfigsRequest
 ) -> configs.AlterConfigsResponse:
     controller = _controller(context)
-    refused = await permissions.refuse_alter(context, request)
-    audit.denied(context, [each.resource_name for each in refused])
     counts = await _counted(
         context, ((each.resource_type, each.resource_name) for each in request.resources)
     )
+    refused = await permissions.refuse_alter(context, request, counts)
     response = configs.AlterConfigsResponse()
 
     def decide(some: list[Any]) -> Decision[configs.AlterConfigsResponse]:
@@ -516,6 +517,46 @@ async def alter_partition_reassignments(
     return response
 
 
+async def create_acls(
+    context: RequestContext, request: acls.CreateAclsRequest
+) -> acls.CreateAclsResponse:
+    acl_changes.check_creations(request.creations)
+    _check_cluster(context, Operation.ALTER)
+    check_authorizer(context)
+    controller = _controller(context)
+
+    def decision(view: ClusterView) -> Generator[None, None, acl_changes.Creations]:
+        return acl_changes.create_acls(
+            view.image.acls,
+            request.creations,
+            lambda: new_uuid(controller.runtime.random.randbytes),
+        )
+
+    done, prepared = await _in_steps(context, controller.decide(decision, _RECORDS))
+    await controller.write(done.records, prepared)
+    async for record in context.each(done.records):
+        audit.acl_changed(context, "acl created", record)
+    return acls.CreateAclsResponse(results=done.results)
+
+
+async def delete_acls(
+    context: RequestContext, request: acls.DeleteAclsRequest
+) -> acls.DeleteAclsResponse:
+    acl_changes.check_filters(request.filters)
+    _check_cluster(context, Operation.ALTER)
+    check_authorizer(context)
+    controller = _controller(context)
+
+    def decision(view: ClusterView) -> Generator[None, None, acl_changes.Deletions]:
+        return acl_changes.delete_acls(view.image.acls, request.filters)
+
+    done, prepared = await _in_steps(context, controller.decide(decision, _RECORDS))
+    await controller.write(done.records, prepared)
+    async for record in context.each(done.removed):
+        audit.acl_changed(context, "acl deleted", record)
+    return acls.DeleteAclsResponse(filter_results=done.results)
+
+
 async def list_partition_reassignments(
     context: RequestContext, request: reassignment.ListPartitionReassignmentsRequest
 ) -> reassignment.ListPartitionReassignmentsResponse:
@@ -529,7 +570,6 @@ async def alter_user_scram_credentials(
 ) -> sasl.AlterUserScramCredentialsResponse:
     controller, changes = _controller(context), scram_changes.changes_of(request)
     if not context.may_on_cluster(Operation.ALTER):
-        audit.denied(context, [CLUSTER_NAME])
         refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return scram_changes.refuse_all(changes, refused, refused.sentence)
     times = await _counted(context, (each.name for each in changes))
@@ -624,5 +664,4 @@ async def _partitions(
 
 def _check_cluster(context: RequestContext, operation: Operation) -> None:
     if not context.may_on_cluster(operation):
-        audit.denied(context, [CLUSTER_NAME])
         raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

@@ -52,7 +52,7 @@ from twisted_broker.net.connection import (
     discard,
     one_line,
 )
-from twisted_broker.security.acl import CLUSTER_NAME, Operation
+from twisted_broker.security.acl import Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode, ManyElements, WireError
 from twisted_broker.wire.header import (
     decode_request_header,
@@ -378,7 +378,6 @@ class Dispatcher:
             # Found while decoding: only the decoder counts the elements of nested arrays.
             return self._start_long(connection, served, context, frame, offset)
         if served.route.cluster_action and not context.may_on_cluster(Operation.CLUSTER_ACTION):
-            audit.denied(context, [CLUSTER_NAME])
             return self.answer(
                 served,
                 context,
@@ -410,7 +409,7 @@ class Dispatcher:
         mirror.
         """
         if served.route.cluster_action and not context.may_on_cluster(Operation.CLUSTER_ACTION):
-            audit.denied(context, [CLUSTER_NAME])
+            audit.denied(context)
             raise WireError(f"{served.route.name} is for nodes of the cluster only")
         steps = self._in_slices(served, context, frame, offset)
         outcome: Any = self.step(served, context, None, steps)
@@ -444,6 +443,8 @@ class Dispatcher:
         self, served: BoundRoute, context: RequestContext, response: Any
     ) -> EncodedAnswer:
         """The answer of a long request."""
+        if context.denials is not None:
+            audit.denied(context)
         if context.metered is not None:
             response = charge(self, served, context, response)
         if response is None:
@@ -553,7 +554,7 @@ class Dispatcher:
         except WireError:
             raise
         except CancelledError:
-            return None  # the client is gone: see `SuspendedResponse.abandon`
+            return self.answer(served, context, None)  # as with `SuspendedResponse.abandon`
         except Exception:
             self._log_failure(served, context)
             return self.answer(
@@ -569,6 +570,8 @@ class Dispatcher:
 
         Raises WireError when its records are gone, or cannot be written.
         """
+        if context.denials is not None:
+            audit.denied(context)
         if context.metered is not None:
             response = charge(self, served, context, response)
         if response is None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
+from twisted_broker.api import audit
 from twisted_broker.api.context import REFUSAL_ELEMENTS, RequestContext
 from twisted_broker.api.throttling import Metered, charge
 from twisted_broker.security.principal import Principal, decode_principal
@@ -43,6 +44,8 @@ async def envelope(context: RequestContext, request: EnvelopeRequest) -> Envelop
         answer = await inner.in_slices(
             served.refuse_in_steps(requested, error.code, error.message), REFUSAL_ELEMENTS
         )
+    finally:
+        audit.denied(inner)
     if inner.metered is not None:
         answer = charge(context.dispatcher, served, inner, answer)
     header = encode_response_header(inner.correlation_id, inner.api_key, inner.version)

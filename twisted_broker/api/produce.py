@@ -174,7 +174,9 @@ async def _append_transactional(
 
 
 def _refuse(answer: PartitionProduceResponse, refused: BrokerError) -> None:
-    answer.error_code, answer.base_offset, answer.error_message = refused.code, -1, refused.message
+    answer.error_code, answer.base_offset = refused.code, -1
+    if refused.code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:  # as Kafka: no sentence
+        answer.error_message = refused.message
 
 
 def _topic_response(

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twisted_broker.api import audit
 from twisted_broker.cluster.quota_changes import QuotaFilter
-from twisted_broker.security.acl import CLUSTER_NAME, Operation
+from twisted_broker.security.acl import Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.quotas import (
     DescribeClientQuotasRequest,
@@ -35,7 +34,6 @@ async def describe_client_quotas(
     """Waits for nothing but its turns."""
     try:
         if not context.may_on_cluster(Operation.DESCRIBE_CONFIGS):
-            audit.denied(context, [CLUSTER_NAME])
             raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         chosen = QuotaFilter(request.components, request.strict)
     except BrokerError as refused:

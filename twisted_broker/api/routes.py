@@ -12,8 +12,8 @@ all derived from these rows.
    (broker) or in `api/controller.py` (controller). A row with `forward` and no module is passed on
    to the controller as it is (`api/forwarding.py`).
 
-Source: Kafka 4.3.1's message definitions; lower versions as in 3.9. Not here: ACLs
-(not served yet).
+Source: Kafka 4.3.1's message definitions; lower versions as in 3.9. Not here: what an API asks of
+the authorizer and of the quotas.
 """
 
 from __future__ import annotations
@@ -139,6 +139,9 @@ ROUTES: tuple[Route, ...] = (
     Route(26, "EndTxn", "transactions", "transactions", broker="0-5"),
     Route(27, "WriteTxnMarkers", "transactions", "write_txn_markers", broker="1-2"),
     Route(28, "TxnOffsetCommit", "transactions", "offsets", broker="0-5"),
+    Route(29, "DescribeAcls", "acls", "*acls", broker="0-3", controller="0-3"),
+    Route(30, "CreateAcls", "acls", "acls", broker="0-3", controller="0-3", forward=True),
+    Route(31, "DeleteAcls", "acls", "acls", broker="0-3", controller="0-3", forward=True),
     Route(32, "DescribeConfigs", "configs", "configs", broker="0-4"),
     Route(33, "AlterConfigs", "configs", "configs", broker="0-2", controller="0-2", forward=True),
     Route(34, "AlterReplicaLogDirs", "log_dirs", "log_dirs", broker="1-2"),

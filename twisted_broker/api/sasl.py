@@ -12,11 +12,10 @@ KIP-554. Not here: who may ask when (`net/sasl_gate.py`), changes of users
 
 from __future__ import annotations
 
-from twisted_broker.api import audit
 from twisted_broker.api.context import RequestContext
 from twisted_broker.cluster import scram_changes
 from twisted_broker.net.sasl_gate import SaslGate
-from twisted_broker.security.acl import CLUSTER_NAME, Operation
+from twisted_broker.security.acl import Operation
 from twisted_broker.security.sasl.authenticator import State
 from twisted_broker.security.sasl.errors import SaslFailure
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -69,9 +68,8 @@ async def describe_user_scram_credentials(
     context: RequestContext, request: sasl.DescribeUserScramCredentialsRequest
 ) -> sasl.DescribeUserScramCredentialsResponse:
     if not context.may_on_cluster(Operation.DESCRIBE):
-        audit.denied(context, [CLUSTER_NAME])
         raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     names = None if request.users is None else [each.name for each in request.users]
     return sasl.DescribeUserScramCredentialsResponse(
-        error_message=None, results=scram_changes.describe(context.metadata.image, names)
+        error_message="", results=scram_changes.describe(context.metadata.image, names)
     )

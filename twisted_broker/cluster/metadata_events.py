@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
+from twisted_broker.config import is_secret
 from twisted_broker.image.entries import (
     NO_LEADER,
     RECOVERING,
@@ -235,12 +236,18 @@ def _configs(delta: MetadataDelta) -> Iterator[Event]:
 
 
 def _differences(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """`name=value;name=(default)` of all that differ."""
+    """`name=value;name=(default)` of all that differ; of a secret only that it did."""
     return ";".join(
-        f"{name}={after.get(name, '(default)')}"
+        f"{name}={_shown(name, after)}"
         for name in sorted(before.keys() | after.keys())
         if before.get(name) != after.get(name)
     )
+
+
+def _shown(name: str, values: Mapping[str, str]) -> str:
+    if name not in values:
+        return "(default)"
+    return "[hidden]" if is_secret(name) else values[name]
 
 
 def _name(change: PartitionDelta) -> str:

@@ -13,7 +13,7 @@ KIP-612. Not here: permission, what a quota does (`security/quota`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from ipaddress import ip_address
 
 from twisted_broker.image.metadata_image import MetadataImage, QuotaEntity
@@ -29,12 +29,7 @@ from twisted_broker.security.quota.quotas import (
 )
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
-from twisted_broker.wire.messages.quotas import (
-    AlteredEntry,
-    ComponentData,
-    OpData,
-    QuotaEntityData,
-)
+from twisted_broker.wire.messages.quotas import AlteredEntry, ComponentData, OpData, QuotaEntityData
 from twisted_broker.wire.schema import Record
 
 EXACT, DEFAULT, SPECIFIED = range(3)
@@ -52,7 +47,7 @@ _LEAST_FRACTION = 1e-6
 Results = dict[QuotaEntity, BrokerError | None]
 
 
-def entity_of(parts: Sequence[QuotaEntityData]) -> QuotaEntity:
+def entity_of(parts: Iterable[records.EntityData | QuotaEntityData]) -> QuotaEntity:
     """As an image has it; of a type that is there twice the last counts."""
     return tuple(sorted({each.entity_type: each.entity_name for each in parts}.items()))
 

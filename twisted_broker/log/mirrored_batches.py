@@ -66,7 +66,7 @@ def with_leader_epoch(records: Buffer, leader_epoch: int) -> tuple[Any, list[Bat
     request's own buffer). Raises BrokerError for what is no batch of magic 2, or has a wrong CRC.
     """
     is_own = isinstance(records, memoryview) and not records.readonly
-    copied = records if is_own else bytearray(records)
+    copied: Any = records if is_own else bytearray(records)
     epoch = leader_epoch.to_bytes(4, "big", signed=True)
     batches: list[BatchView] = []
     expected = -1

@@ -319,9 +319,9 @@ class ConnectionFactory(Factory):
         if self._idle_check is not None and self._idle_check.active():
             self._idle_check.cancel()
         self._idle_check = None
-        for connection in list(self.connections):
+        for connection in [*self.connections]:
             connection.close()
-        for held in list(self.held):
+        for held in [*self.held]:
             held.close()
 
     def _schedule_check(self) -> None:

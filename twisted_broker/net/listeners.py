@@ -22,6 +22,7 @@ import re
 import socket
 from collections.abc import Callable, Sequence
 from errno import EACCES, EADDRINUSE
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
@@ -166,15 +167,7 @@ def _protocols(
     )
     # Controllers elsewhere are reached by the first of their names; with ZooKeeper there are none.
     wanted = dict.fromkeys((*names, *controllers[: ZOOKEEPER_CONNECT not in config.static]))
-    found = {name: protocol_of(known, name) for name in wanted}
-    for name, protocol in found.items():
-        if protocol.uses_tls:
-            raise ConfigError(
-                PROTOCOL_MAP,
-                f"{name}:{protocol.name}",
-                "PLAINTEXT or SASL_PLAINTEXT listeners: TLS is not supported yet",
-            )
-    return found
+    return {name: protocol_of(known, name) for name in wanted}
 
 
 def sasl_settings(config: BrokerConfig, plan: ListenerPlan) -> dict[str, ServerSettings]:
@@ -191,6 +184,13 @@ def sasl_settings(config: BrokerConfig, plan: ListenerPlan) -> dict[str, ServerS
                     "sasl.enabled.mechanisms",
                     ",".join(scram),
                     "mechanisms without SCRAM: with zookeeper.connect its users are not read",
+                )
+            if settings.oauth is not None and find_spec("jwt") is None:
+                raise ConfigError(
+                    "sasl.enabled.mechanisms",
+                    ",".join(settings.mechanisms),
+                    "",
+                    "OAUTHBEARER needs a library: pip install 'twisted-broker[oauth]'",
                 )
             found[each.name] = settings
     return found

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from secrets import token_urlsafe
+from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -45,8 +46,11 @@ from twisted_broker.security.sasl.scram import (
     ScramMechanism,
     ScramServer,
 )
-from twisted_broker.security.sasl.settings import ServerSettings
+from twisted_broker.security.sasl.settings import OAUTHBEARER, ServerSettings
 from twisted_broker.wire.errors import WireError
+
+if TYPE_CHECKING:
+    from twisted_broker.net.jwks import JwksKeys
 
 _logger = Logger(namespace="replog.net")
 # For a peer that does not take the last answer.
@@ -55,13 +59,19 @@ Lookup = Callable[[ScramMechanism, str], ScramCredential | None]
 
 
 class SaslListener:
-    """What the connections of one listener share. `lookup` finds users of SCRAM. Since the start:
-    `successes` and `failures`.
+    """What the connections of one listener share. `lookup` finds users of SCRAM; `jwks`: the keys
+    of OAUTHBEARER. Since the start: `successes` and `failures`.
     """
 
     def __init__(
-        self, runtime: Runtime, name: str, settings: ServerSettings, lookup: Lookup
+        self,
+        runtime: Runtime,
+        name: str,
+        settings: ServerSettings,
+        lookup: Lookup,
+        jwks: JwksKeys | None = None,
     ) -> None:
+        self._jwks = jwks
         self.runtime, self.settings = runtime, settings
         self.successes = self.failures = 0
         self.lines = EventLines(_logger, runtime.clock, listener=name)
@@ -72,18 +82,37 @@ class SaslListener:
     def _factory(self, mechanism: str, lookup: Lookup) -> Callable[[], ServerMechanism]:
         if mechanism == PLAIN:
             return lambda: PlainServer(self.settings.users)
+        if mechanism == OAUTHBEARER:
+            return self._oauth()
         scram = MECHANISMS[mechanism]
         return lambda: ScramServer(
             scram, lambda name: lookup(scram, name), token_urlsafe(NONCE_BYTES)
         )
+
+    def _oauth(self) -> Callable[[], ServerMechanism]:
+        from twisted_broker.security.sasl.oauthbearer import JwtValidator, OAuthServer
+
+        jwks, oauth = self._jwks, self.settings.oauth
+        assert jwks is not None and oauth is not None
+        validator = JwtValidator(
+            lambda: jwks.keys,
+            audience=oauth.audience,
+            issuer=oauth.issuer,
+            skew_ms=oauth.skew_ms,
+            name_claim=oauth.name_claim,
+            unknown_key=jwks.load_again,
+        )
+        return lambda: OAuthServer(validator, self.runtime.wall_ms)
 
     def gate(self, connection: KafkaConnection, dispatch: Dispatch) -> SaslGate:
         """Of a new connection."""
         return SaslGate(self, connection, dispatch)
 
     def stop(self) -> None:
-        """What was counted is written."""
+        """What was counted is written; no keys are read any more."""
         self.lines.stop()
+        if self._jwks is not None:
+            self._jwks.stop()
 
 
 class SaslGate:

@@ -3,11 +3,12 @@
 Owns `ServerSettings`, and our own credentials for other nodes.
 
 1. A setting that would let in nobody, or somebody else than its operator thinks, is refused in one
-   line that names it: no mechanism, GSSAPI, PLAIN without users, a class of one's own.
+   line that names it: no mechanism, GSSAPI, PLAIN without users, OAUTHBEARER without keys, a class
+   of one's own.
 2. No line shows a password, and neither does `repr`.
 
 Source: Kafka's `SaslConfigs`, `BrokerSecurityConfigs`, `JaasContext`. Not here: the listener's own
-values before the broker's (`config.py`).
+values before the broker's (`config.py`), keys of OAUTHBEARER (`net/jwks.py`).
 """
 
 from __future__ import annotations
@@ -22,18 +23,39 @@ from twisted_broker.security.sasl.plain import PlainClient
 from twisted_broker.security.sasl.scram import MECHANISMS, ScramClient
 from twisted_broker.settings import ConfigError
 
-SUPPORTED = (plain.MECHANISM, *MECHANISMS)
+OAUTHBEARER = "OAUTHBEARER"
+SUPPORTED = (plain.MECHANISM, *MECHANISMS, OAUTHBEARER)
+AMONG_NODES = SUPPORTED[:-1]
 HIDDEN = "[hidden]"
 _ENABLED, _JAAS = "sasl.enabled.mechanisms", "sasl.jaas.config"
-_MODULE_OF = {plain.MECHANISM: jaas.PLAIN} | dict.fromkeys(MECHANISMS, jaas.SCRAM)
+_JWKS = "sasl.oauthbearer.jwks.endpoint.url"
+_MODULE_OF = {plain.MECHANISM: jaas.PLAIN, OAUTHBEARER: jaas.OAUTHBEARER} | dict.fromkeys(
+    MECHANISMS, jaas.SCRAM
+)
 _CLASSES = (
     "sasl.server.callback.handler.class",
     "sasl.login.callback.handler.class",
     "sasl.login.class",
     "sasl.client.callback.handler.class",
 )
+# Kafka's own, which files of settings name: it does what is done here.
+_VALIDATORS = tuple(
+    f"org.apache.kafka.common.security.oauthbearer.{package}OAuthBearerValidatorCallbackHandler"
+    for package in ("", "secured.")
+)
 NewClient = Callable[[str], ClientMechanism]
 """Our side of one authentication, from a random nonce."""
+
+
+class OAuthSettings(NamedTuple):
+    """How tokens are verified: where the keys are, and what a token must say."""
+
+    jwks_url: str
+    refresh_ms: int
+    audience: tuple[str, ...]
+    issuer: str | None
+    skew_ms: int
+    name_claim: str
 
 
 class ServerSettings(NamedTuple):
@@ -46,6 +68,7 @@ class ServerSettings(NamedTuple):
     lifetimes_ms: Mapping[str, int]
     receive_bytes: int
     delay_ms: int
+    oauth: OAuthSettings | None = None
 
     def __repr__(self) -> str:
         return f"ServerSettings({', '.join(self.mechanisms)})"
@@ -74,6 +97,28 @@ def server_settings(config: ListenerConfig) -> ServerSettings:
         {each: config.integer("connections.max.reauth.ms", each) for each in mechanisms},
         config.integer("sasl.server.max.receive.size"),
         config.integer("connection.failed.authentication.delay.ms"),
+        _oauth(config) if OAUTHBEARER in mechanisms else None,
+    )
+
+
+def _oauth(config: ListenerConfig) -> OAuthSettings:
+    if config.text(_JAAS, OAUTHBEARER):
+        _login(config, OAUTHBEARER)
+    url = config.text(_JWKS, OAUTHBEARER) or ""
+    if not url.startswith(("file:", "http://", "https://")):
+        raise ConfigError(
+            _JWKS,
+            url,
+            "the URL (https, http, file) of the keys that verify tokens: without them "
+            f"listener {config.name} would let in nobody",
+        )
+    return OAuthSettings(
+        url,
+        config.integer("sasl.oauthbearer.jwks.endpoint.refresh.ms", OAUTHBEARER),
+        config.names("sasl.oauthbearer.expected.audience", OAUTHBEARER),
+        config.text("sasl.oauthbearer.expected.issuer", OAUTHBEARER),
+        config.integer("sasl.oauthbearer.clock.skew.seconds", OAUTHBEARER) * 1000,
+        config.text("sasl.oauthbearer.sub.claim.name", OAUTHBEARER) or "sub",
     )
 
 
@@ -82,7 +127,7 @@ def client_login(config: ListenerConfig, setting: str) -> NewClient:
     mechanism. Raises ConfigError.
     """
     mechanism = config.text(setting) or ""
-    _check_mechanism(setting, mechanism, config)
+    _check_mechanism(setting, mechanism, config, AMONG_NODES)
     _check_classes(config, mechanism)
     options = _login(config, mechanism).options
     user, password = options.get("username"), options.get("password")
@@ -97,28 +142,31 @@ def client_login(config: ListenerConfig, setting: str) -> NewClient:
     return lambda nonce: ScramClient(MECHANISMS[mechanism], user, password, nonce)
 
 
-def _choices(config: ListenerConfig) -> str:
-    return f"{', '.join(SUPPORTED)}, for listener {config.name}"
+def _choices(config: ListenerConfig, choices: tuple[str, ...] = SUPPORTED) -> str:
+    return f"{', '.join(choices)}, for listener {config.name}"
 
 
-def _check_mechanism(setting: str, mechanism: str, config: ListenerConfig) -> None:
+def _check_mechanism(
+    setting: str, mechanism: str, config: ListenerConfig, choices: tuple[str, ...] = SUPPORTED
+) -> None:
     if mechanism == "GSSAPI":
         raise ConfigError(
             setting,
             mechanism,
             "",
-            f"Kerberos (GSSAPI, Kafka's default) is not supported; set {_choices(config)}",
+            f"Kerberos (GSSAPI, Kafka's default) is not supported; set {_choices(config, choices)}",
         )
-    if mechanism not in SUPPORTED:
-        raise ConfigError(setting, mechanism, _choices(config))
+    if mechanism not in choices:
+        raise ConfigError(setting, mechanism, _choices(config, choices))
 
 
 def _check_classes(config: ListenerConfig, mechanism: str) -> None:
     for each in _CLASSES:
-        if config.text(each, mechanism):
+        named = config.text(each, mechanism)
+        if named and not (mechanism == OAUTHBEARER and named in _VALIDATORS):
             raise ConfigError(
                 each,
-                config.text(each, mechanism),
+                named,
                 "",
                 f"no class is ever loaded by its name; remove it from listener {config.name}",
             )

@@ -428,6 +428,10 @@ def test_a_listeners_settings_change_while_it_runs(house: House) -> None:
     code, message = alter(house, "listener.name.out.ssl.principal.mapping.rules", "DEFAULT")
     assert code == 42 and "restart" in message
     name = "listener.name.out.ssl.keystore.location"
+    code, message = alter(house, name, "/tls/none.pem")
+    assert code == 42 and "cannot be read" in message
+    code, message = alter(house, name, "/tls/second-client.pem")
+    assert code == 42 and "CN=broker, not CN=alice" in message
     assert alter(house, name, "/tls/second-broker.pem") == (0, "")
     connection = house.call(house.connector(second))
     assert answers(house, connection)

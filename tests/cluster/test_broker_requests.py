@@ -180,7 +180,7 @@ def test_a_clients_request_that_the_controller_does_not_believe(fixture: Control
     denying.is_denying = True
     request = topics.CreateTopicsRequest(topics=[topics.CreatableTopic(name="t")])
     answer = forwarded(member, request, "alice", "10.1.2.3")
-    failure = []
+    failure: list[Any] = []
     answer.addErrback(failure.append)
     fixture.settle()
     assert failure[0].value.code == ErrorCode.UNKNOWN_SERVER_ERROR

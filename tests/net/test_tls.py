@@ -149,6 +149,26 @@ def test_brokers_controllers_and_clients_meet_over_tls(house: House) -> None:
     connection.close()
 
 
+def test_rates_of_new_connections_hold_over_tls(house: House) -> None:
+    """The port hears of its listener's pause; a held connection goes without a handshake."""
+    rates = house.broker._counts.rates
+    (factory,) = [each for each in house.broker._factories if each.name == "OUT"]
+    over_tls = house.broker._security.served("OUT", factory)
+    rates.set_limits(1, {"OUT": 1})
+    waits = []
+    for _ in range(12):
+        over_tls.buildProtocol(None)
+        waits.append(over_tls.accept_pause())
+    assert waits[0] == 0 and waits[-1] > 0
+    rates.set_limits(2**31 - 1, {})
+    rates.set_ip_rate(None, 0.01)
+    held = raw(house)
+    assert house.broker._counts.held == 1
+    held.transport.write(b"\x16\x03\x01")
+    house.pass_time(2)
+    assert held.lost and not held.received and house.broker._counts.held == 0
+
+
 def test_a_certificate_names_the_client(house: House) -> None:
     connection = house.call(house.connector(**own(certificates.made())))
     assert answers(house, connection)

@@ -99,6 +99,11 @@ class TlsServerFactory(Factory):
         connection.set_accept_state()
         return TlsProtocol(inner, connection, self, self._clock, True, self.seconds)
 
+    def accept_pause(self) -> float:
+        """The listener's (`net/connection_limits.py`), for the port."""
+        seconds: float = self._factory.accept_pause()
+        return seconds
+
     # of `Peer`
 
     def established(self, tls: TlsProtocol) -> str | None:

@@ -13,6 +13,7 @@ import struct
 from collections import deque
 from typing import TypeVar
 
+from replog_pipeline.kafka_cluster import PLAINTEXT, ClientConfig
 from twisted_broker.wire.header import RequestHeader, decode_response_header, encode_request_header
 from twisted_broker.wire.messages.fetch import FetchRequest
 from twisted_broker.wire.messages.list_offsets import ListOffsetsRequest
@@ -34,7 +35,13 @@ R = TypeVar("R", bound=Response)
 class Connection:
     """To `host` and `port`; opened at once."""
 
-    def __init__(self, host: str, port: int, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        client: ClientConfig = PLAINTEXT,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
         self._socket = socket.create_connection((host, port), timeout_seconds)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation = 0

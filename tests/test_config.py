@@ -15,6 +15,7 @@ from twisted_broker.config import (
     TOPIC_SETTINGS,
     BrokerConfig,
     ConfigError,
+    LiveConfig,
     LogConfig,
     check_topic_overrides,
     parse_properties,
@@ -124,6 +125,38 @@ def test_unknown_and_inert_names_get_different_lines():
     assert config.node_id == 7
     assert not (known_settings.broker_settings().keys() & BROKER_SETTINGS.keys())
     assert not (REFUSED.keys() & BROKER_SETTINGS.keys())
+
+
+def test_a_listener_has_settings_of_its_own():
+    """`listener.name.NAME.MECHANISM.x` before `listener.name.NAME.x` before `x`, dynamic before
+    static within each, and a later change counts.
+    """
+    file = {
+        "max.connections": "7",
+        "listener.name.inside.max.connections": "5",
+        "sasl.jaas.config": "all",
+        "listener.name.inside.sasl.jaas.config": "inside",
+        "listener.name.inside.plain.sasl.jaas.config": "plain",
+    }
+    live = LiveConfig(BrokerConfig(file))
+    inside, other = live.listener_config("INSIDE"), live.listener_config("OTHER")
+    assert (inside["max.connections"], other["max.connections"]) == (5, 7)
+    assert inside.overrides("max.connections") and not other.overrides("max.connections")
+    jaas = [inside.text("sasl.jaas.config", each) for each in ("PLAIN", "SCRAM-SHA-256", "")]
+    assert jaas == ["plain", "inside", "inside"]
+    assert other.text("sasl.jaas.config", "PLAIN") == "all"
+    assert live.unknown() == [] and inside["connections.max.reauth.ms"] == 0
+    live.replace(live.with_dynamic({"max.connections": "8"}, {}))
+    assert (inside["max.connections"], other["max.connections"]) == (5, 8)
+    live.replace(live.with_dynamic({}, {"listener.name.inside.max.connections": "6"}))
+    assert (inside["max.connections"], other["max.connections"]) == (6, 7)
+
+
+def test_a_listeners_setting_is_checked_and_a_wrong_name_is_named():
+    with pytest.raises(ConfigError, match=r"listener\.name\.inside\.max\.connections='many'"):
+        BrokerConfig({"listener.name.inside.max.connections": "many"})
+    names = ["listener.name.INSIDE.max.connections", "listener.name.inside.no.such.setting"]
+    assert BrokerConfig(dict.fromkeys(names, "1")).unknown() == names
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ ELSEWHERE = (
     *("build/", "dist/", "bin/", "_replog/"),
 )
 """Folders of Apache Kafka's sources, which documents cite, and folders that programs make."""
-A_SETTING = re.compile(r".*\.(?:ms|bytes|rack|controllers)")
+A_SETTING = re.compile(r".*\.(?:ms|bytes|size|rack|controllers)")
 
 
 def is_a_file(name: str) -> bool:

@@ -47,6 +47,7 @@ from twisted_broker.net.connection_limits import (
     ConnectionFactory,
     DescriptorShares,
 )
+from twisted_broker.net.connector import Connector, connector_to
 from twisted_broker.net.listeners import (
     ConfiguredListener,
     Listener,
@@ -57,6 +58,7 @@ from twisted_broker.net.listeners import (
 )
 from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.security.acl import AllowAll
+from twisted_broker.security.security_protocol import SecurityProtocol
 from twisted_broker.settings import INT_MAX, ConfigError
 from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.turns import SECONDS_PER_TURN, Turns
@@ -154,6 +156,8 @@ class Broker:
         self._shares = DescriptorShares(descriptors, len(config.log_directories))
         self.runtime = runtime
         self.plan: ListenerPlan = plan_listeners(config)
+        self._to_brokers = self._connector_to(self.plan.inter_broker)
+        self._to_controllers = self._connector_to(self.plan.to_controllers)
         self._is_formatted = False
         # before this process takes the lock: whether any did on what `kafka-storage format` made
         self._was_started = runtime.files.exists(posixpath.join(self.metadata_directory, LOCK))
@@ -272,7 +276,12 @@ class Broker:
         from twisted_broker.cluster.cluster_id import fetch_cluster_id
 
         self._adopting = ensureDeferred(
-            fetch_cluster_id(self.runtime, self._controllers(), lambda: self._stopping)
+            fetch_cluster_id(
+                self.runtime,
+                self._controllers(),
+                lambda: self._stopping,
+                self._to_controllers,
+            )
         )
         self.cluster_id = await self._adopting
         self.parts = self._make_parts({})
@@ -444,7 +453,7 @@ class Broker:
         found = [
             await self._listen(endpoint, is_controller=True) for endpoint in self.plan.controller
         ]
-        endpoints = [Endpoint(each.name, each.host, each.port) for each in found]
+        endpoints = [Endpoint(each.name, each.host, each.port, each.protocol) for each in found]
         with _naming(directory):
             await controller.start(endpoints, replayed)
 
@@ -488,8 +497,9 @@ class Broker:
     async def _listen(self, endpoint: ConfiguredListener, is_controller: bool) -> Listener:
         """Opens a port; for a broker's port, clients wait until they are let in."""
         advertised = self.plan.advertised.get(endpoint.name, endpoint)
+        protocol = self.plan.protocols[endpoint.name]
         dispatcher = Dispatcher(
-            self.parts, ListenerName(endpoint.name, is_controller), self._routes()
+            self.parts, ListenerName(endpoint.name, is_controller, protocol), self._routes()
         )
         factory = ConnectionFactory(
             self.runtime,
@@ -501,11 +511,13 @@ class Broker:
             request_bytes=RequestBytes(self.config.integer("queued.max.request.bytes"))
             if is_controller
             else self._request_bytes,
+            name=endpoint.name,
+            protocol=protocol,
         )
         self._factories.append(factory)
         self._dispatchers.append(dispatcher)
         listener = await self._open.open(
-            endpoint, factory, advertised, is_controller, start_accepting=is_controller
+            endpoint, factory, advertised, is_controller, is_controller, protocol
         )
         self.listeners.append(listener)
         return listener
@@ -535,10 +547,16 @@ class Broker:
             copy,
             base,
             self._cannot_follow,
+            self._to_controllers,
         )
 
         def channel(purpose: str) -> ControllerChannel:
-            return ControllerChannel(runtime, observer, f"broker-{config.node_id}-{purpose}")
+            return ControllerChannel(
+                runtime,
+                observer,
+                f"broker-{config.node_id}-{purpose}",
+                connector=self._to_controllers,
+            )
 
         lifecycle = BrokerLifecycleManager(
             runtime,
@@ -660,7 +678,8 @@ class Broker:
         from twisted_broker.cluster.cluster_id import fetch_cluster_id_once
 
         try:
-            other = f"cluster {await fetch_cluster_id_once(self.runtime, host, port)}"
+            found = await fetch_cluster_id_once(self.runtime, host, port, self._to_controllers)
+            other = f"cluster {found}"
         except Exception:
             other = "another cluster"
         hint = recover_hint(self.metadata_directory)
@@ -681,7 +700,13 @@ class Broker:
             client_id,
             request_timeout_ms=timeout_ms,
             connect_timeout_ms=min(timeout_ms, 10_000),
+            connector=self._to_brokers,
         )
+
+    def _connector_to(self, listener: str) -> Connector:
+        """To the listeners of that name of all nodes."""
+        protocol = self.plan.protocols.get(listener, SecurityProtocol.PLAINTEXT)
+        return connector_to(self.config, listener, protocol)
 
     def _make_coordinators(
         self, replica_manager: ReplicaManager, image_source: Any, forwarding: Any
@@ -722,7 +747,11 @@ class Broker:
     def _connect_for_markers(self, host: str, port: int) -> BrokerConnection:
         """The transaction coordinator's, to a leader."""
         return BrokerConnection(
-            self.runtime, host, port, f"broker-{self.config.node_id}-txn-marker-sender"
+            self.runtime,
+            host,
+            port,
+            f"broker-{self.config.node_id}-txn-marker-sender",
+            connector=self._to_brokers,
         )
 
     def _connect_to_coordinator(
@@ -737,6 +766,7 @@ class Broker:
             client_id,
             request_timeout_ms=timeout_ms,
             connect_timeout_ms=min(timeout_ms, 10_000),
+            connector=self._to_brokers,
         )
 
     def _set_advertised_listeners(self) -> None:
@@ -798,7 +828,7 @@ class Broker:
             self.cluster_id,
             new_uuid(self.runtime.random.randbytes),
             [
-                Endpoint(each.name, each.host, each.port)
+                Endpoint(each.name, each.host, each.port, each.protocol)
                 for each in self.listeners
                 if not each.is_controller
             ],

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from twisted_broker.known_settings import ZOOKEEPER_CONNECT, zookeeper_settings
@@ -36,6 +36,7 @@ from twisted_broker.settings import (
 
 __all__ = [
     "BROKER_SETTINGS",
+    "LISTENER_PREFIX",
     "LIVE_BROKER_SETTINGS",
     "REFUSED",
     "SAMPLE_VALUES",
@@ -43,11 +44,14 @@ __all__ = [
     "TOPIC_SETTINGS",
     "BrokerConfig",
     "ConfigError",
+    "ListenerConfig",
     "LogConfig",
     "check_compaction_lags",
     "check_topic_overrides",
+    "override_row",
     "own_or_broker_value",
     "parse_properties",
+    "setting_row",
     "text_of",
     "topic_config",
     "topic_value",
@@ -140,8 +144,16 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     ),
     _text(
         "listener.security.protocol.map",
-        "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "Security protocol of each listener name.",
+        "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
+        "Security protocol of each listener name; if not set, a controller's name stands for "
+        "PLAINTEXT where no listener is named SSL, SASL_PLAINTEXT or SASL_SSL.",
+    ),
+    _text(
+        "security.inter.broker.protocol",
+        "PLAINTEXT",
+        "Protocol, and so the name, of the listener that other brokers connect to, where "
+        "inter.broker.listener.name is not set.",
+        choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     ),
     _list("controller.quorum.voters", (), "Controllers, as ID@HOST:PORT."),
     _list(
@@ -985,6 +997,7 @@ REFUSED: Mapping[str, str] = {
 }
 
 _BROKER_ID = "broker.id"
+LISTENER_PREFIX = "listener.name."
 
 
 def _with_node_id(static: Mapping[str, str]) -> dict[str, str]:
@@ -1037,6 +1050,8 @@ class BrokerConfig:
                     raise ConfigError(name, text, "", REFUSED[name])
                 elif name != _BROKER_ID and name in known_broker_settings():
                     self._values[name] = known_broker_settings()[name].parse(text)
+                elif name.startswith(LISTENER_PREFIX):
+                    _check_override(name, text)
         self._check_voters()
 
     def _check_voters(self) -> None:
@@ -1098,6 +1113,10 @@ class BrokerConfig:
         """Whether anybody gave the setting, rather than its default."""
         return name in self.broker or name in self.cluster or name in self.static
 
+    def listener_config(self, listener: str) -> ListenerConfig:
+        """The settings as the listener of this name has them, also those of a later change."""
+        return ListenerConfig(self, listener)
+
     @property
     def node_id(self) -> int:
         return self.integer("node.id")
@@ -1128,12 +1147,95 @@ class BrokerConfig:
         others = self.static.keys() - BROKER_SETTINGS.keys() - {_BROKER_ID}
         if ZOOKEEPER_CONNECT in others:
             others -= zookeeper_settings().keys()
+        others -= {name for name in others if override_row(name) is not None}
         return sorted(others - known_broker_settings().keys()) if others else []
 
     def without_effect(self) -> list[str]:
         """Names given that Kafka knows and that nothing here obeys."""
         others = self.static.keys() - BROKER_SETTINGS.keys() - {_BROKER_ID}
         return sorted(others & known_broker_settings().keys()) if others else []
+
+
+class ListenerConfig:
+    """The settings of a broker as one listener has them: `listener.name.NAME.x`, NAME in small
+    letters, goes before `x`; where a SASL mechanism is named, `listener.name.NAME.MECHANISM.x`
+    goes before both. Read from `config` at each call.
+    """
+
+    __slots__ = ("_config", "_prefix", "name")
+
+    def __init__(self, config: BrokerConfig, name: str) -> None:
+        self.name, self._config = name, config
+        self._prefix = f"{LISTENER_PREFIX}{name.lower()}."
+
+    def __getitem__(self, name: str) -> Value:
+        return self.value(name)
+
+    def value(self, name: str, mechanism: str = "") -> Value:
+        """The typed value of the setting `name`; `mechanism`: of SASL, in any case."""
+        given = self._given(name, mechanism)
+        return self._config[name] if given is None else setting_row(name).parse(given)
+
+    def overrides(self, name: str, mechanism: str = "") -> bool:
+        """Whether the listener has a value of its own, rather than the broker's."""
+        return self._given(name, mechanism) is not None
+
+    def _given(self, name: str, mechanism: str) -> str | None:
+        names = [f"{self._prefix}{mechanism.lower()}.{name}"] if mechanism else []
+        for each in (*names, self._prefix + name):
+            for layer in (self._config.broker, self._config.cluster, self._config.static):
+                if each in layer:
+                    return layer[each]
+        return None
+
+    def text(self, name: str, mechanism: str = "") -> str | None:
+        """Also a password's."""
+        value = self.value(name, mechanism)
+        assert value is None or isinstance(value, str), name
+        return value
+
+    def names(self, name: str, mechanism: str = "") -> tuple[str, ...]:
+        """A list setting; empty when it is not set."""
+        value = self.value(name, mechanism)
+        assert value is None or isinstance(value, tuple), name
+        return value or ()
+
+    def integer(self, name: str, mechanism: str = "") -> int:
+        value = self.value(name, mechanism)
+        assert isinstance(value, int), name
+        return value
+
+    def boolean(self, name: str, mechanism: str = "") -> bool:
+        value = self.value(name, mechanism)
+        assert isinstance(value, bool), name
+        return value
+
+
+def setting_row(name: str) -> Setting:
+    """Of a setting that is obeyed, or that Kafka knows. Raises KeyError."""
+    return BROKER_SETTINGS.get(name) or known_broker_settings()[name]
+
+
+def override_row(name: str) -> Setting | None:
+    """The row whose value `listener.name.NAME.x` or `listener.name.NAME.MECHANISM.x` gives; None
+    where it is no such name.
+    """
+    if not name.startswith(LISTENER_PREFIX):
+        return None
+    listener, _, setting = name.removeprefix(LISTENER_PREFIX).partition(".")
+    if not listener or listener != listener.lower():
+        return None
+    for each in (setting, setting.partition(".")[2]):
+        found = BROKER_SETTINGS.get(each) or known_broker_settings().get(each)
+        if found is not None:
+            return found
+    return None
+
+
+def _check_override(name: str, text: str) -> None:
+    row = override_row(name)
+    if row is not None:
+        replace(row, name=name).parse(text)
 
 
 class LiveConfig(BrokerConfig):

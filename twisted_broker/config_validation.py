@@ -169,7 +169,3 @@ def _check_inter_broker(config: BrokerConfig) -> None:
             protocol,
             "no value where inter.broker.listener.name is set: remove one of the two",
         )
-    if protocol not in ("", "PLAINTEXT"):
-        raise ConfigError(
-            "security.inter.broker.protocol", protocol, "PLAINTEXT: TLS and SASL are not supported"
-        )

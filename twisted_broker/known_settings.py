@@ -212,7 +212,6 @@ sasl.oauthbearer.sub.claim.name string sub
 sasl.oauthbearer.token.endpoint.url string -
 sasl.server.callback.handler.class class -
 sasl.server.max.receive.size int 524288
-security.inter.broker.protocol string PLAINTEXT PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL
 security.providers string -
 server.max.startup.time.ms long 9223372036854775807 0.. #
 share.coordinator.append.linger.ms int -1 -1..

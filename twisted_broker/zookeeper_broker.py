@@ -143,7 +143,7 @@ class ZooKeeperBroker(Broker):
         # The controller connects once the node is there.
         self._open.start_accepting()
         await self.membership.register(
-            [Endpoint(each.name, each.host, each.port) for each in self.listeners]
+            [Endpoint(each.name, each.host, each.port, each.protocol) for each in self.listeners]
         )
         waiting = self.runtime.clock.callLater(_WAITING_SECONDS, self._log_waiting)
         await self._first_metadata
@@ -165,7 +165,12 @@ class ZooKeeperBroker(Broker):
         nothing: Any = None
 
         def channel(purpose: str) -> ControllerChannel:
-            return ControllerChannel(runtime, state, f"broker-{config.node_id}-{purpose}")
+            return ControllerChannel(
+                runtime,
+                state,
+                f"broker-{config.node_id}-{purpose}",
+                connector=self._to_brokers,
+            )
 
         membership.use_channel(channel("lifecycle"))
         if self.protocol.alter_partition:

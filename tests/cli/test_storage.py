@@ -152,3 +152,16 @@ def test_a_start_that_requires_it(tmp_path: Path) -> None:
     Options().parseOptions([*data, "--require-formatted"])
     with pytest.raises(SystemExit, match="--data memory contradict"):
         Options().parseOptions(["--data", "memory", "--require-formatted"])
+
+
+def test_the_first_user(tmp_path: Path) -> None:
+    """KIP-900: stored without the password; a wrong one is refused without showing it."""
+    user = "SCRAM-SHA-256=[name=admin,password=top-secret]"
+    done = formatted("--data", tmp_path / "a", "--add-scram", user)
+    assert done.exit_code == 0 and "and with user admin of SCRAM-SHA-256" in done.output
+    assert b"top-secret" not in (tmp_path / "a/bootstrap.checkpoint").read_bytes()
+    wrong = user.replace("SHA-256", "SHA-1")
+    assert "--add-scram" in refusal("--data", tmp_path / "b", "--add-scram", wrong)
+    twice = refusal("--data", tmp_path / "b", "--add-scram", user, "--add-scram", user)
+    assert "twice" in twice and not (tmp_path / "b").exists()
+    assert "top-secret" not in twice

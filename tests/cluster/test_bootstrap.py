@@ -20,9 +20,11 @@ from twisted_broker.cluster.bootstrap import (
 )
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.cluster.metadata_log import open_metadata_log
+from twisted_broker.cluster.scram_changes import parse_user, stored_credential
 from twisted_broker.cluster.snapshots import snapshot_frame
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.memory import MemoryFileSystem
+from twisted_broker.security.sasl.scram import SHA_256, SHA_512
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.schema import Record
 
@@ -134,12 +136,22 @@ def test_a_file_that_cannot_be_used_says_what_to_do(files: MemoryFileSystem) -> 
     assert founded(files).controller.image.features == {VERSION: 30}
 
 
-def test_users_are_refused_rather_than_forgotten(files: MemoryFileSystem) -> None:
-    """`kafka-storage format --add-scram`: nothing here would check them."""
+def test_users_are_there_when_the_cluster_begins(files: MemoryFileSystem) -> None:
+    """`--add-scram`, of Kafka's tool and of ours."""
+    user = parse_user("SCRAM-SHA-512=[name=alice,password=secret]", b"salt")
+    write_bootstrap(files, "/data", {VERSION: 30}, 0, [user])
+    image = founded(files).controller.image
+    found = stored_credential(image, SHA_512, "alice")
+    assert found is not None and found.salt == b"salt" and found.iterations == 4096
+    assert stored_credential(image, SHA_256, "alice") is None
+
+
+def test_acls_are_refused_rather_than_forgotten(files: MemoryFileSystem) -> None:
+    """No tool writes them."""
     put_records(
         files,
         *bootstrap_records({VERSION: 30}),
-        records.UserScramCredentialRecord(name="alice", mechanism=1),
+        records.AccessControlEntryRecord(resource_name="t"),
     )
-    with pytest.raises(CheckpointError, match=r"UserScramCredentialRecord.*does not serve"):
+    with pytest.raises(CheckpointError, match=r"AccessControlEntryRecord.*does not serve"):
         read_bootstrap(files, "/data")

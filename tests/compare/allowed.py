@@ -64,8 +64,6 @@ _NOT_SERVED = {
     41: "1, max_version: 3",
     48: "0, max_version: 1",
     49: "0, max_version: 1",
-    50: "0, max_version: 0",
-    51: "0, max_version: 0",
     68: "0, max_version: 1",
     69: "0, max_version: 1",
     76: "1, max_version: 1",
@@ -98,7 +96,6 @@ _NOT_BY_CONTROLLER = {
     41: "1, max_version: 3",
     49: "0, max_version: 1",
     50: "0, max_version: 0",
-    51: "0, max_version: 0",
     52: "0, max_version: 2",
     53: "0, max_version: 1",
     54: "0, max_version: 1",
@@ -574,7 +571,7 @@ def _described() -> Iterator[Allowed]:
             (".value", kafka, kafka),
             (f".synonyms.'{name}'/4.value", kafka, kafka),
         )
-    protocols = "'PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT'"
+    protocols = "'SASL_SSL:SASL_SSL,*'"
     given = "'CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT'"
     name = "listener.security.protocol.map"
     yield from row(
@@ -583,7 +580,6 @@ def _described() -> Iterator[Allowed]:
         (".config_source", "4", "5"),
         (".value", given, protocols),
         (f".synonyms.'{name}'/4", f"{{*value: {given}, source: 4}}", ABSENT),
-        (f".synonyms.'{name}'/5.value", "'SASL_SSL:SASL_SSL,*'", protocols),
     )
     for name, value, default in (
         ("controller.quorum.voters", "'1@127.0.0.1:*'", "''"),

@@ -26,6 +26,7 @@ from tests.compare.admin_cases import (
     unregister_broker,
     update_features,
 )
+from tests.compare.sasl_cases import alter_user_scram_on_controller as alter_user_scram_credentials
 from tests.compare.side import Side
 
 __all__ = (
@@ -33,6 +34,7 @@ __all__ = (
     "alter_configs",
     "alter_partition",
     "alter_partition_reassignments",
+    "alter_user_scram_credentials",
     "api_versions",
     "assign_replicas_to_dirs",
     "broker_heartbeat",

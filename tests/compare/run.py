@@ -24,6 +24,7 @@ from tests.compare import (
     controller_cases,
     data_cases,
     group_cases,
+    sasl_cases,
     transaction_cases,
 )
 from tests.compare.allowed import ALLOWED, Allowed
@@ -54,7 +55,7 @@ def cases(on_controller: bool = False) -> dict[str, Case]:
     modules: tuple[Any, ...] = (
         (controller_cases,)
         if on_controller
-        else (data_cases, group_cases, transaction_cases, admin_cases)
+        else (data_cases, group_cases, transaction_cases, sasl_cases, admin_cases)
     )
     found = {}
     for name, route in ROUTE_OF.items():

@@ -11,7 +11,10 @@ import pytest
 from twisted.internet.defer import Deferred, ensureDeferred, fail
 from twisted.internet.error import CannotListenError
 
-from twisted_broker.net.listeners import ConfiguredListener, OpenListeners
+from twisted_broker.config import BrokerConfig
+from twisted_broker.net.listeners import ConfiguredListener, OpenListeners, plan_listeners
+from twisted_broker.security.security_protocol import SecurityProtocol
+from twisted_broker.settings import ConfigError
 
 
 class Refusing:
@@ -75,3 +78,52 @@ def test_the_line_names_the_setting_and_the_remedy(
         line
         == f"listeners: INSIDE://h:9092 cannot be listened on ({error.strerror}): give {remedy}"
     )
+
+
+LISTENERS = "OUT://h:1,PLAINTEXT://h:2,CONTROLLER://h:3"
+PROTOCOLS = "OUT:PLAINTEXT,PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({}, "PLAINTEXT"),
+        ({"listeners": "OUT://h:1,CONTROLLER://h:3"}, "OUT"),
+        ({"inter.broker.listener.name": "out"}, "OUT"),
+        ({"security.inter.broker.protocol": "PLAINTEXT"}, "PLAINTEXT"),
+    ],
+)
+def test_brokers_reach_each_other_by_the_listener_that_kafka_takes(
+    settings: dict[str, str], name: str
+) -> None:
+    given = {"listeners": LISTENERS, "listener.security.protocol.map": PROTOCOLS} | settings
+    assert plan_listeners(BrokerConfig(given)).inter_broker == name
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"security.inter.broker.protocol": "SSL"}, "security.inter.broker.protocol='SSL'"),
+        ({"inter.broker.listener.name": "NO"}, "inter.broker.listener.name='NO'"),
+        ({"listener.security.protocol.map": "OUT:PLAINTEXT"}, "add PLAINTEXT:PROTOCOL"),
+    ],
+)
+def test_listeners_without_a_meaning_are_refused(settings: dict[str, str], words: str) -> None:
+    given = {"listeners": LISTENERS, "listener.security.protocol.map": PROTOCOLS} | settings
+    with pytest.raises(ConfigError, match=words):
+        plan_listeners(BrokerConfig(given))
+
+
+def test_a_broker_without_a_controller_needs_the_protocol_of_the_controllers() -> None:
+    given = {
+        "listeners": "PLAINTEXT://h:2",
+        "process.roles": "broker",
+        "controller.listener.names": "FAR,NEAR",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT",
+    }
+    with pytest.raises(ConfigError, match="add FAR:PROTOCOL"):
+        plan_listeners(BrokerConfig(given))
+    given["listener.security.protocol.map"] += ",FAR:PLAINTEXT"
+    plan = plan_listeners(BrokerConfig(given))
+    assert plan.to_controllers == "FAR"
+    assert plan.protocols["FAR"] is SecurityProtocol.PLAINTEXT

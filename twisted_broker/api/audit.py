@@ -37,6 +37,7 @@ DENIED = frozenset(
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     }
 )
+_MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 _RESOURCES = {2: "topic", 4: "broker", 8: "broker-logger", 16: "client-metrics", 32: "group"}
 _NAMES = {route.api_key: route.name for route in ROUTES}
 _logger = Logger(namespace="replog.audit")
@@ -102,6 +103,21 @@ def directories_altered(
 
 
 # what the controller was requested, from its answers
+
+
+def scram_credentials_altered(
+    context: RequestContext, changes: Iterable[Any], response: Any
+) -> None:
+    """Of the changes of an AlterUserScramCredentialsRequest; never a key or a salt."""
+    refused = {each.user for each in response.results if each.error_code}
+    for change in changes:
+        if change.name not in refused:
+            changed(
+                context,
+                "SCRAM credential " + ("set" if getattr(change, "iterations", 0) else "deleted"),
+                user=change.name,
+                mechanism=_MECHANISMS.get(change.mechanism, change.mechanism),
+            )
 
 
 def topics_created(context: RequestContext, response: Any) -> None:

@@ -26,6 +26,7 @@ from twisted_broker.cluster import (
     feature_changes,
     heartbeat_decision,
     partition_requests,
+    scram_changes,
     topic_changes,
 )
 from twisted_broker.cluster.broker_registry import RegistrationDecision
@@ -43,6 +44,7 @@ from twisted_broker.wire.messages import (
     producer_ids,
     quorum,
     reassignment,
+    sasl,
     topics,
 )
 from twisted_broker.wire.messages import fetch as fetch_messages
@@ -481,6 +483,35 @@ async def list_partition_reassignments(
     """Answers what is durable."""
     _check_cluster(context, Operation.DESCRIBE)
     return partition_requests.list_reassignments(_controller(context).image, request)
+
+
+async def alter_user_scram_credentials(
+    context: RequestContext, request: sasl.AlterUserScramCredentialsRequest
+) -> sasl.AlterUserScramCredentialsResponse:
+    controller, changes = _controller(context), scram_changes.changes_of(request)
+    if not context.may_on_cluster(Operation.ALTER):
+        audit.denied(context, [CLUSTER_NAME])
+        refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return scram_changes.refuse_all(changes, refused, refused.sentence)
+    times = await _counted(context, (each.name for each in changes))
+    response = sasl.AlterUserScramCredentialsResponse()
+
+    def decide(
+        some: list[scram_changes.Change],
+    ) -> Decision[sasl.AlterUserScramCredentialsResponse]:
+        return scram_changes.alter(controller.view.image, some, times)
+
+    def done(
+        some: list[scram_changes.Change], answer: sasl.AlterUserScramCredentialsResponse
+    ) -> None:
+        audit.scram_credentials_altered(context, some, answer)
+
+    answered: dict[str, sasl.AlterUserScramCredentialsResult] = {}
+    async for some, found, answer in _written(context, changes, decide, done):
+        answered |= {each.user: each for each in answer.results}
+        context.elements_left -= len(some) + 10 * len(found)
+    response.results = list(answered.values())
+    return response
 
 
 async def _written(

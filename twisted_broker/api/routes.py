@@ -12,7 +12,7 @@ all derived from these rows.
    (broker) or in `api/controller.py` (controller). A row with `forward` and no module is passed on
    to the controller as it is (`api/forwarding.py`).
 
-Source: Kafka 4.3.1's message definitions; lower versions as in 3.9. Not here: SASL, ACLs,
+Source: Kafka 4.3.1's message definitions; lower versions as in 3.9. Not here: ACLs,
 quotas (not served yet).
 """
 
@@ -178,6 +178,8 @@ ROUTES: tuple[Route, ...] = (
         forward=True,
     ),
     Route(47, "OffsetDelete", "offsets", "offsets", broker="0"),
+    Route(50, "DescribeUserScramCredentials", "sasl", "sasl", broker="0"),
+    Route(51, "AlterUserScramCredentials", "sasl", broker="0", controller="0", forward=True),
     Route(55, "DescribeQuorum", "cluster", "cluster", broker="0-2", controller="0-2", forward=True),
     Route(56, "AlterPartition", "broker_lifecycle", controller="2-3", cluster_action=True),
     Route(57, "UpdateFeatures", "cluster", broker="0-2", controller="0-2", forward=True),

@@ -19,6 +19,7 @@ import click
 
 if TYPE_CHECKING:
     from twisted_broker.config import BrokerConfig
+    from twisted_broker.wire.messages.metadata_records import UserScramCredentialRecord
 
 
 @click.command("format")
@@ -54,6 +55,14 @@ if TYPE_CHECKING:
     help="The level of one feature; may be repeated.",
 )
 @click.option(
+    "--add-scram",
+    "-S",
+    "users",
+    metavar="MECHANISM=[..]",
+    multiple=True,
+    help="A first user: 'SCRAM-SHA-256=[name=alice,password=SECRET]'; may be repeated.",
+)
+@click.option(
     "--ignore-formatted",
     "-g",
     is_flag=True,
@@ -66,6 +75,7 @@ def format_storage(
     cluster_id: str | None,
     release_version: str | None,
     features: tuple[str, ...],
+    users: tuple[str, ...],
     ignore_formatted: bool,
 ) -> None:
     """Format the log directories of a node, as Kafka's kafka-storage does.
@@ -74,12 +84,13 @@ def format_storage(
     cluster id or the feature levels are to be chosen, or when the start must refuse an empty
     directory (`twistd replog --require-formatted`), as after a disk that was not mounted.
 
-    The levels are for a new cluster: its controller reads them at its first start.
+    The levels and users are for a new cluster: its controller reads them at its first start.
     """
     from twisted_broker.cluster.storage_formatter import Node, format_node
     from twisted_broker.log.errors import CheckpointError
     from twisted_broker.log.filesystem import OsFileSystem
     from twisted_broker.log.log_directory import LogDirMismatch
+    from twisted_broker.security.sasl.scram import BY_CODE
 
     found = _configuration(config, settings, data)
     levels = _levels(release_version, features)
@@ -89,6 +100,7 @@ def format_storage(
         list(dict.fromkeys((*found.log_directories, found.metadata_directory))),
         found.metadata_directory,
         levels,
+        _users(users),
     )
     try:
         done = format_node(
@@ -105,6 +117,8 @@ def format_storage(
             "a new cluster begins with "
             + ", ".join(f"{name} {level}" for name, level in sorted(levels.items()) if level)
         )
+        for user in node.users:
+            click.echo(f"and with user {user.name} of {BY_CODE[user.mechanism].name}")
 
 
 def _configuration(file: Path | None, given: tuple[str, ...], data: Path | None) -> BrokerConfig:
@@ -133,6 +147,22 @@ def _configuration(file: Path | None, given: tuple[str, ...], data: Path | None)
         return BrokerConfig(values)
     except (ConfigError, StartError, OSError) as error:
         raise click.UsageError(str(error)) from error
+
+
+def _users(texts: tuple[str, ...]) -> list[UserScramCredentialRecord]:
+    from twisted_broker.cluster.scram_changes import parse_user
+    from twisted_broker.security.sasl.scram import NONCE_BYTES
+
+    found: dict[tuple[str, int], UserScramCredentialRecord] = {}
+    for text in texts:
+        try:
+            user = parse_user(text, SystemRandom().randbytes(NONCE_BYTES))
+        except ValueError as error:
+            raise click.UsageError(f"--add-scram {error}") from None
+        if (user.name, user.mechanism) in found:
+            raise click.UsageError(f"--add-scram names user {user.name} twice with one mechanism")
+        found[user.name, user.mechanism] = user
+    return list(found.values())
 
 
 def _levels(release: str | None, features: tuple[str, ...]) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """`bootstrap.checkpoint`: what the metadata of a new cluster begins with.
 
 Owns the records of a new cluster, and the file in which a storage tool (`replog format`,
-`kafka-storage format`) leaves the feature levels that its operator chose.
+`kafka-storage format`) leaves what its operator chose: feature levels, the first users of SCRAM.
 
 1. The file counts once: when the metadata log finalises no feature yet.
 2. A level outside our range stops the start; a feature that is not served stays at level 0, and a
@@ -9,13 +9,13 @@ Owns the records of a new cluster, and the file in which a storage tool (`replog
 3. The file is written under its name only when it is whole and durable.
 
 Source: Kafka's `BootstrapMetadata`, `BootstrapDirectory`, `Formatter`; KIP-631, KIP-778;
-FILE_FORMATS 1. Not here: users and ACLs in that file (refused: nothing here would check them).
+FILE_FORMATS 1. Not here: ACLs in that file (refused: no tool writes them).
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from twisted_broker.cluster.features import INITIAL_LEVELS, SUPPORTED_FEATURES
@@ -43,11 +43,12 @@ FIRST_LEVELS: Mapping[str, FeatureRange] = {
 
 class Bootstrap(NamedTuple):
     """`levels`: what a new cluster finalises, by feature; `unserved`: what the file wanted besides
-    and this program does not serve.
+    and this program does not serve; `users`: those that it begins with.
     """
 
     levels: Mapping[str, int]
     unserved: Mapping[str, int]
+    users: Sequence[records.UserScramCredentialRecord] = ()
 
 
 DEFAULT = Bootstrap(INITIAL_LEVELS, {})
@@ -81,12 +82,15 @@ def check_levels(levels: Mapping[str, int]) -> None:
 
 
 def write_bootstrap(
-    files: IFileSystem, log_directory: str, levels: Mapping[str, int], wall_ms: int
+    files: IFileSystem,
+    log_directory: str,
+    levels: Mapping[str, int],
+    wall_ms: int,
+    users: Sequence[records.UserScramCredentialRecord] = (),
 ) -> None:
     """Writes the file durably. Raises OSError."""
-    content = b"".join(
-        snapshot_frame(bootstrap_records(levels), 0, wall_ms, wall_ms, levels[METADATA_VERSION])
-    )
+    found = [*bootstrap_records(levels), *users]
+    content = b"".join(snapshot_frame(found, 0, wall_ms, wall_ms, levels[METADATA_VERSION]))
     write_aside(files, posixpath.join(log_directory, NAME), content)
 
 
@@ -107,7 +111,11 @@ def read_bootstrap(files: IFileSystem, log_directory: str) -> Bootstrap:
         ) from error
     levels: dict[str, int] = {}
     unserved: dict[str, int] = {}
+    users: list[records.UserScramCredentialRecord] = []
     for record in found:
+        if isinstance(record, records.UserScramCredentialRecord):
+            users.append(record)
+            continue
         if not isinstance(record, records.FeatureLevelRecord):
             raise CheckpointError(
                 path,
@@ -124,4 +132,4 @@ def read_bootstrap(files: IFileSystem, log_directory: str) -> Bootstrap:
         raise CheckpointError(
             path, f"cannot be used: {error}; format the directory with levels that can"
         ) from error
-    return Bootstrap(levels, unserved)
+    return Bootstrap(levels, unserved, tuple(users))

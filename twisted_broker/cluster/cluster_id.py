@@ -23,6 +23,7 @@ from twisted.logger import Logger
 from twisted_broker.cluster.controller_channel import Address, check_answer
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.client import BrokerConnection
+from twisted_broker.net.connector import PLAIN, Connector
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.cluster import DescribeClusterRequest
 
@@ -34,7 +35,10 @@ _PAUSE_MS, _TIMEOUT_MS, _LOG_AGAIN_MS = 100, 5_000, 30_000
 
 
 async def fetch_cluster_id(
-    runtime: Runtime, addresses: Sequence[Address], given_up: Callable[[], bool]
+    runtime: Runtime,
+    addresses: Sequence[Address],
+    given_up: Callable[[], bool],
+    connector: Connector = PLAIN,
 ) -> str:
     """The id of the cluster that the first of `addresses` (controllers) to answer belongs to.
 
@@ -43,7 +47,7 @@ async def fetch_cluster_id(
     logged_ms: int | None = None
     for host, port in cycle(addresses):
         try:
-            return await fetch_cluster_id_once(runtime, host, port)
+            return await fetch_cluster_id_once(runtime, host, port, connector)
         except Exception as error:
             if given_up():
                 break
@@ -65,7 +69,9 @@ async def fetch_cluster_id(
     )
 
 
-async def fetch_cluster_id_once(runtime: Runtime, host: str, port: int) -> str:
+async def fetch_cluster_id_once(
+    runtime: Runtime, host: str, port: int, connector: Connector = PLAIN
+) -> str:
     """The id of the cluster of the controller there. BrokerError, or what the connection raises."""
     connection = BrokerConnection(
         runtime,
@@ -74,6 +80,7 @@ async def fetch_cluster_id_once(runtime: Runtime, host: str, port: int) -> str:
         "cluster-id",
         request_timeout_ms=_TIMEOUT_MS,
         connect_timeout_ms=_TIMEOUT_MS,
+        connector=connector,
     )
     try:
         await connection.negotiate()

@@ -207,6 +207,7 @@ class Controller:
         return [
             records.BeginTransactionRecord(name="Bootstrap records"),
             *bootstrap_records(bootstrap.levels),
+            *bootstrap.users,
             records.ConfigRecord(
                 resource_type=BROKER_RESOURCE,
                 resource_name="",

@@ -25,6 +25,7 @@ from twisted.internet.task import deferLater
 from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.client import BrokerConnection
+from twisted_broker.net.connector import PLAIN, Connector
 from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
 
 # Well below the session timeout: a controller whose host is gone must not use it up.
@@ -70,7 +71,9 @@ class ControllerChannel:
         client_id: str,
         request_timeout_ms: int = 30_000,
         retry_ms: int = 50,
+        connector: Connector = PLAIN,
     ) -> None:
+        self._connector = connector
         self._runtime, self._leader, self._client_id = runtime, leader, client_id
         self._request_timeout_ms, self._retry_ms = request_timeout_ms, retry_ms
         self._connection: BrokerConnection | None = None
@@ -157,6 +160,7 @@ class ControllerChannel:
                 self._client_id,
                 request_timeout_ms=self._request_timeout_ms,
                 connect_timeout_ms=_CONNECT_MS,
+                connector=self._connector,
             )
         return self._connection
 

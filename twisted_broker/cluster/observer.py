@@ -41,6 +41,7 @@ from twisted_broker.config import BrokerConfig
 from twisted_broker.image.metadata_image import EMPTY, MetadataDelta, MetadataImage
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.client import BrokerConnection
+from twisted_broker.net.connector import PLAIN, Connector
 from twisted_broker.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.messages import cluster as cluster_messages
@@ -96,13 +97,14 @@ class MetadataObserver:
         copy: MetadataCopy | None = None,
         base: MetadataImage = EMPTY,
         on_fatal: Callable[[BaseException], None] = lambda error: None,
+        connector: Connector = PLAIN,
     ) -> None:
         self.cluster_id = cluster_id
         self.leader_id = -1
         self.leader_epoch = base.epoch if copy is None else max(base.epoch, copy.known_end.epoch)
         self.leader_address: Address | None = None
         self.leader_waiters: list[Deferred[None]] = []
-        self._on_fatal = on_fatal
+        self._on_fatal, self._connector = on_fatal, connector
         self.unreachable = False
         self._runtime, self._node_id, self._directory_id = runtime, config.node_id, directory_id
         self._timeout_ms = config.integer("controller.quorum.fetch.timeout.ms")
@@ -312,6 +314,7 @@ class MetadataObserver:
                 client_id,
                 request_timeout_ms=wait_ms + _MAX_WAIT_MS,
                 connect_timeout_ms=wait_ms,
+                connector=self._connector,
             )
             self._loader.compare_last()
         return self._connection

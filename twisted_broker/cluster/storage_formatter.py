@@ -30,6 +30,7 @@ from twisted_broker.log.meta_properties import (
     write_meta_properties,
 )
 from twisted_broker.topic_names import METADATA_DIRECTORY
+from twisted_broker.wire.messages.metadata_records import UserScramCredentialRecord
 from twisted_broker.wire.primitives import new_uuid, uuid_text
 
 RELEASES: Mapping[str, int] = {
@@ -52,6 +53,7 @@ class Node:
 
     `cluster_id` None: that of the directories which have one, else a new one. `directories`: all,
     the metadata's among them. `levels`: what a new cluster finalises (`bootstrap.check_levels`).
+    `users`: those that it begins with.
     """
 
     node_id: int
@@ -59,6 +61,7 @@ class Node:
     directories: Sequence[str]
     metadata_directory: str
     levels: Mapping[str, int]
+    users: Sequence[UserScramCredentialRecord] = ()
 
 
 class Formatted(NamedTuple):
@@ -95,7 +98,7 @@ def format_node(
     for path in new:
         make_directory(files, path)
         if path == node.metadata_directory:
-            write_bootstrap(files, path, node.levels, wall_ms)
+            write_bootstrap(files, path, node.levels, wall_ms, node.users)
         properties = MetaProperties(cluster_id, node.node_id, new_uuid(random.randbytes))
         write_meta_properties(files, path, properties)
     return Formatted(cluster_id, new, old)

@@ -37,6 +37,7 @@ from twisted.internet.protocol import ClientFactory, Protocol, connectionDone
 from twisted.python.failure import Failure
 
 from twisted_broker.interfaces import IDelayedCall, Runtime
+from twisted_broker.net.connector import PLAIN, Connector
 from twisted_broker.net.frames import FrameReader
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError, error_of
 from twisted_broker.wire.header import RequestHeader, decode_response_header, encode_request_header
@@ -124,6 +125,7 @@ class BrokerConnection:
         *,
         request_timeout_ms: int = 30_000,
         connect_timeout_ms: int = 10_000,
+        connector: Connector = PLAIN,
     ) -> None:
         self.host = host
         self.port = port
@@ -132,7 +134,7 @@ class BrokerConnection:
         self.connect_timeout_ms = connect_timeout_ms
         self.api_versions: dict[int, tuple[int, int]] = {}
         self.requests = self.answers = self.bytes_in = self.bytes_out = 0
-        self._runtime = runtime
+        self._runtime, self._connector = runtime, connector
         self._protocol: _ResponseProtocol | None = None
         self._connecting: Deferred[Any] | None = None
         self._connect_waiters: list[Deferred[None]] = []
@@ -160,7 +162,8 @@ class BrokerConnection:
         self._connect_waiters.append(waiter)
         if self._connecting is None:
             attempt = maybeDeferred(
-                self._runtime.network.connect,
+                self._connector.connect,
+                self._runtime.network,
                 self.host,
                 self.port,
                 _ResponseFactory(self),

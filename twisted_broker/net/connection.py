@@ -33,6 +33,7 @@ from twisted_broker.net.frames import FrameReader
 from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.net.send_queue import SendQueue
 from twisted_broker.security.principal import ANONYMOUS
+from twisted_broker.security.security_protocol import SecurityProtocol
 from twisted_broker.wire.errors import WireError
 
 # Enough for a producer with many requests in flight; each one that waits holds an answer here.
@@ -91,6 +92,8 @@ class Dispatch(Protocol_):
 class ListenerContext(Protocol_):
     """What a connection needs of its listener."""
 
+    name: str
+    protocol: SecurityProtocol
     runtime: Runtime
     frame_limit: int
     dispatch: Dispatch

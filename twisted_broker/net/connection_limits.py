@@ -33,6 +33,7 @@ from twisted_broker.config_validation import connections_by_address
 from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.net.connection import Dispatch, KafkaConnection
 from twisted_broker.net.request_bytes import RequestBytes
+from twisted_broker.security.security_protocol import SecurityProtocol
 from twisted_broker.settings import INT_MAX
 from twisted_broker.stall_tolerance import SILENCE_STALL_SECONDS
 
@@ -155,6 +156,7 @@ class ConnectionFactory(Factory):
     """The factory of one listener. `idle_ms` of 0 or less keeps connections for ever."""
 
     noisy = False
+    protocol: SecurityProtocol  # type: ignore[assignment]  # Factory's is for other factories
 
     def __init__(
         self,
@@ -166,8 +168,11 @@ class ConnectionFactory(Factory):
         idle_ms: int,
         on_controller: bool = False,
         request_bytes: RequestBytes | None = None,
+        name: str = "PLAINTEXT",
+        protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT,
     ) -> None:
         self.runtime = runtime
+        self.name, self.protocol = name, protocol
         self.dispatch = dispatch
         self.counts = counts
         self.frame_limit = frame_limit

@@ -7,10 +7,13 @@ Owns the parsing of `listeners`, `advertised.listeners` and their like, and the 
 2. Port 0 becomes the port that the system gave, in what is advertised too.
 3. No address is advertised that cannot be reached: 0.0.0.0 and :: are refused there.
 4. Ports are bound at the start; they accept connections once the broker can serve them.
-5. An address that cannot be bound is refused in one line: the setting, why, and what to change.
+5. Every listener has a security protocol, and so has each name of a controller's listener: brokers
+   that have none of their own reach controllers by it.
+6. An address that cannot be bound is refused in one line: the setting, why, and what to change.
 
-Source: Kafka's `SocketServerConfigs`, `KafkaConfig.effectiveAdvertisedBrokerListeners`. Not here:
-TLS and SASL listeners.
+Source: Kafka's `SocketServerConfigs`, `KafkaConfig.effectiveAdvertisedBrokerListeners`,
+`getInterBrokerListenerNameAndSecurityProtocol`. Not here: names and protocols
+(`security/security_protocol.py`).
 """
 
 from __future__ import annotations
@@ -26,6 +29,13 @@ from twisted.internet.error import CannotListenError
 
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
+from twisted_broker.known_settings import ZOOKEEPER_CONNECT
+from twisted_broker.security.security_protocol import (
+    PROTOCOL_MAP,
+    SecurityProtocol,
+    effective_protocols,
+    protocol_of,
+)
 from twisted_broker.settings import ConfigError
 
 _ENTRY = re.compile(
@@ -39,6 +49,7 @@ class ListenerName(NamedTuple):
 
     name: str
     is_controller: bool = False
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
 
 
 class Listener(NamedTuple):
@@ -48,6 +59,7 @@ class Listener(NamedTuple):
     host: str
     port: int
     is_controller: bool = False
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
 
     @property
     def address(self) -> str:
@@ -82,18 +94,23 @@ def parse_endpoints(setting: str, entries: Sequence[str]) -> list[ConfiguredList
 
 
 class ListenerPlan(NamedTuple):
-    """What is to be listened on. `inter_broker` is the name by which other brokers come."""
+    """What is to be listened on. `inter_broker` is the name by which other brokers come,
+    `to_controllers` the one by which this node reaches controllers; `protocols` has the protocol
+    of every name here.
+    """
 
     broker: list[ConfiguredListener]
     controller: list[ConfiguredListener]
     advertised: dict[str, ConfiguredListener]
     inter_broker: str
+    to_controllers: str
+    protocols: dict[str, SecurityProtocol]
 
 
 def plan_listeners(config: BrokerConfig) -> ListenerPlan:
     """From the settings. Raises ConfigError."""
     endpoints = parse_endpoints("listeners", config.names("listeners"))
-    controller_names = {name.upper() for name in config.names("controller.listener.names")}
+    controller_names = [name.upper() for name in config.names("controller.listener.names")]
     broker = [each for each in endpoints if each.name not in controller_names]
     controller = [each for each in endpoints if each.name in controller_names]
     roles = config.names("process.roles")
@@ -107,33 +124,52 @@ def plan_listeners(config: BrokerConfig) -> ListenerPlan:
             ",".join(map(str, endpoints)),
             "a listener named in controller.listener.names",
         )
-    _check_protocols(config, endpoints)
-    inter_broker = (
-        config.text("inter.broker.listener.name") or (broker[0].name if broker else "")
-    ).upper()
-    if broker and inter_broker not in {each.name for each in broker}:
-        raise ConfigError(
-            "inter.broker.listener.name", inter_broker, "the name of a listener of the broker"
-        )
+    to_controllers = controller_names[0] if controller_names else ""
     return ListenerPlan(
         broker,
         controller if "controller" in roles else [],
         _advertised(config, broker, controller),
-        inter_broker,
+        _inter_broker(config, [each.name for each in broker]),
+        to_controllers,
+        _protocols(config, [each.name for each in endpoints], controller_names),
     )
 
 
-def _check_protocols(config: BrokerConfig, endpoints: Sequence[ConfiguredListener]) -> None:
-    pairs = [
-        pair.partition(":")
-        for pair in (config.text("listener.security.protocol.map") or "").split(",")
-    ]
-    protocols = {name.strip().upper(): protocol.strip().upper() for name, _, protocol in pairs}
-    for each in endpoints:
-        if protocols.get(each.name, each.name) not in ("PLAINTEXT", "CONTROLLER"):
+def _inter_broker(config: BrokerConfig, names: Sequence[str]) -> str:
+    """The listener of `inter.broker.listener.name` or `security.inter.broker.protocol`. Where
+    neither is set, PLAINTEXT as in Kafka, which refuses to start without it: else the first.
+    """
+    setting = "inter.broker.listener.name"
+    found = (config.text(setting) or "").upper()
+    if not found and config.is_set("security.inter.broker.protocol"):
+        setting = "security.inter.broker.protocol"
+        found = config.text(setting) or ""
+    if not found:
+        default = config.text("security.inter.broker.protocol") or ""
+        return default if default in names else next(iter(names), "")
+    if names and found not in names:
+        accepted = f"the name of a listener of the broker: {', '.join(names)}"
+        raise ConfigError(setting, found, accepted)
+    return found
+
+
+def _protocols(
+    config: BrokerConfig, names: Sequence[str], controllers: Sequence[str]
+) -> dict[str, SecurityProtocol]:
+    known = effective_protocols(
+        config.text(PROTOCOL_MAP) or "", config.is_set(PROTOCOL_MAP), names, controllers
+    )
+    # Controllers elsewhere are reached by the first of their names; with ZooKeeper there are none.
+    wanted = dict.fromkeys((*names, *controllers[: ZOOKEEPER_CONNECT not in config.static]))
+    found = {name: protocol_of(known, name) for name in wanted}
+    for name, protocol in found.items():
+        if protocol is not SecurityProtocol.PLAINTEXT:
             raise ConfigError(
-                "listeners", str(each), "PLAINTEXT listeners: TLS and SASL are not supported yet"
+                PROTOCOL_MAP,
+                f"{name}:{protocol.name}",
+                "PLAINTEXT listeners: TLS and SASL are not supported yet",
             )
+    return found
 
 
 def _advertised(
@@ -205,6 +241,7 @@ class OpenListeners:
         advertised: ConfiguredListener,
         is_controller: bool,
         start_accepting: bool = True,
+        protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT,
     ) -> Listener:
         """Listens; gives the advertised listener. `start_accepting` False: clients connect,
         and wait until `start_accepting()`.
@@ -223,6 +260,7 @@ class OpenListeners:
             advertised.host or socket.gethostname(),
             advertised.port or real,
             is_controller,
+            protocol,
         )
         self._ports.append((listener, port))
         if not start_accepting and hasattr(port, "stopReading"):

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.security.security_protocol import SecurityProtocol
 
 CLUSTER_ID = "/cluster/id"
 BROKER_IDS = "/brokers/ids"
@@ -76,7 +77,9 @@ def broker_json(
         "jmx_port": -1,
         "timestamp": str(wall_ms),
         "endpoints": [f"{each.name}://{_host(each.host)}:{each.port}" for each in listeners],
-        "listener_security_protocol_map": {each.name: "PLAINTEXT" for each in listeners},
+        "listener_security_protocol_map": {
+            each.name: SecurityProtocol(each.security_protocol).name for each in listeners
+        },
     }
     if rack is not None:
         value["rack"] = rack

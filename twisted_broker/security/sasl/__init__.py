@@ -1,0 +1,1 @@
+"""SASL: mechanisms and the state machines of both sides, over bytes."""

@@ -1,0 +1,259 @@
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, 7677): both sides, and what is stored of a user.
+
+1. The server stores no password: a salt, the number of iterations, and two keys.
+2. The nonce of the client's last message is compared with that of this exchange (CVE-2024-56128),
+   and so is its header; the authorization id is empty or the name itself (CVE-2017-12610).
+3. Proofs and signatures are compared in constant time.
+4. Iterations are from `MIN_ITERATIONS` to `MAX_ITERATIONS`, on both sides: a peer cannot make us
+   compute for long, nor make us send what is guessed easily.
+5. A user is a name without normalisation (SASLprep), as in Kafka.
+
+Source: RFC 5802; Kafka's `ScramSaslServer`, `ScramSaslClient`, `ScramFormatter`, `ScramMechanism`.
+Not here: where credentials are stored (`cluster/scram_changes.py`), delegation tokens, channel
+binding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from collections.abc import Callable
+from typing import NamedTuple
+
+from twisted_broker.security.sasl.errors import SaslFailure
+
+MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16384
+NONCE_BYTES = 20
+"""What a server nonce, a client nonce or a salt is made of."""
+_NAME = re.compile(r"(?:[^=,\0]|=2C|=3D)+\Z")
+_NONCE = re.compile(r"[\x21-\x2b\x2d-\x7e]+\Z")
+_FIRST = re.compile(
+    r"(?P<header>n,(?:a=(?P<authzid>[^,]*))?,)n=(?P<name>[^,]*),r=(?P<nonce>[^,]*)"
+    r"(?:,(?P<extensions>.*))?\Z",
+    re.DOTALL,
+)
+_SERVER_FIRST = re.compile(
+    r"r=(?P<nonce>[^,]*),s=(?P<salt>[^,]*),i=(?P<iterations>\d{1,9})(?:,.*)?\Z", re.DOTALL
+)
+
+
+class ScramMechanism(NamedTuple):
+    """`code` is Kafka's, in records and APIs."""
+
+    name: str
+    code: int
+    hash_name: str
+    key_bytes: int
+
+
+SHA_256 = ScramMechanism("SCRAM-SHA-256", 1, "sha256", 32)
+SHA_512 = ScramMechanism("SCRAM-SHA-512", 2, "sha512", 64)
+MECHANISMS = {each.name: each for each in (SHA_256, SHA_512)}
+BY_CODE = {each.code: each for each in (SHA_256, SHA_512)}
+
+
+class ScramCredential(NamedTuple):
+    """What is stored of a user. Its `repr` shows no key."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    def __repr__(self) -> str:
+        return f"ScramCredential(iterations={self.iterations})"
+
+
+def salted_password(
+    mechanism: ScramMechanism, password: str, salt: bytes, iterations: int
+) -> bytes:
+    """RFC 5802's SaltedPassword: some 10 ms of the processor for 16,384 iterations."""
+    return hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode(), salt, iterations)
+
+
+def credential_of(
+    mechanism: ScramMechanism, salted: bytes, salt: bytes, iterations: int
+) -> ScramCredential:
+    """What to store of a user with this salted password."""
+    client_key = _mac(mechanism, salted, b"Client Key")
+    return ScramCredential(
+        salt,
+        _digest(mechanism, client_key),
+        _mac(mechanism, salted, b"Server Key"),
+        iterations,
+    )
+
+
+def _mac(mechanism: ScramMechanism, key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, mechanism.hash_name)
+
+
+def _digest(mechanism: ScramMechanism, data: bytes) -> bytes:
+    return hashlib.new(mechanism.hash_name, data).digest()
+
+
+def _xor(left: bytes, right: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(left, right, strict=True))
+
+
+def _text(token: bytes) -> str:
+    try:
+        return str(token, "utf-8")
+    except UnicodeDecodeError:
+        raise SaslFailure("the message is not UTF-8") from None
+
+
+def _base64(text: str, what: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except (Base64Error, ValueError):
+        raise SaslFailure(f"the {what} is not base64") from None
+
+
+def encode_name(name: str) -> str:
+    """RFC 5802's saslname."""
+    return name.replace("=", "=3D").replace(",", "=2C")
+
+
+def decode_name(text: str) -> str:
+    """Raises SaslFailure."""
+    if not _NAME.match(text):
+        raise SaslFailure("the user name is empty or malformed")
+    return text.replace("=2C", ",").replace("=3D", "=")
+
+
+class ScramServer:
+    """One authentication.
+
+    `lookup(name)` gives a user's credential or None; `nonce()` gives random text.
+    """
+
+    expires_wall_ms: int | None = None
+
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        lookup: Callable[[str], ScramCredential | None],
+        nonce: str,
+    ) -> None:
+        self.name = mechanism.name
+        self._mechanism, self._lookup = mechanism, lookup
+        self._nonce = nonce
+        self._credential: ScramCredential | None = None
+        self._user = self._header = self._first_messages = ""
+        self.complete = False
+        self.authorization_id = ""
+
+    def respond(self, token: bytes) -> bytes:
+        """Raises SaslFailure."""
+        if self.complete:
+            raise SaslFailure("a message after the last one")
+        text = _text(token)
+        return self._second(text) if self._credential is not None else self._first(text)
+
+    def _first(self, text: str) -> bytes:
+        match = _FIRST.match(text)
+        if match is None:
+            if text[:1] in ("p", "y"):
+                raise SaslFailure("the client wants channel binding, which is not offered")
+            raise SaslFailure("the first message is malformed")
+        nonce, name = match["nonce"], decode_name(match["name"])
+        if not _NONCE.match(nonce):
+            raise SaslFailure("the nonce is empty or malformed")
+        if "tokenauth=true" in (match["extensions"] or "").split(","):
+            raise SaslFailure(f"{name!r} is a delegation token, which is not served")
+        authorization_id = match["authzid"]
+        if authorization_id and decode_name(authorization_id) != name:
+            raise SaslFailure(
+                f"user {name!r} wants to act for {authorization_id!r}",
+                "Authentication failed: the authorization id is not the user name",
+            )
+        found = self._lookup(name)
+        if found is None:
+            raise SaslFailure(f"user {name!r}: there is no {self.name} credential")
+        if found.iterations < MIN_ITERATIONS:
+            raise SaslFailure(
+                f"user {name!r}: the stored credential has {found.iterations} iterations, fewer "
+                f"than {MIN_ITERATIONS}; set it again"
+            )
+        self._user, self._header, self._credential = name, match["header"], found
+        self._nonce = nonce + self._nonce
+        answer = f"r={self._nonce},s={b64encode(found.salt).decode()},i={found.iterations}"
+        self._first_messages = f"{text[len(self._header) :]},{answer}"
+        return answer.encode()
+
+    def _second(self, text: str) -> bytes:
+        credential, mechanism = self._credential, self._mechanism
+        assert credential is not None
+        without_proof, _, last = text.rpartition(",")
+        # Split, not matched: extensions may stand before the proof, as many as the client likes.
+        header, nonce, *_ = (*without_proof.split(",", 2), "", "")
+        if header[:2] != "c=" or nonce[:2] != "r=" or last[:2] != "p=":
+            raise SaslFailure("the last message is malformed")
+        if _base64(header[2:], "header") != self._header.encode():
+            raise SaslFailure("the header of the last message is not that of the first")
+        if not hmac.compare_digest(nonce[2:].encode(), self._nonce.encode()):
+            raise SaslFailure("the nonce of the last message is not that of this exchange")
+        proof = _base64(last[2:], "proof")
+        if len(proof) != mechanism.key_bytes:
+            raise SaslFailure("the proof has the wrong length")
+        signed = f"{self._first_messages},{without_proof}".encode()
+        client_key = _xor(proof, _mac(mechanism, credential.stored_key, signed))
+        if not hmac.compare_digest(_digest(mechanism, client_key), credential.stored_key):
+            raise SaslFailure(f"user {self._user!r}: the password is wrong")
+        self.complete, self.authorization_id = True, self._user
+        return b"v=" + b64encode(_mac(mechanism, credential.server_key, signed))
+
+
+class ScramClient:
+    """Our side. `nonce` is random text."""
+
+    def __init__(self, mechanism: ScramMechanism, user: str, password: str, nonce: str) -> None:
+        self.name = mechanism.name
+        self._mechanism, self._password, self._nonce = mechanism, password, nonce
+        self._first = f"n={encode_name(user)},r={nonce}"
+        self._signature: bytes | None = None
+        self.complete = False
+
+    def first(self) -> bytes:
+        """The first message."""
+        return f"n,,{self._first}".encode()
+
+    def respond(self, token: bytes) -> bytes | None:
+        """The next message; None when there is nothing more to send. Raises SaslFailure."""
+        text = _text(token)
+        if self.complete:
+            raise SaslFailure("the broker sent a message after the last one")
+        if self._signature is None:
+            return self._prove(text)
+        if text.startswith("e="):
+            raise SaslFailure("the broker refused the proof")
+        given = _base64(text[2:].partition(",")[0], "signature") if text[:2] == "v=" else b""
+        if not hmac.compare_digest(given, self._signature):
+            raise SaslFailure("the broker did not prove that it knows the user's key")
+        self.complete = True
+        return None
+
+    def _prove(self, text: str) -> bytes:
+        match, mechanism = _SERVER_FIRST.match(text), self._mechanism
+        if match is None:
+            raise SaslFailure("the broker's first message is malformed")
+        nonce, iterations = match["nonce"], int(match["iterations"])
+        if not nonce.startswith(self._nonce) or nonce == self._nonce:
+            raise SaslFailure("the broker's nonce does not continue ours")
+        if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+            raise SaslFailure(
+                f"the broker wants {iterations} iterations; from {MIN_ITERATIONS} to "
+                f"{MAX_ITERATIONS} are accepted"
+            )
+        salt = _base64(match["salt"], "salt")
+        salted = salted_password(mechanism, self._password, salt, iterations)
+        without_proof = f"c=biws,r={nonce}"
+        signed = f"{self._first},{text},{without_proof}".encode()
+        client_key = _mac(mechanism, salted, b"Client Key")
+        proof = _xor(client_key, _mac(mechanism, _digest(mechanism, client_key), signed))
+        self._signature = _mac(mechanism, _mac(mechanism, salted, b"Server Key"), signed)
+        return f"{without_proof},p={b64encode(proof).decode()}".encode()

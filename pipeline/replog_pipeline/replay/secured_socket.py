@@ -67,7 +67,9 @@ def opened(host: str, port: int, client: ClientConfig, timeout_seconds: float) -
         return context.wrap_socket(plain, server_hostname=host)
     except ssl.SSLEOFError:
         plain.close()
-        raise
+        raise ConnectionError(
+            "the other side ended the TLS handshake: is it a port for TLS (security.protocol)?"
+        ) from None
     except ssl.SSLError as error:
         plain.close()
         raise PipelineError(f"{host}:{port}: {explained(error)}") from None

@@ -18,10 +18,12 @@ N ?= 100
 NODES ?= 3
 TRACE ?=
 KAFKA ?=
+KAFKA_JARS ?=
+KAFKA39_JARS ?=
 # What `make docs` describes: all but the parts that no program outside needs to import.
 INSIDE = api cli cluster coordinator image log net replication security status testing
 
-.PHONY: help run simulate mutants reach faults soak compare test unit clients pipeline lint test-long demo-pipeline bench docs dist clean
+.PHONY: help run simulate mutants reach faults soak compare test test-java unit clients pipeline lint test-long demo-pipeline bench docs dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,6 +94,16 @@ compare: $(VENV)/.test ## our answers beside those of Apache Kafka 4.3.1, freshl
 
 soak: $(VENV)/.test ## MINUTES of three brokers under load, restarts and kills: nothing lost, nothing grows, drawn into build/soak.html
 	$(BIN)/python -m tests.soak.run --minutes $(MINUTES) $(ARGS)
+
+# One line for each thing that is missing, and nothing is run.
+test-java: $(VENV)/.test ## tests beside Apache Kafka's own programs: KAFKA_JARS=folder of 4.3's jars, KAFKA39_JARS=folder of 3.9's
+	@missing=; \
+	command -v java > /dev/null || { echo "make test-java: no java on PATH (17 or newer)" >&2; missing=1; }; \
+	ls "$(KAFKA_JARS)"/kafka-tools-4.*.jar > /dev/null 2>&1 || { echo "make test-java KAFKA_JARS=folder: needs Apache Kafka 4.3's jars (libs of its distribution), kafka-tools-4.*.jar is not in '$(KAFKA_JARS)'" >&2; missing=1; }; \
+	ls "$(KAFKA39_JARS)"/kafka_*-3.9.*.jar > /dev/null 2>&1 || { echo "make test-java KAFKA39_JARS=folder: needs Apache Kafka 3.9's jars (libs of its distribution), kafka_*-3.9.*.jar is not in '$(KAFKA39_JARS)'" >&2; missing=1; }; \
+	test -z "$$missing" || exit 2
+	KAFKA_JARS="$(KAFKA_JARS)" KAFKA39_JARS="$(KAFKA39_JARS)" $(BIN)/python -m pytest --timeout=400 \
+		tests/compat/test_kafka_tools.py tests/compat/test_zookeeper.py tests/log/test_golden.py tests/cluster/test_metadata_log.py $(ARGS)
 
 test-long: $(VENV)/.test ## the long runs: 1,000 kills and more
 	$(BIN)/python -m pytest -m long --timeout=7200

@@ -17,15 +17,10 @@ Line = tuple[int, int]
 TRANSACTIONS, COMPACTION = "issue 14: transactions", "issue 14: compaction"
 QUOTAS = "issue 15: quotas"
 
-LATER: dict[Line, str] = {
-    (5, 3): QUOTAS,
-}
+LATER: dict[Line, str] = {}
 LATER_PARTS: dict[Line, dict[str, str]] = {
-    (1, 8): {"A follower throttled": QUOTAS},
-    (1, 9): {"not for a throttled follower": QUOTAS},
+    (5, 3): {"byte rates and request time by user and client id": QUOTAS},
     (1, 13): {"throttle": QUOTAS},
-    (6, 2): {"not over the follower quota while lagging": QUOTAS},
-    (6, 4): {"quotas": QUOTAS},
     (9, 2): {"compacted: the same last value": f"{COMPACTION} in the simulation"},
     (9, 4): {"read_committed shows": TRANSACTIONS},
 }
@@ -223,6 +218,11 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
         "the first non-empty partition may exceed it by one whole batch": (
             "test_an_empty_first_partition_leaves_its_right_to_the_next"
         ),
+        "A follower throttled by the leader's quota reads empty": (
+            "test_a_throttled_follower_reads_empty",
+            "test_a_replica_in_sync_is_not_throttled",
+            "throttled_leader.txt",
+        ),
     },
     (1, 9): {
         "(A) this broker no longer leads": (
@@ -251,9 +251,11 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
             "delayed_fetch_f_truncated.txt",
         ),
         "on an older segment (rolled": ("test_case_f_rolled", "delayed_fetch_f_rolled.txt"),
+        "not for a throttled follower": "test_a_segment_that_rolls_answers_no_throttled_follower",
         "the bytes between fetch and end offset": (
             "test_case_g_enough_bytes",
             "delayed_fetch_g_enough_bytes.txt",
+            "test_throttled_bytes_are_not_available",
         ),
         "at most its limit": "test_case_g_counts_at_most_the_partitions_limit",
         "(H) the leader's end offset for `last_fetched_epoch` diverges": (
@@ -664,6 +666,19 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
         "evicted after 120 s": "test_a_stale_session_makes_room",
         "or by size, followers' sessions kept over consumers'": "test_size_and_followers",
     },
+    (5, 3): {
+        "leader and follower replication quotas": (
+            "test_the_mean_of_the_windows_is_bounded",
+            "test_the_settings_reach_both_quotas",
+            "throttled_follower.txt",
+            "throttled_leader.txt",
+        ),
+        "for throttled replicas only": (
+            "test_which_replicas_are_throttled",
+            "test_a_throttled_follower_reads_empty",
+            "test_a_replica_that_is_not_throttled_is_fetched",
+        ),
+    },
     (6, 1): {
         "abs(31 * hash(topic) + partition)": "test_the_number_is_javas",
         "abs of the smallest being 0": "test_the_smallest_number_counts_as_0",
@@ -688,6 +703,10 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
         "maybe fetch all that are ready": (
             "test_whatever_happens_all_that_are_ready_are_asked",
             "test_a_delay_ends_by_itself",
+        ),
+        "not over the follower quota while lagging": (
+            "test_a_throttled_follower_leaves_lagging_replicas_out",
+            "test_a_follower_in_sync_is_fetched_whatever_the_rate",
         ),
         "wait `replica.fetch.backoff.ms` (1,000)": (
             "test_nothing_to_ask_waits_for_the_backoff",
@@ -740,6 +759,7 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
             "test_the_high_watermark_never_passes_the_own_end"
         ),
         "Order": "test_the_watermarks_of_one_answer_are_taken_in_their_order",
+        "quotas": "test_what_a_throttled_follower_fetches_counts",
         "metrics": "test_what_a_fetcher_brings_is_counted_as_replication",
         "Next offset = last + 1; lag = max(0, leader's high watermark - next)": (
             "test_after_an_append"

@@ -126,7 +126,13 @@ def test_imports_between_the_packages_of_replication(graph: grimp.ImportGraph) -
     assert imported == {
         "explain": {"fetcher", "purgatory", "partition"},
         "purgatory": {"partition", "fetch_session"},
-        "fetcher": {"partition", "fetch_session", "collaborators", "live_brokers"},
+        "fetcher": {
+            "partition",
+            "fetch_session",
+            "collaborators",
+            "live_brokers",
+            "replication_quota",
+        },
         "partition": set(),
     }
 

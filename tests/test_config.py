@@ -11,6 +11,7 @@ from twisted_broker.config import (
     BROKER_SETTINGS,
     REFUSED,
     SAMPLE_VALUES,
+    THROTTLED_REPLICAS,
     TIERED_SETTINGS,
     TOPIC_SETTINGS,
     BrokerConfig,
@@ -54,7 +55,7 @@ def test_topic_defaults_equal_the_broker_defaults_behind_them():
     built = topic_config(BrokerConfig({}), {})
     assert built == LogConfig()
     for row in TOPIC_SETTINGS.values():
-        if row.name in TIERED_SETTINGS:
+        if row.name in TIERED_SETTINGS | THROTTLED_REPLICAS:
             assert topic_value(row.name, BrokerConfig({}), {}) == row.default
         elif not row.internal:
             value = getattr(built, row.name.replace(".", "_"))
@@ -106,7 +107,7 @@ def test_layers():
         ("log.segment.bytes", "99999999999", "to 2147483647 (bytes)"),
         ("offsets.topic.segment.bytes", "1048575", "from 1048576 "),
         ("log.cleaner.min.cleanable.ratio", "nan", "from 0 to 1"),
-        ("authorizer.class.name", "X", "open to all"),
+        ("authorizer.class.name", "X", "one of (empty), org.apache.kafka.metadata.auth"),
     ],
 )
 def test_a_wrong_value_names_setting_value_and_range(name, value, words):

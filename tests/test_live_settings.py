@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from tests.memory_broker import MemoryBroker
-from twisted_broker.config import BROKER_SETTINGS, LIVE_BROKER_SETTINGS, TOPIC_SETTINGS
+from twisted_broker.config import (
+    BROKER_SETTINGS,
+    LISTENER_SETTINGS,
+    LIVE_BROKER_SETTINGS,
+    TOPIC_SETTINGS,
+)
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.settings import Setting, Type
 from twisted_broker.wire.messages.configs import (
@@ -28,6 +33,12 @@ BROKER = 4
 TOPIC_ROWS = {name: row for row in TOPIC_SETTINGS.values() for name, _ in row.broker}
 OTHERS: dict[str, Callable[[MemoryBroker], Any]] = {
     "cordoned.log.dirs": lambda house: tuple(house.broker.log_manager.config.cordoned_directories),
+    "follower.replication.throttled.rate": lambda house: (
+        house.broker.role.replica_manager.follower_quota._bound()
+    ),
+    "leader.replication.throttled.rate": lambda house: (
+        house.broker.role.replica_manager.leader_quota._bound()
+    ),
     "log.cleaner.backoff.ms": lambda house: cleaner_config(house, "backoff.ms"),
     "log.cleaner.dedupe.buffer.size": lambda house: cleaner_config(house, "dedupe.buffer.size"),
     "log.cleaner.io.buffer.load.factor": lambda house: cleaner_config(
@@ -37,6 +48,7 @@ OTHERS: dict[str, Callable[[MemoryBroker], Any]] = {
         house, "io.max.bytes.per.second"
     ),
     "log.cleaner.threads": lambda house: cleaner_config(house, "threads"),
+    "max.connection.creation.rate": lambda house: house.broker._counts.rates.limit,
     "max.connections": lambda house: house.broker._counts.maximum,
     "max.connections.per.ip": lambda house: house.broker._counts.maximum_per_host,
     "max.connections.per.ip.overrides": lambda house: ",".join(
@@ -111,7 +123,8 @@ def house() -> MemoryBroker:
     return made
 
 
-@pytest.mark.parametrize("name", sorted(LIVE_BROKER_SETTINGS))
+# Those that only a listener has by itself: tests/net/test_tls.py.
+@pytest.mark.parametrize("name", sorted(LIVE_BROKER_SETTINGS - LISTENER_SETTINGS))
 def test_a_live_setting_reaches_what_obeys_it(house: MemoryBroker, name: str) -> None:
     row, before = BROKER_SETTINGS[name], obeyed(house, name)
     wanted = another(row, before)

@@ -91,7 +91,15 @@ def test_a_server_properties_file_is_kafkas_own(tmp_path: Path) -> None:
         (["--port", "65536"], "--port"),
         (["--set", "novalue"], "name=value"),
         (["--set", "num.partitions=0"], "num.partitions='0' .* from 1"),
-        (["--set", "sasl.enabled.mechanisms=PLAIN"], "SASL"),
+        (
+            [
+                "--set",
+                "listeners=SASL_PLAINTEXT://:0,CONTROLLER://:0",
+                "--set",
+                "listener.security.protocol.map=SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+            ],
+            "sasl.*Kerberos",
+        ),
         (["--set", "listeners=SSL://:1"], "PLAINTEXT"),
         (["--host", "0.0.0.0"], "advertised.listeners"),  # noqa: S104  it is refused
         (["--set", "process.roles="], "process.roles=''.* any of broker, controller"),

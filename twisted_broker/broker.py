@@ -36,6 +36,7 @@ from twisted_broker.api.context import BrokerParts
 from twisted_broker.api.dispatch import BoundRoute, Dispatcher
 from twisted_broker.cluster.metadata_check import MetadataDamage, recover_hint
 from twisted_broker.config import BrokerConfig, LiveConfig
+from twisted_broker.config_validation import super_users
 from twisted_broker.interfaces import Health, IDelayedCall, Runtime, TopicPartition
 from twisted_broker.log.errors import CheckpointError, LogDirFailure, is_out_of_descriptors
 from twisted_broker.log.log_directory import LOCK, LogDirMismatch
@@ -47,7 +48,7 @@ from twisted_broker.net.connection_limits import (
     ConnectionFactory,
     DescriptorShares,
 )
-from twisted_broker.net.connector import Connector, connector_to
+from twisted_broker.net.listener_security import ListenerSecurity
 from twisted_broker.net.listeners import (
     ConfiguredListener,
     Listener,
@@ -55,10 +56,12 @@ from twisted_broker.net.listeners import (
     ListenerPlan,
     OpenListeners,
     plan_listeners,
+    sasl_settings,
 )
 from twisted_broker.net.request_bytes import RequestBytes
-from twisted_broker.security.acl import AllowAll
-from twisted_broker.security.security_protocol import SecurityProtocol
+from twisted_broker.security.acl import AllowAll, Authorizer
+from twisted_broker.security.quota.connection_rates import ConnectionRates
+from twisted_broker.security.quota.quotas import quotas_of
 from twisted_broker.settings import INT_MAX, ConfigError
 from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.turns import SECONDS_PER_TURN, Turns
@@ -83,9 +86,11 @@ if TYPE_CHECKING:
         TransactionCoordinator,
     )
     from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
+    from twisted_broker.net.sasl_gate import SaslListener
     from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
     from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
     from twisted_broker.replication.replica_manager import ReplicaManager
+    from twisted_broker.security.sasl.scram import ScramCredential, ScramMechanism
     from twisted_broker.zookeeper.role_requests import RoleRequests
 
 _logger = Logger(namespace="replog")
@@ -156,8 +161,10 @@ class Broker:
         self._shares = DescriptorShares(descriptors, len(config.log_directories))
         self.runtime = runtime
         self.plan: ListenerPlan = plan_listeners(config)
-        self._to_brokers = self._connector_to(self.plan.inter_broker)
-        self._to_controllers = self._connector_to(self.plan.to_controllers)
+        self._security = ListenerSecurity(runtime, config, self.plan)
+        self._to_brokers = self._security.to_brokers
+        self._to_controllers = self._security.to_controllers
+        self._sasl = sasl_settings(config, self.plan)
         self._is_formatted = False
         # before this process takes the lock: whether any did on what `kafka-storage format` made
         self._was_started = runtime.files.exists(posixpath.join(self.metadata_directory, LOCK))
@@ -179,8 +186,16 @@ class Broker:
             config.integer("max.connections"),
             config.integer("max.connections.per.ip"),
             lambda: self._shares.clients(self.log_manager.directories.descriptors()),
+            [each.name for each in self.plan.broker],
+            ConnectionRates(
+                config.integer("quota.window.num"),
+                config.integer("quota.window.size.seconds") * 1000,
+                protected=self.plan.inter_broker if len(self.plan.broker) > 1 else "",
+            ),
         )
         self._request_bytes = RequestBytes(config.integer("queued.max.request.bytes"))
+        self._quotas = quotas_of(config, self._counts.rates.set_ip_rate)
+        self._controller_quotas = quotas_of(config)
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self._controller: Controller | None = None
         self.role: BrokerComponents | None = None
@@ -208,7 +223,7 @@ class Broker:
             cluster_id=self.cluster_id,
             config=self.config,
             runtime=self.runtime,
-            authorizer=AllowAll(),
+            authorizer=self._authorizer(),
             features=features,
             log_manager=self.log_manager,
             replica_manager=None if role is None else role.replica_manager,
@@ -221,8 +236,23 @@ class Broker:
             turns=self._turns,
             lifecycle=None if role is None else role.lifecycle,
             listening=self._factories,
+            listener_security=self._security,
             audit=self._audit,
             roles=self._role_requests,
+            quotas=self._quotas,
+            controller_quotas=self._controller_quotas,
+        )
+
+    def _authorizer(self) -> Authorizer:
+        """Of the parts of a listener: it follows the metadata that this role follows."""
+        if not self.config.text("authorizer.class.name"):
+            return AllowAll()
+        from twisted_broker.security.standard_authorizer import NoMetadata, StandardAuthorizer
+
+        return StandardAuthorizer(
+            (self._controller if self.role is None else self.role.observer) or NoMetadata(),
+            super_users(self.config),
+            self.config.boolean("allow.everyone.if.no.acl.found"),
         )
 
     def _cluster_id(self, wanted: str | None) -> str:
@@ -351,6 +381,7 @@ class Broker:
             if not self.cluster_id:
                 await self._adopt_cluster_id()
             await self._start_logs()
+            self._security.start()
             if "controller" in self.roles:
                 await self._start_controller()
             if "broker" in self.roles:
@@ -443,6 +474,7 @@ class Broker:
                 self._check_image,
                 partial(read_bootstrap, self.runtime.files, directory),
                 self._turns,
+                self._controller_quotas,
             )
         self.parts = self._make_parts(SUPPORTED_FEATURES)
         self._undo.append(self._stop_controller)
@@ -513,14 +545,40 @@ class Broker:
             else self._request_bytes,
             name=endpoint.name,
             protocol=protocol,
+            sasl=await self._sasl_listener(endpoint.name, is_controller),
         )
         self._factories.append(factory)
         self._dispatchers.append(dispatcher)
         listener = await self._open.open(
-            endpoint, factory, advertised, is_controller, is_controller, protocol
+            endpoint,
+            self._security.served(endpoint.name, factory),
+            advertised,
+            is_controller,
+            is_controller,
+            protocol,
         )
         self.listeners.append(listener)
         return listener
+
+    async def _sasl_listener(self, name: str, is_controller: bool) -> SaslListener | None:
+        settings = self._sasl.get(name)
+        if settings is None:
+            return None
+        from twisted_broker.cluster.scram_changes import stored_credential
+        from twisted_broker.net.sasl_gate import SaslListener
+
+        def lookup(mechanism: ScramMechanism, user: str) -> ScramCredential | None:
+            # A broker reads the metadata only after its controller let it in.
+            source = self.parts.controller if is_controller else self.parts.metadata
+            return None if source is None else stored_credential(source.image, mechanism, user)
+
+        jwks = None
+        if settings.oauth is not None:
+            from twisted_broker.net.jwks import JwksKeys
+
+            jwks = JwksKeys(settings.oauth.jwks_url, settings.oauth.refresh_ms, self.runtime.clock)
+            await jwks.load()
+        return SaslListener(self.runtime, name, settings, lookup, jwks)
 
     async def _start_broker(self) -> None:
         from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
@@ -703,11 +761,6 @@ class Broker:
             connector=self._to_brokers,
         )
 
-    def _connector_to(self, listener: str) -> Connector:
-        """To the listeners of that name of all nodes."""
-        protocol = self.plan.protocols.get(listener, SecurityProtocol.PLAINTEXT)
-        return connector_to(self.config, listener, protocol)
-
     def _make_coordinators(
         self, replica_manager: ReplicaManager, image_source: Any, forwarding: Any
     ) -> tuple[GroupCoordinator, TransactionCoordinator, AddPartitionsToTxnManager]:
@@ -740,7 +793,11 @@ class Broker:
             self._turns,
         )
         add_partitions_to_txn = AddPartitionsToTxnManager(
-            config.node_id, image_source, self.plan.inter_broker, self._connect_to_coordinator
+            config.node_id,
+            image_source,
+            self.plan.inter_broker,
+            self._connect_to_coordinator,
+            runtime.clock.seconds,
         )
         return groups, transactions, add_partitions_to_txn
 
@@ -879,6 +936,7 @@ class Broker:
     def _take_delta(self, delta: MetadataDelta) -> None:
         """Settings first, then roles."""
         image = delta.after
+        self._quotas.apply(delta.quotas, delta.before.client_quotas, image.client_quotas)
         if delta.configs & {(4, ""), (4, str(self.config.node_id))}:
             self.config.replace(
                 self.config.with_dynamic(
@@ -937,6 +995,7 @@ class Broker:
         self._stopping = True
         if self._adopting is not None:
             self._adopting.cancel()
+        self._security.stop()
         undo, self._undo = self._undo, []
         for step in reversed(undo):
             try:
@@ -984,6 +1043,8 @@ class Broker:
         for factory in self._factories:
             if factory.on_controller == on_controller:
                 factory.close_all()
+                if factory.sasl is not None:
+                    factory.sasl.stop()
 
 
 def _host_and_port(text: str) -> tuple[str, int]:

@@ -17,6 +17,7 @@ sample server.properties for `SAMPLE_VALUES`. Rows are added when the code that 
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -37,6 +38,7 @@ from twisted_broker.settings import (
 __all__ = [
     "BROKER_SETTINGS",
     "LISTENER_PREFIX",
+    "LISTENER_SETTINGS",
     "LIVE_BROKER_SETTINGS",
     "REFUSED",
     "SAMPLE_VALUES",
@@ -48,6 +50,7 @@ __all__ = [
     "LogConfig",
     "check_compaction_lags",
     "check_topic_overrides",
+    "is_secret",
     "override_row",
     "own_or_broker_value",
     "parse_properties",
@@ -108,6 +111,63 @@ def _list(name: str, default: tuple[str, ...] | None, doc: str, **more: Any) -> 
     return Setting(name, Type.LIST, default, doc, nullable=default is None, **more)
 
 
+def _password(name: str, doc: str, **more: Any) -> Setting:
+    return Setting(name, Type.PASSWORD, None, doc, nullable=True, **more)
+
+
+def _tls_rows() -> tuple[Setting, ...]:
+    """Of TLS; each also as `listener.name.NAME.x`, and live only as that."""
+    return (
+        _text("ssl.keystore.location", None, "File with the private key.", live=True),
+        _text("ssl.keystore.type", "JKS", "JKS or PKCS12 (either reads both), or PEM.", live=True),
+        _password("ssl.keystore.password", "Of the key store; none with PEM.", live=True),
+        _password(
+            "ssl.key.password", "Of the private key; if not set, the key store's.", live=True
+        ),
+        _password("ssl.keystore.key", "The private key itself, in PEM.", live=True),
+        _password(
+            "ssl.keystore.certificate.chain", "The certificates of ssl.keystore.key.", live=True
+        ),
+        _text(
+            "ssl.truststore.location",
+            None,
+            "File with the certificates of those who may sign others; if neither this nor "
+            "ssl.truststore.certificates is set, the system's.",
+            live=True,
+        ),
+        _text("ssl.truststore.type", "JKS", "As ssl.keystore.type.", live=True),
+        _password("ssl.truststore.password", "Of the trust store; none with PEM.", live=True),
+        _password("ssl.truststore.certificates", "Trusted certificates, in PEM.", live=True),
+        _text(
+            "ssl.client.auth",
+            "none",
+            "Whether clients show a certificate, which then names their principal.",
+            choices=("required", "requested", "none"),
+            live=True,
+        ),
+        _text(
+            "ssl.principal.mapping.rules",
+            "DEFAULT",
+            "From the subject of a client's certificate to its name: "
+            "RULE:PATTERN/REPLACEMENT/[LU], DEFAULT.",
+        ),
+        _list("ssl.enabled.protocols", ("TLSv1.2", "TLSv1.3"), "Versions of TLS.", live=True),
+        _text(
+            "ssl.protocol", "TLSv1.3", "Newest version in connections to other nodes.", live=True
+        ),
+        _list("ssl.cipher.suites", (), "Cipher suites; if not set, OpenSSL's own.", live=True),
+        _text(
+            "ssl.endpoint.identification.algorithm",
+            "https",
+            "Whether the certificate of a node must be for the name by which it is called; empty: "
+            "for any.",
+            live=True,
+        ),
+        _flag("ssl.allow.dn.changes", False, "Whether a new key store may have another subject."),
+        _flag("ssl.allow.san.changes", False, "Whether a new key store may lack names."),
+    )
+
+
 BROKER_SETTINGS: dict[str, Setting] = _table(
     # identity and membership
     _int("node.id", 1, "Number of this node in its cluster.", 0),
@@ -155,6 +215,75 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "inter.broker.listener.name is not set.",
         choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     ),
+    _list(
+        "sasl.enabled.mechanisms",
+        ("GSSAPI",),
+        "SASL mechanisms that listeners with SASL offer; Kafka's default, GSSAPI, is not "
+        "supported.",
+    ),
+    Setting(
+        "sasl.jaas.config",
+        Type.PASSWORD,
+        None,
+        "A login module with its options; for brokers as "
+        "listener.name.NAME.MECHANISM.sasl.jaas.config.",
+        nullable=True,
+    ),
+    _text(
+        "sasl.mechanism.inter.broker.protocol",
+        "GSSAPI",
+        "By which SASL mechanism this broker authenticates itself to other brokers.",
+    ),
+    _text(
+        "sasl.mechanism.controller.protocol",
+        "GSSAPI",
+        "By which SASL mechanism this broker authenticates itself to controllers.",
+    ),
+    _text(
+        "sasl.oauthbearer.jwks.endpoint.url",
+        None,
+        "Where the keys are that verify tokens of OAUTHBEARER: a URL, or file:///PATH.",
+    ),
+    _ms(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        3_600_000,
+        "How often these keys are read again.",
+        1000,
+    ),
+    _list(
+        "sasl.oauthbearer.expected.audience",
+        (),
+        "Of these a token must name one as its audience; empty: any, or none.",
+    ),
+    _text(
+        "sasl.oauthbearer.expected.issuer", None, "Whose tokens are accepted; not set: anybody's."
+    ),
+    _int(
+        "sasl.oauthbearer.clock.skew.seconds",
+        30,
+        "How much the clocks of a token's issuer and of this node may differ.",
+        0,
+        unit="s",
+    ),
+    _text("sasl.oauthbearer.sub.claim.name", "sub", "The claim of a token that names the user."),
+    _bytes(
+        "sasl.server.max.receive.size",
+        524_288,
+        "Longest frame of a connection that has not authenticated itself yet.",
+    ),
+    _ms(
+        "connections.max.reauth.ms",
+        0,
+        "After this time a SASL connection must authenticate again; 0: never.",
+    ),
+    _int(
+        "connection.failed.authentication.delay.ms",
+        100,
+        "How long a failed authentication is answered later; less than connections.max.idle.ms.",
+        0,
+        unit="ms",
+    ),
+    *_tls_rows(),
     _list("controller.quorum.voters", (), "Controllers, as ID@HOST:PORT."),
     _list(
         "controller.quorum.bootstrap.servers", (), "Addresses at which a controller can be found."
@@ -261,7 +390,44 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "Other limits for some addresses: ADDRESS:COUNT,ADDRESS:COUNT.",
         live=True,
     ),
+    _int(
+        "max.connection.creation.rate",
+        INT_MAX,
+        "New connections per second, in all; of a listener with its prefix.",
+        0,
+        live=True,
+    ),
     _int("request.timeout.ms", 30000, "Wait for the answer of another node.", 1, unit="ms"),
+    # quotas
+    _int("quota.window.num", 11, "Windows over which the rates of clients are measured.", 1),
+    _int("quota.window.size.seconds", 1, "Length of such a window.", 1, unit="s"),
+    _int(
+        "controller.quota.window.num",
+        11,
+        "Windows over which a client's changes of topics are measured.",
+        1,
+    ),
+    _int("controller.quota.window.size.seconds", 1, "Length of such a window.", 1, unit="s"),
+    # access control
+    _text(
+        "authorizer.class.name",
+        "",
+        "Who decides what a client may do: the ACLs of the cluster's metadata; empty: everybody "
+        "may do everything.",
+        choices=("", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
+    ),
+    _text(
+        "super.users",
+        "",
+        "Principals that may do everything, as User:NAME;User:NAME.",
+        internal=True,
+    ),
+    _flag(
+        "allow.everyone.if.no.acl.found",
+        False,
+        "Allow everybody what no ACL names.",
+        internal=True,
+    ),
     # topics
     _flag("auto.create.topics.enable", True, "Create a topic when a client first names it."),
     _flag("delete.topic.enable", True, "Allow topics to be deleted."),
@@ -350,6 +516,35 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         0,
         unit="bytes",
         live=True,
+    ),
+    _long(
+        "leader.replication.throttled.rate",
+        LONG_MAX,
+        "What this broker sends in a second to throttled replicas that are not in sync.",
+        0,
+        unit="bytes",
+        live=True,
+    ),
+    _long(
+        "follower.replication.throttled.rate",
+        LONG_MAX,
+        "What this broker fetches in a second for its throttled replicas that are not in sync.",
+        0,
+        unit="bytes",
+        live=True,
+    ),
+    _int(
+        "replication.quota.window.num",
+        11,
+        "Windows over which the rates of throttled replicas are measured.",
+        1,
+    ),
+    _int(
+        "replication.quota.window.size.seconds",
+        1,
+        "Length of one of these windows.",
+        1,
+        unit="s",
     ),
     _int(
         "replica.fetch.wait.max.ms",
@@ -772,6 +967,8 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
 )
 
 LIVE_BROKER_SETTINGS = frozenset(name for name, row in BROKER_SETTINGS.items() if row.live)
+LISTENER_SETTINGS = frozenset(row.name for row in _tls_rows() if row.live)
+"""Those that change while a broker runs only for one listener, as `listener.name.NAME.x`."""
 
 
 def _topic(row: Setting, *broker: tuple[str, int]) -> Setting:
@@ -953,6 +1150,22 @@ TOPIC_SETTINGS: dict[str, Setting] = _table(
             "write to it.",
         )
     ),
+    _topic(
+        _list(
+            "leader.replication.throttled.replicas",
+            (),
+            "Replicas throttled where they are sent from: partition:broker,... of the leaders, "
+            "or * for all.",
+        )
+    ),
+    _topic(
+        _list(
+            "follower.replication.throttled.replicas",
+            (),
+            "Replicas throttled where they are fetched: partition:broker,... of the followers, "
+            "or * for all.",
+        )
+    ),
     _bytes(
         "internal.segment.bytes",
         None,
@@ -976,6 +1189,12 @@ TIERED_SETTINGS = frozenset(
 does not say otherwise.
 """
 
+THROTTLED_REPLICAS = frozenset(
+    {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
+)
+"""Topic settings that are no log's: `replication.replication_quota` obeys them."""
+_THROTTLED_REPLICA = re.compile("[0-9]+:[0-9]+")
+
 SAMPLE_VALUES: Mapping[str, str] = {
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.replication.factor": "1",
@@ -987,12 +1206,6 @@ no delay before a lone broker's first group. Several brokers differ (`start_chec
 """
 
 REFUSED: Mapping[str, str] = {
-    "authorizer.class.name": (
-        "access control is not supported yet, and a broker that ignored it would be open to "
-        "all; remove the setting to accept that"
-    ),
-    "sasl.enabled.mechanisms": "SASL is not supported yet; use a PLAINTEXT listener",
-    "ssl.keystore.location": "TLS is not supported yet; use a PLAINTEXT listener",
     "config.providers": ("values are never loaded from another place; write the value itself"),
 }
 
@@ -1232,6 +1445,12 @@ def override_row(name: str) -> Setting | None:
     return None
 
 
+def is_secret(name: str) -> bool:
+    """Whether a broker's setting holds a password or a key, also a listener's own: never shown."""
+    row = override_row(name) or BROKER_SETTINGS.get(name) or known_broker_settings().get(name)
+    return row is not None and row.type is Type.PASSWORD
+
+
 def _check_override(name: str, text: str) -> None:
     row = override_row(name)
     if row is not None:
@@ -1343,7 +1562,7 @@ def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfi
     rows = [
         row
         for row in TOPIC_SETTINGS.values()
-        if not row.internal and row.name not in TIERED_SETTINGS
+        if not row.internal and row.name not in TIERED_SETTINGS | THROTTLED_REPLICAS
     ]
     values: dict[str, Any] = {
         row.name.replace(".", "_"): topic_value(row.name, config, overrides) for row in rows
@@ -1368,12 +1587,19 @@ def check_topic_overrides(overrides: Mapping[str, str], config: BrokerConfig) ->
         row = TOPIC_SETTINGS.get(name)
         if row is None:
             raise ConfigError(name, value, "", "there is no such topic setting")
-        row.parse(value)
+        parsed = row.parse(value)
+        if name in THROTTLED_REPLICAS and isinstance(parsed, tuple):
+            _check_throttled_replicas(name, value, parsed)
     if topic_value("remote.storage.enable", config, overrides):
         raise ConfigError(
             "remote.storage.enable", "true", "", "tiered storage is not served by these brokers"
         )
     check_compaction_lags(config, overrides)
+
+
+def _check_throttled_replicas(name: str, value: str, entries: tuple[str, ...]) -> None:
+    if entries != ("*",) and not all(map(_THROTTLED_REPLICA.fullmatch, entries)):
+        raise ConfigError(name, value, "* alone, or a list partition:broker,partition:broker,...")
 
 
 def check_compaction_lags(config: BrokerConfig, overrides: Mapping[str, str]) -> None:

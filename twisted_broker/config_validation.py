@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _ADDRESS = re.compile(r"(\[[^\[\]]+\]|[^\[\]:@\s]+):(\d{1,5})\Z")
 _VOTERS, _BOOTSTRAP = "controller.quorum.voters", "controller.quorum.bootstrap.servers"
 _OVERRIDES = "max.connections.per.ip.overrides"
+_AUTHORIZER, _SUPER_USERS = "authorizer.class.name", "super.users"
 _MOST_PORT = 65535
 
 
@@ -40,6 +41,30 @@ def check_together(config: BrokerConfig) -> None:
     _check_inter_broker(config)
     _check_connections(config)
     _check_cordoned(config)
+    _check_access(config)
+
+
+def super_users(config: BrokerConfig) -> frozenset[str]:
+    """`super.users`: the principals' written forms. Raises ConfigError."""
+    text = str(config[_SUPER_USERS])
+    found = frozenset(each.strip() for each in text.split(";") if each.strip())
+    for each in found:
+        kind, _, name = each.partition(":")
+        if not kind or not name:
+            raise ConfigError(_SUPER_USERS, text, "a list of TYPE:NAME, such as User:a;User:b")
+    return found
+
+
+def _check_access(config: BrokerConfig) -> None:
+    super_users(config)
+    if config.text(_AUTHORIZER) and ZOOKEEPER_CONNECT in config.static:
+        raise ConfigError(
+            _AUTHORIZER,
+            config.text(_AUTHORIZER),
+            "",
+            "the ACLs of a ZooKeeper cluster are not read; remove the setting to let everybody do "
+            "everything",
+        )
 
 
 def connections_by_address(config: BrokerConfig) -> dict[str, int]:

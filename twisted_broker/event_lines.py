@@ -26,7 +26,7 @@ from twisted_broker.interfaces import IClock, IDelayedCall, TopicPartition
 MOST_LINES = 20
 _MINUTE = 60.0
 _LONGEST = 300
-_NAMED = 3
+NAMED = 3
 
 
 class EventLines:
@@ -108,5 +108,5 @@ def value_text(value: object) -> str | int | float | bool:
 def some(names: Sequence[object] | Iterable[object]) -> str:
     """The first few of many names, and how many more there are."""
     found = list(names)
-    rest = len(found) - _NAMED
-    return ",".join(map(str, found[:_NAMED])) + (f",+{rest}" if rest > 0 else "")
+    rest = len(found) - NAMED
+    return ",".join(map(str, found[:NAMED])) + (f",+{rest}" if rest > 0 else "")

@@ -272,6 +272,8 @@ class Runtime:
     marks: Marks = field(default_factory=Marks)
     cleaner: Callable[[], ICleanerWorker] | None = None
     """makes a worker that cleans logs; None: that is done on a disk worker, piece by piece"""
+    key_files: IFileSystem | None = None
+    """where key stores lie; None: in `files`"""
 
     def now_ms(self) -> int:
         """Monotonic milliseconds, for intervals and for time as an argument."""

@@ -25,13 +25,10 @@ _BROKER = """
 alter.config.policy.class.name class -
 alter.log.dirs.replication.quota.window.num int 11 1..
 alter.log.dirs.replication.quota.window.size.seconds int 1 1..
-authorizer.class.name string ""
 background.threads int 10 1.. +
 broker.id int -1
 client.quota.callback.class class -
 config.providers list "" +
-connection.failed.authentication.delay.ms int 100 0..
-connections.max.reauth.ms long 0
 controller.performance.always.log.threshold.ms long 2000 0.. #
 controller.performance.sample.period.ms long 60000 100.. #
 controller.quorum.append.linger.ms int 25 0..
@@ -40,8 +37,6 @@ controller.quorum.election.backoff.max.ms int 1000 0..
 controller.quorum.election.timeout.ms int 1000 0..
 controller.quorum.fetch.max.bytes int 1048576 1..
 controller.quorum.fetch.snapshot.max.bytes int 1048576 1..
-controller.quota.window.num int 11 1..
-controller.quota.window.size.seconds int 1 1..
 controller.socket.timeout.ms int 30000
 create.topic.policy.class.name class -
 delegation.token.expiry.check.interval.ms long 3600000 1..
@@ -114,7 +109,6 @@ log.dir.failure.timeout.ms long 30000 1..
 log.initial.task.delay.ms long 30000 0.. #
 log.local.retention.bytes long -2 -2.. +
 log.local.retention.ms long -2 -2.. +
-max.connection.creation.rate int 2147483647 0.. +
 metadata.log.segment.bytes int 1073741824 8388608..
 metadata.log.segment.ms long 604800000
 metadata.max.retention.bytes long 104857600
@@ -129,8 +123,6 @@ num.recovery.threads.per.data.dir int 2 1.. +
 offsets.topic.compression.codec int 0
 principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder
 queued.max.requests int 500 1..
-quota.window.num int 11 1..
-quota.window.size.seconds int 1 1..
 remote.fetch.max.wait.ms int 500 1.. +
 remote.list.offsets.request.timeout.ms long 30000 1.. +
 remote.log.index.file.cache.total.size.bytes long 1073741824 1.. +
@@ -161,11 +153,7 @@ remote.log.storage.manager.class.path string -
 remote.log.storage.manager.impl.prefix string rsm.config.
 remote.log.storage.system.enable boolean false
 replica.socket.receive.buffer.bytes int 65536
-replication.quota.window.num int 11 1..
-replication.quota.window.size.seconds int 1 1..
 sasl.client.callback.handler.class class -
-sasl.enabled.mechanisms list GSSAPI
-sasl.jaas.config password -
 sasl.kerberos.kinit.cmd string /usr/bin/kinit
 sasl.kerberos.min.time.before.relogin long 60000
 sasl.kerberos.principal.to.local.rules list DEFAULT
@@ -182,8 +170,6 @@ sasl.login.refresh.window.factor double 0.8
 sasl.login.refresh.window.jitter double 0.05
 sasl.login.retry.backoff.max.ms long 10000
 sasl.login.retry.backoff.ms long 100
-sasl.mechanism.controller.protocol string GSSAPI
-sasl.mechanism.inter.broker.protocol string GSSAPI
 sasl.oauthbearer.assertion.algorithm string RS256
 sasl.oauthbearer.assertion.claim.aud string -
 sasl.oauthbearer.assertion.claim.exp.seconds int 300 0..86400
@@ -197,21 +183,14 @@ sasl.oauthbearer.assertion.private.key.passphrase password -
 sasl.oauthbearer.assertion.template.file string -
 sasl.oauthbearer.client.credentials.client.id string -
 sasl.oauthbearer.client.credentials.client.secret password -
-sasl.oauthbearer.clock.skew.seconds int 30
-sasl.oauthbearer.expected.audience list ""
-sasl.oauthbearer.expected.issuer string -
-sasl.oauthbearer.jwks.endpoint.refresh.ms long 3600000
 sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000
 sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100
-sasl.oauthbearer.jwks.endpoint.url string -
 sasl.oauthbearer.jwt.retriever.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever
 sasl.oauthbearer.jwt.validator.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator
 sasl.oauthbearer.scope string -
 sasl.oauthbearer.scope.claim.name string scope
-sasl.oauthbearer.sub.claim.name string sub
 sasl.oauthbearer.token.endpoint.url string -
 sasl.server.callback.handler.class class -
-sasl.server.max.receive.size int 524288
 security.providers string -
 server.max.startup.time.ms long 9223372036854775807 0.. #
 share.coordinator.append.linger.ms int -1 -1..
@@ -230,29 +209,11 @@ share.coordinator.write.timeout.ms int 5000 1..
 share.fetch.purgatory.purge.interval.requests int 1000
 socket.connection.setup.timeout.max.ms long 30000
 socket.connection.setup.timeout.ms long 10000
-ssl.allow.dn.changes boolean false
-ssl.allow.san.changes boolean false
-ssl.cipher.suites list ""
-ssl.client.auth string none required|requested|none
-ssl.enabled.protocols list TLSv1.2,TLSv1.3
-ssl.endpoint.identification.algorithm string https
 ssl.engine.factory.class class -
-ssl.key.password password -
 ssl.keymanager.algorithm string SunX509
-ssl.keystore.certificate.chain password -
-ssl.keystore.key password -
-ssl.keystore.location string -
-ssl.keystore.password password -
-ssl.keystore.type string JKS
-ssl.principal.mapping.rules string DEFAULT
-ssl.protocol string TLSv1.3
 ssl.provider string -
 ssl.secure.random.implementation string -
 ssl.trustmanager.algorithm string PKIX
-ssl.truststore.certificates password -
-ssl.truststore.location string -
-ssl.truststore.password password -
-ssl.truststore.type string JKS
 telemetry.max.bytes int 1048576 1..
 transaction.two.phase.commit.enable boolean false
 unclean.leader.election.interval.ms long 300000 1.. #

@@ -141,7 +141,8 @@ class Setting:
         if self.type is Type.BOOLEAN:
             return "true or false"
         if self.choices:
-            return ("any of " if self.type is Type.LIST else "one of ") + ", ".join(self.choices)
+            of = "any of " if self.type is Type.LIST else "one of "
+            return of + ", ".join(choice or "(empty)" for choice in self.choices)
         if self.type in _TEXTS or self.type is Type.LIST:
             return "a list separated by commas" if self.type is Type.LIST else "text"
         bounds = []

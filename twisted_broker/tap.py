@@ -177,7 +177,7 @@ class Options(UsageOptions):
         """One configuration per broker. Raises ConfigError."""
         from twisted_broker.config import BrokerConfig
         from twisted_broker.config_validation import check_together
-        from twisted_broker.net.listeners import plan_listeners
+        from twisted_broker.net.listeners import check_sasl, plan_listeners
 
         if brokers == 1:
             configs = [BrokerConfig(chosen)]
@@ -192,7 +192,13 @@ class Options(UsageOptions):
             self.directories = BrokerConfig(chosen).log_directories
         check_together(configs[0])
         for config in configs:
-            plan_listeners(config)
+            plan = plan_listeners(config)
+            check_sasl(config, plan)
+            if any(protocol.uses_tls for protocol in plan.protocols.values()):
+                from twisted_broker.log.filesystem import OsFileSystem
+                from twisted_broker.net.listener_security import check_tls
+
+                check_tls(config, plan, OsFileSystem())
         return configs
 
     def _chosen(self) -> dict[str, str]:
@@ -382,9 +388,12 @@ def production_runtime(
     files: Any
     disk: Any
     cleaner: Any = None
+    key_files: Any = None
     if in_memory:
+        from twisted_broker.log.filesystem import OsFileSystem
         from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 
+        key_files = OsFileSystem()
         files, disk = (
             MemoryFileSystem(lambda: time.time_ns() // 1_000_000),
             lambda directory: InlineWorker(),
@@ -419,6 +428,7 @@ def production_runtime(
         random=Random(),
         marks=watch,
         cleaner=cleaner,
+        key_files=key_files,
     )
 
 

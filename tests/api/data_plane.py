@@ -23,6 +23,10 @@ class DenyList:
         self.asked.append((operation.name, name))
         return (operation.name, name) not in self.denied
 
+    def authorize_by_resource_type(self, principal, host, operation, resource) -> bool:
+        """Any resource is asked for by the name `*`."""
+        return self.authorize(principal, host, operation, resource, "*")
+
 
 def bytes_of(parts) -> bytes:
     out = []

@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.python.failure import Failure
 
 from tests.coordinator.broker_run import BrokerRun
+from twisted_broker.api import audit
 from twisted_broker.api.context import BrokerParts, Encoded, ListenerName, RequestContext
 from twisted_broker.api.refusals import refusal
 from twisted_broker.api.routes import ROUTES
@@ -70,6 +71,11 @@ class Denying:
             "*",
         ) not in self.denied
 
+    def authorize_by_resource_type(
+        self, principal: Any, host: str, operation: Operation, resource: ResourceType
+    ) -> bool:
+        return (operation, resource, "*") not in self.denied
+
 
 class ApiRun(BrokerRun):
     """`ask` gives the decoded answer, or a Deferred of it while it waits."""
@@ -82,7 +88,7 @@ class ApiRun(BrokerRun):
         )
         self.created: list[tuple[Any, Deferred[Any]]] = []
         self.coordinator.offsets_topic = OffsetsTopic(
-            self.source, BrokerConfig({}), self._create, self.clock
+            self.source, BrokerConfig({"node.id": "99"}), self._create, self.clock
         )
         self.parts = BrokerParts(
             node_id=1,
@@ -114,6 +120,8 @@ class ApiRun(BrokerRun):
             )
 
         answered.addErrback(refuse)
+        if answered.called:  # as the dispatcher does with each answer
+            audit.denied(context)
 
         def encoded(response: Any) -> bytes:
             return (

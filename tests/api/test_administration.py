@@ -214,8 +214,8 @@ def test_every_setting_of_a_broker_is_described(house: MemoryBroker) -> None:
         entry.name: entry
         for entry in describe(house, BROKER, "1", include_documentation=True).configs
     }
-    known = known_settings.broker_settings().values()
-    assert set(found) == {*BROKER_SETTINGS, *(row.name for row in known if not row.internal)}
+    rows = (*BROKER_SETTINGS.values(), *known_settings.broker_settings().values())
+    assert set(found) == {row.name for row in rows if not row.internal}
     assert found["ssl.key.password"].is_sensitive and found["ssl.key.password"].value is None
     assert (found["num.io.threads"].value, found["num.io.threads"].config_source) == ("8", DEFAULT)
     assert (

@@ -201,8 +201,8 @@ def test_what_is_refused_is_a_line(lines: list[str]) -> None:
     run.ask(OffsetDeleteRequest(group_id="g", topics=[]), 0)
     who = "node=1 principal=User:ANONYMOUS client.id=client client=10.0.0.9"
     assert lines == [
-        f"audit denied {who} api=DeleteGroups count=1 names=g",
-        f"audit denied {who} api=OffsetDelete count=1 names=g",
+        f"audit denied {who} api=DeleteGroups operation=DELETE resource=GROUP count=1 names=g",
+        f"audit denied {who} api=OffsetDelete operation=DELETE resource=GROUP count=1 names=g",
     ]
 
 
@@ -224,8 +224,8 @@ def test_the_controller_says_what_it_refuses(lines: list[str]) -> None:
         fixture.ask("elect_leaders", reassignment.ElectLeadersRequest(), 2)
     assert refused.value.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert [re.sub(".* api=", "", line) for line in lines] == [
-        "Produce count=9 names=t0,t1,t2,+6",  # this fixture's context names no API
-        f"Produce count=1 names={CLUSTER_NAME}",
+        "Produce operation=CREATE resource=TOPIC count=9 names=t0,t1,t2,+6",  # no API is named here
+        f"Produce operation=ALTER resource=CLUSTER count=1 names={CLUSTER_NAME}",
     ]
 
 
@@ -243,7 +243,8 @@ def test_what_only_nodes_of_the_cluster_may_is_refused_with_a_line(lines: list[s
     connection.close()
     assert answers[0].error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     who = "node=1 principal=User:ANONYMOUS client.id=stranger client=127.0.0.1"
-    assert lines == [f"audit denied {who} api=BrokerHeartbeat count=1 names={CLUSTER_NAME}"]
+    what = f"operation=CLUSTER_ACTION resource=CLUSTER count=1 names={CLUSTER_NAME}"
+    assert lines == [f"audit denied {who} api=BrokerHeartbeat {what}"]
 
 
 def test_a_client_cannot_forge_a_line(house: MemoryBroker, lines: list[str]) -> None:

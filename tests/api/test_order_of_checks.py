@@ -226,8 +226,10 @@ def test_what_does_not_exist_does_not_hurry_the_others(monkeypatch: pytest.Monke
 
 
 def test_a_producer_id_needs_idempotent_write() -> None:
-    """RL 5.1: IdempotentWrite on the cluster, where it applies: whoever may not is given no id."""
-    api = Api(Fixture(), DenyList(("IDEMPOTENT_WRITE", "kafka-cluster")))
+    """RL 5.1: IdempotentWrite on the cluster, where it applies, or Write on any topic: whoever may
+    not is given no id.
+    """
+    api = Api(Fixture(), DenyList(("IDEMPOTENT_WRITE", "kafka-cluster"), ("WRITE", "*")))
     with pytest.raises(BrokerError) as caught:
         api.now(
             init_producer_id,

@@ -4,6 +4,7 @@ one that a short request would get.
 
 from __future__ import annotations
 
+import gc
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from twisted.python.failure import Failure
 from tests.api.group_api import LISTENER, ROWS, ApiRun, image, topic
 from tests.memory_broker import MemoryBroker
 from twisted_broker.api.context import RequestContext
+from twisted_broker.api.dispatch import Dispatcher
 from twisted_broker.api.refusals import refusal, refusal_in_steps
 from twisted_broker.coordinator.offset_metadata_manager import OffsetToCommit
 from twisted_broker.security.acl import Operation, ResourceType
@@ -443,6 +445,63 @@ def test_no_turn_of_a_request_on_groups_is_long(name: str, monkeypatch: Any) -> 
     assert name != "OffsetCommit" or sorted(calls)[-2] < CALLS_PER_SLICE
 
 
+@pytest.mark.parametrize("version", [1, 7, 8])
+def test_no_turn_frees_all_offsets_of_a_group(version: int, monkeypatch: Any) -> None:
+    """What was found, sorted and answered is given back piece by piece: a million at once were
+    87 to 867 ms.
+    """
+    monkeypatch.setattr("twisted_broker.turns.PIECES_PER_TURN", 1)
+    run, count = ApiRun(), 5 * MANY
+    run.commit(OffsetToCommit("t", 0, 1), group="g")
+    run.settle()
+    committed = run.coordinator.runtime.shard_of("g").groups["g"].offsets.committed
+    committed |= dict.fromkeys(((f"n{n}", n) for n in range(count)), committed["t", 0])
+    if version < 8:
+        request = offsets.OffsetFetchRequest(group_id="g", topics=None)
+    else:
+        group = offsets.OffsetFetchRequestGroup(group_id="g", topics=None)
+        request = offsets.OffsetFetchRequest(groups=[group])
+    row = ROWS["OffsetFetch"]
+    context = RequestContext(run.parts, LISTENER, row.api_key, version, 1, "client")
+    answers: list[Any] = []
+    ensureDeferred(row.function(False)(context, request)).addBoth(answers.append)
+    freed = 0
+    gc.collect()
+    gc.disable()  # what it collects is not this request's
+    try:
+        while not answers:
+            before = sys.getallocatedblocks()
+            run.clock.turn()
+            freed = max(freed, before - sys.getallocatedblocks())
+    finally:
+        gc.enable()
+    found = answers[0].topics if version < 8 else answers[0].groups[0].topics
+    assert [topic.name for topic in found] == sorted({name for name, _ in committed})
+    assert freed < count / 2
+
+
+def test_a_long_answer_is_freed_in_steps_and_sent_in_pieces(
+    house: MemoryBroker, monkeypatch: Any
+) -> None:
+    answers: list[Any] = []
+    written: Any = Dispatcher._written_in_slices
+
+    async def kept(dispatcher: Any, served: Any, context: Any, response: Any) -> Any:
+        answers.append(response)
+        encoded = await written(dispatcher, served, context, response)
+        answers.append(encoded.answer)
+        return encoded
+
+    monkeypatch.setattr(Dispatcher, "_written_in_slices", kept)
+    topic = offsets.OffsetFetchRequestTopics(name="t", partition_indexes=list(range(MANY)))
+    group = offsets.OffsetFetchRequestGroup(group_id="g", topics=[topic, topic])
+    found = house.ask(offsets.OffsetFetchRequest(groups=[group]), 8)
+    assert [len(each.partitions) for each in found.groups[0].topics] == [MANY, MANY]
+    house.pass_time(0.1)
+    assert answers[0].groups == []
+    assert max(map(len, answers[1])) < sum(map(len, answers[1])) / 8
+
+
 def test_a_slice_ends_by_time_and_a_cheap_one_goes_on() -> None:
     """Elements are counted only so that the clock need not be read for each."""
     now = [10.0]
@@ -662,7 +721,10 @@ def test_a_fetch_of_many_partitions_is_read_in_slices_under_one_limit() -> None:
         )
         turns = house.broker._turns
         before, waits = turns.next_turn, []
-        turns_of: Any = SimpleNamespace(next_turn=lambda: waits.append(1) or before())  # noqa: B023
+        turns_of: Any = SimpleNamespace(
+            next_turn=lambda: waits.append(1) or before(),  # noqa: B023
+            start=turns.start,
+        )
         house.broker.parts.turns = turns_of
         found = house.ask(request, 11).responses[0].partitions
         house.broker.parts.turns = turns

@@ -119,6 +119,24 @@ def test_verification_may_be_switched_off_but_version_2_adds_all_the_same() -> N
     assert api.coordinator.asked == [("x", P, 0, [OTHER], True)]
 
 
+def test_switched_off_what_was_added_needs_no_guard() -> None:
+    """A marker between the coordinator's answer and the append does not refuse it then."""
+    api = Made(**{"transaction.partition.verification.enable": "false"})
+    answers = api.send((0, records(0, 1)), version=12)
+    api.fixture.replicas.append_end_markers([(TP, EndMarker(P, 1, 0, False, 2))])
+    api.coordinator.answer()
+    assert answers == [NONE] and api.end() == 2
+
+
+@pytest.mark.parametrize("version", [11, 12])
+def test_an_older_epoch_is_refused_before_anybody_is_asked(version: int) -> None:
+    """INVALID_PRODUCER_EPOCH, which a producer recovers from by aborting."""
+    api = Made()
+    api.fixture.replicas.append_end_markers([(TP, EndMarker(P, 3, 0, False, 2))])
+    assert api.send((0, records(0, 2)), version=version) == [ErrorCode.INVALID_PRODUCER_EPOCH]
+    assert not api.coordinator.asked and api.end() == 1
+
+
 def test_one_partition_refused_leaves_the_other_alone() -> None:
     """Each has its own answer; the refused one's guard is gone, nothing is left behind."""
     api = Made()
@@ -180,21 +198,25 @@ def test_a_transaction_that_still_ends_is_waited_for() -> None:
     assert answers == [NONE] and api.end() == 2
 
 
-@pytest.mark.parametrize(
-    ("version", "seen"),
-    [(11, ErrorCode.NOT_ENOUGH_REPLICAS), (12, ErrorCode.CONCURRENT_TRANSACTIONS)],
-)
-def test_but_not_for_ever(version: int, seen: ErrorCode) -> None:
+def test_a_client_that_adds_partitions_itself_is_answered_at_once() -> None:
+    """Below version 12 it tries again by itself, and does not know CONCURRENT_TRANSACTIONS here."""
+    api = Made()
+    answers = api.send((0, records()), version=11)
+    api.coordinator.answer(ErrorCode.CONCURRENT_TRANSACTIONS)
+    assert answers == [ErrorCode.NOT_ENOUGH_REPLICAS] and len(api.coordinator.asked) == 1
+
+
+def test_but_not_for_ever() -> None:
     """add.partitions.to.txn.retry.backoff.max.ms; then the client tries, which knows the code from
     version 12 on.
     """
     api = Made()
-    answers = api.send((0, records()), version=version)
+    answers = api.send((0, records()), version=12)
     for _ in range(5):
         assert not answers
         api.coordinator.answer(ErrorCode.CONCURRENT_TRANSACTIONS)
         api.fixture.clock.advance(0.03)
-    assert answers == [seen] and len(api.coordinator.asked) == 5
+    assert answers == [ErrorCode.CONCURRENT_TRANSACTIONS] and len(api.coordinator.asked) == 5
 
 
 def test_an_answer_behind_the_marker_lets_nothing_in() -> None:

@@ -57,7 +57,7 @@ class ApiRun(TransactionRun):
         self.acl = Denying()
         self.created: list[Any] = []
         self.coordinator.topic = TransactionsTopic(
-            self.cluster, BrokerConfig({}), self._create, self.clock
+            self.cluster, BrokerConfig({"node.id": "99"}), self._create, self.clock
         )
         self.parts = BrokerParts(
             node_id=1,
@@ -168,6 +168,8 @@ def test_init_without_a_transactional_id_needs_no_coordinator() -> None:
     assert run.init_id(name=None).producer_id == 1001
     assert run.init_id(name=None).producer_id == 1002
     run.acl.denied = {(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, "kafka-cluster")}
+    assert not run.init_id(name=None).error_code, "who may write to a topic may do so idempotently"
+    run.acl.denied.add((Operation.WRITE, ResourceType.TOPIC, "*"))
     assert run.init_id(name=None).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert not run.init_id().error_code
 

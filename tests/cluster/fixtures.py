@@ -10,6 +10,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import Clock
 
+from twisted_broker.api import audit
 from twisted_broker.api import controller as controller_requests
 from twisted_broker.api.context import BrokerParts, ListenerName, RequestContext
 from twisted_broker.cluster.controller import Controller
@@ -116,7 +117,10 @@ class Fixture:
 
     def send(self, name: str, request: Any, version: int) -> Any:
         """A Deferred; what is in its `result` the test knows."""
-        return ensureDeferred(getattr(controller_requests, name)(self.context(version), request))
+        context = self.context(version)
+        sent = ensureDeferred(getattr(controller_requests, name)(context, request))
+        audit.denied(context)  # as the dispatcher does with each answer
+        return sent
 
     def ask(self, name: str, request: Any, version: int) -> Any:
         results: list[Any] = []

@@ -9,6 +9,7 @@ import pytest
 from tests.cluster.fixtures import Fixture
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
+from twisted_broker.wire.messages import configs
 from twisted_broker.wire.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -189,4 +190,29 @@ def test_a_recovering_leader_recovers_alone(cluster: Cluster) -> None:
     assert cluster.ask([1, 2], leader_recovery_state=1).error_code == ErrorCode.INVALID_REQUEST
     answer = cluster.ask([1, 2], leader_recovery_state=0)
     assert (answer.error_code, answer.isr, answer.leader_recovery_state) == (0, [1, 2], 0)
+    assert cluster.partition.leader_recovery_state == 0
+
+
+def test_a_mirrored_log_is_truncated_under_a_new_leader_epoch(fixture: Fixture) -> None:
+    """Ours: the leader alone and RECOVERING, each time with a leader epoch of its own, counted as
+    unclean. Of an ordinary topic it is refused, as by Kafka.
+    """
+    cluster = Cluster(fixture)
+    assert cluster.ask([1], leader_recovery_state=1).error_code == ErrorCode.INVALID_REQUEST
+    setting = configs.IncrementalAlterConfigsRequestAlterableConfig(
+        name="replog.mirror.source", config_operation=0, value="cluster topic"
+    )
+    resource = configs.IncrementalAlterConfigsRequestAlterConfigsResource(
+        resource_type=2, resource_name="t", configs=[setting]
+    )
+    request = configs.IncrementalAlterConfigsRequest(resources=[resource])
+    answer = fixture.ask("incremental_alter_configs", request, 1)
+    assert not answer.responses[0].error_code
+    assert cluster.ask([1, 2], leader_recovery_state=1).error_code == ErrorCode.INVALID_REQUEST
+    for epoch in (1, 2):
+        answer = cluster.ask([1], leader_recovery_state=1)
+        assert (answer.error_code, answer.leader_epoch, answer.isr) == (0, epoch, [1])
+        assert (cluster.partition.leader_recovery_state, cluster.partition.elr) == (1, ())
+        assert fixture.controller.unclean_elections == epoch
+    assert cluster.ask([1, 2]).error_code == ErrorCode.NONE
     assert cluster.partition.leader_recovery_state == 0

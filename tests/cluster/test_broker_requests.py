@@ -4,6 +4,7 @@ directories.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from tests.cluster.fixtures import DIRECTORY_ID, StalledWorker
 from twisted_broker.api.context import BrokerParts, ListenerName, RequestContext
 from twisted_broker.cluster.directory_assignments import DirectoryAssignments
 from twisted_broker.image.entries import LOST
+from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.partition.isr_state import IsrAnswer, IsrProposal
 from twisted_broker.security.acl import AllowAll
@@ -342,6 +344,38 @@ def test_a_move_is_announced_and_may_be_taken_back(fixture: ControllerFixture) -
     fixture.settle()
     assert (known(0), known(1)) == (two[0], two[1])
     assert not accepted and not assignments._moving
+    assignments.stop()
+
+
+def test_below_3_7_iv2_no_move_waits_for_the_controller(
+    fixture: ControllerFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-858: a controller of Apache Kafka refuses AssignReplicasToDirs for ever there: nothing is
+    sent, moves go on at once, also one that was announced before the level was known.
+    """
+    member, _ = members(fixture, 2, 3)
+    fixture.place_topic("t", [2])
+    topic_id = fixture.controller.image.topics_by_name["t"].id
+    before = fixture.controller.image
+    old = replace(before, features={**before.features, "metadata.version": 16})
+    sent: list[object] = []
+    channel = member.channel("directories")
+    monkeypatch.setattr(channel, "send_once", lambda request, version: sent.append(request))
+    assignments = DirectoryAssignments(
+        member.runtime, 2, channel, member.lifecycle, lambda partition: DIRECTORY_ID
+    )
+    accepted: list[str] = []
+    name, target = TopicPartition("t", 0), DIRECTORY_ID[:15] + b"\x09"
+    assignments.assign(topic_id, name, target, lambda: accepted.append("before"))
+    changed = MetadataDelta.between(MetadataImage(), old)
+    assert changed.partitions
+    assignments.apply_delta(changed)
+    assert accepted == ["before"]
+    assignments.assign(topic_id, name, target, lambda: accepted.append("then"))
+    assert accepted == ["before", "then"]
+    assignments.moved(topic_id, name)
+    fixture.clock.advance(1)
+    assert sent == []
     assignments.stop()
 
 

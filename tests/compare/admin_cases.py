@@ -204,6 +204,11 @@ def create_topics(side: Side, version: int) -> None:
         ("leader.replication.throttled.replicas", "*"),
         ("follower.replication.throttled.replicas", "0:1"),
         ("follower.replication.throttled.replicas", "what"),
+        ("follower.replication.throttled.replicas", ""),
+        ("follower.replication.throttled.replicas", "*,0:1"),
+        ("follower.replication.throttled.replicas", "0:1,"),
+        ("follower.replication.throttled.replicas", " 0:1 , 1:1"),
+        ("follower.replication.throttled.replicas", "0:-1"),
     )
     for number, (key, value) in enumerate(settings):
         entry = {"name": key, "value": value}
@@ -334,6 +339,9 @@ def alterations() -> list[tuple[str, int, str, list[tuple[str, str | None]]]]:
         ("no broker id", BROKER, "x", [("message.max.bytes", "1048588")]),
         ("broker, needs a restart", BROKER, "1", [("log.dirs", "/x")]),
         ("broker, no such setting", BROKER, "1", [("what.ever", "1")]),
+        ("broker, throttled", BROKER, "1", [("leader.replication.throttled.rate", "1000"), ("follower.replication.throttled.rate", "0")]),
+        ("all brokers, throttled", BROKER, "", [("leader.replication.throttled.rate", "1000")]),
+        ("broker, throttle -1", BROKER, "1", [("follower.replication.throttled.rate", "-1")]),
         ("broker, out of range", BROKER, "1", [("message.max.bytes", "-1")]),
         ("broker, no number", BROKER, "", [("message.max.bytes", "x")]),
         ("broker, io threads", BROKER, "1", [("num.io.threads", "8")]),
@@ -465,7 +473,7 @@ def _described(side: Side, label: str, kind: int, name: str, given: dict[str, st
         return {
             entry.name: entry.value
             for entry in answer.results[0].configs
-            if entry.config_source in (1, 7, 8) and not entry.name.endswith("throttled.replicas")
+            if entry.config_source in (1, 7, 8)
         }
 
     def arrived(answer: Any) -> bool:
@@ -486,11 +494,7 @@ def _accepted(answer: Any, settings: Any, more: dict[str, Any]) -> dict[str, str
     responses = getattr(answer, "responses", None)  # none where nobody answered
     if "validate_only" in more or not responses or any(each.error_code for each in responses):
         return None
-    return {
-        key: value
-        for key, value in settings
-        if value is not None and not key.endswith("throttled.replicas")
-    }
+    return {key: value for key, value in settings if value is not None}
 
 
 def cleared(side: Side) -> None:
@@ -709,3 +713,129 @@ def update_features(side: Side, version: int) -> None:
     after = side.latest("ApiVersions", client_software_name="compare", client_software_version="1")
     levels = {each.name: each.max_version_level for each in after.finalized_features}
     side.note("the levels are as they were", levels == now)
+
+
+def alter_client_quotas(side: Side, version: int) -> None:
+    user = side.name("u")
+
+    def part(kind: str, name: str | None) -> dict[str, Any]:
+        return {"entity_type": kind, "entity_name": name}
+
+    def one(*entity: dict[str, Any], **values: float | None) -> dict[str, Any]:
+        ops = [
+            {"key": key, "value": value or 0.0, "remove": value is None}
+            for key, value in values.items()
+        ]
+        return {"entity": list(entity), "ops": ops}
+
+    def asked(label: str, *entries: dict[str, Any], checked: bool = False) -> None:
+        side.ask(label, entries=list(entries), validate_only=checked)
+
+    of_user, of_client, of_ip = part("user", user), part("client-id", "c"), part("ip", "192.0.2.1")
+    asked("none")
+    asked("a user", one(of_user, producer_byte_rate=1e6, request_percentage=12.5))
+    asked("again as it is", one(of_user, producer_byte_rate=1e6))
+    asked("only checked", one(of_user, producer_byte_rate=5e6), checked=True)
+    asked("only checked, wrong", one(of_user, nothing=5.0), checked=True)
+    both = [of_user, of_client]
+    asked("user and client", one(*both, consumer_byte_rate=1e6, controller_mutation_rate=0.5))
+    asked("removed what is not there", one(of_user, consumer_byte_rate=None))
+    asked("removed", one(of_user, producer_byte_rate=None))
+    for key in ("producer_byte_rate", "request_percentage", "connection_creation_rate", "", "x"):
+        for value in (1.0, 1.5, 0.0, -1.0, 2.0**31, 2.0**63, 1e300, float("inf")):
+            asked(f"user, {key} {value}", one(of_user, **{key: value}))
+            asked(f"ip, {key} {value}", one(of_ip, **{key: value}))
+    asked("removed, an unknown key", one(of_user, x=None))
+    asked("no types", one(producer_byte_rate=1.0))
+    asked("no keys", one(of_user))
+    asked("an unknown type", one(part("group", "g"), producer_byte_rate=1.0))
+    asked("an empty name", one(part("user", ""), producer_byte_rate=1.0))
+    asked("ip and user", one(of_ip, of_user, connection_creation_rate=1.0))
+    asked("no address", one(part("ip", "no.such.host.invalid"), connection_creation_rate=1.0))
+    twice = one(of_user, producer_byte_rate=9e6)
+    twice["ops"] *= 2
+    asked("a key twice", twice)
+    asked("an entity twice", *[one(of_user, producer_byte_rate=9e6)] * 2)
+    asked("a type twice", one(of_user, part("user", "v"), producer_byte_rate=9e6))
+    asked("one of two is wrong", one(of_user, x=1.0), one(of_client, producer_byte_rate=9e9))
+    # Nobody of the next cases has a quota: the entities' names are not theirs.
+    for entity in ([of_user], both, [of_ip], [of_client], [part("user", "v")]):
+        keys = (
+            ("connection_creation_rate",)
+            if entity == [of_ip]
+            else (
+                "producer_byte_rate",
+                "consumer_byte_rate",
+                "request_percentage",
+                "controller_mutation_rate",
+            )
+        )
+        asked(
+            f"removed all {len(entity)} {entity[0]['entity_type']}",
+            one(*entity, **dict.fromkeys(keys)),
+        )
+
+
+def describe_client_quotas(side: Side, version: int) -> None:
+    user = side.name("u")
+
+    def part(kind: str, name: str | None) -> dict[str, Any]:
+        return {"entity_type": kind, "entity_name": name}
+
+    def component(kind: str, match_type: int, name: str | None = None) -> dict[str, Any]:
+        return {"entity_type": kind, "match_type": match_type, "match": name}
+
+    def altered(remove: bool) -> None:
+        entities = [
+            [part("user", user)],
+            [part("user", user), part("client-id", None)],
+            [part("client-id", user)],
+        ]
+        ops = [
+            {"key": key, "value": 1e9, "remove": remove}
+            for key in ("producer_byte_rate", "consumer_byte_rate")
+        ]
+        found = side.latest(
+            "AlterClientQuotas",
+            entries=[{"entity": each, "ops": ops} for each in entities],
+            validate_only=False,
+        )
+        assert not any(each.error_code for each in found.entries), found
+
+    def tidy(answer: Any) -> None:
+        for entry in answer.entries or ():
+            entry.entity.sort(key=lambda each: each.entity_type)
+            entry.values.sort(key=lambda each: each.key)
+        if answer.entries is not None:
+            answer.entries.sort(key=repr)
+
+    def asked(label: str, *components: dict[str, Any], strict: bool = False) -> None:
+        side.ask(label, tidy, components=list(components), strict=strict)
+
+    exact, default, specified = range(3)
+    of_user, of_client = component("user", exact, user), component("client-id", specified)
+    altered(remove=False)
+    side.settled(
+        "DescribeClientQuotas",
+        lambda answer: len(answer.entries) == 1,
+        components=[component("client-id", exact, user)],
+        strict=True,
+    )
+    asked("a user", of_user)
+    asked("a user only", of_user, strict=True)
+    asked("a user and any client", of_user, of_client)
+    asked("a user and the default client", of_user, component("client-id", default), strict=True)
+    asked("a client", component("client-id", exact, user))
+    asked("nobody", component("user", exact, "nobody"))
+    asked("the default user", component("user", default))
+    asked("any address", component("ip", specified))
+    asked("an empty type", component("", exact, "x"))
+    asked("an unknown type", component("group", exact, "x"))
+    asked("a type twice", of_user, component("user", specified))
+    asked("an address and a user", of_user, component("ip", specified))
+    asked("no name", component("user", exact))
+    asked("a default with a name", component("user", default, "x"))
+    asked("any with a name", component("user", specified, "x"))
+    for match_type in (3, -1):
+        asked(f"match type {match_type}", component("user", match_type))
+    altered(remove=True)

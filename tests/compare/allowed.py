@@ -16,6 +16,7 @@ from typing import NamedTuple
 from tests.compare.differences import ABSENT, ANSWER, SENTENCE, Difference
 from tests.compare.side import ROUTE_OF
 from twisted_broker.config import BROKER_SETTINGS
+from twisted_broker.replication.replication_quota import FOLLOWER_RATE, LEADER_RATE
 from twisted_broker.wire.schema import version_range
 
 LIST, NO_ANSWER, NOTHING = "(a list)", "(no answer)", "None"
@@ -53,11 +54,9 @@ def _case(reason: str, api: str, versions: str, label: str, *fields: Field) -> l
 # -- what is not served yet
 
 _NOT_SERVED = {
-    17: "0, max_version: 1",
     29: "1, max_version: 3",
     30: "1, max_version: 3",
     31: "1, max_version: 3",
-    36: "0, max_version: 2",
     38: "1, max_version: 3",
     39: "1, max_version: 2",
     40: "1, max_version: 2",
@@ -84,12 +83,10 @@ _NOT_SERVED = {
     92: "0, max_version: 0",
 }
 _NOT_BY_CONTROLLER = {
-    17: "0, max_version: 1",
     29: "1, max_version: 3",
     30: "1, max_version: 3",
     31: "1, max_version: 3",
     32: "1, max_version: 4",
-    36: "0, max_version: 2",
     38: "1, max_version: 3",
     39: "1, max_version: 2",
     40: "1, max_version: 2",
@@ -150,51 +147,6 @@ def _mirrors() -> Iterator[Allowed]:
         ("DescribeConfigs", "results.2/*.configs", "0+"),
     ):
         yield Allowed(_MIRRORS, api, versions, "*", f"{path}.'{name}'", ABSENT, shown)
-
-
-_THROTTLES = "replication throttles are not served: Kafka stores them, ours refuses them"
-
-
-def _throttles() -> Iterator[Allowed]:
-    for side in ("leader", "follower"):
-        name = f"{side}.replication.throttled.replicas"
-        shown = f"{{name: '{name}', value: '', *config_source: 5, *}}"
-        yield Allowed(
-            _THROTTLES, "CreateTopics", "5+", "*", f"topics.*.configs.'{name}'", shown, ABSENT
-        )
-        yield Allowed(
-            _THROTTLES, "DescribeConfigs", "1+", "*", f"results.2/*.configs.'{name}'", shown, ABSENT
-        )
-        label = f"setting {name}=*"
-        yield from _case(
-            _THROTTLES,
-            "CreateTopics",
-            "2+",
-            label,
-            ("topics.*.error_code", NONE, "INVALID_CONFIG"),
-            ("topics.*.error_message", NOTHING, SENTENCE),
-        )
-        yield from _case(
-            _THROTTLES,
-            "CreateTopics",
-            "5+",
-            label,
-            ("topics.*.num_partitions", "1", "-1"),
-            ("topics.*.replication_factor", "1", "-1"),
-            ("topics.*.configs.*", "{name: *}", ABSENT),
-        )
-        yield Allowed(
-            _THROTTLES, "CreateTopics", "7", label, "topics.*.topic_id", "'(id of *)'", "0" * 32
-        )
-    for api in ("AlterConfigs", "IncrementalAlterConfigs"):
-        yield from _case(
-            _THROTTLES,
-            api,
-            "0+",
-            "throttled",
-            ("responses.2/*.error_code", NONE, "INVALID_CONFIG"),
-            ("responses.2/*.error_message", NOTHING, SENTENCE),
-        )
 
 
 # -- sentences
@@ -617,6 +569,8 @@ def _described() -> Iterator[Allowed]:
             str(2**63 - 1),
             "Kafka shows it only where it is set",
         ),
+        (LEADER_RATE, str(2**63 - 1), "Kafka shows it only where it is set"),
+        (FOLLOWER_RATE, str(2**63 - 1), "Kafka shows it only where it is set"),
     ):
         yield from row(reason, name, ("", ABSENT, f"{{name: '{name}', value: '{value}', *}}"))
     yield from row(
@@ -688,7 +642,7 @@ _BROKER_ONLY = ("no such operation", "resource twice", "broker, *")
 def _at_the_controller() -> Iterator[Allowed]:
     """Rows of what an administrator's client may ask there, too, and those of its own."""
     served = {name for name, route in ROUTE_OF.items() if route.controller.max >= 0}
-    for row in (*_mirrors(), *_throttles(), *_sentences(), *_twice(), *_times(), *_strange()):
+    for row in (*_mirrors(), *_sentences(), *_twice(), *_times(), *_strange()):
         forwarded = row.api in served and row.api not in ("Fetch", "ApiVersions")
         if forwarded and row.label not in _BROKER_ONLY:
             yield row._replace(api=f"{row.api}@controller")
@@ -745,7 +699,6 @@ def _at_the_controller() -> Iterator[Allowed]:
 ALLOWED: tuple[Allowed, ...] = (
     *_api_versions("ApiVersions", _NOT_SERVED, _FROM_0),
     *_mirrors(),
-    *_throttles(),
     *_sentences(),
     *_twice(),
     *_kafka_fails(),

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.compare.acl_cases import create_acls, delete_acls, describe_acls
 from tests.compare.admin_cases import (
     BROKER,
     NO_ID,
     UNKNOWN_ID,
+    alter_client_quotas,
     alter_partition_reassignments,
     alterations,
     altered,
@@ -27,10 +29,12 @@ from tests.compare.admin_cases import (
     update_features,
 )
 from tests.compare.sasl_cases import alter_user_scram_on_controller as alter_user_scram_credentials
+from tests.compare.sasl_cases import sasl_authenticate, sasl_handshake
 from tests.compare.side import Side
 
 __all__ = (
     "allocate_producer_ids",
+    "alter_client_quotas",
     "alter_configs",
     "alter_partition",
     "alter_partition_reassignments",
@@ -39,9 +43,12 @@ __all__ = (
     "assign_replicas_to_dirs",
     "broker_heartbeat",
     "broker_registration",
+    "create_acls",
     "create_partitions",
     "create_topics",
+    "delete_acls",
     "delete_topics",
+    "describe_acls",
     "describe_cluster",
     "describe_quorum",
     "elect_leaders",
@@ -50,6 +57,8 @@ __all__ = (
     "fetch_snapshot",
     "incremental_alter_configs",
     "list_partition_reassignments",
+    "sasl_authenticate",
+    "sasl_handshake",
     "unregister_broker",
     "update_features",
 )

@@ -39,6 +39,7 @@ _KEYS = frozenset(
         "source",
         "topic",
         "topic_id",
+        "user",
         "topic_name",
     }
 )

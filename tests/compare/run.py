@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.compare import (
+    acl_cases,
     admin_cases,
     controller_cases,
     data_cases,
@@ -47,6 +48,7 @@ SETTINGS = {
 }
 Case = Callable[[Side, int], None]
 ON_CONTROLLER = "@controller"
+ENDED = "(the case ran to its end)"
 MORE = {"ApiVersions": (3,)}  # leaves out features from 0 on, which 4 has
 
 
@@ -55,7 +57,7 @@ def cases(on_controller: bool = False) -> dict[str, Case]:
     modules: tuple[Any, ...] = (
         (controller_cases,)
         if on_controller
-        else (data_cases, group_cases, transaction_cases, sasl_cases, admin_cases)
+        else (data_cases, group_cases, transaction_cases, sasl_cases, admin_cases, acl_cases)
     )
     found = {}
     for name, route in ROUTE_OF.items():
@@ -97,7 +99,7 @@ def differences(
             {label: flat(answer, version, side.normal) for label, answer in side.answers}
         )
     if ends != ["yes", "yes"]:  # what stopped on both sides in the same way compared nothing
-        yield Difference(name, version, "(the case ran to its end)", "", ends[0], ends[1])
+        yield Difference(name, version, ENDED, "", ends[0], ends[1])
         answers = [
             {k: v for k, v in each.items() if k in answers[1 - n]} for n, each in enumerate(answers)
         ]
@@ -119,8 +121,8 @@ class Outcome:
         self.listed: list[Difference] = []
         self.others: list[Difference] = []
 
-    def add(self, found: Difference) -> Allowed | None:
-        row = listed(found)
+    def add(self, found: Difference, allowed: tuple[Allowed, ...] = ALLOWED) -> Allowed | None:
+        row = listed(found, allowed)
         if row is None:
             self.others.append(found)
         else:

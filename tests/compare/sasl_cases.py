@@ -1,4 +1,4 @@
-"""Cases of SASL's APIs, where nobody has to authenticate: users of SCRAM."""
+"""Cases of SASL's APIs on a listener without SASL: nobody may authenticate; users of SCRAM."""
 
 from __future__ import annotations
 
@@ -27,12 +27,33 @@ def _all_deleted(side: Side) -> None:
                 deletions=[_deletion(each.user, info.mechanism)],
                 upsertions=[],
             )
+    _settled(side, 0)
+
+
+def _settled(side: Side, users: int) -> None:
+    """A broker hears of a change later than the client."""
+    side.settled(
+        "DescribeUserScramCredentials",
+        lambda answer: sum(bool(each.credential_infos) for each in answer.results) == users,
+        users=None,
+    )
+
+
+def sasl_handshake(side: Side, version: int) -> None:
+    for mechanism in ("PLAIN", "SCRAM-SHA-256", "GSSAPI", ""):
+        side.ask(f"mechanism {mechanism!r}", mechanism=mechanism)
+
+
+def sasl_authenticate(side: Side, version: int) -> None:
+    for token in (b"", b"\0alice\0secret"):
+        side.ask(f"{token!r}", auth_bytes=token)
 
 
 def describe_user_scram_credentials(side: Side, version: int) -> None:
     for user, mechanism in (("alice", SHA_256), ("alice", SHA_512), ("bob", SHA_512)):
         some = [_set(user, mechanism, iterations=4096 * mechanism)]
         side.latest("AlterUserScramCredentials", deletions=[], upsertions=some)
+    _settled(side, 2)
 
     def asked(label: str, users: Any) -> None:
         side.ask(label, users=users)
@@ -70,6 +91,7 @@ def alter_user_scram_credentials(side: Side, version: int) -> None:
     asked("no such credential", deletions=[_deletion("dave", SHA_512)])
     asked("a deletion", deletions=[_deletion("dave")])
     asked("again", deletions=[_deletion("dave")])
+    _settled(side, 2)  # alice and bob
     _all_deleted(side)
 
 

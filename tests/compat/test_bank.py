@@ -27,16 +27,19 @@ def run_bank(directory: Path, tellers: int, count: int, kills: int) -> None:
             for number in range(kills + 1):
                 bank.order(cluster.bootstrap, wanted[number * share : (number + 1) * share])
                 if number < kills:
-                    auditor.look_until(2 * (number * share + share // 3), 60)
+                    auditor.look_until(2 * (number * share + share // 3), 60, staff)
                     kill_and_restart(cluster, number % cluster.count + 1, auditor)
-            auditor.look_until(2 * count, 120)
+                    staff[number % tellers].replace()
+            auditor.look_until(2 * count, 120, staff)
             auditor.look(2)
             report = [str(each) for each in staff]
         finally:
             for teller in staff:
                 teller.stop()
+            print(*staff, sep="\n")
         assert auditor.bookings == 2 * count, (auditor.bookings, report)
         assert auditor.balances == bank.expected(wanted)
+        assert all(staff[number % tellers].replaced for number in range(kills))
         assert auditor.looks > 0 and sum(each.aborted for each in staff) > 0
         other = bank.Auditor(cluster.bootstrap, f"{bank.LEDGER}-by-account")
         other.look_until(2 * count, 60)

@@ -108,7 +108,10 @@ class Made:
     def __init__(self) -> None:
         self.wires: list[Wire] = []
         self.image = self.image_with({0: 1, 1: 2})
-        self.manager = AddPartitionsToTxnManager(1, self, "PLAINTEXT", self.connect)
+        self.seconds = 100.0
+        self.manager = AddPartitionsToTxnManager(
+            1, self, "PLAINTEXT", self.connect, lambda: self.seconds
+        )
 
     def image_with(self, leaders: dict[int, int], port: int = 9000) -> Any:
         partitions = {
@@ -156,7 +159,10 @@ def test_a_request_says_verify_or_add_and_goes_to_the_coordinator_of_the_id() ->
     assert one.named() == {X: (True, [A, B, OTHER])} and one.sent[0][1] == 5
     assert two.named() == {ELSEWHERE: (False, [B])}
     one.answer()
+    made.seconds += 0.25
     two.answer()
+    assert (made.manager.answers, list(made.manager.times_ms)) == (2, [0, 250])
+    assert made.manager.total_ms == 250
     assert first == [{A: NONE, OTHER: NONE, B: NONE}] and second == [{B: NONE}]
     assert made.manager.failures == 0
 

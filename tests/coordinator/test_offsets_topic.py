@@ -9,14 +9,18 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import globalLogPublisher
 
+from tests.memory_broker import MemoryBroker
 from tests.test_broker_joining import memory_broker, memory_controller
 from twisted_broker.config import BrokerConfig
+from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.coordinator.offsets_topic import OffsetsTopic
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.topic_names import OFFSETS_TOPIC
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
+from twisted_broker.wire.messages.groups import HeartbeatRequest
 from twisted_broker.wire.messages.offsets import FindCoordinatorRequest, FindCoordinatorResponse
+from twisted_broker.wire.messages.producer_ids import InitProducerIdRequest
 from twisted_broker.wire.messages.topics import (
     CreatableTopicResult,
     CreateTopicsRequest,
@@ -90,6 +94,76 @@ def test_who_waits_is_answered_when_all_partitions_have_a_leader(
     controller.image, _ = controller.image.apply(made)
     controller.topic.image_changed()
     assert ended == [None] * is_made
+
+
+def test_this_broker_is_named_when_it_has_taken_over_its_roles() -> None:
+    """The image may be some turns ahead of them: a request would meet NOT_COORDINATOR."""
+    controller = Controller(node_id="3")
+    controller.topic.create()
+    topic_id = bytes(15) + b"\1"
+    made: list[Any] = [
+        records.TopicRecord(name=OFFSETS_TOPIC, topic_id=topic_id),
+        records.RegisterBrokerRecord(
+            broker_id=3,
+            end_points=[
+                records.BrokerEndpoint(name="L", host="h", port=9, security_protocol=0),
+            ],
+            fenced=False,
+        ),
+    ]
+    made += [
+        records.PartitionRecord(
+            partition_id=number, topic_id=topic_id, replicas=[3], isr=[3], leader=3
+        )
+        for number in range(2)
+    ]
+    ended: list[Any] = []
+    controller.topic.wait_until_created().addCallback(ended.append)
+    controller.image, _ = controller.image.apply(made)
+    controller.topic.image_changed()
+    controller.answer(ErrorCode.NONE)
+    key = next(name for name in "abcdefgh" if partition_for(name, 2) == 1)
+    controller.topic.leadership_gained(0)
+    # Who comes only now waits as well.
+    controller.topic.wait_until_created().addCallback(ended.append)
+    assert not ended and controller.topic.coordinator(key, "L") is None
+    controller.topic.leadership_gained(1)
+    assert ended == [None, None]
+    found = controller.topic.coordinator(key, "L")
+    assert found is not None and found[0] == 3
+    controller.topic.leadership_lost(1)
+    assert controller.topic.coordinator(key, "L") is None
+    assert not [call for call in controller.clock.getDelayedCalls() if call.active()]
+
+
+@pytest.mark.parametrize("key_type", [0, 1])
+def test_the_first_request_to_a_coordinator_of_a_new_cluster_is_served(
+    key_type: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fifty partitions are taken over in several turns, here of a busy broker."""
+    monkeypatch.setattr("twisted_broker.broker._PARTITIONS_A_PIECE", 1)
+    monkeypatch.setattr("twisted_broker.broker._PIECES_A_TURN", 1)
+    house = MemoryBroker().start()
+    call_later = house.clock.callLater
+
+    def slowly(seconds: float, call: Any, *arguments: Any, **more: Any) -> Any:
+        is_roles = getattr(call, "__name__", "") == "_next_deltas"
+        return call_later(0.01 if is_roles else seconds, call, *arguments, **more)
+
+    monkeypatch.setattr(house.clock, "callLater", slowly)
+    connection = house.connection()
+    request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=["zz"])
+    found: FindCoordinatorResponse = house.run(connection.send(request, 4))
+    assert found.coordinators[0].error_code == ErrorCode.NONE
+    first: Any = (
+        HeartbeatRequest(group_id="zz", generation_id=1, member_id="m")
+        if key_type == 0
+        else InitProducerIdRequest(transactional_id="zz", transaction_timeout_ms=60_000)
+    )
+    answer = house.run(connection.send(first, 4))
+    assert answer.error_code == (ErrorCode.UNKNOWN_MEMBER_ID if key_type == 0 else ErrorCode.NONE)
+    connection.close()
+    house.stop()
 
 
 def test_a_refusal_names_the_setting_once_a_minute(lines: list[str]) -> None:

@@ -908,6 +908,66 @@ def test_a_log_that_grew_past_an_old_recovery_point_is_checked(stop: str, seed: 
     assert found in (expected[: len(found)], old[: len(found)]) and len(found) >= 5
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_a_leader_of_what_was_truncated_below_the_checkpoint_waits_for_it(seed: int) -> None:
+    """RL 3.5, 3.6: truncated below what was synced (an unclean election), and elected before the
+    checkpoint says so. What it appended would count as synced after a loss of power, and segments
+    that were removed would follow it. Its producers try again.
+    """
+    world = World(SimDisk(seed), log_dirs="/d1")
+    manager = world.manager()
+    log = create(manager)
+    for _ in range(4):
+        fill(log, 4)
+        log.roll(NOW_MS)
+    log.set_high_watermark(16)
+    manager.checkpoint_recovery_points()
+    world.files.sync_all()
+    log.durability.disk = manager.directories.online()[0].disk = worker = ManualWorker()
+    log.truncate_to(6, NOW_MS)
+    refused: list[ErrorCode] = []
+    for number in range(6, 30):
+        try:
+            log.append_as_leader(batch(b"new %d" % number), 2, NOW_MS)
+        except BrokerError as refusal:
+            refused.append(refusal.code)
+            worker.run_one()
+            log.append_as_leader(batch(b"new %d" % number), 2, NOW_MS)
+        if number % 3 == 2:
+            log.roll(NOW_MS)
+    again = World(world.files.after_power_loss(keep=0.7), log_dirs="/d1").manager().logs[A]
+    old = [b"0", b"1", b"2", b"3"]
+    expected = [*old, b"0", b"1", *(b"new %d" % n for n in range(6, 30))]
+    found = values(again)
+    assert found in (expected[: len(found)], (4 * old)[: len(found)])
+    assert refused == [ErrorCode.NOT_ENOUGH_REPLICAS]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_row_above_what_an_unclean_start_found_is_not_trusted(seed: int) -> None:
+    """RL 3.6: the log lost its tail, the row still names it; what is appended there before the
+    next checkpoint waits for one.
+    """
+    world = World(SimDisk(seed), log_dirs="/d1")
+    manager = world.manager()
+    log = create(manager)
+    for _ in range(4):
+        fill(log, 4)
+        log.roll(NOW_MS)
+    log.set_high_watermark(16)
+    manager.checkpoint_recovery_points()
+    log.truncate_to(6, NOW_MS)
+    world.files.sync_all()
+    checkpoints.write_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT, {A: 16})
+    world = World(world.files.after_power_loss(keep=1.0), log_dirs="/d1")
+    manager = world.manager()
+    log = manager.logs[A]
+    assert log.log_end_offset == 6
+    rows = checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT)
+    assert rows == {A: log.durability.recovery_point} and rows[A] <= 6
+    assert not log.durability.is_checkpoint_above
+
+
 @pytest.mark.parametrize("failing", [False, True])
 def test_what_was_truncated_below_the_high_watermark_waits_for_the_checkpoint(
     failing: bool,

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tests.log.batches import NOW_MS, all_batches, batch, config, marker, open_log
 from twisted_broker.log.log import Log
 from twisted_broker.log.memory import MemoryFileSystem
+from twisted_broker.log.mirrored_batches import with_leader_epoch
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.records import CorruptRecordError, set_offsets_and_epoch
+from twisted_broker.wire.records import CorruptRecordError, iterate_batches, set_offsets_and_epoch
 
 SOURCE = "the-cluster/the-topic"
 
@@ -171,3 +172,14 @@ def test_any_order_of_resends_and_restarts_gives_the_source(data: st.DataObject)
             log = new_log(files, segment_bytes=200)
             done = len(held(log))
     assert held(log) == [without_epoch(one) for one in source]
+
+
+def test_a_requests_own_buffer_is_not_copied() -> None:
+    """A long frame can be written: only the epochs in it change."""
+    sent = at(0, batch(b"a"), epoch=8) + at(1, batch(b"b"), epoch=9)
+    held = bytearray(sent)
+    found, _ = with_leader_epoch(memoryview(held), 3)
+    assert found.obj is held
+    assert [each.partition_leader_epoch for each in iterate_batches(held)] == [3, 3]
+    copied, _ = with_leader_epoch(sent, 3)
+    assert copied == held and sent != held

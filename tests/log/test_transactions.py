@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from time import perf_counter
 
 import pytest
 
@@ -168,9 +169,12 @@ def test_under_version_2_a_producer_without_state_begins_at_0() -> None:
 def test_an_old_epoch_is_refused_by_its_epoch() -> None:
     """INVALID_PRODUCER_EPOCH, which a producer understands, rather than its sequence."""
     log = new_log()
-    end(log, 3)()
     guard = begin(log, 5, 2, bumps=True)
-    refused(ErrorCode.INVALID_PRODUCER_EPOCH, write(log, 5, 2, guard=guard))
+    end(log, 3)()
+    for brought in (guard, None, NOT_REQUIRED):
+        refused(ErrorCode.INVALID_PRODUCER_EPOCH, write(log, 5, 2, guard=brought))
+    refused(ErrorCode.INVALID_PRODUCER_EPOCH, lambda: begin(log, 5, 2))
+    assert not log.producers.verifications
 
 
 def test_what_is_never_written_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,6 +257,9 @@ def test_version_2_takes_no_marker_of_the_open_epoch() -> None:
     refused(ErrorCode.INVALID_PRODUCER_EPOCH, end(log, 5, version=2))
     assert log.log_end_offset == 1
     assert (end(log, 6, version=2)(), end(log, 6, version=2)()) == (1, 2)
+    last = new_log()
+    write(last, 0, 32767, guard=begin(last, 0, 32767, bumps=True))()
+    assert end(last, 32767, version=2)() == 1 and last.last_stable_offset == 0
     legacy = new_log()
     write(legacy, 0, 5, guard=begin(legacy, 0, 5))()
     assert end(legacy, 5)() == 1
@@ -374,3 +381,24 @@ def test_markers_that_wait_for_a_follower_cost_each_append_nothing() -> None:
     state.remove_replicated(4)
     assert len(state.unreplicated) == len(state.oldest_unreplicated) == 2998
     assert 3000 <= Counted.compared < 5 * 3000
+
+
+def test_the_oldest_open_one_is_found_at_once_behind_many_that_ended() -> None:
+    """Each append reads it."""
+    producers = ProducerStateManager(MemoryFileSystem(), "/data/t-0", 1)
+    count, ended = 30_000, 21_000
+
+    def look() -> float:
+        began = perf_counter()
+        for _ in range(200):
+            producers.first_unstable_offset()
+        return perf_counter() - began
+
+    for number in range(count):
+        producers.add_data(number, 0, 0, number, 0, NOW_MS, True)
+    before = min(look() for _ in range(3))
+    for number in range(ended):
+        producers.add_marker(number, 0, 0, count + number, NOW_MS, False)
+    producers.remove_replicated(2 * count)
+    assert producers.first_unstable_offset() == ended
+    assert min(look() for _ in range(3)) < 30 * before

@@ -11,6 +11,7 @@ import pytest
 from tests.mirror.world import SOURCE, TARGET, World, some_batch
 from twisted_broker.api import dispatch
 from twisted_broker.api.routes import served
+from twisted_broker.image.entries import RECOVERED, RECOVERING
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.mirror.errors import MirrorError, SourceLost
 from twisted_broker.replication.partition.partition import Partition
@@ -166,6 +167,54 @@ def test_a_source_that_lost_records_ends_it(world: World, how: str) -> None:
     with pytest.raises(SourceLost, match="t-0: the source lost records that were mirrored"):
         world.until(lambda: False)
     assert world.content(world.target) == held
+
+
+@pytest.mark.parametrize("how", ["running", "at a start", "without the side file"])
+@pytest.mark.parametrize("more", [0, 12])
+def test_what_the_source_lost_is_dropped(world: World, how: str, more: int) -> None:
+    """`follow_loss`: under a new leader epoch, recorded as unclean; known by epochs, or searched in
+    the batches. `more`: records after the loss, beyond what was mirrored or not.
+    """
+    world.create(partitions=2)
+    for number in range(3):
+        world.produce(some_batch(b"%d" % number, b"second"))
+    world.produce(some_batch(b"other"), partition=1)
+    before = world.stop_source()
+    world.start_source(copy.deepcopy(before))
+    for number in range(5):
+        world.produce(some_batch(b"lost %d" % number))
+    mirror = world.start(follow_loss=True)
+    world.caught_up()
+    name = TopicPartition("t", 0)
+    epoch = world.replicas(world.target).partitions[name].leader_epoch
+    if how != "running":
+        world.kill()
+    world.stop_source()
+    world.start_source(before)
+    if how == "without the side file":
+        world.files.remove_tree("/side")
+    else:
+        world.stop_source()
+        world.start_source(before)  # under a leader epoch of its own
+    for number in range(more):
+        world.produce(some_batch(b"%d" % number))
+    if how != "running":
+        mirror = world.start(follow_loss=True)
+    world.until(lambda: world.content(world.target) == world.content(world.source))
+    world.caught_up()
+    partition = world.replicas(world.target).partitions[name]
+    assert partition.leader_epoch > epoch
+    assert partition.history.truncations[0].to_offset == 6
+    held = world.target.broker.parts.metadata.image.topics_by_name["t"].partitions
+    assert [each.leader_recovery_state for each in held.values()] == [RECOVERING, RECOVERED]
+    assert next(line for line in world.lines if "dropping" in line) == (
+        "t-0: the source lost records that were mirrored: it differs from offset 6 on; "
+        "dropping 6 to 10 in the target"
+    )
+    world.produce(some_batch(b"after"))
+    world.until(lambda: world.content(world.target) == world.content(world.source))
+    world.pass_time(5)
+    assert partition.leader_epoch == epoch + 1 and mirror.has_caught_up
 
 
 def test_a_compacted_topic_is_not_taken_for_a_loss(world: World) -> None:

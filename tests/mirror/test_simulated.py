@@ -140,7 +140,7 @@ class TwoClusters(SimWorld):
 
         self.until(is_done, "it is produced")
 
-    def start_mirror(self, random: Random) -> None:
+    def start_mirror(self, random: Random, *, follow_loss: bool = False) -> None:
         self.runs += 1
         runtime = self.client_runtime(f"mirror{self.runs}")
         runtime = Runtime(
@@ -159,6 +159,7 @@ class TwoClusters(SimWorld):
             2,
             2000,
             random.choice([120, 1000, 1 << 20]),
+            follow_loss=follow_loss,
         )
         self.mirror = Mirror(runtime, options, self.lines.append)
         self.mirror.ended.addErrback(self._mirror_failed)
@@ -186,6 +187,22 @@ class TwoClusters(SimWorld):
                     self.run_until(self.sim.now + 6 * random.random())
                 node.start()
 
+    def stop_all(self, numbers: tuple[int, ...]) -> None:
+        for number in sorted(numbers, reverse=True):  # the controller last
+            self.nodes[number].stop()
+            self.until(lambda node=self.nodes[number]: not node.is_up, "it is stopped")
+
+    def is_equal(self) -> bool:
+        return all(
+            (found := self.partition(n, index)) is not None and found.log is not None
+            for n in self.nodes
+            for index in range(PARTITIONS)
+        ) and all(
+            len({len(content) for content in contents}) == 1 and contents.count(contents[0]) == 4
+            for index in range(PARTITIONS)
+            for contents in [[self.content(n, index) for n in self.nodes]]
+        )
+
     def content(self, number: int, index: int) -> list[bytes]:
         return batches_of(self.partition(number, index).log)
 
@@ -207,20 +224,40 @@ def test_faults_on_both_sides(seed: int) -> None:
                 world.produce(random.randrange(PARTITIONS), data)
             world.fault(random)
         world.all_up()
-
-        def is_equal() -> bool:
-            return all(
-                (found := world.partition(n, index)) is not None and found.log is not None
-                for n in world.nodes
-                for index in range(PARTITIONS)
-            ) and all(
-                len({len(content) for content in contents}) == 1
-                and contents.count(contents[0]) == 4
-                for index in range(PARTITIONS)
-                for contents in [[world.content(n, index) for n in world.nodes]]
-            )
-
-        world.until(is_equal, "all replicas of both sides are equal")
+        world.until(world.is_equal, "all replicas of both sides are equal")
         assert number and sum(world.reached.values()) == 10
         assert all(world.partition(n, 0).log.high_watermark >= 0 for n in (3, 4))
+        world.mirror.stop()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_followers_of_the_target_follow_a_loss(seed: int) -> None:
+    """The source's disks are set back: with `follow_loss` all replicas of the target drop what was
+    lost, while one of them dies in the middle, and become the source's.
+    """
+    random = Random(f"loss {seed}")
+    with TwoClusters(seed) as world:
+        world.begin()
+        for number in range(8):
+            world.produce(number % 2, some_batch(b"%d" % number))
+        world.stop_all((1, 2))
+        before = {number: world.nodes[number].disk.after_power_loss(1.0) for number in (1, 2)}
+        world.all_up()
+        for number in range(8):
+            world.produce(number % 2, some_batch(b"lost %d" % number))
+        world.start_mirror(random, follow_loss=True)
+        world.until(lambda: world.mirror is not None and world.mirror.has_caught_up, "all is there")
+        world.stop_all((1, 2))
+        for number, disk in before.items():
+            world.nodes[number].disk = disk
+        world.all_up()
+        for number in range(4):
+            world.produce(number % 2, some_batch(b"new %d" % number))
+        world.nodes[4].kill()
+        world.run_until(world.sim.now + 5 * random.random())
+        world.all_up()
+        world.until(world.is_equal, "all replicas of both sides are equal")
+        assert any("dropping" in line for line in world.lines), world.lines
+        dropped = [world.partition(number, 0).history.truncations for number in (3, 4)]
+        assert any(dropped), "nobody truncated"
         world.mirror.stop()

@@ -13,6 +13,7 @@ from twisted.python.failure import Failure
 from tests.net.echo import DelayedOperation, House, framed
 from twisted_broker.config import BrokerConfig
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile
+from twisted_broker.net import connection_limits
 from twisted_broker.net.connection_limits import ConnectionCounts, DescriptorShares
 from twisted_broker.wire.errors import WireError
 
@@ -437,3 +438,142 @@ def test_names_never_forge_log_lines(text: str) -> None:
 
     line = one_line(text)
     assert line.isprintable() and len(line) <= 2000
+
+
+# quotas: a client that waits
+
+
+class Throttles(Script):
+    """Throttles for the seconds that a frame's last byte says, and answers at once."""
+
+    def __call__(self, connection: Any, frame: bytes) -> Any:
+        if frame[-1:] != b"\0":
+            connection.throttle(frame[-1] * 1000)
+        return super().__call__(connection, frame)
+
+
+def test_a_client_over_its_quota_is_answered_at_once_and_served_after_its_wait() -> None:
+    """KIP-219."""
+    script = Throttles()
+    house = House(script)
+    client, other = house.client(), house.client()
+    client.transport.write(framed(FETCH + b"\2") + framed(FETCH + b"\0"))
+    house.run()
+    assert client.data == framed(FETCH + b"\2")
+    client.transport.write(framed(PRODUCE + b"\0"))
+    other.transport.write(framed(FETCH + b"\0"))
+    house.clock.advance(1.9)
+    house.run()
+    assert client.data == framed(FETCH + b"\2") and other.data == framed(FETCH + b"\0")
+    house.clock.advance(0.2)
+    house.run()
+    assert script.started[-2:] == [FETCH + b"\0", PRODUCE + b"\0"]
+    assert client.data.endswith(framed(FETCH + b"\0") + framed(PRODUCE + b"\0"))
+
+
+def test_the_longest_wait_counts() -> None:
+    """Produces that were started together throttle one after the other."""
+    script = Script(parked=(PRODUCE,))
+    house = House(script)
+    client = house.client()
+    client.transport.write(framed(PRODUCE) * 3 + framed(FETCH))
+    house.run()
+    for turn, wait_ms in zip(script.turns, (3000, 5000, 1000), strict=True):
+        turn.connection.throttle(wait_ms)
+        turn.finish(framed(b"p"))
+    house.run()
+    assert client.data == framed(b"p") * 3  # answers leave all the same
+    house.clock.advance(4.9)
+    house.run()
+    assert FETCH not in script.started
+    house.clock.advance(0.2)
+    house.run()
+    assert script.started[-1] == FETCH
+    assert not house.clock.getDelayedCalls()
+
+
+def test_a_throttled_client_that_goes_leaves_no_timer() -> None:
+    house = House(Throttles())
+    client = house.client()
+    client.transport.write(framed(FETCH + b"\t"))
+    house.run()
+    (connection,) = house.factory.connections
+    connection.close()
+    house.run()
+    connection.throttle(5)
+    assert client.lost and not house.clock.getDelayedCalls()
+
+
+def test_a_client_that_waits_for_its_quota_is_not_idle() -> None:
+    """Its wait may be longer than `connections.max.idle.ms`."""
+    house = House(Throttles(), idle_ms=10_000)
+    client = house.client()
+    client.transport.write(framed(FETCH + b"\x1e"))
+    for _ in range(25):
+        house.clock.advance(1)
+        house.run()
+    assert not client.lost
+    for _ in range(20):
+        house.clock.advance(1)
+        house.run()
+    assert client.lost
+
+
+# rates of new connections
+
+
+def test_a_listener_may_have_a_limit_of_its_own() -> None:
+    counts = ConnectionCounts(100, 100, listeners=["A", "B"])
+    counts.settings_changed(
+        BrokerConfig({"max.connections": "5", "listener.name.a.max.connections": "1"})
+    )
+    counts.add("h", "A")
+    assert counts.limit_reached("h", "A") == "max.connections of the listener is reached"
+    assert counts.limit_reached("h", "B") is None
+    counts.remove("h", "A")
+    assert counts.limit_reached("h", "A") is None
+
+
+def test_a_connection_above_its_addresss_rate_is_held_and_closed_later() -> None:
+    """What it sends is not read; it is in no count, and its listener does not wait for it."""
+    script = Script()
+    house = House(script)
+    house.factory.counts.rates.set_ip_rate("127.0.0.1", 0.1)
+    first = house.client()
+    with capturedLogs() as events:
+        held = house.client()
+    held.transport.write(framed(FETCH))
+    first.transport.write(framed(FETCH + b"1"))
+    house.run()
+    assert script.started == [FETCH + b"1"]
+    counts = house.factory.counts
+    assert (counts.total, counts.held) == (1, 1) and house.factory.accept_pause() == 0
+    assert "connection_creation_rate" in str(formatEvent(events[0]))
+    house.clock.advance(1.01)
+    house.run()
+    assert held.lost and not first.lost and counts.held == 0 and not house.factory.held
+
+
+def test_held_connections_are_bounded_and_go_with_the_listener(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_limits, "_MOST_HELD", 2)
+    house = House(Script())
+    house.factory.counts.rates.set_ip_rate(None, 0.1)
+    found = [house.client() for _ in range(4)]
+    assert [isinstance(each, Failure) for each in found] == [False, False, False, True]
+    house.factory.close_all()
+    house.run()
+    assert house.factory.counts.held == 0 and not house.clock.getDelayedCalls()
+
+
+def test_above_its_rate_a_listener_says_for_how_long_it_accepts_none() -> None:
+    house = House(Script())
+    counts = house.factory.counts
+    counts.settings_changed(BrokerConfig({"max.connection.creation.rate": "1"}))
+    waits = []
+    for _ in range(12):
+        house.client()
+        waits.append(house.factory.accept_pause())
+    assert waits[:10] == [0] * 10 and waits[10] == waits[11] == 1
+    assert house.factory.accept_pause() == 0

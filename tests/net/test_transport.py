@@ -280,6 +280,23 @@ def test_a_port_that_pauses_can_be_closed(loopback: Loopback) -> None:
     assert not loopback.reactor.getDelayedCalls()
 
 
+def test_a_port_accepts_none_while_its_factory_wants_a_pause(loopback: Loopback) -> None:
+    """The others wait in the backlog, and are served afterwards."""
+    pauses = [0.2, 0.0, 0.0]
+    loopback.factory.accept_pause = lambda: pauses.pop(0)
+    loopback.result(loopback.port.stopListening())
+    loopback.port = loopback.result(loopback.network.listen("127.0.0.1", 0, loopback.factory))
+    loopback.number = loopback.port.getHost().port
+    began = time.monotonic()
+    clients = [loopback.client() for _ in range(3)]
+    for each in clients:
+        each.send(framed(b"x"))
+    assert loopback.receive(clients[0], 5) == framed(b"x")
+    assert len(loopback.factory.connections) == 1 and len(pauses) == 2
+    assert loopback.receive(clients[2], 5) == framed(b"x")
+    assert time.monotonic() - began >= 0.2
+
+
 def test_declared_lengths_cost_nothing(loopback: Loopback) -> None:
     """100 MiB announced and four bytes sent, on many connections: resident memory does not move
     (RELIABILITY 5.3).

@@ -13,6 +13,7 @@ from twisted_broker.replication.collaborators import IReplicas
 from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
 from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
+from twisted_broker.status import transaction_metrics
 from twisted_broker.status.metric_rates import Rates
 from twisted_broker.status.metric_text import Exposition
 from twisted_broker.status.metrics import BrokerCollector
@@ -30,6 +31,8 @@ def parts_of(fixture: Fixture) -> Any:
         lifecycle=None,
         roles=None,
         groups=None,
+        transactions=None,
+        add_partitions_to_txn=None,
         log_manager=None,
         listening=(),
     )
@@ -101,6 +104,33 @@ def test_late_transactions_are_counted_where_they_are_led() -> None:
     assert numbers(fixture)[name] == 1
     fixture.partition().make_follower(registration(leader=2, leader_epoch=1), None)
     assert numbers(fixture)[name] == 0
+
+
+def test_transactions_have_kafkas_names() -> None:
+    """Markers without a leader, ends that are appended again, loads of the last 30 s; and what
+    partitions ask of coordinators.
+    """
+    out = Exposition()
+    states = SimpleNamespace(load_times=[(60_000.0, 900.0), (90_001.0, 4.0), (95_000.0, 8.0)])
+    transaction_metrics.coordinator(
+        out, SimpleNamespace(markers=SimpleNamespace(leaderless=3), retrying=2, states=states), 1e5
+    )
+    manager = SimpleNamespace(failures=5, times_ms=[4.0, 1.0, 2.0], answers=9, total_ms=40.5)
+    transaction_metrics.verification(out, manager)
+    lines = b"".join(out.text()).decode().splitlines()
+    marker = "kafka_coordinator_transaction_transactionmarkerchannelmanager"
+    asked = "kafka_server_addpartitionstotxnmanager"
+    for line in (
+        f"{marker}_unknowndestinationqueuesize 3",
+        f"{marker}_logappendretryqueuesize 2",
+        "kafka_server_transaction_coordinator_metrics_partition_load_time_max 8.0",
+        "kafka_server_transaction_coordinator_metrics_partition_load_time_avg 6.0",
+        f"{asked}_verificationfailurerate_count 5",
+        f'{asked}_verificationtimems{{quantile="0.50"}} 2.0',
+        f"{asked}_verificationtimems_count 9",
+        f"{asked}_verificationtimems_sum 40.5",
+    ):
+        assert line in lines, lines
 
 
 def test_what_waits_is_counted_by_purgatory() -> None:

@@ -43,13 +43,14 @@ from twisted_broker.wire.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from twisted_broker.wire.primitives import NULL_UUID
+from twisted_broker.wire.primitives import FEW_ELEMENTS, NULL_UUID
 from twisted_broker.wire.schema import (
     Message,
     Request,
     VersionRange,
     array,
     decode,
+    emptied_in_steps,
     encode,
     encode_parts,
     int32,
@@ -308,3 +309,40 @@ def test_numbers_out_of_range_are_not_written() -> None:
     """A value that its type cannot hold is a bug of ours and loud."""
     with pytest.raises(struct.error):
         encode(ListOffsetsRequest(replica_id=2**31), 1)
+
+
+@pytest.mark.parametrize(("topics", "partitions"), [(1, 9000), (9000, 1), (30, 300), (3, 3000)])
+def test_a_message_is_emptied_in_steps(topics: int, partitions: int) -> None:
+    """Whatever its shape, each step frees a few thousand elements at most."""
+    message = MetadataResponse(
+        brokers=[MetadataResponseBroker()],
+        topics=[
+            MetadataResponseTopic(
+                partitions=[MetadataResponsePartition() for _ in range(partitions)]
+            )
+            for _ in range(topics)
+        ],
+    )
+    kept = message.topics[:]
+
+    def left() -> int:
+        there = kept if partitions > FEW_ELEMENTS else message.topics
+        return sum(len(topic.partitions) for topic in there)
+
+    before, steps = left(), 0
+    for _ in emptied_in_steps(message):
+        assert before - left() <= 2 * FEW_ELEMENTS
+        before = left()
+        steps += 1
+    assert message.topics == [] == message.brokers
+    # Small ones go with their topic, whoever else holds that.
+    assert partitions <= FEW_ELEMENTS or not any(topic.partitions for topic in kept)
+    assert 9000 // FEW_ELEMENTS <= steps <= 12
+
+
+def test_what_is_not_an_array_of_structs_stays() -> None:
+    message = MetadataResponsePartition(isr_nodes=[1, 2])
+    assert list(emptied_in_steps(message)) == []
+    assert message.isr_nodes == [1, 2]
+    request = MetadataRequest(topics=None)
+    assert list(emptied_in_steps(request)) == []

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.replication.fixtures import TP, at, follower
+from tests.replication.fixtures import TP, at, code_of, follower
 from tests.zookeeper.fixtures import CONTROLLER_EPOCH, Member, role
+from twisted_broker.config import LogConfig
 from twisted_broker.testing.memory_zookeeper import MemoryEnsemble, MemoryZooKeeper
+from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.zookeeper.isr_state_writes import IsrStateWrites
 from twisted_broker.zookeeper.znodes import PartitionStateNode, read_state, state_json, state_path
 
@@ -159,3 +161,15 @@ def test_what_could_not_be_announced_stays() -> None:
     leader.zookeeper.connect()
     leader.turns(2.5)
     assert len(leader.announced()) == 1
+
+
+def test_a_truncation_of_a_mirrored_log_is_refused() -> None:
+    """Only a controller begins a leader epoch: nothing is written."""
+    leader = Leader()
+    leader.partition().update_config(LogConfig(replog_mirror_source="cluster topic"), 0)
+    for _ in range(2):
+        found = code_of(leader.partition().truncate_mirrored, 0, 1, 0)
+        leader.replicas.drain()
+        leader.turns()
+    assert found == ErrorCode.INVALID_REQUEST
+    assert leader.written() == PartitionStateNode(1, 1, CONTROLLER_EPOCH, (1,))

@@ -5,7 +5,7 @@ Owns their kinds and what each begins with: the principal, the client id, the cl
 1. A change is a line once it is done: a change of the metadata when its records are durable. What
    was refused, or only validated, changed nothing.
 2. Each element of a request (topic, resource, group, of records deleted the partition) is a line of
-   its own; refusals by authorization may share one.
+   its own; what is denied of one request shares one for each operation on a kind of resource.
 3. Names come from clients: `event_lines.py` quotes them, and bounds a storm.
 4. Values of settings are not written: they may be secret.
 
@@ -16,7 +16,7 @@ id. Source: Kafka's `kafka.authorizer.logger`, request log. Not here: what becam
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from twisted.logger import Logger
@@ -24,19 +24,12 @@ from twisted.logger import Logger
 from twisted_broker.api.routes import ROUTES
 from twisted_broker.event_lines import EventLines, some
 from twisted_broker.interfaces import IClock
-from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.security.acl import Operation, PatternType, PermissionType, ResourceType
 from twisted_broker.wire.primitives import uuid_text
 
 if TYPE_CHECKING:
     from twisted_broker.api.context import RequestContext
 
-DENIED = frozenset(
-    {
-        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-        ErrorCode.GROUP_AUTHORIZATION_FAILED,
-        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-    }
-)
 _MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 _RESOURCES = {2: "topic", 4: "broker", 8: "broker-logger", 16: "client-metrics", 32: "group"}
 _NAMES = {route.api_key: route.name for route in ROUTES}
@@ -53,16 +46,20 @@ def changed(context: RequestContext, what: str, **parts: object) -> None:
     context.broker.audit.add(f"audit {what}", **_client(context), **parts)
 
 
-def denied(context: RequestContext, names: Iterable[object]) -> None:
-    """The client of `context` may not do that with these; none: nothing was refused."""
-    refused = list(names)
-    if refused:
+def denied(context: RequestContext) -> None:
+    """What the client of `context` was denied, and forgets it: a line for each operation on a
+    kind of resource.
+    """
+    denials, context.denials = context.denials, None
+    for (operation, resource), (names, count) in (denials or {}).items():
         context.broker.audit.warn(
             "audit denied",
             **_client(context),
             api=_NAMES.get(context.api_key, str(context.api_key)),
-            count=len(refused),
-            names=some(refused),
+            operation=operation.name,
+            resource=resource.name,
+            count=count,
+            names=",".join(names) + (f",+{count - len(names)}" if count > len(names) else ""),
         )
 
 
@@ -105,6 +102,21 @@ def directories_altered(
 # what the controller was requested, from its answers
 
 
+def acl_changed(context: RequestContext, what: str, acl: Any) -> None:
+    """Of an AccessControlEntryRecord."""
+    changed(
+        context,
+        what,
+        permission=PermissionType(acl.permission_type).name,
+        operation=Operation(acl.operation).name,
+        resource=ResourceType(acl.resource_type).name,
+        pattern=PatternType(acl.pattern_type).name,
+        name=acl.resource_name,
+        to=acl.principal,
+        host=acl.host,
+    )
+
+
 def scram_credentials_altered(
     context: RequestContext, changes: Iterable[Any], response: Any
 ) -> None:
@@ -138,6 +150,16 @@ def topics_deleted(context: RequestContext, response: Any) -> None:
     for each in response.responses:
         if not each.error_code:
             changed(context, "topic deleted", topic=topic_text(each))
+
+
+def quotas_changed(context: RequestContext, results: Mapping[Any, object]) -> None:
+    """The entities of an AlterClientQuotas, each with its refusal or None."""
+    for entity, refused in results.items():
+        if refused is None:
+            names = {kind.replace("-", "_"): name or "<default>" for kind, name in entity}
+            changed(
+                context, "client quotas altered", **{f"of_{kind}": n for kind, n in names.items()}
+            )
 
 
 def topic_text(each: Any) -> str:

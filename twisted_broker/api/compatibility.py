@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from twisted_broker.api.routes import ROUTES, Route
+from twisted_broker.known_settings import broker_settings
 from twisted_broker.wire.schema import VersionRange, version_range
 
 KAFKA = """
@@ -149,15 +150,15 @@ BEHAVIOUR = """
   (InitProducerId 6) is not supported. The pattern of ListTransactions is RE2's without Unicode classes and `\\b`, of 300 elements at most.
 - **Unclean elections** happen at once when `unclean.leader.election.enable` is set for a topic (or for all) that has no leader; Kafka checks every
   five minutes. When a cancelled reassignment leaves no former replica in sync, the new leader is recorded as recovering.
-- **Settings without effect** are parsed, refused when wrong, stored and described as in Kafka: 239 of brokers, those of groups, of client metrics
-  and of tiered storage (`remote.storage.enable=true` is refused, as by a Kafka broker without tiered storage). Listeners, TLS and SASL settings
-  cannot change while a broker runs. A cluster's compaction lags that contradict each other get INVALID_CONFIG; Kafka accepts them, and then refuses
+- **SASL**: GSSAPI (Kerberos) and delegation tokens are not supported, and no setting names a class that is loaded. A JAAS line is a setting of its
+  listener; no JAAS file is read. SCRAM's last message must repeat the header of the first (RFC 5802), which Kafka does not check.
+- **Settings without effect** are parsed, refused when wrong, stored and described as in Kafka: {count} of brokers, those of groups, of client metrics
+  and of tiered storage (`remote.storage.enable=true` is refused, as by a Kafka broker without tiered storage). Listeners and SASL
+  settings cannot change while a broker runs, those of TLS can for one listener (`listener.name.NAME.ssl.*`). A cluster's compaction lags that contradict each other get INVALID_CONFIG; Kafka accepts them, and then refuses
   every change of a topic.
 - **`max.connections.per.ip.overrides`** takes addresses. Names of hosts are refused, and not resolved; a wrong value that AlterConfigs sets is one line
   in the log, and the limits of before stay.
 - **A name that a request has twice** (a topic, a partition) has an answer for each mention. Kafka answers once.
-- **Replication throttles** are not supported yet. Settings such as `leader.replication.throttled.replicas` are refused: run
-  `kafka-reassign-partitions` without `--throttle`.
 - **AppendMirrored** (30000) is an API of ours, for [`replog mirror`](MIRROR.md): batches of another cluster keep their offsets. ApiVersions lists it; Kafka's clients
   skip keys that they do not know. A topic with the setting `replog.mirror.source`, ours as well, takes nothing from producers (POLICY_VIOLATION).
 - **Files** are Kafka's own, in both directions. Index entries may differ from those that Kafka would write; a lookup finds the same offset.
@@ -252,7 +253,8 @@ def document() -> str:
     """The whole page."""
     served = "\n".join(served_rows())
     missing = ", ".join(missing_names())
-    return f"{INTRODUCTION}\n## APIs\n\n{served}\n\nNot served: {missing}.\n{BEHAVIOUR}"
+    behaviour = BEHAVIOUR.replace("{count}", str(len(broker_settings())))
+    return f"{INTRODUCTION}\n## APIs\n\n{served}\n\nNot served: {missing}.\n{behaviour}"
 
 
 if __name__ == "__main__":

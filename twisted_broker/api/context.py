@@ -5,7 +5,8 @@ the broker.
 2. A loop over what a client named, or over what the cluster holds, takes its elements off
    `elements_left`, and awaits `next_turn()` when none is left: no client waits for another's long
    request. That waits only when the time of the slice is over.
-3. `appended` is set by Produce once its records are in the logs: from then on, and only then, the
+3. `metered` is there while the node has client quotas: what the request is charged with.
+4. `appended` is set by Produce once its records are in the logs: from then on, and only then, the
    connection may start the next Produce.
 
 Not here: everything that decides; the parts do.
@@ -17,6 +18,7 @@ from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequenc
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted_broker.api.audit import audit_lines
+from twisted_broker.event_lines import NAMED
 from twisted_broker.net.listeners import ListenerName
 from twisted_broker.security.acl import (
     CLUSTER_NAME,
@@ -26,6 +28,7 @@ from twisted_broker.security.acl import (
     authorized_operations,
 )
 from twisted_broker.security.principal import ANONYMOUS, Principal
+from twisted_broker.security.quota.quotas import Quotas
 from twisted_broker.turns import LOOK_ELEMENTS, SECONDS_PER_TURN, SLICE_ELEMENTS, Turns
 from twisted_broker.wire.schema import encode_in_slices, join_bytes
 
@@ -33,6 +36,7 @@ __all__ = ["BrokerParts", "ListenerName", "RequestContext"]
 
 if TYPE_CHECKING:
     from twisted_broker.api.dispatch import Dispatcher
+    from twisted_broker.api.throttling import Metered
     from twisted_broker.cluster.broker_lifecycle_manager import BrokerLifecycleManager
     from twisted_broker.cluster.controller import Controller
     from twisted_broker.cluster.forwarding_manager import ForwardingManager
@@ -50,11 +54,14 @@ if TYPE_CHECKING:
     from twisted_broker.log.log_manager import LogManager
     from twisted_broker.net.connection import KafkaConnection
     from twisted_broker.net.connection_limits import ConnectionFactory
+    from twisted_broker.net.listener_security import ListenerSecurity
     from twisted_broker.replication.live_brokers import ImageSource
     from twisted_broker.replication.replica_manager import ReplicaManager
     from twisted_broker.zookeeper.role_requests import RoleRequests
 
 
+Denials = dict[tuple[Operation, ResourceType], tuple[tuple[str, ...], int]]
+"""What was denied: the first few names, and how many there were."""
 REFUSAL_ELEMENTS = 4
 """What mirroring one element of a request into its refusal costs."""
 
@@ -72,7 +79,7 @@ class BrokerParts:
     What a process without that role lacks is None: `replica_manager`, `metadata`, `forwarding`,
     `groups`, `transactions`, `add_partitions_to_txn` and `lifecycle` belong to a broker,
     `controller` to a controller, `roles` to a member of a ZooKeeper cluster. `listening`: the
-    factories of its listeners.
+    factories of its listeners. Either role has quotas of its own.
     """
 
     __slots__ = (
@@ -82,14 +89,17 @@ class BrokerParts:
         "cluster_id",
         "config",
         "controller",
+        "controller_quotas",
         "features",
         "forwarding",
         "groups",
         "lifecycle",
+        "listener_security",
         "listening",
         "log_manager",
         "metadata",
         "node_id",
+        "quotas",
         "replica_manager",
         "roles",
         "runtime",
@@ -119,6 +129,9 @@ class BrokerParts:
         audit: EventLines | None = None,
         roles: RoleRequests | None = None,
         add_partitions_to_txn: AddPartitionsToTxnManager | None = None,
+        quotas: Quotas | None = None,
+        controller_quotas: Quotas | None = None,
+        listener_security: ListenerSecurity | None = None,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -139,6 +152,9 @@ class BrokerParts:
         self.add_partitions_to_txn = add_partitions_to_txn
         self.audit = audit or audit_lines(runtime.clock, node_id)
         self.roles = roles
+        self.quotas = quotas or Quotas()
+        self.controller_quotas = controller_quotas or Quotas()
+        self.listener_security = listener_security
 
 
 class Encoded:
@@ -169,8 +185,10 @@ class RequestContext:
         "client_id",
         "connection",
         "correlation_id",
+        "denials",
         "elements_left",
         "listener",
+        "metered",
         "principal",
         "raw_request",
         "sliced",
@@ -203,6 +221,8 @@ class RequestContext:
         self.raw_request = raw_request
         self._dispatcher = dispatcher
         self.appended = self.sliced = False
+        self.metered: Metered | None = None
+        self.denials: Denials | None = None
         self.elements_left = LOOK_ELEMENTS
         self._slice_ends = 0.0
 
@@ -357,14 +377,36 @@ class RequestContext:
         idle_ms = self.broker.config.integer("connections.max.idle.ms")
         return min(wait_ms, max(_USUAL_WAIT_MS, idle_ms) if idle_ms > 0 else _LONGEST_WAIT_MS)
 
-    def may(self, operation: Operation, resource: ResourceType, name: str) -> bool:
-        """Whether the asking principal may do it."""
-        return self.broker.authorizer.authorize(
+    def may(
+        self, operation: Operation, resource: ResourceType, name: str, noted: bool = True
+    ) -> bool:
+        """Whether the asking principal may do it. A denial is noted for the audit, but for
+        `noted=False`: another permission may do, or it only decides what is shown.
+        """
+        if self.broker.authorizer.authorize(
             self.principal, self.client_host, operation, resource, name
+        ):
+            return True
+        if noted:
+            self._note_denial(operation, resource, name)
+        return False
+
+    def may_on_cluster(self, operation: Operation, noted: bool = True) -> bool:
+        return self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME, noted)
+
+    def may_on_any(self, operation: Operation, resource: ResourceType) -> bool:
+        """Whether it may do it to any resource of the type at all."""
+        return self.broker.authorizer.authorize_by_resource_type(
+            self.principal, self.client_host, operation, resource
         )
 
-    def may_on_cluster(self, operation: Operation) -> bool:
-        return self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+    def _note_denial(self, operation: Operation, resource: ResourceType, name: str) -> None:
+        if self.denials is None:
+            self.denials = {}
+        names, count = self.denials.get((operation, resource), ((), 0))
+        if count < NAMED:
+            names = (*names, name)
+        self.denials[operation, resource] = names, count + 1
 
     def authorized_operations(
         self, resource: ResourceType = ResourceType.CLUSTER, name: str = CLUSTER_NAME

@@ -18,14 +18,18 @@ from typing import Any, TypeVar
 
 from twisted_broker.api import audit
 from twisted_broker.api import controller_permissions as permissions
+from twisted_broker.api.acls import check_authorizer
 from twisted_broker.api.context import RequestContext
+from twisted_broker.api.throttling import permits
 from twisted_broker.cluster import (
+    acl_changes,
     alter_partition_decision,
     broker_registry,
     config_changes,
     feature_changes,
     heartbeat_decision,
     partition_requests,
+    quota_changes,
     scram_changes,
     topic_changes,
 )
@@ -34,21 +38,24 @@ from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.cluster.heartbeat_decision import HeartbeatDecision
-from twisted_broker.security.acl import CLUSTER_NAME, Operation
+from twisted_broker.security.acl import Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import (
+    acls,
     broker_lifecycle,
     cluster,
     configs,
     log_dirs,
     producer_ids,
     quorum,
+    quotas,
     reassignment,
     sasl,
     topics,
 )
 from twisted_broker.wire.messages import fetch as fetch_messages
 from twisted_broker.wire.messages.metadata_records import FeatureLevelRecord, ProducerIdsRecord
+from twisted_broker.wire.primitives import new_uuid
 from twisted_broker.wire.schema import Record
 
 # Kafka's `ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE`: one record of the metadata log per 1,000
@@ -94,16 +101,18 @@ async def fetch_snapshot(
 async def describe_quorum(
     context: RequestContext, request: cluster.DescribeQuorumRequest
 ) -> cluster.DescribeQuorumResponse:
+    _check_cluster(context, Operation.DESCRIBE)
     return _controller(context).raft_requests.describe(request, context.version)
 
 
 async def describe_cluster(
     context: RequestContext, request: cluster.DescribeClusterRequest
 ) -> cluster.DescribeClusterResponse:
-    """KIP-919: the controllers, and whose cluster this is.
+    """KIP-919: the controllers, and whose cluster this is, for those who may ALTER it.
 
     Version 0 cannot ask for controllers, and knows no error that says so.
     """
+    _check_cluster(context, Operation.ALTER)
     if request.endpoint_type == _BROKERS:
         code = (
             ErrorCode.MISMATCHED_ENDPOINT_TYPE
@@ -273,18 +282,18 @@ async def create_topics(
     context: RequestContext, request: topics.CreateTopicsRequest
 ) -> topics.CreateTopicsResponse:
     controller = _controller(context)
-    refused = await permissions.refuse_creations(context, request)
-    audit.denied(context, [each.name for each in refused])
     counts, budget = (
         await _counted(context, (topic.name for topic in request.topics)),
         topic_changes.MAX_PARTITIONS_PER_REQUEST,
     )
+    refused = await permissions.refuse_creations(context, request, counts)
     response = topics.CreateTopicsResponse()
+    permit = permits(context, 6)
 
     def decide(some: list[topics.CreatableTopic]) -> Decision[topics.CreateTopicsResponse]:
         part = topics.CreateTopicsRequest(topics=some, validate_only=request.validate_only)
         return topic_changes.create_topics(
-            controller.view, part, controller.runtime.random, counts, budget
+            controller.view, part, controller.runtime.random, counts, budget, permit
         )
 
     def done(some: list[topics.CreatableTopic], answer: topics.CreateTopicsResponse) -> None:
@@ -304,20 +313,20 @@ async def create_partitions(
     context: RequestContext, request: topics.CreatePartitionsRequest
 ) -> topics.CreatePartitionsResponse:
     controller = _controller(context)
-    refused = await permissions.refuse_growth(context, request)
-    audit.denied(context, [each.name for each in refused])
     counts, budget = (
         await _counted(context, (topic.name for topic in request.topics)),
         topic_changes.MAX_PARTITIONS_PER_REQUEST,
     )
+    refused = await permissions.refuse_growth(context, request, counts)
     response = topics.CreatePartitionsResponse()
+    permit = permits(context, 3)
 
     def decide(
         some: list[topics.CreatePartitionsTopic],
     ) -> Decision[topics.CreatePartitionsResponse]:
         part = topics.CreatePartitionsRequest(topics=some, validate_only=request.validate_only)
         return topic_changes.create_partitions(
-            controller.view, part, controller.runtime.random, counts, budget
+            controller.view, part, controller.runtime.random, counts, budget, permit
         )
 
     def done(
@@ -338,10 +347,6 @@ async def delete_topics(
     context: RequestContext, request: topics.DeleteTopicsRequest
 ) -> topics.DeleteTopicsResponse:
     controller = _controller(context)
-    refused = await permissions.refuse_deletions(
-        context, request, context.version, controller.view.image
-    )
-    audit.denied(context, [audit.topic_text(each) for each in refused])
     named = await _counted(
         context,
         chain(
@@ -349,7 +354,11 @@ async def delete_topics(
             (bytes(each.topic_id) if each.name is None else each.name for each in request.topics),
         ),
     )
+    refused = await permissions.refuse_deletions(
+        context, request, context.version, controller.view.image, named
+    )
     response = topics.DeleteTopicsResponse()
+    permit = permits(context, 5)
     by_state = context.version >= 6
 
     def decide(some: list[Any]) -> Decision[topics.DeleteTopicsResponse]:
@@ -358,7 +367,7 @@ async def delete_topics(
             if by_state
             else topics.DeleteTopicsRequest(topic_names=some)
         )
-        return topic_changes.delete_topics(controller.view, part, context.version, named)
+        return topic_changes.delete_topics(controller.view, part, context.version, named, permit)
 
     def done(some: list[Any], answer: topics.DeleteTopicsResponse) -> None:
         audit.topics_deleted(context, answer)
@@ -375,11 +384,10 @@ async def incremental_alter_configs(
     context: RequestContext, request: configs.IncrementalAlterConfigsRequest
 ) -> configs.IncrementalAlterConfigsResponse:
     controller = _controller(context)
-    refused = await permissions.refuse_incremental(context, request)
-    audit.denied(context, [each.resource_name for each in refused])
     counts = await _counted(
         context, ((each.resource_type, each.resource_name) for each in request.resources)
     )
+    refused = await permissions.refuse_incremental(context, request, counts)
     response = configs.IncrementalAlterConfigsResponse()
 
     def decide(some: list[Any]) -> Decision[configs.IncrementalAlterConfigsResponse]:
@@ -403,11 +411,10 @@ async def alter_configs(
     context: RequestContext, request: configs.AlterConfigsRequest
 ) -> configs.AlterConfigsResponse:
     controller = _controller(context)
-    refused = await permissions.refuse_alter(context, request)
-    audit.denied(context, [each.resource_name for each in refused])
     counts = await _counted(
         context, ((each.resource_type, each.resource_name) for each in request.resources)
     )
+    refused = await permissions.refuse_alter(context, request, counts)
     response = configs.AlterConfigsResponse()
 
     def decide(some: list[Any]) -> Decision[configs.AlterConfigsResponse]:
@@ -423,6 +430,39 @@ async def alter_configs(
         context.elements_left -= 2 * len(some) + 4 * len(found)
     response.responses += refused
     return response
+
+
+async def alter_client_quotas(
+    context: RequestContext, request: quotas.AlterClientQuotasRequest
+) -> quotas.AlterClientQuotasResponse:
+    _check_cluster(context, Operation.ALTER_CONFIGS)
+    controller = _controller(context)
+    results: quota_changes.Results = {}
+
+    def decide(some: list[quotas.AlteredEntry]) -> Decision[quota_changes.Results]:
+        found, answer = quota_changes.alter_client_quotas(controller.view.image, some, results)
+        return ([] if request.validate_only else found), answer
+
+    def done(some: list[quotas.AlteredEntry], answer: quota_changes.Results) -> None:
+        if not request.validate_only:
+            audit.quotas_changed(context, answer)
+
+    async for some, found, answer in _written(context, request.entries, decide, done):
+        results.update(answer)
+        context.elements_left -= 2 * len(some) + 4 * len(found)
+    return quotas.AlterClientQuotasResponse(
+        entries=[
+            quotas.AlteredResult(
+                error_code=ErrorCode.NONE if refused is None else refused.code,
+                error_message=None if refused is None else refused.message,
+                entity=[
+                    quotas.QuotaEntityData(entity_type=kind, entity_name=name)
+                    for kind, name in entity
+                ],
+            )
+            for entity, refused in results.items()
+        ]
+    )
 
 
 async def elect_leaders(
@@ -477,6 +517,46 @@ async def alter_partition_reassignments(
     return response
 
 
+async def create_acls(
+    context: RequestContext, request: acls.CreateAclsRequest
+) -> acls.CreateAclsResponse:
+    acl_changes.check_creations(request.creations)
+    _check_cluster(context, Operation.ALTER)
+    check_authorizer(context)
+    controller = _controller(context)
+
+    def decision(view: ClusterView) -> Generator[None, None, acl_changes.Creations]:
+        return acl_changes.create_acls(
+            view.image.acls,
+            request.creations,
+            lambda: new_uuid(controller.runtime.random.randbytes),
+        )
+
+    done, prepared = await _in_steps(context, controller.decide(decision, _RECORDS))
+    await controller.write(done.records, prepared)
+    async for record in context.each(done.records):
+        audit.acl_changed(context, "acl created", record)
+    return acls.CreateAclsResponse(results=done.results)
+
+
+async def delete_acls(
+    context: RequestContext, request: acls.DeleteAclsRequest
+) -> acls.DeleteAclsResponse:
+    acl_changes.check_filters(request.filters)
+    _check_cluster(context, Operation.ALTER)
+    check_authorizer(context)
+    controller = _controller(context)
+
+    def decision(view: ClusterView) -> Generator[None, None, acl_changes.Deletions]:
+        return acl_changes.delete_acls(view.image.acls, request.filters)
+
+    done, prepared = await _in_steps(context, controller.decide(decision, _RECORDS))
+    await controller.write(done.records, prepared)
+    async for record in context.each(done.removed):
+        audit.acl_changed(context, "acl deleted", record)
+    return acls.DeleteAclsResponse(filter_results=done.results)
+
+
 async def list_partition_reassignments(
     context: RequestContext, request: reassignment.ListPartitionReassignmentsRequest
 ) -> reassignment.ListPartitionReassignmentsResponse:
@@ -490,7 +570,6 @@ async def alter_user_scram_credentials(
 ) -> sasl.AlterUserScramCredentialsResponse:
     controller, changes = _controller(context), scram_changes.changes_of(request)
     if not context.may_on_cluster(Operation.ALTER):
-        audit.denied(context, [CLUSTER_NAME])
         refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return scram_changes.refuse_all(changes, refused, refused.sentence)
     times = await _counted(context, (each.name for each in changes))
@@ -585,5 +664,4 @@ async def _partitions(
 
 def _check_cluster(context: RequestContext, operation: Operation) -> None:
     if not context.may_on_cluster(operation):
-        audit.denied(context, [CLUSTER_NAME])
         raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

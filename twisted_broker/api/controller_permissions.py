@@ -4,37 +4,53 @@ itself.
 1. Permission is checked before existence: a refusal does not show what exists.
 2. What may not be done is taken out of the request and answered with its own error; the rest goes
    on.
+3. What is wrong with the request itself (a name twice, a kind that is not known) shows nothing of
+   the cluster, and is answered before the permission.
 
 Source: Kafka's `ControllerApis`; `RL 5.1`. Not here: stored ACLs (`security/acl.py`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from twisted_broker.api.context import RequestContext
-from twisted_broker.image.metadata_image import GROUP_RESOURCE, TOPIC_RESOURCE, MetadataImage
+from twisted_broker.image.metadata_image import (
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+    MetadataImage,
+)
 from twisted_broker.security.acl import Operation, ResourceType
+from twisted_broker.topic_names import METADATA_TOPIC
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import configs, topics
 from twisted_broker.wire.primitives import NULL_UUID
 
 _REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+_KINDS = (TOPIC_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE)
 Resource = TypeVar("Resource", bound=Any)
 Answer = TypeVar("Answer")
 
 
 async def refuse_creations(
-    context: RequestContext, request: topics.CreateTopicsRequest
+    context: RequestContext, request: topics.CreateTopicsRequest, counts: Counter[str]
 ) -> list[topics.CreatableTopicResult]:
     """CREATE on the cluster, or on the topic."""
-    if context.may_on_cluster(Operation.CREATE):
+    if context.may_on_cluster(Operation.CREATE, noted=False):
         return []
-    request.topics, refused = await _split(context, request.topics, Operation.CREATE)
+    request.topics, refused = await _split(
+        context,
+        request.topics,
+        Operation.CREATE,
+        lambda topic: counts[topic.name] > 1 or topic.name == METADATA_TOPIC,
+    )
     return [
         topics.CreatableTopicResult(
-            name=each.name, error_code=_REFUSED, error_message=_REFUSED.sentence, configs=None
+            name=each.name, error_code=_REFUSED, error_message=_REFUSED.sentence
         )
         async for each in context.each(refused)
     ]
@@ -52,10 +68,12 @@ async def hide_configs(context: RequestContext, response: topics.CreateTopicsRes
 
 
 async def refuse_growth(
-    context: RequestContext, request: topics.CreatePartitionsRequest
+    context: RequestContext, request: topics.CreatePartitionsRequest, counts: Counter[str]
 ) -> list[topics.CreatePartitionsTopicResult]:
     """ALTER on the topic."""
-    request.topics, refused = await _split(context, request.topics, Operation.ALTER)
+    request.topics, refused = await _split(
+        context, request.topics, Operation.ALTER, lambda topic: counts[topic.name] > 1
+    )
     return [
         topics.CreatePartitionsTopicResult(
             name=each.name, error_code=_REFUSED, error_message=_REFUSED.sentence
@@ -65,47 +83,73 @@ async def refuse_growth(
 
 
 async def refuse_deletions(
-    context: RequestContext, request: topics.DeleteTopicsRequest, version: int, image: MetadataImage
+    context: RequestContext,
+    request: topics.DeleteTopicsRequest,
+    version: int,
+    image: MetadataImage,
+    named: Counter[str | bytes],
 ) -> list[topics.DeletableTopicResult]:
-    """DELETE on the topic. An id whose topic may not even be described is unknown."""
-    results = []
+    """DELETE on the cluster; or DESCRIBE on the topic, and DELETE if it is there. A topic that was
+    named by its id is answered with its name only to those who may describe it.
+    """
+    if context.may_on_cluster(Operation.DELETE, noted=False):
+        return []
+    results: list[topics.DeletableTopicResult] = []
+    shown: str | None
     if version < 6:
-        request.topic_names, refused = await _split(
-            context, request.topic_names, Operation.DELETE, lambda name: name
-        )
-        return [
-            topics.DeletableTopicResult(
-                name=name, error_code=_REFUSED, error_message=_REFUSED.sentence
-            )
-            async for name in context.each(refused)
-        ]
-    kept = []
+        kept_names: list[str] = []
+        async for name in context.each(request.topic_names):
+            if named[name] > 1 or _may_delete(context, name, name in image.topics_by_name):
+                kept_names.append(name)
+            else:
+                results.append(_undeletable(name, NULL_UUID))
+        request.topic_names = kept_names
+        return results
+    kept: list[topics.DeleteTopicState] = []
     async for state in context.each(request.topics):
-        topic = (
-            image.topics_by_id.get(bytes(state.topic_id))
-            if state.name is None and bytes(state.topic_id) != NULL_UUID
-            else None
-        )
-        name = topic.name if topic is not None else state.name
-        if name is None or context.may(Operation.DELETE, ResourceType.TOPIC, name):
+        topic_id = bytes(state.topic_id)
+        if state.name is not None:
+            # named by both it is refused for that
+            may = topic_id != NULL_UUID or named[state.name] > 1
+            may = may or _may_delete(context, state.name, state.name in image.topics_by_name)
+            shown = state.name
+        else:
+            topic = image.topics_by_id.get(topic_id) if named[topic_id] == 1 else None
+            may = topic is None or context.may(Operation.DELETE, ResourceType.TOPIC, topic.name)
+            shown = None if topic is None else _shown_name(context, topic.name, may)
+        if may:
             kept.append(state)
-            continue
-        hidden = topic is not None and not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
-        code = ErrorCode.UNKNOWN_TOPIC_ID if hidden else _REFUSED
-        results.append(
-            topics.DeletableTopicResult(
-                name=None if hidden else name,
-                topic_id=state.topic_id,
-                error_code=code,
-                error_message=code.sentence,
-            )
-        )
+        else:
+            results.append(_undeletable(shown, topic_id))
     request.topics = kept
     return results
 
 
+def _may_delete(context: RequestContext, name: str, is_there: bool) -> bool:
+    """Whether the request goes on, were it only to hear that there is no such topic."""
+    return context.may(Operation.DESCRIBE, ResourceType.TOPIC, name) and (
+        not is_there or context.may(Operation.DELETE, ResourceType.TOPIC, name)
+    )
+
+
+def _shown_name(context: RequestContext, name: str, may_delete: bool) -> str | None:
+    if may_delete or context.may(Operation.DESCRIBE, ResourceType.TOPIC, name, noted=False):
+        return name
+    return None
+
+
+def _undeletable(name: str | None, topic_id: bytes) -> topics.DeletableTopicResult:
+    return topics.DeletableTopicResult(
+        name=name, topic_id=topic_id, error_code=_REFUSED, error_message=_REFUSED.sentence
+    )
+
+
 def may_alter_configs(context: RequestContext, resource_type: int, name: str) -> ErrorCode:
-    """NONE when it may; ALTER_CONFIGS on the topic or group, for the rest on the cluster."""
+    """NONE when it may; ALTER_CONFIGS on the topic or group, for the rest on the cluster. Kinds
+    that are not known are refused for that.
+    """
+    if resource_type not in _KINDS:
+        return ErrorCode.NONE
     if resource_type == TOPIC_RESOURCE:
         return (
             ErrorCode.NONE
@@ -126,37 +170,48 @@ def may_alter_configs(context: RequestContext, resource_type: int, name: str) ->
 
 
 async def refuse_incremental(
-    context: RequestContext, request: configs.IncrementalAlterConfigsRequest
+    context: RequestContext,
+    request: configs.IncrementalAlterConfigsRequest,
+    counts: Counter[tuple[int, str]],
 ) -> list[configs.IncrementalAlterConfigsResponseAlterConfigsResourceResponse]:
     """As `refuse_alter`."""
     request.resources, refused = await _apart(
         context,
         request.resources,
+        counts,
         configs.IncrementalAlterConfigsResponseAlterConfigsResourceResponse,
     )
     return refused
 
 
 async def refuse_alter(
-    context: RequestContext, request: configs.AlterConfigsRequest
+    context: RequestContext,
+    request: configs.AlterConfigsRequest,
+    counts: Counter[tuple[int, str]],
 ) -> list[configs.AlterConfigsResponseAlterConfigsResourceResponse]:
     """The answers about resources whose settings the principal may not change; the request keeps
     the others.
     """
     request.resources, refused = await _apart(
-        context, request.resources, configs.AlterConfigsResponseAlterConfigsResourceResponse
+        context, request.resources, counts, configs.AlterConfigsResponseAlterConfigsResourceResponse
     )
     return refused
 
 
 async def _apart(
-    context: RequestContext, resources: list[Resource], answer: Callable[..., Answer]
+    context: RequestContext,
+    resources: list[Resource],
+    counts: Counter[tuple[int, str]],
+    answer: Callable[..., Answer],
 ) -> tuple[list[Resource], list[Answer]]:
     """Those that may be changed, and the refusals of the others."""
     kept: list[Resource] = []
     refused: list[Answer] = []
     async for each in context.each(resources):
-        code = may_alter_configs(context, each.resource_type, each.resource_name)
+        if counts[each.resource_type, each.resource_name] > 1:
+            code = ErrorCode.NONE  # that is refused, whoever asks
+        else:
+            code = may_alter_configs(context, each.resource_type, each.resource_name)
         if not code:
             kept.append(each)
             continue
@@ -175,12 +230,14 @@ async def _split(
     context: RequestContext,
     requested: list[Resource],
     operation: Operation,
-    name_of: Callable[[Resource], str] = lambda topic: topic.name,
+    is_wrong: Callable[[Resource], bool],
 ) -> tuple[list[Resource], list[Resource]]:
-    """Those whose topic the principal may do this with, and the others."""
+    """Those whose topic the principal may do this with, and the others. What is wrong in itself is
+    refused for that, whoever asks.
+    """
     kept: list[Resource] = []
     refused: list[Resource] = []
     async for each in context.each(requested):
-        may = context.may(operation, ResourceType.TOPIC, name_of(each))
+        may = is_wrong(each) or context.may(operation, ResourceType.TOPIC, each.name)
         (kept if may else refused).append(each)
     return kept, refused

@@ -59,8 +59,6 @@ async def delete_records(
                 result.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             results.append(result)
         response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
-        if not allowed:
-            audit.denied(context, [topic.name])
     replicas = context.replica_manager
     outcomes: list[DeleteOutcome] = []
     undecided: list[DeleteOutcome] = []

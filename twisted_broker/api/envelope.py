@@ -6,7 +6,8 @@
    wrong, in Kafka's order: PRINCIPAL_DESERIALIZATION_FAILURE without a principal that can be read,
    INVALID_REQUEST for the address or an API that is not forwarded, UNSUPPORTED_VERSION for a
    request inside that cannot be read.
-3. The envelope's own error stays NONE when the request inside was answered, whatever that answer
+3. What is inside counts against its client's quotas; its broker lets the client wait.
+4. The envelope's own error stays NONE when the request inside was answered, whatever that answer
    says.
 
 Source: KIP-590, Kafka's `EnvelopeUtils`, `DefaultKafkaPrincipalBuilder` (the written form of a
@@ -18,7 +19,9 @@ from __future__ import annotations
 import socket
 from typing import Any
 
+from twisted_broker.api import audit
 from twisted_broker.api.context import REFUSAL_ELEMENTS, RequestContext
+from twisted_broker.api.throttling import Metered, charge
 from twisted_broker.security.principal import Principal, decode_principal
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.header import decode_request_header, encode_response_header
@@ -41,6 +44,10 @@ async def envelope(context: RequestContext, request: EnvelopeRequest) -> Envelop
         answer = await inner.in_slices(
             served.refuse_in_steps(requested, error.code, error.message), REFUSAL_ELEMENTS
         )
+    finally:
+        audit.denied(inner)
+    if inner.metered is not None:
+        answer = charge(context.dispatcher, served, inner, answer)
     header = encode_response_header(inner.correlation_id, inner.api_key, inner.version)
     parts = [header]
     await inner.encode(answer, parts)
@@ -72,6 +79,8 @@ def _inside(context: RequestContext, request: EnvelopeRequest) -> tuple[Any, Req
         frame,
         context.dispatcher,
     )
+    if context.metered is not None:
+        inner.metered = Metered(len(frame), context.runtime.clock.seconds(), is_forwarded=True)
     return served, inner, offset
 
 

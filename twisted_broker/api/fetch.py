@@ -6,9 +6,11 @@ existence; what is left is read, and when that is not enough, read once more aft
 1. Permission comes before existence: ClusterAction for followers, Read for consumers. A refused
    partition carries -1 for the watermarks; the others are served; with none left nothing is read.
 2. Records leave as file slices; an answer that is not made gives its slices back.
+3. A consumer over its quota gets an answer without records (`api/throttling.py`), and its session
+   stays as it was.
 
 Source: RL 1.8, 1.9, 5.1, 5.2; Kafka's `KafkaApis.handleFetchRequest`; KIP-74, KIP-227, KIP-392,
-KIP-951. Not here: quotas, the rules of sessions (`fetch_session`), old formats
+KIP-951. Not here: the rules of sessions (`fetch_session`), old formats
 (`down_conversion`).
 """
 
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_broker.api.down_conversion import convert_results
 from twisted_broker.api.leaders import LeaderHints
+from twisted_broker.api.throttling import fetch_wait, most_of_fetch
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.fetch_session import (
     FINAL_EPOCH,
@@ -112,6 +115,16 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
     for index, result in refused:
         results.insert(index, result)
     try:
+        if context.metered is not None:
+            if params.replica_id >= 0:
+                context.metered.is_charged = True
+            elif wait_ms := fetch_wait(context, results):
+                for result in results:
+                    result.release()
+                error, session_id = session.throttled()
+                return FetchResponse(
+                    throttle_time_ms=wait_ms, error_code=error, session_id=session_id
+                )
         # The session may have been evicted or used by a later request during the wait.
         error, session_id, shown = session.finish(results)
         if error != ErrorCode.NONE:
@@ -124,6 +137,8 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
         if len(shown) > SLICE_ELEMENTS:
             # The answer is made in a turn of its own, and written in slices.
             await context.next_turn()
+        if may_replicate and replicas.leader_quota.topics:
+            replicas.record_sent(shown)
         return _response(context, error, session_id, shown)
     except BaseException:
         for result in results:
@@ -147,6 +162,8 @@ def _params(context: RequestContext, request: FetchRequest, most: int) -> FetchP
     else:
         isolation = TXN_COMMITTED if request.isolation_level == _READ_COMMITTED else HIGH_WATERMARK
     max_bytes = most if version < _LIMIT_FROM else min(request.max_bytes, most)
+    if context.metered is not None and not is_follower:
+        max_bytes = most_of_fetch(context, max_bytes)
     return FetchParams(
         replica_id,
         request.replica_state.replica_epoch if by_state else -1,

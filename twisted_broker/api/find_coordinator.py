@@ -91,8 +91,14 @@ def _coordinator(key: str, found: Found) -> Coordinator:
         host=host,
         port=port,
         error_code=error,
-        error_message=_sentence(error),
+        # Kafka's is empty where the permission is missing
+        error_message="" if error in _REFUSALS else _sentence(error),
     )
+
+
+_REFUSALS = frozenset({ErrorCode.CLUSTER_AUTHORIZATION_FAILED}) | {
+    code for _, code in _RESOURCES.values()
+}
 
 
 def _sentence(error: ErrorCode) -> str | None:

@@ -34,7 +34,7 @@ from twisted_broker.coordinator.group_requests import (
     SyncAnswer,
     SyncRequest,
 )
-from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType
+from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.turns import SLICE_ELEMENTS
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.groups import (
@@ -86,8 +86,11 @@ def check_group(context: RequestContext, group_id: str, operation: Operation) ->
 
 # membership
 async def join_group(context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
-    check_group(context, request.group_id, Operation.READ)
     version = context.version
+    if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
+        refused = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        name = None if version >= FIRST_WITH_NULLABLE_PROTOCOL else ""
+        return JoinGroupResponse(error_code=refused, protocol_name=name)
     if len(request.protocols) > MOST_PROTOCOLS:
         raise BrokerError(ErrorCode.INVALID_REQUEST)
     protocols: dict[str, bytes] = {}
@@ -132,11 +135,11 @@ def join_response(answer: JoinAnswer, version: int) -> JoinGroupResponse:
 
 
 async def sync_group(context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
-    check_group(context, request.group_id, Operation.READ)
     if context.version >= FIRST_SYNC_WITH_PROTOCOL and (
         request.protocol_type is None or request.protocol_name is None
     ):
         raise BrokerError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    check_group(context, request.group_id, Operation.READ)
     answer: SyncAnswer = await context.groups.sync(
         request.group_id,
         SyncRequest(
@@ -228,14 +231,16 @@ def _listing(
 
 
 def _wanted(context: RequestContext, request: ListGroupsRequest) -> Callable[[GroupListing], bool]:
-    sees_all = context.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
+    sees_all = context.may_on_cluster(Operation.DESCRIBE, noted=False)
     states = {state.lower() for state in request.states_filter}
     types = {name.lower() for name in request.types_filter}
 
     def is_wanted(group: GroupListing) -> bool:
         if (states and group.state.lower() not in states) or (types and CLASSIC not in types):
             return False
-        return sees_all or context.may(Operation.DESCRIBE, ResourceType.GROUP, group.group_id)
+        return sees_all or context.may(
+            Operation.DESCRIBE, ResourceType.GROUP, group.group_id, noted=False
+        )
 
     return is_wanted
 
@@ -348,8 +353,6 @@ async def delete_groups(
         error = deleted if isinstance(deleted, ErrorCode) else await deleted
         if not error:
             audit.changed(context, "group deleted", group=group_id)
-        elif error in audit.DENIED:
-            audit.denied(context, [group_id])
         results.append(DeletableGroupResult(group_id=group_id, error_code=error))
     return DeleteGroupsResponse(results=results)
 

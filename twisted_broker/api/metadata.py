@@ -109,7 +109,7 @@ async def metadata(
         response.topics = [
             await _topic(context, request, reach, topic)
             for topic in topics
-            if _may_describe(context, topic.name)
+            if _may_describe(context, topic.name, noted=False)
         ]
     else:
         response.topics = await _requested_topics(context, request, reach, request.topics)
@@ -125,8 +125,8 @@ def _broker(broker: BrokerRegistration, listener: str) -> metadata_messages.Meta
     )
 
 
-def _may_describe(context: RequestContext, name: str) -> bool:
-    return context.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
+def _may_describe(context: RequestContext, name: str, noted: bool = True) -> bool:
+    return context.may(Operation.DESCRIBE, ResourceType.TOPIC, name, noted)
 
 
 async def _requested_topics(
@@ -175,8 +175,11 @@ async def _by_id(
     topic = reach.image.topics_by_id.get(topic_id)
     if topic is None or not _may_describe(context, topic.name):
         nameless = None if context.version >= 12 else ""
+        # as Kafka's: nobody guesses an id, and its name is not shown
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID
+        code = unknown if topic is None else ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return metadata_messages.MetadataResponseTopic(
-            error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=nameless, topic_id=topic_id
+            error_code=code, name=nameless, topic_id=topic_id
         )
     return await _topic(context, request, reach, topic)
 
@@ -265,7 +268,7 @@ async def _create(
         if context.elements_left < 0:
             await context.next_turn()
         if not (
-            context.may_on_cluster(Operation.CREATE)
+            context.may_on_cluster(Operation.CREATE, noted=False)
             or context.may(Operation.CREATE, ResourceType.TOPIC, name)
         ):
             answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -355,7 +358,7 @@ async def _names_from(
         else context.metadata.image.topics_by_name
     )
     for name in sorted(names):
-        if name >= first and (request.topics or _may_describe(context, name)):
+        if name >= first and (request.topics or _may_describe(context, name, noted=False)):
             yield name
 
 

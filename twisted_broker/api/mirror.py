@@ -5,6 +5,7 @@ cluster, and answers when all in-sync replicas have them.
 2. Permission comes before existence. A refused partition does not stop the others.
 3. The answer says where each log begins and ends, also of a partition that was refused: the mirror
    goes on from there. Without records that is all that happens.
+4. A log is truncated (`truncate_to`) only under the leader epoch that the mirror names: once.
 
 Source: none; the rules of Produce with acks=-1. Not here: what is appended
 (`log/mirrored_batches.py`).
@@ -67,6 +68,7 @@ async def append_mirrored(
                         data.leader_epoch,
                         data.log_end_offset,
                         data.source_log_start_offset,
+                        data.truncate_to,
                     )
                 )
             outcomes += replicas.append_mirrored(entries)
@@ -75,6 +77,8 @@ async def append_mirrored(
         await replicas.wait_for_replicas(written, context.bounded_wait(request.timeout_ms))
     for one, outcome in zip(answers, outcomes, strict=True):
         one.error_code, one.error_message = outcome.error, outcome.error_message
+        if outcome.error == ErrorCode.INVALID_RECORD:
+            one.differs_at = outcome.base_offset
         _describe(context, one, outcome.topic_partition)
     return response
 

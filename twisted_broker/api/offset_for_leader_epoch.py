@@ -33,7 +33,7 @@ async def offset_for_leader_epoch(
     context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
     """One answer per partition; waits for nothing but its turns."""
-    is_broker = context.may_on_cluster(Operation.CLUSTER_ACTION)
+    is_broker = context.may_on_cluster(Operation.CLUSTER_ACTION, noted=False)
     response = OffsetForLeaderEpochResponse()
     for topic in request.topics:
         allowed = is_broker or context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.topic)

@@ -17,7 +17,7 @@ and 1, which this broker keeps in `__consumer_offsets` too. Not here: the state 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -38,7 +38,7 @@ from twisted_broker.log.verification import NOT_REQUIRED, Guard
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.topic_names import OFFSETS_TOPIC
 from twisted_broker.turns import SLICE_ELEMENTS
-from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
+from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -51,8 +51,6 @@ from twisted_broker.wire.messages.offsets import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
     OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
@@ -81,7 +79,7 @@ _REFUSED_FOR_GOOD = (
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
 )
-ELEMENTS_OF_A_SORT = 20
+ELEMENTS_OF_A_SORT = 80
 T = TypeVar("T")
 
 
@@ -218,7 +216,8 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest, inde
     `__consumer_offsets`. Raises BrokerError.
     """
     add = context.version >= FIRST_THAT_ADDS
-    if not add and not context.config.boolean("transaction.partition.verification.enable"):
+    verifies = context.config.boolean("transaction.partition.verification.enable")
+    if not add and not verifies:
         return NOT_REQUIRED
     partition = TopicPartition(OFFSETS_TOPIC, index)
     producer_id, producer_epoch = request.producer_id, request.producer_epoch
@@ -232,7 +231,7 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest, inde
     )
     code = codes[partition]
     if code is ErrorCode.NONE:
-        return guard
+        return guard if verifies else NOT_REQUIRED
     if code in _REFUSED_FOR_GOOD:
         context.replica_manager.end_verification(partition, producer_id, guard)
     if code is ErrorCode.TRANSACTION_ABORTABLE and context.version < FIRST_WITH_ABORTABLE:
@@ -306,139 +305,143 @@ def _partition_error(context: RequestContext, name: str | None, partition: int) 
 
 
 # fetch
+class _Answers:
+    """The classes of an answer's topics and partitions; one group's have their own up to
+    version 7.
+    """
+
+    __slots__ = ("no_offset", "partition", "topic")
+
+    def __init__(self, version: int) -> None:
+        several = version >= FIRST_WITH_SEVERAL_GROUPS
+        self.topic: Any = OffsetFetchResponseTopics if several else OffsetFetchResponseTopic
+        self.partition: Any = (
+            OffsetFetchResponsePartitions if several else OffsetFetchResponsePartition
+        )
+        # Version 0 names a partition without an offset by an error.
+        self.no_offset = ErrorCode.NONE if version else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def fetched(self, found: FetchedOffset) -> Any:
+        if found.committed is None:
+            return self.missing(found.partition, found.error)
+        return self.partition(
+            partition_index=found.partition,
+            committed_offset=found.committed.offset,
+            committed_leader_epoch=found.committed.leader_epoch,
+            metadata=found.committed.metadata,
+            error_code=found.error,
+        )
+
+    def missing(self, index: int, error: ErrorCode) -> Any:
+        return self.partition(
+            partition_index=index,
+            committed_offset=NO_OFFSET,
+            metadata="",
+            error_code=error or self.no_offset,
+        )
+
+
 async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
-    if context.version >= FIRST_WITH_SEVERAL_GROUPS:
+    if context.version < FIRST_WITH_SEVERAL_GROUPS:
         return OffsetFetchResponse(
-            groups=[
-                await _fetch_group(context, group, request.require_stable)
-                for group in request.groups
-            ]
+            topics=await _fetch_group(
+                context, request.group_id, request.topics, request.require_stable
+            )
         )
-    topics = (
-        None
-        if request.topics is None
-        else [
-            OffsetFetchRequestTopics(name=t.name, partition_indexes=t.partition_indexes)
-            for t in request.topics
-        ]
-    )
-    fetched = await _fetch_group(
-        context,
-        OffsetFetchRequestGroup(group_id=request.group_id, topics=topics),
-        request.require_stable,
-    )
-    if fetched.error_code:
-        raise BrokerError(error_of(fetched.error_code))
-
-    def answer(_: int, p: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
-        return OffsetFetchResponsePartition(
-            partition_index=p.partition_index,
-            committed_offset=p.committed_offset,
-            committed_leader_epoch=p.committed_leader_epoch,
-            metadata=p.metadata,
-            error_code=_error_of_old(context, p),
-        )
-
-    answers = await _answers(context, fetched.topics, answer)
-    return OffsetFetchResponse(
-        topics=[
-            OffsetFetchResponseTopic(name=topic.name, partitions=its)
-            for topic, its in zip(fetched.topics, answers, strict=True)
-        ]
-    )
-
-
-def _error_of_old(context: RequestContext, partition: OffsetFetchResponsePartitions) -> int:
-    """Version 0 names a partition without an offset by an error."""
-    if (
-        context.version == 0
-        and partition.committed_offset == NO_OFFSET
-        and not partition.error_code
-    ):
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return partition.error_code
+    groups: list[OffsetFetchResponseGroup] = []
+    for group in request.groups:
+        answer = OffsetFetchResponseGroup(group_id=group.group_id)
+        try:
+            answer.topics = await _fetch_group(
+                context, group.group_id, group.topics, request.require_stable
+            )
+        except BrokerError as refusal:
+            answer.error_code = refusal.code
+        groups.append(answer)
+    return OffsetFetchResponse(groups=groups)
 
 
 async def _fetch_group(
-    context: RequestContext, request: OffsetFetchRequestGroup, require_stable: bool
-) -> OffsetFetchResponseGroup:
+    context: RequestContext, group_id: str, wanted: Sequence[Any] | None, require_stable: bool
+) -> list[Any]:
+    """The group's topics; raises BrokerError."""
     context.elements_left -= 4
     if context.elements_left < 0:
         await context.next_turn()
-    try:
-        check_group(context, request.group_id, Operation.DESCRIBE)
-        if request.topics is None:
-            topics = await _all_topics(context, request.group_id, require_stable)
-        else:
-            # Once without partitions: the group's own error comes even when no topic is named or
-            # all are refused.
-            context.groups.fetch_offsets(request.group_id, (), require_stable)
-            topics = [
-                await _fetch_topic(context, request.group_id, topic, require_stable)
-                for topic in request.topics
-            ]
-    except BrokerError as refusal:
-        return OffsetFetchResponseGroup(group_id=request.group_id, error_code=refusal.code)
-    return OffsetFetchResponseGroup(group_id=request.group_id, topics=topics)
+    check_group(context, group_id, Operation.DESCRIBE)
+    answers = _Answers(context.version)
+    if wanted is None:
+        return await _all_topics(context, answers, group_id, require_stable)
+    # Once without partitions: the group's own error comes even when no topic is named or all are
+    # refused.
+    context.groups.fetch_offsets(group_id, (), require_stable)
+    return [
+        await _fetch_topic(context, answers, group_id, topic, require_stable) for topic in wanted
+    ]
 
 
 async def _fetch_topic(
-    context: RequestContext, group_id: str, topic: OffsetFetchRequestTopics, require_stable: bool
-) -> OffsetFetchResponseTopics:
+    context: RequestContext, answers: _Answers, group_id: str, topic: Any, require_stable: bool
+) -> Any:
     context.elements_left -= 1
-    name = _name(context, topic.name, topic.topic_id)
+    topic_id = NULL_UUID
+    if context.version >= FIRST_WITH_SEVERAL_GROUPS:
+        topic_id = bytes(topic.topic_id)
+    name = _name(context, topic.name, topic_id)
     error = ErrorCode.NONE
     if name is None:
         error = ErrorCode.UNKNOWN_TOPIC_ID
     elif not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
         error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    topic_id = bytes(topic.topic_id)
-    partitions: list[OffsetFetchResponsePartitions] = []
+    partitions: list[Any] = []
     for start in range(0, len(topic.partition_indexes), SLICE_ELEMENTS):
         if context.elements_left < 0:
             await context.next_turn()
         indexes = topic.partition_indexes[start : start + SLICE_ELEMENTS]
         context.elements_left -= len(indexes)
         if error or name is None:
-            partitions += _refused(indexes, error)
+            partitions += [answers.missing(index, error) for index in indexes]
         else:
             wanted = [(name, index, topic_id) for index in indexes]
             fetched = context.groups.fetch_offsets(group_id, wanted, require_stable)
-            partitions += [_fetched(f) for f in fetched]
-    return OffsetFetchResponseTopics(
-        name=topic.name, topic_id=topic.topic_id, partitions=partitions
-    )
+            partitions += [answers.fetched(f) for f in fetched]
+    answer = answers.topic(name=topic.name, partitions=partitions)
+    if context.version >= FIRST_WITH_SEVERAL_GROUPS:
+        answer.topic_id = topic_id
+    return answer
 
 
 async def _all_topics(
-    context: RequestContext, group_id: str, require_stable: bool
-) -> list[OffsetFetchResponseTopics]:
+    context: RequestContext, answers: _Answers, group_id: str, require_stable: bool
+) -> list[Any]:
     """All that is committed, by topic; without those that may not be seen and, where ids are
     requested, those that have none any more.
     """
-    topics: list[OffsetFetchResponseTopics] = []
+    topics: list[Any] = []
     committed = await context.in_slices(
         context.groups.committed_partitions(group_id), ELEMENTS_OF_A_SORT
     )
+    has_ids = context.version >= FIRST_WITH_TOPIC_IDS
     for name, some in groupby(committed, key=itemgetter(0)):
         context.elements_left -= 1
         if context.elements_left < 0:
             await context.next_turn()
         topic = context.metadata.image.topics_by_name.get(name)
-        has_ids = context.version >= FIRST_WITH_TOPIC_IDS
         if (has_ids and topic is None) or not context.may(
             Operation.DESCRIBE, ResourceType.TOPIC, name
         ):
             continue
         topic_id = topic.id if has_ids and topic is not None else NULL_UUID
-        answer = OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=[])
+        answer = answers.topic(name=name, partitions=[])
+        if has_ids:
+            answer.topic_id = topic_id
         while wanted := [(*each, NULL_UUID) for each in islice(some, SLICE_ELEMENTS)]:
             if context.elements_left < 0:
                 await context.next_turn()
             found = context.groups.fetch_offsets(group_id, wanted, require_stable)
             context.elements_left -= len(found)
             answer.partitions += [
-                _fetched(f)
+                answers.fetched(f)
                 for f in found
                 if not has_ids
                 or f.committed is None
@@ -448,47 +451,15 @@ async def _all_topics(
     return topics
 
 
-def _fetched(found: FetchedOffset) -> OffsetFetchResponsePartitions:
-    if found.committed is None:
-        return OffsetFetchResponsePartitions(
-            partition_index=found.partition,
-            committed_offset=NO_OFFSET,
-            metadata="",
-            error_code=found.error,
-        )
-    return OffsetFetchResponsePartitions(
-        partition_index=found.partition,
-        committed_offset=found.committed.offset,
-        committed_leader_epoch=found.committed.leader_epoch,
-        metadata=found.committed.metadata,
-        error_code=found.error,
-    )
-
-
-def _refused(indexes: Iterable[int], error: ErrorCode) -> list[OffsetFetchResponsePartitions]:
-    return [
-        OffsetFetchResponsePartitions(
-            partition_index=i, committed_offset=NO_OFFSET, metadata="", error_code=error
-        )
-        for i in indexes
-    ]
-
-
 # delete
 async def offset_delete(
     context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse:
-    try:
-        check_group(context, request.group_id, Operation.DELETE)
-    except BrokerError:
-        audit.denied(context, [request.group_id])
-        raise
+    check_group(context, request.group_id, Operation.DELETE)
     context.groups.check_delete_offsets(request.group_id)
     errors: dict[tuple[str, int], ErrorCode] = {}
     for topic in request.topics:
         error = _topic_to_change(context, topic.name)[1]
-        if error in audit.DENIED:
-            audit.denied(context, [topic.name])
         context.elements_left -= 1
         for p in topic.partitions:
             context.elements_left -= 1

@@ -15,7 +15,8 @@ existence and the records; what is left is appended.
    TRANSACTIONAL_ID_AUTHORIZATION_FAILED: nobody's permission could be asked.
 
 Source: RL 1.6, 1.7, 5.1; Kafka's `KafkaApis.handleProduceRequest`,
-`ProduceRequest.validateRecords`; KIP-467, KIP-890, KIP-951. Not here: quotas.
+`ProduceRequest.validateRecords`; KIP-467, KIP-890, KIP-951. Not here: quotas
+(`api/throttling.py`).
 """
 
 from __future__ import annotations
@@ -173,7 +174,9 @@ async def _append_transactional(
 
 
 def _refuse(answer: PartitionProduceResponse, refused: BrokerError) -> None:
-    answer.error_code, answer.base_offset, answer.error_message = refused.code, -1, refused.message
+    answer.error_code, answer.base_offset = refused.code, -1
+    if refused.code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:  # as Kafka: no sentence
+        answer.error_message = refused.message
 
 
 def _topic_response(

@@ -31,7 +31,11 @@ async def init_producer_id(
     name = request.transactional_id
     if name is not None and not context.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name):
         raise BrokerError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    if name is None and not context.may_on_cluster(Operation.IDEMPOTENT_WRITE):
+    if name is None and not (
+        context.may_on_cluster(Operation.IDEMPOTENT_WRITE, noted=False)
+        or context.may_on_any(Operation.WRITE, ResourceType.TOPIC)
+    ):
+        context.may_on_cluster(Operation.IDEMPOTENT_WRITE)  # for the audit
         raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if (request.producer_id == -1) != (request.producer_epoch == -1):
         raise BrokerError(ErrorCode.INVALID_REQUEST, "give both producer id and epoch, or neither")

@@ -118,12 +118,16 @@ def _answer(
     return made
 
 
+def _identifies(field: Field) -> bool:
+    return field.kind in _KINDS or field.name == "producer_id"
+
+
 def _copy_names(item: Any, made: Any, version: int) -> None:
     """What identifies an element: equal names first, else the first of the same kind."""
     targets = [
         field
         for field in _fields(made, version)
-        if field.kind in _KINDS and field.name not in ("error_message",)
+        if _identifies(field) and field.name not in ("error_message",)
     ]
     if not isinstance(item, Struct):
         for field in targets:
@@ -131,7 +135,7 @@ def _copy_names(item: Any, made: Any, version: int) -> None:
                 setattr(made, field.name, item)
                 return
         return
-    sources = {field.name: field for field in _fields(item, version) if field.kind in _KINDS}
+    sources = {field.name: field for field in _fields(item, version) if _identifies(field)}
     copied = {field.name for field in targets if field.name in sources}
     for field in targets:
         if field.name in copied:

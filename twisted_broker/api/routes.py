@@ -12,8 +12,8 @@ all derived from these rows.
    (broker) or in `api/controller.py` (controller). A row with `forward` and no module is passed on
    to the controller as it is (`api/forwarding.py`).
 
-Source: Kafka 4.3.1's message definitions; lower versions as in 3.9. Not here: ACLs,
-quotas (not served yet).
+Source: Kafka 4.3.1's message definitions; lower versions as in 3.9. Not here: what an API asks of
+the authorizer and of the quotas.
 """
 
 from __future__ import annotations
@@ -121,6 +121,7 @@ ROUTES: tuple[Route, ...] = (
     Route(14, "SyncGroup", "groups", "groups", broker="0-5"),
     Route(15, "DescribeGroups", "groups", "groups", broker="0-6"),
     Route(16, "ListGroups", "groups", "groups", broker="0-5"),
+    Route(17, "SaslHandshake", "sasl", "*sasl", broker="0-1", controller="0-1"),
     Route(18, "ApiVersions", "api_versions", "*api_versions", broker="0-4", controller="0-4"),
     Route(19, "CreateTopics", "topics", broker="0-7", controller="0-7", forward=True),
     Route(20, "DeleteTopics", "topics", broker="0-6", controller="0-6", forward=True),
@@ -138,10 +139,14 @@ ROUTES: tuple[Route, ...] = (
     Route(26, "EndTxn", "transactions", "transactions", broker="0-5"),
     Route(27, "WriteTxnMarkers", "transactions", "write_txn_markers", broker="1-2"),
     Route(28, "TxnOffsetCommit", "transactions", "offsets", broker="0-5"),
+    Route(29, "DescribeAcls", "acls", "*acls", broker="0-3", controller="0-3"),
+    Route(30, "CreateAcls", "acls", "acls", broker="0-3", controller="0-3", forward=True),
+    Route(31, "DeleteAcls", "acls", "acls", broker="0-3", controller="0-3", forward=True),
     Route(32, "DescribeConfigs", "configs", "configs", broker="0-4"),
     Route(33, "AlterConfigs", "configs", "configs", broker="0-2", controller="0-2", forward=True),
     Route(34, "AlterReplicaLogDirs", "log_dirs", "log_dirs", broker="1-2"),
     Route(35, "DescribeLogDirs", "log_dirs", "log_dirs", broker="0-5"),
+    Route(36, "SaslAuthenticate", "sasl", "*sasl", broker="0-2", controller="0-2"),
     Route(37, "CreatePartitions", "topics", broker="0-3", controller="0-3", forward=True),
     Route(42, "DeleteGroups", "groups", "groups", broker="0-2"),
     Route(
@@ -178,6 +183,8 @@ ROUTES: tuple[Route, ...] = (
         forward=True,
     ),
     Route(47, "OffsetDelete", "offsets", "offsets", broker="0"),
+    Route(48, "DescribeClientQuotas", "quotas", "quotas", broker="0-1"),
+    Route(49, "AlterClientQuotas", "quotas", broker="0-1", controller="0-1", forward=True),
     Route(50, "DescribeUserScramCredentials", "sasl", "sasl", broker="0"),
     Route(51, "AlterUserScramCredentials", "sasl", broker="0", controller="0", forward=True),
     Route(55, "DescribeQuorum", "cluster", "cluster", broker="0-2", controller="0-2", forward=True),

@@ -5,11 +5,12 @@ Owns `verify`: which appends may go on, and the guards that they bring.
 
 1. Nobody is asked for a partition with an open transaction of that producer and epoch.
 2. From version 12 on the partitions are added (transaction version 2, the client sends no
-   AddPartitionsToTxn), whatever `transaction.partition.verification.enable` says.
+   AddPartitionsToTxn), whatever `transaction.partition.verification.enable` says; with that off
+   the append needs no guard all the same.
 3. While the coordinator still ends the transaction before (CONCURRENT_TRANSACTIONS) it is asked
    again every `add.partitions.to.txn.retry.backoff.ms`, for
-   `add.partitions.to.txn.retry.backoff.max.ms`. The guards are made anew each time: that end is
-   what ends them.
+   `add.partitions.to.txn.retry.backoff.max.ms`: from version 12 on, where adding is this broker's
+   work. The guards are made anew each time: that end is what ends them.
 4. The client gets codes that it knows for a Produce: what may pass is NOT_ENOUGH_REPLICAS, which
    makes it send again without looking for another leader.
 5. All of the request waits for it, as with Kafka: the partitions are appended in one go.
@@ -94,7 +95,8 @@ async def verify(
         return {}, {}
     adds = context.version >= _ADDS_FROM
     config = context.config
-    if not adds and not config.boolean("transaction.partition.verification.enable"):
+    verifies = config.boolean("transaction.partition.verification.enable")
+    if not adds and not verifies:
         return dict.fromkeys(batches.sequences, NOT_REQUIRED), {}
     runtime = context.runtime
     give_up_ms = runtime.now_ms() + min(
@@ -109,7 +111,8 @@ async def verify(
             transactional_id, batches.producer_id, batches.producer_epoch, list(guards), adds
         )
         if (
-            ErrorCode.CONCURRENT_TRANSACTIONS not in codes.values()
+            not adds
+            or ErrorCode.CONCURRENT_TRANSACTIONS not in codes.values()
             or runtime.now_ms() >= give_up_ms
         ):
             break
@@ -122,7 +125,7 @@ async def verify(
         if code in _FOR_GOOD and guard is not None:
             context.replica_manager.end_verification(topic_partition, batches.producer_id, guard)
         refusals[topic_partition] = _refusal(code, context.version)
-    return guards, refusals
+    return guards if verifies else dict.fromkeys(guards, NOT_REQUIRED), refusals
 
 
 async def _begin(context: RequestContext, batches: _Batches, adds: bool) -> tuple[Guards, Refusals]:

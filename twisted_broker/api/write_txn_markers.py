@@ -64,7 +64,7 @@ async def write_txn_markers(
     context: RequestContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
     """One code for each producer and partition."""
-    if not context.may_on_cluster(Operation.ALTER) and not context.may_on_cluster(
+    if not context.may_on_cluster(Operation.ALTER, noted=False) and not context.may_on_cluster(
         Operation.CLUSTER_ACTION
     ):
         raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

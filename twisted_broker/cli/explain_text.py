@@ -137,6 +137,8 @@ def _replica_lines(address: str, state: State) -> Iterator[str]:
     # Not from an older broker.
     if state.get("moving") is not None:
         yield f"  {state['moving']['why']}"
+    if state.get("cleaning") is not None:
+        yield f"  compaction: {state['cleaning']['why']}"
     yield from _waiting_lines(state)
     for truncation in state["truncations"]:
         yield (

@@ -20,6 +20,7 @@ from twisted_broker.cli.metadata import metadata
 from twisted_broker.cli.mirror import mirror
 from twisted_broker.cli.rows import lines
 from twisted_broker.cli.storage import format_storage
+from twisted_broker.cli.tls import tls
 from twisted_broker.cli.unregister import unregister
 from twisted_broker.operating_system import check_system
 
@@ -29,9 +30,9 @@ from twisted_broker.operating_system import check_system
 def main() -> None:
     """Inspect the files of a Kafka broker, and explain the state of its replicas.
 
-    Files are only read, so the broker may be running. Only `format` and `metadata recover` write:
-    into new directories, and into that of a controller that is stopped. `unregister` and `mirror`
-    change a running cluster.
+    Files are only read, so the broker may be running. Only `format`, `metadata recover` and
+    `tls make` write: into new directories, and into that of a controller that is stopped.
+    `unregister` and `mirror` change a running cluster.
     """
     check_system()
 
@@ -40,6 +41,7 @@ main.add_command(metadata)
 main.add_command(format_storage)
 main.add_command(unregister)
 main.add_command(mirror)
+main.add_command(tls)
 
 
 @main.command("dump-log")

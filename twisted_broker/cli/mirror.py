@@ -55,6 +55,11 @@ _LINE_SECONDS, _TABLE_SECONDS, _LOOK_SECONDS = 60.0, 0.5, 0.2
     default=None,
     help="Of topics made in the target; its default if not given.",
 )
+@click.option(
+    "--follow-loss",
+    is_flag=True,
+    help="When the source lost records that were mirrored, drop them in the target, too.",
+)
 @click.option("--once", is_flag=True, help="End when everything that is there now is mirrored.")
 @click.option(
     "--metrics-port",
@@ -75,6 +80,7 @@ def mirror(
     topics: str,
     state: Path,
     replication_factor: int | None,
+    follow_loss: bool,
     once: bool,
     metrics_port: int | None,
     refresh: float,
@@ -95,6 +101,7 @@ def mirror(
         state.resolve().as_posix(),
         -1 if replication_factor is None else replication_factor,
         int(refresh * 1000),
+        follow_loss=follow_loss,
     )
     try:
         run = _Run(options, once, metrics_port)

@@ -7,6 +7,9 @@ Owns the decisions on AlterPartition and AssignReplicasToDirs.
 2. Every member of the proposed ISR, not only one that joins, must be unfenced, not shutting down,
    and registered under the broker epoch that the leader saw (-1: not checked).
 3. A proposal of the state that is there already is granted and writes nothing.
+4. A leader of a mirrored topic (`replog.mirror.source`) that must truncate its log as its source
+   did proposes itself alone, RECOVERING: granted with a new leader epoch, and recorded as unclean.
+   Ours, not Kafka's.
 
 Source: Kafka's `ReplicationControlManager.alterPartition`, KIP-903, KIP-858; `RL 8.4`. Not here:
 how a proposal gets here (`alter_partition_manager.py`, the broker's side), completion of
@@ -115,7 +118,10 @@ def _decide(
         raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     isr = [member for member, _ in members]
     _check_epochs(partition, sender, requested)
-    _check_isr(partition, isr, requested.leader_recovery_state)
+    truncates = requested.leader_recovery_state == RECOVERING and bool(
+        view.topic_setting(topic.name, "replog.mirror.source")
+    )
+    _check_isr(partition, isr, requested.leader_recovery_state, truncates)
     if not all(_is_isr_eligible(view, member, epoch) for member, epoch in members):
         raise BrokerError(ErrorCode.INELIGIBLE_REPLICA)
     rules = view.rules(topic.name, partition)
@@ -126,6 +132,9 @@ def _decide(
         rules,
         isr=isr,
         recovery_state=requested.leader_recovery_state,
+        # Nobody else may lead: what they hold from the offset on is not the source's.
+        unclean_shutdown=partition.replicas if truncates else (),
+        begins_epoch=truncates,
     )
     if change is None:
         return partition
@@ -156,7 +165,9 @@ def _check_epochs(
         raise BrokerError(ErrorCode.INVALID_UPDATE_VERSION)
 
 
-def _check_isr(partition: PartitionRegistration, isr: list[int], recovery_state: int) -> None:
+def _check_isr(
+    partition: PartitionRegistration, isr: list[int], recovery_state: int, truncates: bool
+) -> None:
     good = (
         isr
         and len(set(isr)) == len(isr)
@@ -166,7 +177,7 @@ def _check_isr(partition: PartitionRegistration, isr: list[int], recovery_state:
     if not good or recovery_state not in (RECOVERED, RECOVERING):
         raise BrokerError(ErrorCode.INVALID_REQUEST)
     if recovery_state == RECOVERING and (
-        len(isr) > 1 or partition.leader_recovery_state == RECOVERED
+        len(isr) > 1 or (partition.leader_recovery_state == RECOVERED and not truncates)
     ):
         raise BrokerError(ErrorCode.INVALID_REQUEST)
 

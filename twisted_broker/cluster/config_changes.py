@@ -17,17 +17,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.stored_settings import check_client_metrics, check_group
 from twisted_broker.config import (
     BROKER_SETTINGS,
+    LISTENER_PREFIX,
+    LISTENER_SETTINGS,
     REFUSED,
     TOPIC_SETTINGS,
     ConfigError,
     check_compaction_lags,
     check_topic_overrides,
+    override_row,
     text_of,
     topic_value,
 )
@@ -250,7 +254,7 @@ def check_values(
             check_topic_overrides(wanted, view.config)
         elif resource_type == BROKER_RESOURCE:
             _check_node(view, name)
-            _check_broker_values({k: v for k, v in wanted.items() if current.get(k) != v})
+            _check_broker_values(name, {k: v for k, v in wanted.items() if current.get(k) != v})
             if name:
                 together = view.config.with_dynamic(view.config.cluster, wanted)
             else:
@@ -277,13 +281,27 @@ def _check_node(view: ClusterView, name: str) -> None:
         raise BrokerError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {name} is not registered")
 
 
-def _check_broker_values(changed: Mapping[str, str]) -> None:
-    """Dynamic settings of brokers: only those that act without a restart.
+def _check_broker_values(name: str, changed: Mapping[str, str]) -> None:
+    """Dynamic settings of the broker `name`, "" all: only those that act without a restart; of
+    listeners only one broker's, each listener's by itself.
 
     Raises BrokerError.
     """
     for setting in sorted(changed):
-        row = BROKER_SETTINGS.get(setting) or broker_settings().get(setting)
+        row = (
+            override_row(setting) or BROKER_SETTINGS.get(setting) or broker_settings().get(setting)
+        )
+        if setting in LISTENER_SETTINGS:
+            raise BrokerError(
+                ErrorCode.INVALID_REQUEST,
+                f"setting {setting} cannot change for all listeners while the broker runs: set "
+                f"{LISTENER_PREFIX}NAME.{setting}",
+            )
+        if setting.startswith(LISTENER_PREFIX) and not name and row is not None:
+            raise BrokerError(
+                ErrorCode.INVALID_REQUEST,
+                f"setting {setting} is a broker's own: set it for one broker",
+            )
         if setting in REFUSED or (row is not None and not row.live):
             raise BrokerError(
                 ErrorCode.INVALID_REQUEST,
@@ -292,7 +310,7 @@ def _check_broker_values(changed: Mapping[str, str]) -> None:
             )
         if row is not None:
             try:
-                row.parse(changed[setting])
+                replace(row, name=setting).parse(changed[setting])
             except ConfigError as error:
                 raise BrokerError(ErrorCode.INVALID_REQUEST, str(error)) from None
 

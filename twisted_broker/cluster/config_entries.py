@@ -11,19 +11,22 @@ those obeyed here (`config.py`) and those that Kafka knows beside them (`known_s
    of the cluster, and in CreateTopics' answer. A secret, and what no table knows, is never shown.
 
 Source: Kafka's `ConfigHelper`, `ConfigurationControlManager.describe`, KIP-226, KIP-569. Not here:
-secrets (none is served yet).
+what is a secret (`settings.Type.PASSWORD`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import NamedTuple
 
 from twisted_broker import known_settings
 from twisted_broker.config import (
     BROKER_SETTINGS,
+    LISTENER_PREFIX,
     TOPIC_SETTINGS,
     BrokerConfig,
+    override_row,
     own_or_broker_value,
     text_of,
 )
@@ -87,17 +90,38 @@ def _broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
         )
         if name in layer
     ]
-    row = BROKER_SETTINGS.get(name) or known_settings.broker_settings()[name]
+    row = override_row(name)
+    default = None
+    if row is None:
+        row = _broker_rows(config)[name]
+        default = row.default
     if row.type is Type.PASSWORD:
         found = [Synonym(name, None, synonym.source) for synonym in found]
-    elif row.default is not None:
-        found.append(Synonym(name, text_of(row.default), DEFAULT_SOURCE))
+    elif default is not None:
+        found.append(Synonym(name, text_of(default), DEFAULT_SOURCE))
     return found
 
 
+def _broker_rows(config: BrokerConfig) -> Mapping[str, Setting]:
+    is_member = known_settings.ZOOKEEPER_CONNECT in config.static
+    return _rows_with_zookeeper() if is_member else _rows()
+
+
+@cache
+def _rows() -> Mapping[str, Setting]:
+    return known_settings.broker_settings() | BROKER_SETTINGS
+
+
+@cache
+def _rows_with_zookeeper() -> Mapping[str, Setting]:
+    return {**_rows(), **known_settings.zookeeper_settings()}
+
+
 def broker_entries(config: BrokerConfig) -> Iterator[ConfigEntry]:
-    """Every setting of a broker; one that nothing here obeys, too, but for internal ones."""
-    for row in (*BROKER_SETTINGS.values(), *known_settings.broker_settings().values()):
+    """Every setting of a broker; one that nothing here obeys, too, but for internal ones. Those of
+    ZooKeeper for its members only.
+    """
+    for row in _broker_rows(config).values():
         if row.internal and not config.is_set(row.name):
             continue
         synonyms = [
@@ -118,6 +142,28 @@ def broker_entries(config: BrokerConfig) -> Iterator[ConfigEntry]:
             row.type.value,
             row.doc,
             secret,
+        )
+    yield from _listener_entries(config)
+
+
+def _listener_entries(config: BrokerConfig) -> Iterator[ConfigEntry]:
+    """What was given for single listeners."""
+    for name in sorted({*config.static, *config.cluster, *config.broker}):
+        row = override_row(name)
+        if row is None:
+            continue
+        synonyms = _broker_synonyms(config, name)
+        setting = name.removeprefix(LISTENER_PREFIX).partition(".")[2]
+        behind = _broker_synonyms(config, row.name) if setting == row.name else []
+        yield ConfigEntry(
+            name,
+            synonyms[0].value,
+            not row.live,
+            synonyms[0].source,
+            synonyms + behind,
+            row.type.value,
+            row.doc,
+            row.type is Type.PASSWORD,
         )
 
 
@@ -178,7 +224,11 @@ def default_entries(values: Mapping[str, str], source: int) -> list[ConfigEntry]
     """Entries of the cluster-wide defaults of brokers: what was set, and no more."""
     found = []
     for name in sorted(values):
-        row = BROKER_SETTINGS.get(name) or known_settings.broker_settings().get(name)
+        row = (
+            override_row(name)
+            or BROKER_SETTINGS.get(name)
+            or known_settings.broker_settings().get(name)
+        )
         secret = row is None or row.type is Type.PASSWORD
         value = None if secret else values[name]
         kind, doc = (_UNKNOWN_TYPE, "") if row is None else (row.type.value, row.doc)

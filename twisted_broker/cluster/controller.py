@@ -51,6 +51,7 @@ from twisted_broker.image.metadata_image import (
 )
 from twisted_broker.interfaces import Runtime
 from twisted_broker.periodic import PeriodicTask
+from twisted_broker.security.quota.quotas import Quotas
 from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
@@ -81,7 +82,8 @@ class Prepared(NamedTuple):
 
 class Controller:
     """`open_log(on_committed, on_fatal)` gives its log; `start` makes it the active controller,
-    unless `check(image)` raises. `bootstrap()`: what a new cluster begins with.
+    unless `check(image)` raises. `bootstrap()`: what a new cluster begins with. `quotas` follows
+    the metadata once it is durable.
 
     `on_fatal(error)` is called when its disk failed. Since the start: `elections`, changes of a
     partition's leader as the log's lines count them; `unclean_elections`; changes that became
@@ -98,7 +100,9 @@ class Controller:
         check: Callable[[MetadataImage], None] = lambda image: None,
         bootstrap: Callable[[], Bootstrap] = lambda: DEFAULT,
         turns: Turns | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
+        self.quotas = quotas or Quotas()
         self._turns = turns or Turns(runtime.clock, runtime.marks)
         self._being_fenced: set[int] = set()
         self._bootstrap = bootstrap
@@ -175,6 +179,7 @@ class Controller:
         self.decided = self.committed = self.log.replay() if replayed is None else replayed
         self._check(self.decided)
         self._settings_changed(self.decided)
+        self.quotas.apply(self.decided.client_quotas, {}, self.decided.client_quotas)
         first = None if self.decided.features else self._bootstrap()
         self.log.begin_epoch()
         if first is not None:
@@ -361,6 +366,7 @@ class Controller:
         """What became of the metadata, once it is durable."""
         while self._unsaid and self._unsaid[0][0] < upto:
             _, delta = self._unsaid.popleft()
+            self.quotas.apply(delta.quotas, delta.before.client_quotas, delta.after.client_quotas)
             self.unclean_elections += unclean_elections(delta)
             try:
                 for kind, parts in events(delta):

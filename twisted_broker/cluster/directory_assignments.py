@@ -8,6 +8,9 @@
 3. A replica that is about to move is reported where it goes, and who moves it hears when the
    controller took that, by its answer or by the metadata; one that stays after all where it is.
 4. One request is in flight.
+5. Below metadata.version 3.7-IV2 the controller knows no directories and refuses the request:
+   nothing is sent, and a move need not wait for it. So Kafka moves where no controller is to be
+   informed (ZooKeeper); its own brokers of that level take one directory only.
 
 Source: Kafka's `AssignmentsManager`; KIP-858; KRAFT 3.6. Not here: moves between directories
 (`replication.fetcher.alter_log_dirs_manager`).
@@ -25,6 +28,7 @@ from twisted_broker.cluster.controller_channel import (
     RegisteredBroker,
     check_answer,
 )
+from twisted_broker.cluster.records import DIRECTORIES_LEVEL
 from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
 from twisted_broker.image.entries import LOST, UNASSIGNED
 from twisted_broker.image.metadata_image import MetadataDelta
@@ -61,11 +65,17 @@ class DirectoryAssignments:
         self._moving: dict[_Key, tuple[bytes, Callable[[], None]]] = {}
         self._unexpected_errors = UnexpectedErrors("assignments of directories")
         self._in_flight = self._stopped = False
+        self._is_supported = True
 
     def apply_delta(self, delta: MetadataDelta) -> None:
         """A subscriber of the image, after the replica manager: compares where replicas are with
         where they should be.
         """
+        level = delta.after.metadata_version
+        self._is_supported = not 0 < level < DIRECTORIES_LEVEL
+        if not self._is_supported:
+            self._accept_all()
+            return
         for key, change in delta.partitions.items():
             if change.after is None or self._node_id not in change.after.replicas:
                 self._wanted.pop(key, None)
@@ -98,10 +108,19 @@ class DirectoryAssignments:
         accepted: Callable[[], None],
     ) -> None:
         """It moves there when the controller took it: `accepted` is called then, perhaps twice."""
+        if not self._is_supported:
+            accepted()
+            return
         key = (topic_id, topic_partition.partition)
         self._moving[key] = directory_id, accepted
         self._wanted[key] = directory_id
         self._send_soon(0)
+
+    def _accept_all(self) -> None:
+        self._wanted.clear()
+        moving, self._moving = self._moving, {}
+        for _, accepted in moving.values():
+            accepted()
 
     def moved(self, topic_id: bytes, topic_partition: TopicPartition) -> None:
         """It lies where it was announced."""
@@ -120,7 +139,9 @@ class DirectoryAssignments:
             self._runtime.clock.callLater(delay_ms / 1000, self._send)
 
     def _send(self) -> None:
-        if not self._stopped:
+        if not self._wanted:
+            self._in_flight = False
+        elif not self._stopped:
             ensureDeferred(self._exchange()).addErrback(
                 lambda failure: _logger.failure("sending AssignReplicasToDirs failed", failure)
             )

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
+from twisted_broker.config import is_secret
 from twisted_broker.image.entries import (
     NO_LEADER,
     RECOVERING,
@@ -67,12 +68,12 @@ def events(delta: MetadataDelta) -> Iterator[Event]:
 
 
 def unclean_elections(delta: MetadataDelta) -> int:
-    """How many partitions got a leader from outside of the ISR."""
+    """How many partitions got a leader from outside of the ISR, or truncate as their source did."""
     return sum(
         before is not None
         and after is not None
-        and NO_LEADER != after.leader != before.leader
-        and after.leader_recovery_state == RECOVERING
+        and (before.leader != after.leader or _truncates(before, after))
+        and _is_unclean(after)
         for _, _, _, before, after in delta.partitions.values()
     )
 
@@ -134,7 +135,7 @@ def _elections(changed: list[PartitionDelta]) -> Iterator[Event]:
         for change in changed
         if (before := change.before) is not None
         and (after := change.after) is not None
-        and before.leader != after.leader
+        and (before.leader != after.leader or _truncates(before, after))
     ]
     if len(elected) == 1:
         change, before, after = elected[0]
@@ -166,6 +167,17 @@ def _elections(changed: list[PartitionDelta]) -> Iterator[Event]:
 def _is_unclean(after: PartitionRegistration) -> bool:
     """Whether it has a leader from outside of the ISR."""
     return after.leader != NO_LEADER and after.leader_recovery_state == RECOVERING
+
+
+def _truncates(before: PartitionRegistration, after: PartitionRegistration) -> bool:
+    """Whether the leader begins an epoch to drop what a mirror's source lost."""
+    return (
+        after.leader == before.leader != NO_LEADER
+        and after.leader_epoch > before.leader_epoch
+        and after.leader_recovery_state == RECOVERING
+        and after.isr == (after.leader,)
+        and after.replicas == before.replicas  # else it is a reassignment
+    )
 
 
 def _shrunk(changed: list[PartitionDelta]) -> Iterator[Event]:
@@ -224,12 +236,18 @@ def _configs(delta: MetadataDelta) -> Iterator[Event]:
 
 
 def _differences(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """`name=value;name=(default)` of all that differ."""
+    """`name=value;name=(default)` of all that differ; of a secret only that it did."""
     return ";".join(
-        f"{name}={after.get(name, '(default)')}"
+        f"{name}={_shown(name, after)}"
         for name in sorted(before.keys() | after.keys())
         if before.get(name) != after.get(name)
     )
+
+
+def _shown(name: str, values: Mapping[str, str]) -> str:
+    if name not in values:
+        return "(default)"
+    return "[hidden]" if is_secret(name) else values[name]
 
 
 def _name(change: PartitionDelta) -> str:

@@ -8,8 +8,8 @@ PartitionChangeRecord, or none.
    eligible; without ELR the last member stays.
 2. After an unclean election the ISR is the new leader alone, nobody is eligible, and the partition
    is recovering.
-3. The leader is named exactly when it changes (which raises the leader epoch), or when a replica
-   left the assignment.
+3. The leader is named exactly when it changes (which raises the leader epoch), when a replica
+   left the assignment, or when a new leader epoch is what is wanted.
 4. A reassignment whose target is in the ISR ends with this very record, whatever it was made for.
 5. Nothing changed: no record.
 
@@ -77,11 +77,13 @@ def change_partition(
     recovery_state: int | None = None,
     directories: Sequence[bytes] | None = None,
     election: Election | None = None,
+    begins_epoch: bool = False,
 ) -> PartitionChangeRecord | None:
     """The record for what is wanted (None: as it is), or None when nothing changes.
 
     `unclean_shutdown`: brokers that may have lost what they had; they cannot be eligible.
-    `directories`: of the replicas as they are now.
+    `directories`: of the replicas as they are now. `begins_epoch`: the leader that stays gets a new
+    leader epoch, too.
     """
     record = PartitionChangeRecord(partition_id=number, topic_id=topic_id)
     target = assignment or Assignment.of(partition)
@@ -105,7 +107,8 @@ def change_partition(
         target, target_isr = completed(target, target_isr) or (target, target_isr)
         elr = [broker for broker in elr if broker in target.replicas]
     # A replica is removed: under a new leader epoch its late fetches no longer count, as in Kafka.
-    if record.leader == NO_LEADER_CHANGE and not set(partition.replicas) <= set(target.replicas):
+    begins_epoch = begins_epoch or not set(partition.replicas) <= set(target.replicas)
+    if record.leader == NO_LEADER_CHANGE and begins_epoch:
         record.leader = partition.leader
     if (target_isr or rules.elr) and tuple(target_isr) != partition.isr:
         record.isr = target_isr

@@ -160,7 +160,7 @@ def describe(
 def _described(
     name: str, times: int, infos: list[CredentialInfo] | None
 ) -> DescribeUserScramCredentialsResult:
-    result = DescribeUserScramCredentialsResult(user=name, error_message=None)
+    result = DescribeUserScramCredentialsResult(user=name, error_message="")
     if times > 1:
         result.error_code = ErrorCode.DUPLICATE_RESOURCE
         result.error_message = f"the request names user {name} more than once"

@@ -14,7 +14,7 @@ Source: Kafka's `ReplicationControlManager`, `ControllerApis`; `RL 8.5`. Not her
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.config_entries import topic_entries
@@ -38,6 +38,12 @@ from twisted_broker.wire.schema import Record
 # Kafka's bound for one request.
 MAX_PARTITIONS_PER_REQUEST = 10_000
 Found = list[Record]
+Permit = Callable[[str, int], None]
+"""`permit(topic, partitions)` raises BrokerError where a quota of mutations is used up."""
+
+
+def _permitted(topic: str, partitions: int) -> None:
+    """Nobody counts."""
 
 
 # CreateTopics
@@ -49,6 +55,7 @@ def create_topics(
     random: IRandom,
     counts: Counter[str] | None = None,
     budget: int = MAX_PARTITIONS_PER_REQUEST,
+    permit: Permit = _permitted,
 ) -> tuple[Found, topics_messages.CreateTopicsResponse]:
     """The records of all topics that can be created, and the answer, which has the refusals.
     `random` places replicas where the request does not.
@@ -68,6 +75,7 @@ def create_topics(
             _check_new_name(view, topic.name, taken)
             partitions = _new_partitions(view, topic, placer, budget)
             configs = _new_configs(view, topic)
+            permit(topic.name, len(partitions))
         except BrokerError as error:
             results.append(
                 topics_messages.CreatableTopicResult(
@@ -252,6 +260,7 @@ def create_partitions(
     random: IRandom,
     counts: Counter[str] | None = None,
     budget: int = MAX_PARTITIONS_PER_REQUEST,
+    permit: Permit = _permitted,
 ) -> tuple[Found, topics_messages.CreatePartitionsResponse]:
     """Grows topics to the requested counts, by no more partitions in all than one request may
     add. `counts`, `budget`: as of `create_topics`.
@@ -264,7 +273,9 @@ def create_partitions(
         try:
             if counts[topic.name] > 1:
                 raise BrokerError(ErrorCode.INVALID_REQUEST, f"topic {topic.name} is named twice")
-            found += _grown(view, topic, placer, budget - len(found))
+            grown = _grown(view, topic, placer, budget - len(found))
+            permit(topic.name, len(grown))
+            found += grown
             results.append(topics_messages.CreatePartitionsTopicResult(name=topic.name))
         except BrokerError as error:
             results.append(
@@ -353,6 +364,7 @@ def delete_topics(
     request: topics_messages.DeleteTopicsRequest,
     version: int,
     named: Counter[str | bytes] | None = None,
+    permit: Permit = _permitted,
 ) -> tuple[Found, topics_messages.DeleteTopicsResponse]:
     """Removes topics, named (or from version 6 on by id).
 
@@ -376,6 +388,11 @@ def delete_topics(
             times[topic.id] > 1 or (named is not None and named[topic.name] + named[topic.id] > 1)
         ):
             topic = BrokerError(ErrorCode.INVALID_REQUEST, f"topic {topic.name} is named twice")
+        if isinstance(topic, TopicImage):
+            try:
+                permit(topic.name, len(topic.partitions))
+            except BrokerError as error:
+                topic = error
         if isinstance(topic, BrokerError):
             results.append(
                 topics_messages.DeletableTopicResult(

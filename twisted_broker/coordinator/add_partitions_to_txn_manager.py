@@ -21,6 +21,7 @@ Not here: which appends need it (`log/producer_append.py`), what a client is ans
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 _LOWEST, _HIGHEST = 4, 5
 _MOST_PARTITIONS = 5_000
 """Of one request: encoding it and reading its answer take some ms."""
+_KEPT = 512
 _LOST = (ConnectError, ConnectionClosed, OSError, WireError)  # a time-out is a ConnectError
 _logger = Logger()
 
@@ -71,7 +73,15 @@ class Connection(Protocol):
 class _Waiting:
     """One call that is not answered yet."""
 
-    __slots__ = ("add", "answer", "partitions", "producer_epoch", "producer_id", "transactional_id")
+    __slots__ = (
+        "add",
+        "answer",
+        "began",
+        "partitions",
+        "producer_epoch",
+        "producer_id",
+        "transactional_id",
+    )
 
     def __init__(
         self,
@@ -80,7 +90,9 @@ class _Waiting:
         producer_epoch: int,
         partitions: Sequence[TopicPartition],
         add: bool,
+        began: float,
     ) -> None:
+        self.began = began
         self.transactional_id, self.producer_id = transactional_id, producer_id
         self.producer_epoch, self.partitions, self.add = producer_epoch, partitions, add
         self.answer: Deferred[Codes] = Deferred()
@@ -131,7 +143,8 @@ class _Coordinator:
 
 class AddPartitionsToTxnManager:
     """`connect(endpoint, client id)` makes a connection; `listener` is the inter-broker one's
-    name. `failures`: partitions that were not verified or added, since the start.
+    name. `failures`: partitions that were not verified or added, since the start; `answers`:
+    transactions that were answered, `total_ms` together, the last of them `times_ms` each.
     """
 
     def __init__(
@@ -140,12 +153,16 @@ class AddPartitionsToTxnManager:
         image_source: ImageSource,
         listener: str,
         connect: Callable[[BrokerEndPoint, str], Connection],
+        seconds: Callable[[], float],
     ) -> None:
         self._client_id = f"broker-{node_id}-add-partitions-to-txn"
         self._image_source, self._listener, self._connect = image_source, listener, connect
         self._coordinators: dict[int, _Coordinator] = {}
         self._closed = False
-        self.failures = 0
+        self._seconds = seconds
+        self.failures = self.answers = 0
+        self.total_ms = 0.0
+        self.times_ms: deque[float] = deque(maxlen=_KEPT)
 
     def verify_or_add(
         self,
@@ -162,7 +179,9 @@ class AddPartitionsToTxnManager:
         COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, NETWORK_EXCEPTION
         and CONCURRENT_TRANSACTIONS may pass; TRANSACTION_ABORTABLE is for clients that know it.
         """
-        call = _Waiting(transactional_id, producer_id, producer_epoch, partitions, add)
+        call = _Waiting(
+            transactional_id, producer_id, producer_epoch, partitions, add, self._seconds()
+        )
         endpoint = None if self._closed else self._coordinator_of(transactional_id)
         if endpoint is None:
             return succeed(self._counted(call.all(ErrorCode.COORDINATOR_NOT_AVAILABLE)))
@@ -291,6 +310,10 @@ class AddPartitionsToTxnManager:
         return {each.transactional_id: each.all(ErrorCode.NETWORK_EXCEPTION) for each in taken}
 
     def _answer(self, call: _Waiting, codes: Codes) -> None:
+        took_ms = 1000 * (self._seconds() - call.began)
+        self.answers += 1
+        self.total_ms += took_ms
+        self.times_ms.append(took_ms)
         call.answer.callback(self._counted(codes))
 
     def _counted(self, codes: Codes) -> Codes:

@@ -43,10 +43,14 @@ class CoordinatorPublisher:
     def leadership_gained(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
         if topic_partition.topic == OFFSETS_TOPIC:
             self._coordinator.runtime.load(topic_partition.partition, leader_epoch)
+            if self._coordinator.offsets_topic is not None:
+                self._coordinator.offsets_topic.leadership_gained(topic_partition.partition)
 
     def leadership_lost(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
         if topic_partition.topic == OFFSETS_TOPIC:
             self._coordinator.runtime.unload(topic_partition.partition, leader_epoch)
+            if self._coordinator.offsets_topic is not None:
+                self._coordinator.offsets_topic.leadership_lost(topic_partition.partition)
 
     def image_changed(self, delta: MetadataDelta) -> None:
         """Removes offsets of deleted topics; ends the waits for `__consumer_offsets`."""

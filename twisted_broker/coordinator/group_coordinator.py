@@ -60,7 +60,7 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 # A member id begins with the client id, and is kept and written for every member.
 CLIENT_ID_CHARACTERS = 255
 # About a millisecond of one turn.
-LISTED_PER_STEP = SORTED_PER_STEP = 500
+LISTED_PER_STEP, SORTED_PER_STEP = 500, 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,12 @@ class GroupDescription:
     protocol_type: str
     protocol: str
     members: tuple[tuple[str, str | None, str, str, bytes, bytes], ...]
+
+
+def _drained(partitions: list[TopicPartition]) -> Iterator[TopicPartition]:
+    """From the end; the list shrinks meanwhile."""
+    while partitions:
+        yield partitions.pop()
 
 
 def _not_verified(failure: Failure) -> Failure:
@@ -297,10 +303,12 @@ class GroupCoordinator:
         entry = self.runtime.shard_of(group_id, empty_allowed=True).groups.get(group_id)
         found = [] if entry is None else list(entry.offsets.committed)
         parts: list[list[TopicPartition]] = []
-        for start in range(0, len(found), SORTED_PER_STEP):
-            parts.append(sorted(found[start : start + SORTED_PER_STEP]))
+        while found:
+            # Lists of a million partitions are freed piece by piece as well.
+            parts.append(sorted(found[-SORTED_PER_STEP:], reverse=True))
+            del found[-SORTED_PER_STEP:]
             yield
-        return merge(*parts)
+        return merge(*map(_drained, parts))
 
     def check_delete_offsets(self, group_id: str) -> None:
         """Raises the error that an OffsetDelete of this group gets as a whole."""

@@ -10,6 +10,8 @@ Owns `CoordinatorTopic`, and `OffsetsTopic`, the one of groups.
    controller refuses it, as Kafka's does: a topic made with fewer replicas would keep them, and
    groups would be lost with one broker. Clients get COORDINATOR_NOT_AVAILABLE, and retry.
 3. A creation that fails is tried again for the next request; one line a minute says so.
+4. This broker is named as a coordinator only when it has taken over the partition: its roles follow
+   the image by some turns, and until then it would answer NOT_COORDINATOR.
 
 Source: Apache Kafka 4.3.1 `AutoTopicCreationManager`,
 `GroupCoordinatorService.groupMetadataTopicConfigs`. Not here: who may look for
@@ -18,7 +20,7 @@ it (`api/find_coordinator.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
@@ -38,7 +40,7 @@ from twisted_broker.wire.messages.topics import (
 )
 
 if TYPE_CHECKING:
-    from twisted_broker.image.entries import Endpoint
+    from twisted_broker.image.entries import Endpoint, TopicImage
     from twisted_broker.replication.live_brokers import ImageSource
 
 CREATION_TIMEOUT_MS = 30_000
@@ -52,6 +54,10 @@ CreateTopics = Callable[[CreateTopicsRequest], "Deferred[CreateTopicsResponse]"]
 """Sends a request to the controller on this broker's own behalf."""
 
 
+def _leaders(topic: TopicImage) -> Iterator[tuple[int, int]]:
+    return ((index, partition.leader) for index, partition in topic.partitions.items())
+
+
 class CoordinatorTopic:
     """A coordinator's topic as the metadata image shows it. A subclass names it, with its
     settings.
@@ -62,6 +68,7 @@ class CoordinatorTopic:
         "_config",
         "_create",
         "_image_source",
+        "_led",
         "_waiting",
         "_warned",
         "is_being_created",
@@ -82,6 +89,7 @@ class CoordinatorTopic:
             create,
             clock,
         )
+        self._led: set[int] = set()
         self._waiting: list[Deferred[None]] = []
         self._warned: tuple[str, float] | None = None
         self.is_being_created = False
@@ -99,8 +107,11 @@ class CoordinatorTopic:
         if topic is None:
             self.create()
             return None
-        partition = topic.partitions.get(partition_for(key, len(topic.partitions)))
-        broker = None if partition is None else image.brokers.get(partition.leader)
+        index = partition_for(key, len(topic.partitions))
+        partition = topic.partitions.get(index)
+        if partition is None or self._is_awaited(index, partition.leader):
+            return None
+        broker = image.brokers.get(partition.leader)
         if broker is None or broker.fenced or listener not in broker.listeners:
             return None
         return broker.id, broker.listeners[listener]
@@ -118,11 +129,12 @@ class CoordinatorTopic:
         answer.addCallbacks(self._created, self._failed)
 
     def wait_until_created(self) -> Deferred[None]:
-        """Fires when the topic has leaders, its creation failed, or `WAIT_MS` have passed;
-        at once when there is nothing to wait for.
+        """Fires when the topic has leaders, this broker where it is one, when its creation failed,
+        or `WAIT_MS` have passed; at once when there is nothing to wait for.
         """
         waiting: Deferred[None] = Deferred()
-        if not self.is_being_created:
+        topic = self._image_source.image.topics_by_name.get(self.name)
+        if not self.is_being_created and (topic is None or self._is_taken_over(topic)):
             waiting.callback(None)
             return waiting
         self._waiting.append(waiting)
@@ -134,14 +146,28 @@ class CoordinatorTopic:
         waiting.callback(None)
 
     def image_changed(self) -> None:
-        """The metadata image is a new one, and this broker has taken over its roles in it."""
+        """The metadata image is a new one; this broker's roles in it may be taken over later."""
         topic = self._image_source.image.topics_by_name.get(self.name)
-        if (
-            self._waiting
-            and topic is not None
-            and all(partition.leader >= 0 for partition in topic.partitions.values())
-        ):
+        if self._waiting and topic is not None and self._has_leaders(topic):
             self._end_waits()
+
+    def leadership_gained(self, index: int) -> None:
+        """This broker serves partition `index` from now on, or reads it."""
+        self._led.add(index)
+        self.image_changed()
+
+    def leadership_lost(self, index: int) -> None:
+        """This broker serves partition `index` no more."""
+        self._led.discard(index)
+
+    def _is_awaited(self, index: int, leader: int) -> bool:
+        return leader == self._config.node_id and index not in self._led
+
+    def _is_taken_over(self, topic: TopicImage) -> bool:
+        return not any(self._is_awaited(*each) for each in _leaders(topic))
+
+    def _has_leaders(self, topic: TopicImage) -> bool:
+        return all(leader >= 0 for _, leader in _leaders(topic)) and self._is_taken_over(topic)
 
     def _end_waits(self) -> None:
         waiting, self._waiting = self._waiting, []

@@ -19,7 +19,7 @@ from twisted_broker.image.entries import PartitionRegistration, TopicImage
 from twisted_broker.wire.schema import run_whole
 
 if TYPE_CHECKING:
-    from twisted_broker.image.metadata_image import ConfigKey, MetadataImage
+    from twisted_broker.image.metadata_image import ConfigKey, MetadataImage, QuotaEntity
 
 PARTITIONS_PER_STEP = 1000  # some two milliseconds of one turn
 OTHER_TABLES = ("controllers", "client_quotas", "acls", "scram", "tokens", "next_producer_id")
@@ -58,6 +58,8 @@ class MetadataDelta:
     """Names of further tables that changed: controllers, client_quotas, acls, scram, tokens,
     next_producer_id.
     """
+    quotas: set[QuotaEntity] = field(default_factory=set)
+    """The entities of client quotas that changed."""
 
     def __bool__(self) -> bool:
         """Whether anything changed but the offset."""
@@ -87,6 +89,7 @@ class MetadataDelta:
         delta.brokers = _differing(before.brokers, after.brokers)
         delta.configs = _differing(before.configs, after.configs)
         delta.features = _differing(before.features, after.features)
+        delta.quotas = _differing(before.client_quotas, after.client_quotas)
         delta.others = {
             name for name in OTHER_TABLES if getattr(before, name) != getattr(after, name)
         }

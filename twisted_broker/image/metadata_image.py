@@ -134,7 +134,7 @@ class MetadataImage:
 class _Draft:
     """An image in the making: tables are copied when the first record touches them."""
 
-    __slots__ = ("base", "brokers", "configs", "features", "open", "tables", "touched")
+    __slots__ = ("base", "brokers", "configs", "features", "open", "quotas", "tables", "touched")
 
     def __init__(self, base: MetadataImage) -> None:
         self.base = base
@@ -144,6 +144,7 @@ class _Draft:
         self.brokers: set[int] = set()
         self.configs: set[ConfigKey] = set()
         self.features: set[str] = set()
+        self.quotas: set[QuotaEntity] = set()
 
     def table(self, name: str) -> Any:
         """This draft's own copy of a table."""
@@ -170,6 +171,7 @@ class _Draft:
             yield from delta.add_topic_in_steps(topic_id, touched)
         delta.brokers, delta.configs, delta.features = self.brokers, self.configs, self.features
         delta.others = {name for name in OTHER_TABLES if name in self.tables}
+        delta.quotas = self.quotas
         return image, delta
 
     # topics and partitions
@@ -280,6 +282,7 @@ class _Draft:
                 ((e.entity_type, e.entity_name) for e in record.entity), key=lambda pair: pair[0]
             )
         )
+        self.quotas.add(entity)
         _put_inner(
             self.table("client_quotas"), entity, record.key, None if record.remove else record.value
         )

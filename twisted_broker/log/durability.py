@@ -13,7 +13,7 @@ leader-epoch checkpoint file.
 4. What is checkpointed is never above the high watermark, which no truncation goes below but after
    an unclean election: what grows past an old recovery point meanwhile is not taken for synced.
    After one that went below what the checkpoint may say, a follower waits (`when_synced`) until the
-   checkpoint was written again, before it appends more.
+   checkpoint was written again, before it appends more; a leader refuses appends until then.
 5. A failed sync is not tried again: the kernel may have dropped the pages that it could not write,
    so a second one proves nothing.
 
@@ -34,7 +34,7 @@ from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.log.segments import LogSegments
 from twisted_broker.log.watermarks import Watermarks
-from twisted_broker.wire.errors import BrokerError
+from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 
 class Durability:
@@ -124,6 +124,11 @@ class Durability:
 
     # -- the recovery point in the checkpoint
 
+    def found_checkpoint(self, point: int) -> None:
+        """What the checkpoint said at the start: more than is taken for synced, perhaps."""
+        self._written_point = self._being_written = point
+        self.is_checkpoint_above = point > self.recovery_point
+
     def begin_at(self, recovery_point: int) -> None:
         """The log was loaded with this one."""
         self.recovery_point = self._loaded_point = recovery_point
@@ -150,6 +155,15 @@ class Durability:
         if self.is_checkpoint_above and truncations == self._truncations:
             self.is_checkpoint_above = False
             self._call_waiters()
+
+    def check_checkpoint(self) -> None:
+        """Before an append as leader. Raises NOT_ENOUGH_REPLICAS, which producers try again, while
+        the checkpoint says too much: after a loss of power the records would count as synced.
+        """
+        if self.is_checkpoint_above and self.disk is not None:
+            raise BrokerError(
+                ErrorCode.NOT_ENOUGH_REPLICAS, "the recovery point is being written: try again"
+            )
 
     # -- syncs
 

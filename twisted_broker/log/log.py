@@ -459,6 +459,9 @@ class Log:
             duplicate = check_append(self.producers, header, records, origin, guard)
             if duplicate is not None:
                 return self._duplicate_info(duplicate, attributes, count)
+        durability = self.durability
+        if durability.is_checkpoint_above:
+            durability.check_checkpoint()
         segments, epochs = self.segments, self.leader_epochs.epochs
         first = segments.log_end_offset
         last = first + delta
@@ -478,7 +481,6 @@ class Log:
         except OSError as error:
             raise self.fail(error) from error
         self.producers.map_end_offset = last + 1
-        durability = self.durability
         if last + 1 - durability.unflushed_since >= durability.flush_messages:
             durability.sync_if_due(
                 LogOffsetMetadata(first, segment.base_offset, segment.size - size)
@@ -593,6 +595,7 @@ class Log:
         if there == len(batches):
             size = count = 0
         else:
+            self.durability.check_checkpoint()
             # An epoch that began here without records is replaced by the batches' own entry.
             info = self.append_as_follower(
                 memoryview(copied)[batches[there].offset :], leader_epoch, wall_ms

@@ -12,7 +12,8 @@ checkpoints of recovery points and log starts, expiry of producers, syncs by age
 3. A log is loaded with the broker's own settings; the topic's come with `get_or_create`: they are
    known only when the metadata is.
 4. A periodic task that fails is logged and comes again.
-5. After a truncation the recovery point is on its way to the disk at once (RL 3.5).
+5. After a truncation, and after a start that found less than was checkpointed, the recovery point
+   is on its way to the disk at once (RL 3.5).
 6. A clean stop is: logs closed and synced, checkpoints, then the clean shutdown file; a directory
    that failed, was never loaded, or has a log with a hole that is not decided about, gets none.
 7. A log that moves has a copy in another directory (`futures`), which is loaded, synced at a stop
@@ -222,6 +223,7 @@ class LogManager:
                     self._take(directory, log)
                 for log in directory.futures:
                     self._take_future(directory, log)
+                self._lower_recovery_points(directory)
             except BrokerError as refusal:
                 # Two directories with one partition: which of them is right, only the operator
                 # knows.
@@ -240,6 +242,17 @@ class LogManager:
 
         directory.disk.submit(lambda: directory.load(default, wall_ms), finish)
         return loaded
+
+    def _lower_recovery_points(self, directory: LogDirectory) -> None:
+        """After an unclean stop rows may be above what was found whole: what is appended there
+        would count as synced if this broker crashed again before the next checkpoint.
+        """
+        rows, is_above = directory.recovery_points, False
+        for log in () if directory.was_clean else self._logs_in(directory):
+            log.durability.found_checkpoint(rows.get(log.topic_partition, 0))
+            is_above |= log.durability.is_checkpoint_above
+        if is_above:
+            self._checkpoint_recovery_points(directory)
 
     def _take(self, directory: LogDirectory, log: Log) -> None:
         other = self.logs.get(log.topic_partition)

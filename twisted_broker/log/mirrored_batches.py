@@ -1,6 +1,6 @@
 """What a leader takes of the records that `replog mirror` brought from another cluster.
 
-Owns `with_leader_epoch`, `count_already_there` and the two refusals.
+Owns `with_leader_epoch`, `count_already_there` and the two refusals (`Differs`, `not_mirrored`).
 
 How batches reach the leader, and why so. They come by an API of ours, `AppendMirrored`
 (`wire/messages/mirror.py`), not by a tagged field of Produce: what ApiVersions lists is the check
@@ -24,7 +24,7 @@ Source: none, ours; `Log.append_as_follower` does the rest. Not here: what the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twisted_broker.interfaces import Buffer
 from twisted_broker.wire.batch_header import LEADER_EPOCH_AT
@@ -45,12 +45,15 @@ def not_mirrored(log: Log) -> BrokerError:
     )
 
 
-def differs(log: Log, offset: int) -> BrokerError:
-    """The refusal of records under offsets that hold others."""
-    return BrokerError(
-        ErrorCode.INVALID_RECORD,
-        f"{log.topic_partition} holds other records at offset {offset} than the source",
-    )
+class Differs(BrokerError):
+    """The refusal of records under offsets that hold others; `offset`: of the first such batch."""
+
+    def __init__(self, log: Log, offset: int) -> None:
+        self.offset = offset
+        super().__init__(
+            ErrorCode.INVALID_RECORD,
+            f"{log.topic_partition} holds other records at offset {offset} than the source",
+        )
 
 
 def first_offset_of(records: Buffer) -> int:
@@ -58,11 +61,12 @@ def first_offset_of(records: Buffer) -> int:
     return int.from_bytes(records[:8], "big", signed=True) if len(records) >= 8 else -1
 
 
-def with_leader_epoch(records: Buffer, leader_epoch: int) -> tuple[bytearray, list[BatchView]]:
-    """A copy of whole batches under another leader epoch. Raises BrokerError for what is no batch
-    of magic 2, or has a wrong CRC.
+def with_leader_epoch(records: Buffer, leader_epoch: int) -> tuple[Any, list[BatchView]]:
+    """Whole batches under another leader epoch: a copy, unless the bytes can be written (a long
+    request's own buffer). Raises BrokerError for what is no batch of magic 2, or has a wrong CRC.
     """
-    copied = bytearray(records)
+    is_own = isinstance(records, memoryview) and not records.readonly
+    copied: Any = records if is_own else bytearray(records)
     epoch = leader_epoch.to_bytes(4, "big", signed=True)
     batches: list[BatchView] = []
     expected = -1
@@ -89,9 +93,9 @@ def count_already_there(log: Log, batches: Sequence[BatchView]) -> int:
         if batch.base_offset >= log.log_end_offset:
             break
         if batch.last_offset >= log.log_end_offset:
-            raise differs(log, batch.base_offset)
+            raise Differs(log, batch.base_offset)
         if batch.base_offset >= log.log_start_offset and not _is_there(log, batch):
-            raise differs(log, batch.base_offset)
+            raise Differs(log, batch.base_offset)
         count += 1
     return count
 

@@ -12,7 +12,8 @@ Owns `check_append`: whether the batch is a duplicate, or may follow what its pr
    verification (`verification.py`). Among coordinators' appends only those that bring one are held
    to it.
 5. Under transaction version 2 every marker has a newer epoch than the records that it ends: an
-   equal one is late, unless there is nothing left to end (its answer was lost).
+   equal one is late, unless there is nothing left to end (its answer was lost), or it is the last
+   epoch that there is.
 
 Source: Kafka's `ProducerAppendInfo`, `UnifiedLog.analyzeAndValidateProducerState`; KIP-98, KIP-890,
 KIP-1228; RL 3.2. Not here: what an append adds to the state (`producer_state.py`).
@@ -24,7 +25,7 @@ from twisted_broker.interfaces import Buffer
 from twisted_broker.log.append_info import AppendOrigin, EndMarker
 from twisted_broker.log.producer_snapshot import BatchMetadata, ProducerEntry
 from twisted_broker.log.producer_state import ProducerStateManager
-from twisted_broker.log.verification import NOT_REQUIRED, Guard
+from twisted_broker.log.verification import NOT_REQUIRED, Guard, check_epoch
 from twisted_broker.wire.control_batch import end_marker_coordinator_epoch
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import (
@@ -37,6 +38,7 @@ from twisted_broker.wire.records import (
 
 _CLIENT = AppendOrigin.CLIENT
 _MAX_SEQUENCE = 2**31 - 1
+LAST_EPOCH = 32767
 
 
 def check_append(
@@ -68,7 +70,7 @@ def check_append(
     if transactional:
         _check_verified(producers, entry, header, guard, from_client)
     if entry is not None and entry.producer_epoch >= 0:
-        _check_epoch(entry, epoch)
+        check_epoch(entry, epoch)
         if from_client:
             _check_sequence(entry, epoch, sequence)
         if entry.current_txn_first_offset >= 0 and not transactional:
@@ -95,6 +97,9 @@ def _check_verified(
 ) -> None:
     _, _, _, _, _, _, _, _, _, producer_id, epoch, sequence, _ = header
     present = producers.verifications.get(producer_id) if producers.verifications else None
+    # Before its guard: a producer recovers from this refusal.
+    if entry is not None:
+        check_epoch(entry, epoch)
     if (
         guard is not NOT_REQUIRED
         and (from_client or guard is not None)
@@ -107,8 +112,6 @@ def _check_verified(
         )
     if present is None or not from_client:
         return
-    if entry is not None:
-        _check_epoch(entry, epoch)
     # The state of an older producer may have expired; under version 2 each epoch begins at 0.
     if present.supports_epoch_bump and sequence != 0 and (entry is None or not entry.batches):
         raise BrokerError(
@@ -130,11 +133,13 @@ def check_end_marker(producers: ProducerStateManager, marker: EndMarker) -> None
     entry = producers.producers.get(marker.producer_id)
     if entry is None:
         return
-    _check_epoch(entry, marker.producer_epoch)
+    check_epoch(entry, marker.producer_epoch)
     if (
         marker.transaction_version >= 2
         and marker.producer_epoch == entry.producer_epoch
         and entry.current_txn_first_offset >= 0
+        # There is no epoch above the last one.
+        and marker.producer_epoch != LAST_EPOCH
     ):
         raise BrokerError(
             ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -149,15 +154,6 @@ def _check_coordinator_epoch(entry: ProducerEntry, coordinator_epoch: int) -> No
         raise BrokerError(
             ErrorCode.TRANSACTION_COORDINATOR_FENCED,
             f"a coordinator of epoch {entry.coordinator_epoch} wrote before",
-        )
-
-
-def _check_epoch(entry: ProducerEntry, producer_epoch: int) -> None:
-    if producer_epoch < entry.producer_epoch:
-        raise BrokerError(
-            ErrorCode.INVALID_PRODUCER_EPOCH,
-            f"producer {entry.producer_id} is at epoch {entry.producer_epoch}, "
-            f"not {producer_epoch}",
         )
 
 
@@ -180,6 +176,6 @@ def _check_sequence(entry: ProducerEntry, producer_epoch: int, base_sequence: in
 
 def _check_marker(entry: ProducerEntry, batch: BatchView) -> None:
     """An end marker of an old producer epoch or of an old coordinator is refused."""
-    _check_epoch(entry, batch.producer_epoch)
+    check_epoch(entry, batch.producer_epoch)
     for record in batch.records():
         _check_coordinator_epoch(entry, end_marker_coordinator_epoch(record.value))

@@ -17,7 +17,7 @@ log's end (`producer_rebuild.py`).
 from __future__ import annotations
 
 import posixpath
-from collections import deque
+from collections import OrderedDict, deque
 
 from twisted_broker.interfaces import IFileSystem
 from twisted_broker.log.checkpoints import read_whole
@@ -28,7 +28,7 @@ from twisted_broker.log.producer_snapshot import (
     encode_snapshot,
 )
 from twisted_broker.log.txn_index import AbortedTxn
-from twisted_broker.log.verification import MOST, Guard, VerificationStateEntry
+from twisted_broker.log.verification import MOST, Guard, VerificationStateEntry, check_epoch
 from twisted_broker.wire.control_batch import (
     ABORT,
     control_record_type,
@@ -70,7 +70,9 @@ class ProducerStateManager:
     def __init__(self, files: IFileSystem, directory: str, expiration_ms: int) -> None:
         self._files, self.directory, self.expiration_ms = files, directory, expiration_ms
         self.producers: dict[int, ProducerEntry] = {}
-        self.ongoing: dict[int, int] = {}
+        # Its first entry is read with each append. Of a plain dict whose first entries were removed
+        # that takes as long as they are many.
+        self.ongoing: OrderedDict[int, int] = OrderedDict()
         """first offset -> producer id, in order of offsets"""
         self.unreplicated: deque[tuple[int, int]] = deque()
         """(first offset, offset of the marker), in order of the markers"""
@@ -78,7 +80,7 @@ class ProducerStateManager:
         """those of them before which none began that ends later: the first is the oldest. There
         may be as many as a follower that stays behind lets come.
         """
-        self.verifications: dict[int, VerificationStateEntry] = {}
+        self.verifications: OrderedDict[int, VerificationStateEntry] = OrderedDict()
         """producer id -> its verification (`verification.py`), oldest first"""
         self.snapshots: set[int] = set()
         self.map_end_offset = self.last_snapshot_offset = 0
@@ -231,8 +233,12 @@ class ProducerStateManager:
     ) -> Guard:
         """What an append of this batch must bring, once the coordinator said that the transaction
         holds the partition; None where it goes on with an open transaction.
+
+        Raises INVALID_PRODUCER_EPOCH for an epoch below the producer's last one here.
         """
         producer = self.producers.get(producer_id)
+        if producer is not None:
+            check_epoch(producer, producer_epoch)
         if (
             producer is not None
             and producer.current_txn_first_offset >= 0
@@ -242,12 +248,16 @@ class ProducerStateManager:
         entry = self.verifications.get(producer_id)
         if entry is None:
             if len(self.verifications) >= MOST:
-                del self.verifications[next(iter(self.verifications))]
+                self.verifications.popitem(last=False)
             entry = self.verifications[producer_id] = VerificationStateEntry(
                 wall_ms, producer_epoch, sequence, supports_epoch_bump
             )
         entry.seen(producer_epoch, sequence)
         return entry
+
+    def take_verifications(self, other: ProducerStateManager) -> None:
+        """Those of another log that this one, which holds the same, replaces."""
+        self.verifications, other.verifications = other.verifications, OrderedDict()
 
     def end_verification(self, producer_id: int, entry: VerificationStateEntry) -> None:
         """Refused for good."""
@@ -384,11 +394,11 @@ class ProducerStateManager:
         opened = (
             (entry.current_txn_first_offset, entry.producer_id) for entry in self.producers.values()
         )
-        self.ongoing = {
-            first_offset: producer_id
+        self.ongoing = OrderedDict(
+            (first_offset, producer_id)
             for first_offset, producer_id in sorted(opened)
             if first_offset >= 0
-        }
+        )
 
     def on_log_start_moved(self, log_start_offset: int) -> None:
         self.remove_replicated(log_start_offset)
@@ -404,6 +414,6 @@ class ProducerStateManager:
 
     def _clear(self) -> None:
         self.rebuilt = None
-        self.producers, self.ongoing = {}, {}
+        self.producers, self.ongoing = {}, OrderedDict()
         self.unreplicated, self.oldest_unreplicated = deque(), deque()
-        self.verifications = {}
+        self.verifications = OrderedDict()

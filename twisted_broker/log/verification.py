@@ -11,7 +11,10 @@ Owns `VerificationStateEntry`, one per producer and log, and the guards that an 
 2. The lowest sequence seen since goes first: a later batch, verified before it, would make it out
    of sequence for ever.
 3. At most `MOST` per log, oldest dropped: its append is refused and verified again. A refusal for
-   good, `producer.id.expiration.ms`, a truncation and a restart end them, too.
+   good, `producer.id.expiration.ms`, a truncation and a restart end them, too. A move to another
+   directory takes them along.
+4. An epoch below the producer's last one here is refused by that, before anybody is asked and
+   before its guard is looked at.
 
 Source: Kafka 4.3.1's `VerificationStateEntry`, `VerificationGuard`, `ProducerStateManager`. Not
 here: asking (`coordinator/add_partitions_to_txn_manager.py`), the checks
@@ -20,7 +23,12 @@ here: asking (`coordinator/add_partitions_to_txn_manager.py`), the checks
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+
+if TYPE_CHECKING:
+    from twisted_broker.log.producer_snapshot import ProducerEntry
 
 MOST = 10_000
 
@@ -53,3 +61,13 @@ writes itself.
 
 Guard = VerificationStateEntry | None
 """None: nothing was verified."""
+
+
+def check_epoch(entry: ProducerEntry, producer_epoch: int) -> None:
+    """Raises INVALID_PRODUCER_EPOCH for one below the producer's."""
+    if producer_epoch < entry.producer_epoch:
+        raise BrokerError(
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+            f"producer {entry.producer_id} is at epoch {entry.producer_epoch}, "
+            f"not {producer_epoch}",
+        )

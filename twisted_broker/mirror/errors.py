@@ -22,5 +22,6 @@ class SourceLost(MirrorError):
         where = f"it differs from offset {offset} on" if offset >= 0 else "the last batch differs"
         super().__init__(
             f"{name}: the source lost records that were mirrored: {where}, mirrored is up to "
-            f"{mirrored}; the copy is left as it is. To begin anew delete the topic in the target"
+            f"{mirrored}; the copy is left as it is. To drop what the source lost use "
+            "--follow-loss, to begin anew delete the topic in the target"
         )

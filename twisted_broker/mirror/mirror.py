@@ -10,7 +10,8 @@ Owns `Mirror`, and `Progress` of one partition.
 2. What begins is decided by the target alone, so it may be killed at any moment; two mirrors of one
    topic do no harm.
 3. A topic of the source that is deleted, or created again, ends it with one line, as does what the
-   source lost. What the source deleted by retention before it was mirrored is a gap, with one line.
+   source lost; with `follow_loss` the target drops that, too, under a new leader epoch. What the
+   source deleted by retention before it was mirrored is a gap, with one line.
 4. Without a broker of one side it waits, with one line, and goes on.
 
 Source: none, ours; docs/MIRROR.md; RL 7.1-7.3 for the reading side. Not here: options and output
@@ -64,7 +65,8 @@ class Progress(NamedTuple):
 
 class MirrorOptions(NamedTuple):
     """`source`, `target`: HOST:PORT lists; `topics`: a regular expression that a whole name
-    matches; `folder`: of the side files; `replication_factor` -1: the target's default.
+    matches; `folder`: of the side files; `replication_factor` -1: the target's default;
+    `follow_loss`: what the source lost is dropped in the target as well.
     """
 
     source: str
@@ -75,6 +77,7 @@ class MirrorOptions(NamedTuple):
     refresh_ms: int = 10_000
     chunk_bytes: int = 1 << 20
     queued_chunks: int = 2
+    follow_loss: bool = False
 
 
 class Mirror:
@@ -108,7 +111,7 @@ class Mirror:
         )
         self._fetchers = ConsumerFetcherManager(self._source, config, CLIENT_ID)
         self._writer = TargetWriter(
-            self._target, self._begin, self._chunk_failed, self._fail, self._say
+            self._target, self._begin, self._chunk_failed, self._differs, self._fail, self._say
         )
         self._topics: dict[str, tuple[bytes, bytes]] = {}
         self._missing: dict[str, int] = {}
@@ -137,7 +140,8 @@ class Mirror:
     def has_caught_up(self) -> bool:
         """Whether the target has all that each partition's source had when it answered last."""
         return self._settled and all(
-            each.lag == 0 and each.chunk is None for each in self.partitions.values()
+            each.lag == 0 and each.chunk is None and each.truncate_to < 0
+            for each in self.partitions.values()
         )
 
     # topics
@@ -278,9 +282,10 @@ class Mirror:
         assert chunk is not None
         error, name = chunk.error, partition.name
         if isinstance(error, LogTruncated):
-            self._fail(SourceLost(name, error.end_offset, partition.log_end))
+            agreed = partition.epochs.agreed_end(error.epoch, error.end_offset, partition.log_end)
+            self._lost(partition, agreed)
         elif isinstance(error, OffsetGone) and error.offset > error.log_end:
-            self._fail(SourceLost(name, error.log_end, partition.log_end))
+            self._lost(partition, error.log_end)
         elif isinstance(error, OffsetGone):
             # For the last batch alone it went back by one.
             if partition.log_end < error.log_start and partition.log_end > partition.log_start:
@@ -301,6 +306,35 @@ class Mirror:
             )
         else:
             self._fail(MirrorError(f"{name}: the source cannot be read: {error}"))
+
+    def _differs(self, partition: MirroredPartition, offset: int) -> None:
+        """The target has another batch at `offset` than the source."""
+        if not self._options.follow_loss:
+            self._fail(SourceLost(partition.name, -1, partition.log_end))
+            return
+        again = partition.place_to_search(offset)
+        if again < 0:
+            self._lost(partition, offset)
+            return
+        self._fetchers.remove([partition.name])
+        self._fetchers.consume([partition.begin_at(again, self._queue(partition))])
+
+    def _lost(self, partition: MirroredPartition, offset: int) -> None:
+        """The source has another history from `offset` on."""
+        name, end = partition.name, partition.log_end
+        if not self._options.follow_loss:
+            self._fail(SourceLost(name, offset, end))
+            return
+        self._fetchers.remove([name])
+        if offset < end:
+            self._say(
+                f"{name}: the source lost records that were mirrored: it differs from offset "
+                f"{offset} on; dropping {offset} to {end - 1} in the target"
+            )
+            partition.truncate(max(0, offset))
+        else:
+            partition.forget()
+        self._writer.wake(partition)
 
     # the end
     def _say_once(self, line: str) -> None:

@@ -5,13 +5,17 @@ epochs were.
 
     DESCRIBE --the target's log end is known--> COPY
     COPY --the target ends elsewhere, or the batches were corrupt--> DESCRIBE
+    COPY --the source lost records, `--follow-loss`--> TRUNCATE --the target did it--> DESCRIBE
 
 1. One chunk at a time is on its way to the target; it is kept until the target has it, and sent
    again as it is. A chunk that was there already counts once (the target compares).
 2. Where to go on is known from the target's log alone: a restart begins at its end.
 3. A new beginning reads the last batch again, unless the topic is compacted: the target compares it
    with what it has. So a source that came back with other records is noticed even without epochs.
-4. Memory: `queued.max.message.chunks` chunks in the queue, and the one that is sent.
+4. Where the source lost records is known by epochs, or searched: backwards in growing steps, until
+   a batch is the same on both sides. What is truncated is said to the target under the leader epoch
+   that it was described with, which ends with the truncation: it is done once.
+5. Memory: `queued.max.message.chunks` chunks in the queue, and the one that is sent.
 
 Source: none, ours; docs/MIRROR.md. Not here: requests (`target_writer`), fetching (`consumer`).
 """
@@ -26,6 +30,7 @@ from twisted_broker.consumer.partition_topic_info import (
     PartitionTopicInfo,
 )
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.mirrored_batches import first_offset_of
 from twisted_broker.mirror.source_epochs import SourceEpochs
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
 from twisted_broker.wire.messages.mirror import MirroredPartition as RequestedPartition
@@ -68,7 +73,10 @@ class MirroredPartition:
         self.chunk: FetchedDataChunk | None = None
         self.sent = False
         self.retry_at_ms = 0
-        self.log_start = self.log_end = self.high_watermark = -1
+        self.log_start = self.log_end = self.high_watermark = self.leader_epoch = -1
+        self.truncate_to = -1
+        self._has_matched = False
+        self._search_step = 1
         self.bytes = 0
         self._start_sent = -1
 
@@ -101,6 +109,13 @@ class MirroredPartition:
             return None
         if not self.is_described:
             return RequestedPartition(partition=self.name.partition, log_end_offset=0)
+        if self.truncate_to >= 0:
+            return RequestedPartition(
+                partition=self.name.partition,
+                leader_epoch=self.leader_epoch,
+                log_end_offset=0,
+                truncate_to=self.truncate_to,
+            )
         if self.chunk is None and self.queue is not None:
             self.chunk = self.queue.poll()
         start = -1 if self.info is None else self.info.log_start_offset
@@ -127,7 +142,8 @@ class MirroredPartition:
         if self.chunk is not None and self.chunk.error is None:
             self.bytes += len(self.chunk.records)
             self.chunk = None
-        self.log_start = answer.log_start_offset
+            self._has_matched = True
+        self.log_start, self.leader_epoch = answer.log_start_offset, answer.leader_epoch
         self.high_watermark = answer.high_watermark
         self.log_end = answer.log_end_offset
 
@@ -135,6 +151,7 @@ class MirroredPartition:
     def begin(self, queue: NotifyingQueue) -> PartitionTopicInfo:
         """It is to be fetched from here on, into `queue`: the target was described."""
         self.epochs.begin(self.log_start, self.log_end)
+        self._search_step = 1
         offset = self.log_end
         if not self.compacted and offset > self.log_start:
             offset -= 1
@@ -143,13 +160,38 @@ class MirroredPartition:
     def begin_at(self, offset: int, queue: NotifyingQueue) -> PartitionTopicInfo:
         """As `begin`, from another offset on."""
         epoch = self.epochs.epoch_at(offset - 1)
-        self.queue, self.chunk = queue, None
+        self.queue, self.chunk, self._has_matched = queue, None, False
         self.info = PartitionTopicInfo(self.name, queue, offset, epoch, self.source_topic_id)
         return self.info
 
+    # what the source lost
+    def place_to_search(self, differs_at: int) -> int:
+        """From where to read again, after the batch at `differs_at` was found to be another in the
+        target; -1: it is the first such.
+        """
+        chunk, info = self.chunk, self.info
+        lowest = max(self.log_start, -1 if info is None else info.log_start_offset)
+        if (
+            self._has_matched
+            or differs_at <= lowest
+            or chunk is None
+            or differs_at > first_offset_of(chunk.records)
+        ):
+            return -1
+        step, self._search_step = self._search_step, 2 * self._search_step
+        return max(lowest, differs_at - step)
+
+    def truncate(self, offset: int) -> None:
+        """The target is to drop everything from `offset` on; what was fetched is dropped."""
+        self.truncate_to = offset
+        self._drop_fetched()
+
     def forget(self) -> None:
         """Where the target's log ends is not known any more; what was fetched is dropped."""
-        self.log_end = -1
+        self.log_end = self.truncate_to = -1
+        self._drop_fetched()
+
+    def _drop_fetched(self) -> None:
         self.chunk = None
         if self.queue is not None:
             self.queue.close()

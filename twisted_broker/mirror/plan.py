@@ -19,15 +19,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from twisted_broker.config import TIERED_SETTINGS, TOPIC_SETTINGS
+from twisted_broker.config import THROTTLED_REPLICAS, TIERED_SETTINGS, TOPIC_SETTINGS
 from twisted_broker.wire.primitives import NULL_UUID, uuid_text
 
 SOURCE_SETTING = "replog.mirror.source"
-_OF_ITS_CLUSTER = TIERED_SETTINGS | {
-    SOURCE_SETTING,
-    "leader.replication.throttled.replicas",
-    "follower.replication.throttled.replicas",
-}
+_OF_ITS_CLUSTER = TIERED_SETTINGS | THROTTLED_REPLICAS | {SOURCE_SETTING}
 
 
 class TopicState(NamedTuple):

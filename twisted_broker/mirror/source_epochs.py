@@ -45,6 +45,13 @@ class SourceEpochs:
         """The epoch of the record at `offset`; -1: not known."""
         return self._epochs.epoch_for_offset(offset)
 
+    def agreed_end(self, epoch: int, end_offset: int, log_end_offset: int) -> int:
+        """Up to where the target has what the source has, whose `epoch` ends at `end_offset`
+        (Kafka's rule for a follower; it may take several rounds).
+        """
+        _, own_end = self._epochs.end_offset_for(epoch, log_end_offset)
+        return end_offset if own_end < 0 else min(end_offset, own_end)
+
     def note(self, records: Buffer) -> None:
         """Before these batches of the source are sent to the target."""
         latest = self._epochs.latest_epoch

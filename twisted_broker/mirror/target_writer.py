@@ -8,6 +8,8 @@ Owns `TargetWriter`: which partition is sent when, to whom, and what an answer m
    is sent again after `_BACKOFF_MS`, as it was. Anything else ends the mirror with one line.
 3. An answer says where the target's log ends: where that is less than was known (an unclean
    election there) the partition begins again from it.
+4. A truncation is sent until the target's leader epoch is another one: then the partition is
+   described anew.
 
 Source: none, ours. Not here: what is sent (`mirrored_partition`).
 """
@@ -22,7 +24,7 @@ from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 from twisted_broker.consumer.cluster_client import ClusterClient
 from twisted_broker.interfaces import IDelayedCall, TopicPartition
 from twisted_broker.mirror.clusters import not_ours
-from twisted_broker.mirror.errors import MirrorError, SourceLost
+from twisted_broker.mirror.errors import MirrorError
 from twisted_broker.mirror.mirrored_partition import MirroredPartition
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
 from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
@@ -56,7 +58,8 @@ _Sent = list[tuple[MirroredPartition, RequestedPartition]]
 
 class TargetWriter:
     """`begin(partition)`: the target described it, fetching may start; `chunk_failed(partition)`:
-    its next chunk is an error; `fail(error)`: the mirror cannot go on; `say(line)`: for people.
+    its next chunk is an error; `differs(partition, offset)`: the target has another batch there
+    than its chunk; `fail(error)`: the mirror cannot go on; `say(line)`: for people.
     """
 
     def __init__(
@@ -64,12 +67,14 @@ class TargetWriter:
         client: ClusterClient,
         begin: Callable[[MirroredPartition], None],
         chunk_failed: Callable[[MirroredPartition], None],
+        differs: Callable[[MirroredPartition, int], None],
         fail: Callable[[Exception], None],
         say: Callable[[str], None],
     ) -> None:
         self.requests = 0
         self._client = client
         self._begin, self._chunk_failed, self._fail, self._say = begin, chunk_failed, fail, say
+        self._differs = differs
         self._ready: dict[TopicPartition, MirroredPartition] = {}
         self._busy: dict[int, int] = {}
         self._sending: set[Deferred[None]] = set()
@@ -187,11 +192,16 @@ class TargetWriter:
         code = ErrorCode.NETWORK_EXCEPTION if answer is None else error_of(answer.error_code)
         if answer is not None and code == ErrorCode.NONE:
             was_described, end_before = partition.is_described, partition.log_end
+            if partition.truncate_to >= 0:
+                partition.forget()
+                was_described = False
             partition.described(answer)
             if not was_described:
                 self._begin(partition)
             elif partition.log_end < end_before:
                 self._anew(partition)
+        elif code == ErrorCode.FENCED_LEADER_EPOCH and partition.truncate_to >= 0:
+            self._anew(partition)
         elif answer is None or code in _AGAIN:
             partition.found_leader(None)
             partition.retry_at_ms = self._client.runtime.now_ms() + _BACKOFF_MS
@@ -200,7 +210,7 @@ class TargetWriter:
             self._say(f"{partition.name}: the target refuses ({answer.error_message}); going on")
             self._anew(partition)
         elif code == ErrorCode.INVALID_RECORD:
-            self._fail(SourceLost(partition.name, -1, partition.log_end))
+            self._differs(partition, answer.differs_at)
         else:
             words = BrokerError(code, answer.error_message)
             self._fail(MirrorError(f"{partition.name}: the target refuses: {words}"))

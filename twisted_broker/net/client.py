@@ -12,9 +12,12 @@ the first one after a loss; back-off is up to the caller.
    it reads its sockets: after a stall of this process (SIGSTOP, garbage collection, a slow disk)
    the answer may have arrived already.
 4. After `close()` nothing is sent and every waiting Deferred has failed.
+5. Where a SASL session ends some time, requests wait while the connection authenticates itself
+   again: once none is in flight.
 
 Source: Kafka's `NetworkClient` (whose `poll` reads before it looks for expired requests). Not here:
-choice of a broker, back-off, authentication. The connection timeout is Twisted's own and may end
+choice of a broker, back-off, authentication
+(`net/sasl_connector.py`). The connection timeout is Twisted's own and may end
 early after a stall: callers connect again anyway.
 """
 
@@ -23,7 +26,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import CancelledError, Deferred, fail, maybeDeferred
 from twisted.internet.error import (
@@ -42,6 +45,9 @@ from twisted_broker.net.frames import FrameReader
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError, error_of
 from twisted_broker.wire.header import RequestHeader, decode_response_header, encode_request_header
 from twisted_broker.wire.schema import decode, encode_parts
+
+if TYPE_CHECKING:
+    from twisted_broker.net.sasl_connector import SaslSession
 
 # Bounds what a broken peer may announce, not memory: a frame is allocated as its bytes arrive.
 _FRAME_LIMIT = 256 << 20
@@ -69,7 +75,11 @@ class _InFlightRequest:
 
 
 class _ResponseProtocol(Protocol):
-    """Cuts the stream into answers and hands them to the connection's owner."""
+    """Cuts the stream into answers and hands them to the connection's owner. `session`: of SASL,
+    where it ends some time.
+    """
+
+    session: SaslSession | None = None
 
     def __init__(self, owner: BrokerConnection) -> None:
         self.owner = owner
@@ -141,6 +151,9 @@ class BrokerConnection:
         self._in_flight: deque[_InFlightRequest] = deque()
         self._correlation_id = 0
         self._closed = False
+        # What waits until the connection has authenticated itself again.
+        self._held: list[tuple[_InFlightRequest, Sequence[Any], int]] = []
+        self._authenticates_again = False
 
     @property
     def connected(self) -> bool:
@@ -240,13 +253,41 @@ class BrokerConnection:
     ) -> Deferred[Any]:
         waiting = _InFlightRequest(correlation_id, Deferred())
         timeout = self.request_timeout_ms if timeout_ms is None else timeout_ms
-        if self._protocol is not None:
-            self._write(waiting, parts, timeout)
+        protocol = self._protocol
+        if protocol is not None:
+            if protocol.session is None:
+                self._write(waiting, parts, timeout)
+            else:
+                self._send_in_session(protocol.session, waiting, parts, timeout)
         else:
             self.connect().addCallbacks(
                 lambda _: self._write(waiting, parts, timeout), waiting.answer.errback
             )
         return waiting.answer
+
+    def _send_in_session(
+        self, session: SaslSession, waiting: _InFlightRequest, parts: Sequence[Any], timeout: int
+    ) -> None:
+        if not self._held and not session.is_due():
+            self._write(waiting, parts, timeout)
+            return
+        self._held.append((waiting, parts, timeout))
+        if not self._in_flight:
+            self._authenticate_again(session)
+
+    def _authenticate_again(self, session: SaslSession) -> None:
+        """Nothing is in flight: the other side takes nothing else meanwhile. A failure ends the
+        connection, and with it what waits.
+        """
+        if not self._authenticates_again:
+            self._authenticates_again = True
+            session.authenticate_again().addCallbacks(self._authenticated_again, lambda _: None)
+
+    def _authenticated_again(self, _: Any) -> None:
+        self._authenticates_again = False
+        held, self._held = self._held, []
+        for each in held:
+            self._write(*each)
 
     def _write(self, waiting: _InFlightRequest, parts: Sequence[Any], timeout_ms: int) -> None:
         protocol = self._protocol
@@ -296,6 +337,10 @@ class BrokerConnection:
         self.bytes_in += len(frame) + 4
         assert waiting.timer is not None
         waiting.timer.cancel()
+        if self._held and not self._in_flight:
+            session = None if self._protocol is None else self._protocol.session
+            if session is not None:
+                self._authenticate_again(session)
         if not waiting.answer.called:
             waiting.answer.callback(frame)
 
@@ -335,6 +380,8 @@ class BrokerConnection:
         ):
             reason = Failure(ConnectionLost(*reason.value.args))
         waiting, self._in_flight = self._in_flight, deque()
+        waiting.extend(each for each, _, _ in self._held)
+        self._held, self._authenticates_again = [], False
         # All timers first: a callback below may send again on a new connection.
         for each in waiting:
             if each.timer is not None and each.timer.active():

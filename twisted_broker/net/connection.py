@@ -13,28 +13,33 @@ Owns the order of one connection's requests.
    finishes without an answer.
 6. A peer that hangs up while it is not read from ends its connection if the request in progress
    only reads; a request that changes something is finished first, with those sent behind it.
+7. A client over its quota is answered at once; until its wait is over it is not read from, and no
+   request of it starts (`throttle`).
 
-Source: docs/ARCHITECTURE.md 7 and 8; Kafka's `SocketServer` mutes a channel the same way. Not here:
-what a request means (`api/dispatch.py`), sockets (`net/transport.py`).
+Source: docs/ARCHITECTURE.md 7 and 8; Kafka's `SocketServer` mutes a channel the same way; KIP-219.
+Not here: what a request means (`api/dispatch.py`), sockets (`net/transport.py`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from typing import Protocol as Protocol_
 
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from twisted_broker.interfaces import Runtime
+from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.net.frames import FrameReader
 from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.net.send_queue import SendQueue
-from twisted_broker.security.principal import ANONYMOUS
+from twisted_broker.security.principal import ANONYMOUS, Principal
 from twisted_broker.security.security_protocol import SecurityProtocol
 from twisted_broker.wire.errors import WireError
+
+if TYPE_CHECKING:
+    from twisted_broker.net.sasl_gate import SaslGate, SaslListener
 
 # Enough for a producer with many requests in flight; each one that waits holds an answer here.
 PIPELINED = 32
@@ -98,6 +103,7 @@ class ListenerContext(Protocol_):
     frame_limit: int
     dispatch: Dispatch
     request_bytes: RequestBytes
+    sasl: SaslListener | None
 
     def opened(self, connection: KafkaConnection) -> None: ...
 
@@ -109,10 +115,12 @@ class KafkaConnection(Protocol):
     watch; `has_requested`: whether a request ever came; `arriving_bytes`: what was granted to a
     long request that is not all here yet; `held_since` is when the request that is started now had
     come, on the clock, if it had to wait for those before it, else 0; `is_follower` is set by a
-    fetch of a follower.
+    fetch of a follower; `throttled`: its client waits for its quota; `sasl` is there on a listener
+    with SASL.
     """
 
     is_follower = False
+    sasl: SaslGate | None = None
 
     def __init__(self, listener: ListenerContext, client_host: str) -> None:
         self.listener = listener
@@ -126,12 +134,17 @@ class KafkaConnection(Protocol):
         self.output: SendQueue = None  # type: ignore[assignment]
         self.closing = False
         self.held_since = 0.0
-        self._dispatch = listener.dispatch
+        self._dispatch: Dispatch = listener.dispatch
+        if listener.sasl is not None:
+            self._dispatch = self.sasl = listener.sasl.gate(self, listener.dispatch)
         self._pending: deque[PendingResponse] = deque()
         self._held: bytes | memoryview | None = None
         self._in_progress_bytes = self._starting = self.arriving_bytes = 0
         self._serving = False
         self._reading = True
+        self.throttled = False
+        self._throttle_end: IDelayedCall | None = None
+        self._throttled_until = 0.0
 
     @property
     def busy(self) -> bool:
@@ -195,7 +208,7 @@ class KafkaConnection(Protocol):
 
     def _start_requests(self) -> None:
         next_frame, dispatch, output = self.frames.next_frame, self._dispatch, self.output
-        while not output.full and not self.closing:
+        while not output.full and not self.closing and not self.throttled:
             frame = self._held
             if frame is None:
                 frame = next_frame()
@@ -292,6 +305,7 @@ class KafkaConnection(Protocol):
         # While a request waits for its turn, or for memory, more bytes would only pile up here.
         wanted = (
             self._held is None
+            and not self.throttled
             and not self.frames.waits
             and not (self.output.full and self.frames.pending)
         )
@@ -303,6 +317,25 @@ class KafkaConnection(Protocol):
             transport.resumeProducing()
         else:
             transport.pauseProducing()
+
+    def throttle(self, wait_ms: int) -> None:
+        """Reads nothing, and starts no request, for so long from now; a wait that ends later
+        stays. Answers leave all the same.
+        """
+        clock = self.listener.runtime.clock
+        until = clock.seconds() + wait_ms / 1000
+        if self.closing or until <= max(self._throttled_until, clock.seconds()):
+            return
+        if self._throttle_end is not None:
+            self._throttle_end.cancel()
+        self.throttled, self._throttled_until = True, until
+        self._throttle_end = clock.callLater(wait_ms / 1000, self._throttle_over)
+        if not self._serving:
+            self._update_reading()
+
+    def _throttle_over(self) -> None:
+        self.throttled, self._throttle_end = False, None
+        self.serve()
 
     def pauseProducing(self) -> None:
         """The transport has enough to write."""
@@ -346,8 +379,27 @@ class KafkaConnection(Protocol):
             transport: Any = self.transport
             transport.abortConnection()
 
+    def authenticated(self, principal: Principal, dispatch: Dispatch | None) -> None:
+        """Who the client is, from now on; `dispatch`: what serves it without looking again."""
+        self.principal = principal
+        self.has_requested = True
+        self.frames.limit = self.listener.frame_limit
+        if dispatch is not None:
+            self._dispatch = dispatch
+
+    def finish(self, seconds: float) -> None:
+        """Closes when what was given to the transport is sent, at the latest after `seconds`."""
+        if not self.closing:
+            self.closing = True
+            transport: Any = self.transport
+            transport.loseConnection()
+            self.listener.runtime.clock.callLater(seconds, transport.abortConnection)
+
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.closing = True
+        if self._throttle_end is not None:
+            self._throttle_end.cancel()
+            self._throttle_end = None
         self.output.close()
         self.frames.close()
         self.listener.closed(self)

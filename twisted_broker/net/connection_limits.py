@@ -6,26 +6,32 @@ Owns the open connections of a listener.
    `max.connections.per.ip.overrides` says of that address: the next one is closed at once. They are
    also limited to the descriptors that the logs leave free (`DescriptorShares`). One line a minute
    names the limit that was reached, and how many it cost.
-2. A connection without traffic and without a request in progress for `connections.max.idle.ms` is
-   closed, at most a tenth of that late; so is one whose peer hung up and whose request has waited
-   that long. One timer serves all connections of the listener. A check that runs late closes
-   nothing: this process was stopped, and has not read yet what was sent to it meanwhile.
+2. A connection without traffic, a request in progress or a wait for its quota for
+   `connections.max.idle.ms` is closed, at most a tenth of that late; so is one whose peer hung up
+   and that has waited so long. One timer serves all connections of the listener. A check that runs
+   late closes nothing: this process was stopped, and has not read yet what was sent to it
+   meanwhile.
 3. While others wait for room (`net/request_bytes.py`), a connection that stops in the middle of a
    long request is closed after a tenth of that time.
 4. A controller's listener has a share of its own. When it is used up, a new connection replaces the
    oldest one that never sent a request: a flood keeps no broker out.
 
-Source: Kafka's `SocketServer`, `ConnectionQuotas`, `Selector.IdleExpiryManager`. Not here: limits
-on the rate of new connections.
+5. A listener may have `max.connections` of its own (`listener.name.NAME.max.connections`).
+6. Above a rate of new connections the listener accepts none for a while (`accept_pause`). Above the
+   rate of its address a connection is held without being served, and closed after its wait; at most
+   `_MOST_HELD` are held, one more is closed at once.
+
+Source: Kafka's `SocketServer`, `ConnectionQuotas`, `Selector.IdleExpiryManager`. Not here: the
+rates (`security/quota/connection_rates.py`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from twisted.internet.protocol import Factory
+from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import Logger
 
 from twisted_broker.config import BrokerConfig, ConfigError
@@ -33,15 +39,22 @@ from twisted_broker.config_validation import connections_by_address
 from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.net.connection import Dispatch, KafkaConnection
 from twisted_broker.net.request_bytes import RequestBytes
+from twisted_broker.security.quota.connection_rates import ConnectionRates
 from twisted_broker.security.security_protocol import SecurityProtocol
 from twisted_broker.settings import INT_MAX
 from twisted_broker.stall_tolerance import SILENCE_STALL_SECONDS
+
+if TYPE_CHECKING:
+    from twisted_broker.net.sasl_gate import SaslListener
 
 # A connection is idle after this many checks without traffic: a counter costs less than a time
 # stamp on each read.
 _ROUNDS = 10
 _LINE_SECONDS = 60
+_MOST_HELD = 256
 _MAXIMUM, _PER_HOST = "max.connections is reached", "max.connections.per.ip is reached"
+_OF_LISTENER = "max.connections of the listener is reached"
+_IP_RATE = "the quota connection_creation_rate of its address is used up"
 _DESCRIPTORS = "no more descriptors are free for connections; raise ulimit -n (LimitNOFILE)"
 _logger = Logger()
 _OTHERS, _OF_A_DIRECTORY, _MOST_OF_CONTROLLER = 64, 12, 4096
@@ -77,22 +90,33 @@ def _unlimited() -> int:
 class ConnectionCounts:
     """Open connections by address, over all listeners of a broker.
 
-    `descriptor_limit()`: what descriptors allow now.
+    `descriptor_limit()`: what descriptors allow now. `listeners`: those that may have a limit of
+    their own. `held`: connections that wait for being closed, which are in no other count.
     """
 
     __slots__ = (
         "_refused",
         "_silent_until",
         "by_host",
+        "by_listener",
         "descriptor_limit",
+        "held",
+        "listeners",
         "maximum",
+        "maximum_of_listeners",
         "maximum_per_host",
         "overrides",
+        "rates",
         "total",
     )
 
     def __init__(
-        self, maximum: int, maximum_per_host: int, descriptor_limit: Callable[[], int] = _unlimited
+        self,
+        maximum: int,
+        maximum_per_host: int,
+        descriptor_limit: Callable[[], int] = _unlimited,
+        listeners: Sequence[str] = (),
+        rates: ConnectionRates | None = None,
     ) -> None:
         self._refused: Counter[str] = Counter()
         self._silent_until: dict[str, float] = {}
@@ -100,25 +124,43 @@ class ConnectionCounts:
         self.maximum_per_host = maximum_per_host
         self.overrides: dict[str, int] = {}
         self.descriptor_limit = descriptor_limit
-        self.total = 0
+        self.total = self.held = 0
         self.by_host: Counter[str] = Counter()
+        self.by_listener: Counter[str] = Counter()
+        self.listeners = listeners
+        self.maximum_of_listeners: dict[str, int] = {}
+        self.rates = rates or ConnectionRates()
 
     def settings_changed(self, config: BrokerConfig) -> None:
         """Holds for the connections that come from now on, as in Kafka."""
         self.maximum = config.integer("max.connections")
         self.maximum_per_host = config.integer("max.connections.per.ip")
+        own = [(name, config.listener_config(name)) for name in self.listeners]
+        self.maximum_of_listeners = {
+            name: of_listener.integer("max.connections") for name, of_listener in own
+        }
+        self.rates.set_limits(
+            config.integer("max.connection.creation.rate"),
+            {
+                name: of_listener.integer("max.connection.creation.rate")
+                for name, of_listener in own
+                if of_listener.overrides("max.connection.creation.rate")
+            },
+        )
         try:
             self.overrides = connections_by_address(config)
         except ConfigError as error:  # the start checked the file's: an operator changed it
             _logger.warn("{error}; the limits of before stay", error=error)
 
-    def limit_reached(self, host: str) -> str | None:
+    def limit_reached(self, host: str, listener: str = "") -> str | None:
         """What keeps one more connection from `host` out, for a log line; None for nothing."""
+        if self.by_listener[listener] >= self.maximum_of_listeners.get(listener, INT_MAX):
+            return _OF_LISTENER
         if self.total >= self.maximum:
             return _MAXIMUM
         if self.by_host.get(host, 0) >= self.overrides.get(host, self.maximum_per_host):
             return _PER_HOST
-        return _DESCRIPTORS if self.total >= self.descriptor_limit() else None
+        return _DESCRIPTORS if self.total + self.held >= self.descriptor_limit() else None
 
     def has_room(self, host: str) -> bool:
         return self.limit_reached(host) is None
@@ -141,15 +183,49 @@ class ConnectionCounts:
             from_host=self.by_host.get(host, 0),
         )
 
-    def add(self, host: str) -> None:
+    def add(self, host: str, listener: str = "") -> None:
         self.total += 1
         self.by_host[host] += 1
+        self.by_listener[listener] += 1
 
-    def remove(self, host: str) -> None:
+    def remove(self, host: str, listener: str = "") -> None:
         self.total -= 1
+        self.by_listener[listener] -= 1
         self.by_host[host] -= 1
         if not self.by_host[host]:
             del self.by_host[host]
+
+
+class HeldConnection(Protocol):
+    """A connection that is not served, not read from, and closed after a while."""
+
+    def __init__(self, factory: ConnectionFactory, seconds: float) -> None:
+        self._factory, self._seconds = factory, seconds
+        self._end: IDelayedCall | None = None
+
+    def logPrefix(self) -> str:
+        return "replog"
+
+    def connectionMade(self) -> None:
+        transport: Any = self.transport
+        transport.pauseProducing()
+        self._factory.held[self] = None
+        self._factory.counts.held += 1
+        self._end = self._factory.runtime.clock.callLater(self._seconds, self.close)
+
+    def peer_hung_up(self) -> None:
+        """It is not read from; its place is free at once."""
+        self.close()
+
+    def close(self) -> None:
+        transport: Any = self.transport
+        transport.abortConnection()
+
+    def connectionLost(self, reason: Any = None) -> None:
+        if self._end is not None and self._end.active():
+            self._end.cancel()
+        if self._factory.held.pop(self, self) is None:
+            self._factory.counts.held -= 1
 
 
 class ConnectionFactory(Factory):
@@ -170,8 +246,10 @@ class ConnectionFactory(Factory):
         request_bytes: RequestBytes | None = None,
         name: str = "PLAINTEXT",
         protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT,
+        sasl: SaslListener | None = None,
     ) -> None:
         self.runtime = runtime
+        self.sasl = sasl
         self.name, self.protocol = name, protocol
         self.dispatch = dispatch
         self.counts = counts
@@ -181,21 +259,41 @@ class ConnectionFactory(Factory):
         self.request_bytes = RequestBytes(0) if request_bytes is None else request_bytes
         self.connections: dict[KafkaConnection, None] = {}
         self.created = 0  # since the start
+        self.held: dict[HeldConnection, None] = {}
+        self._pause_ms = 0
         self._idle_check: IDelayedCall | None = None
         self._check_due = 0.0
 
     def logPrefix(self) -> str:
         return "replog controller" if self.on_controller else "replog"
 
-    def buildProtocol(self, addr: Any) -> KafkaConnection | None:
+    def buildProtocol(self, addr: Any) -> KafkaConnection | HeldConnection | None:
         host = getattr(addr, "host", "memory")
-        limit = self.counts.limit_reached(host)
+        if self.counts.rates.active:
+            self._pause_ms, wait_ms = self.counts.rates.opened(
+                self.name, host, self.runtime.now_ms()
+            )
+            if wait_ms:
+                return self._held(host, wait_ms)
+        limit = self.counts.limit_reached(host, self.name)
         if limit is None or (self.on_controller and self._close_oldest_unused()):
             return KafkaConnection(self, host)
         if self.on_controller and limit == _MAXIMUM:
             limit = _DESCRIPTORS
         self.counts.refused(host, limit, self.runtime.clock.seconds())
         return None
+
+    def accept_pause(self) -> float:
+        """For how many seconds the port is to accept no connection after the last one."""
+        pause_ms, self._pause_ms = self._pause_ms, 0
+        return pause_ms / 1000
+
+    def _held(self, host: str, wait_ms: int) -> HeldConnection | None:
+        counts = self.counts
+        counts.refused(host, _IP_RATE, self.runtime.clock.seconds())
+        if counts.held >= _MOST_HELD or counts.total + counts.held >= counts.descriptor_limit():
+            return None
+        return HeldConnection(self, wait_ms / 1000)
 
     def _close_oldest_unused(self) -> bool:
         """Ends the oldest connection that never sent a request."""
@@ -206,14 +304,14 @@ class ConnectionFactory(Factory):
         return False
 
     def opened(self, connection: KafkaConnection) -> None:
-        self.counts.add(connection.client_host)
+        self.counts.add(connection.client_host, self.name)
         self.created += 1
         self.connections[connection] = None
         if self._idle_check is None and self.idle_ms > 0:
             self._schedule_check()
 
     def closed(self, connection: KafkaConnection) -> None:
-        self.counts.remove(connection.client_host)
+        self.counts.remove(connection.client_host, self.name)
         self.connections.pop(connection, None)
 
     def close_all(self) -> None:
@@ -221,8 +319,10 @@ class ConnectionFactory(Factory):
         if self._idle_check is not None and self._idle_check.active():
             self._idle_check.cancel()
         self._idle_check = None
-        for connection in list(self.connections):
+        for connection in [*self.connections]:
             connection.close()
+        for held in [*self.held]:
+            held.close()
 
     def _schedule_check(self) -> None:
         round_s = self.idle_ms / _ROUNDS / 1000
@@ -241,7 +341,9 @@ class ConnectionFactory(Factory):
     def _close_idle(self) -> None:
         for connection in list(self.connections):
             if connection.active or (
-                connection.busy and not connection.output.full and not connection.hung_up
+                (connection.busy or connection.throttled)
+                and not connection.output.full
+                and not connection.hung_up
             ):
                 connection.active = False
                 connection.idle_rounds = 0

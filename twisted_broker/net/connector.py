@@ -5,8 +5,8 @@ controllers'.
    of the other side was accepted.
 2. One connector serves all connections to listeners of one name, and follows changed settings.
 
-Source: docs/ARCHITECTURE.md 1; Kafka's `ChannelBuilders.clientChannelBuilder`. Not here: requests
-(`net/client.py`), sockets (`net/network.py`).
+Source: docs/ARCHITECTURE.md 1; Kafka's `ChannelBuilders.clientChannelBuilder`. Not here: which
+connector a broker has (`net/listener_security.py`), requests (`net/client.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol as Protocol_
 
 from twisted.internet.defer import Deferred
 
-from twisted_broker.config import BrokerConfig, ListenerConfig
+from twisted_broker.config import ListenerConfig
 from twisted_broker.interfaces import INetwork
 from twisted_broker.security.security_protocol import SecurityProtocol
 
@@ -54,10 +54,3 @@ class PlainConnector:
 
 
 PLAIN = PlainConnector()
-
-
-def connector_to(config: BrokerConfig, listener: str, protocol: SecurityProtocol) -> Connector:
-    """To listeners of that name and protocol."""
-    if protocol is SecurityProtocol.PLAINTEXT:
-        return PLAIN
-    return PlainConnector(protocol, config.listener_config(listener))

@@ -61,6 +61,8 @@ class BufferPool:
 
 
 _POOL = BufferPool()
+# The first bytes of a handshake, and of an alert.
+_TLS_RECORDS = (0x1603, 0x1503)
 
 
 class FrameReader:
@@ -168,6 +170,8 @@ class FrameReader:
         return data[start : start + size]
 
     def _check(self, size: int) -> None:
+        if size >> 16 in _TLS_RECORDS and size > self.limit:
+            raise WireError("the other side speaks TLS to a listener without it")
         if not 0 <= size <= self.limit:
             raise WireError(f"frame of {size} bytes, the limit is {self.limit}")
 

@@ -22,7 +22,8 @@ import re
 import socket
 from collections.abc import Callable, Sequence
 from errno import EACCES, EADDRINUSE
-from typing import Any, NamedTuple
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 from twisted.internet.error import CannotListenError
@@ -32,11 +33,16 @@ from twisted_broker.interfaces import Runtime
 from twisted_broker.known_settings import ZOOKEEPER_CONNECT
 from twisted_broker.security.security_protocol import (
     PROTOCOL_MAP,
+    SASL_TO_BROKERS,
+    SASL_TO_CONTROLLERS,
     SecurityProtocol,
     effective_protocols,
     protocol_of,
 )
 from twisted_broker.settings import ConfigError
+
+if TYPE_CHECKING:
+    from twisted_broker.security.sasl.settings import ServerSettings
 
 _ENTRY = re.compile(
     r"(?P<name>[A-Za-z0-9_-]+)://(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:/\[\]]*)):(?P<port>\d{1,5})\Z"
@@ -161,15 +167,48 @@ def _protocols(
     )
     # Controllers elsewhere are reached by the first of their names; with ZooKeeper there are none.
     wanted = dict.fromkeys((*names, *controllers[: ZOOKEEPER_CONNECT not in config.static]))
-    found = {name: protocol_of(known, name) for name in wanted}
-    for name, protocol in found.items():
-        if protocol is not SecurityProtocol.PLAINTEXT:
-            raise ConfigError(
-                PROTOCOL_MAP,
-                f"{name}:{protocol.name}",
-                "PLAINTEXT listeners: TLS and SASL are not supported yet",
-            )
+    return {name: protocol_of(known, name) for name in wanted}
+
+
+def sasl_settings(config: BrokerConfig, plan: ListenerPlan) -> dict[str, ServerSettings]:
+    """Of the listeners with SASL that this node opens, by name. Raises ConfigError."""
+    found: dict[str, ServerSettings] = {}
+    for each in (*plan.broker, *plan.controller):
+        if plan.protocols[each.name].uses_sasl:
+            from twisted_broker.security.sasl.settings import server_settings
+
+            settings = server_settings(config.listener_config(each.name))
+            scram = [name for name in settings.mechanisms if name.startswith("SCRAM-")]
+            if scram and ZOOKEEPER_CONNECT in config.static:
+                raise ConfigError(
+                    "sasl.enabled.mechanisms",
+                    ",".join(scram),
+                    "mechanisms without SCRAM: with zookeeper.connect its users are not read",
+                )
+            if settings.oauth is not None and find_spec("jwt") is None:
+                raise ConfigError(
+                    "sasl.enabled.mechanisms",
+                    ",".join(settings.mechanisms),
+                    "",
+                    "OAUTHBEARER needs a library: pip install 'twisted-broker[oauth]'",
+                )
+            found[each.name] = settings
     return found
+
+
+def check_sasl(config: BrokerConfig, plan: ListenerPlan) -> None:
+    """What listeners with SASL, and connections to them, need of settings. Raises ConfigError."""
+    sasl_settings(config, plan)
+    if "broker" not in config.names("process.roles"):
+        return
+    for listener, mechanism in (
+        (plan.inter_broker, SASL_TO_BROKERS),
+        (plan.to_controllers, SASL_TO_CONTROLLERS),
+    ):
+        if plan.protocols.get(listener, SecurityProtocol.PLAINTEXT).uses_sasl:
+            from twisted_broker.security.sasl.settings import client_login
+
+            client_login(config.listener_config(listener), mechanism)
 
 
 def _advertised(

@@ -18,7 +18,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.abstract import isIPv6Address
+from twisted.internet.abstract import FileDescriptor, isIPv6Address
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint
 from twisted.internet.task import deferLater
@@ -30,6 +30,8 @@ from twisted_broker.reactor_watch import ReactorWatch
 
 # Read and copied in one piece, between two looks at whether the transport is full.
 _COPIED_BYTES = 131072
+# Of a connection to another broker. Twisted's own 128 KiB and 64 KiB cost a mirror a fifth more.
+_SENT_AT_ONCE, _READ_AT_ONCE = 1 << 20, 1 << 18
 _HAS_SENDFILE = hasattr(os, "sendfile")
 _NO_SENDFILE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 SEND_BUFFER_BYTES = 204_800
@@ -96,7 +98,7 @@ class ReactorNetwork:
         connected: Deferred[Any] = endpoint_class(
             self._reactor, host, port, timeout=timeout
         ).connect(factory)
-        return connected
+        return connected.addCallback(_with_larger_pieces)
 
     def send_slice(self, transport: Any, file: IFile, position: int, length: int) -> int:
         """Bytes sent; 0 means full, and the transport's producer is resumed when it is not.
@@ -111,6 +113,14 @@ class ReactorNetwork:
                 if error.errno not in _NO_SENDFILE:
                     raise
         return copy_slice(transport, file, position, length)
+
+
+def _with_larger_pieces(protocol: Any) -> Any:
+    """Batches of a megabyte are usual between brokers and mirrors: fewer turns for each."""
+    transport = protocol.transport
+    if isinstance(transport, FileDescriptor):  # none that is wrapped
+        transport.SEND_LIMIT, transport.bufferSize = _SENT_AT_ONCE, _READ_AT_ONCE
+    return protocol
 
 
 def copy_slice(transport: Any, file: IFile, position: int, length: int) -> int:

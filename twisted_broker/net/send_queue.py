@@ -6,7 +6,8 @@ Owns what was answered and is not yet with the transport.
 1. Parts leave in the order in which they came.
 2. Each slice is released exactly once: when sent, or when the connection ends.
 3. While the transport is full (`full`), it gets nothing; it calls `resume()` when it is ready.
-4. One call sends at most `TURN_BYTES` of slices; the rest follows in the next turn of the reactor.
+4. One call sends at most `TURN_BYTES` of slices, or the transport's `turn_bytes`; the rest follows
+   in the next turn of the reactor.
 5. What the system does not hold in memory is first read by another thread, `STRETCH_BYTES` at a
    time: a slow disk holds up those who read from it, not the reactor. One load at a time.
 6. A slice that is gone or too short ends the connection: its length has been sent already.
@@ -42,6 +43,7 @@ class SendQueue:
         "_runtime",
         "_sent",
         "_transport",
+        "_turn_bytes",
         "_write",
         "_write_more",
         "full",
@@ -53,6 +55,7 @@ class SendQueue:
         self._write_more: Callable[[bytes], None] = getattr(
             transport, "write_more", transport.write
         )
+        self._turn_bytes: int = getattr(transport, "turn_bytes", TURN_BYTES)
         self._runtime = runtime
         self._owner = owner
         self._parts: deque[Any] = deque()
@@ -92,7 +95,7 @@ class SendQueue:
                 part.release()
 
     def _write_parts(self) -> None:
-        budget = TURN_BYTES
+        budget = self._turn_bytes
         parts = self._parts
         while parts and not self.full:
             part = parts[0]

@@ -158,7 +158,8 @@ class ServerTransport(tcp.Server):
 
 class ListeningPort(tcp.Port):
     """A listening port whose connections are `ServerTransport`s, all in one group where the system
-    has epoll.
+    has epoll. A factory's `accept_pause()` says after each connection for how many seconds no other
+    is accepted.
     """
 
     transport = ServerTransport
@@ -175,6 +176,7 @@ class ListeningPort(tcp.Port):
     ) -> None:
         tcp.Port.__init__(self, port, factory, backlog, interface, reactor)
         self._accept_pause: Any = None
+        self._pause_wanted = getattr(factory, "accept_pause", None)
         self._buffers = ((socket.SO_SNDBUF, buffers[0]), (socket.SO_RCVBUF, buffers[1]))
         if group is not None:
             self.transport = self._grouped  # type: ignore[assignment]
@@ -210,11 +212,15 @@ class ListeningPort(tcp.Port):
                 self._pause_accepting()
                 return
             self._open_connection(accepted, address)
+            pause = 0.0 if self._pause_wanted is None else self._pause_wanted()
+            if pause > 0:
+                self._pause_accepting(pause)
+                return
 
-    def _pause_accepting(self) -> None:
+    def _pause_accepting(self, seconds: float = _ACCEPT_PAUSE_SECONDS) -> None:
         port: Any = self
         port.stopReading()
-        self._accept_pause = port.reactor.callLater(_ACCEPT_PAUSE_SECONDS, self._resume_accepting)
+        self._accept_pause = port.reactor.callLater(seconds, self._resume_accepting)
 
     def _resume_accepting(self) -> None:
         self._accept_pause = None

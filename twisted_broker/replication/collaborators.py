@@ -17,6 +17,7 @@ from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.replication.partition.isr_state import IsrAnswer, IsrProposal
 from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.replication.replication_quota import ReplicationQuota
 
 
 class IAlterPartitionManager(Protocol):
@@ -72,6 +73,7 @@ class IReplicas(Protocol):
     runtime: Runtime
     config: BrokerConfig
     partitions: dict[TopicPartition, Partition]
+    follower_quota: ReplicationQuota
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
         """Raises `BrokerError` for one that is not held here."""

@@ -318,6 +318,12 @@ class FetchContext:
         """
         return ErrorCode.NONE, NO_SESSION, results
 
+    def throttled(self) -> tuple[ErrorCode, int]:
+        """(error, session id) of an answer without partitions, instead of `finish`: what the client
+        was sent last stays as it was, and no session is opened.
+        """
+        return ErrorCode.NONE, NO_SESSION
+
 
 SESSIONLESS = FetchContext(())
 
@@ -406,6 +412,10 @@ class IncrementalFetchContext(FetchContext):
             elif idle is not None and idle.add(result):
                 del session.active[key]
         return ErrorCode.NONE, session.session_id, shown
+
+    def throttled(self) -> tuple[ErrorCode, int]:
+        error = ErrorCode.NONE if self._is_current else ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        return error, self._session.session_id
 
 
 def new_context(

@@ -31,6 +31,7 @@ from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import Buffer, Runtime, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin, EndMarker
 from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.mirrored_batches import Differs
 from twisted_broker.log.verification import Guard, VerificationStateEntry
 from twisted_broker.periodic import PeriodicTasks
 from twisted_broker.replication import directory_moves, role_change
@@ -79,6 +80,13 @@ from twisted_broker.replication.purgatory.delayed_operations import (
 )
 from twisted_broker.replication.purgatory.purgatory import Purgatory
 from twisted_broker.replication.purgatory.timing_wheel import TimingWheel
+from twisted_broker.replication.replication_quota import (
+    FOLLOWER_RATE,
+    LEADER_RATE,
+    WINDOW_SECONDS,
+    WINDOWS,
+    ReplicationQuota,
+)
 from twisted_broker.topic_names import INTERNAL_TOPICS
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -98,9 +106,9 @@ _WITHOUT_LOG_START = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-MirroredRecords = tuple[TopicPartition, Buffer | None, int, int, int]
+MirroredRecords = tuple[TopicPartition, Buffer | None, int, int, int, int]
 """Partition, whole batches, the leader epoch known to the mirror (-1: any), the log end known to
-it, and the source's log start (-1: not known).
+it, the source's log start (-1: not known), and where to truncate (-1: not).
 """
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _CLIENT, _NONE = AppendOrigin.CLIENT, ErrorCode.NONE
@@ -123,6 +131,7 @@ class ReplicaManager:
         "_effects",
         "_high_watermarks",
         "_image_source",
+        "_is_throttled",
         "_not_applied",
         "_partition_of",
         "_periodic",
@@ -136,8 +145,10 @@ class ReplicaManager:
         "fetch_max_bytes",
         "fetch_purgatory",
         "fetchers",
+        "follower_quota",
         "isr_expands",
         "isr_shrinks",
+        "leader_quota",
         "leadership_listeners",
         "lines",
         "log_manager",
@@ -174,6 +185,13 @@ class ReplicaManager:
         self.events: Events = deque()
         self.isr_expands = self.isr_shrinks = self.failed_isr_updates = 0
         self.stats = BrokerStats()
+        windows, window_ms = config.integer(WINDOWS), config.integer(WINDOW_SECONDS) * 1000
+        self.leader_quota = ReplicationQuota(
+            lambda: config.integer(LEADER_RATE), windows, window_ms
+        )
+        self.follower_quota = ReplicationQuota(
+            lambda: config.integer(FOLLOWER_RATE), windows, window_ms
+        )
         self._image_source = image_source
         self._brokers = LiveBrokers(image_source)
         self._wheel = TimingWheel(runtime.clock)
@@ -199,6 +217,7 @@ class ReplicaManager:
             runtime.files, log_manager.directories.worker, log_manager.directories.fail
         )
         self._partition_of = self.partition  # one for all that waits
+        self._is_throttled = self.throttles_follower
         self._draining = False
         self._drain_call: Any = None
         self._not_applied: dict[tuple[bytes, int], bool] = {}
@@ -631,17 +650,23 @@ class ReplicaManager:
 
     def append_mirrored(self, entries: Iterable[MirroredRecords]) -> list[AppendOutcome]:
         """Appends what `replog mirror` brought from another cluster; everything that follows
-        from it has happened when it returns. To be waited for as with acks=-1.
+        from it has happened when it returns. To be waited for as with acks=-1. Where other records
+        are there `base_offset` is the offset of the first batch that differs.
         """
         wall_ms, now_ms = self.runtime.wall_ms(), self.runtime.now_ms()
         outcomes = []
-        for name, records, leader_epoch, end, source_log_start in entries:
+        for name, records, leader_epoch, end, source_log_start, truncate_to in entries:
             try:
+                if truncate_to >= 0:
+                    self.partition(name).truncate_mirrored(truncate_to, leader_epoch, now_ms)
                 info = self.partition(name).append_mirrored(
                     records, leader_epoch, end, source_log_start, wall_ms, now_ms
                 )
             except Exception as error:
-                outcomes.append(self._append_failed(name, error, len(records or b"")))
+                outcome = self._append_failed(name, error, len(records or b""))
+                if isinstance(error, Differs):
+                    outcome.base_offset = error.offset
+                outcomes.append(outcome)
                 continue
             outcome = AppendOutcome(name, _NONE)
             if info is not None:
@@ -737,6 +762,7 @@ class ReplicaManager:
         limit = max(0, params.max_bytes - already_read)
         min_one_message = not params.hard_max_bytes and not already_read
         rack = params.rack if self.reads_nearby and params.replica_id < 0 else ""
+        may_throttle = params.replica_id >= 0 and bool(self.leader_quota.topics)
         results = []
         for request in requests:
             max_bytes = request.max_bytes
@@ -755,6 +781,9 @@ class ReplicaManager:
                 )
             except Exception as error:
                 result = self._read_failed(request, error)
+            if result.size and may_throttle and self.throttles_follower(partition, params):
+                self._uncount_read(params, result)
+                result.release()
             if result.size:
                 min_one_message = False
                 limit = max(0, limit - result.size)
@@ -762,6 +791,29 @@ class ReplicaManager:
         if self.events:
             self.drain()
         return results
+
+    def throttles_follower(self, partition: Partition, params: FetchParams) -> bool:
+        """RL 1.8: whether this follower gets no records of it now. One in the ISR always gets
+        them: it would leave it otherwise.
+        """
+        quota = self.leader_quota
+        return (
+            bool(quota.topics)
+            and params.replica_id not in partition.isr_state.isr
+            and quota.is_throttled(partition.topic_partition)
+            and quota.is_exceeded(self.runtime.now_ms())
+        )
+
+    def record_sent(self, results: Iterable[FetchPartitionResult]) -> None:
+        """What a follower's fetch is answered with counts for the leader's throttle."""
+        quota = self.leader_quota
+        size = sum(
+            result.size
+            for result in results
+            if result.size and quota.is_throttled(result.request.topic_partition)
+        )
+        if size:
+            quota.record(size, self.runtime.now_ms())
 
     def _read_failed(
         self, request: FetchPartitionRequest, error: Exception
@@ -810,7 +862,9 @@ class ReplicaManager:
             if result.size:
                 self._uncount_read(params, result)
             result.release()
-        operation = DelayedFetch(params, first_read, self._partition_of, session)
+        operation = DelayedFetch(
+            params, first_read, self._partition_of, session, self._is_throttled
+        )
         waiting = (
             self.fetch_purgatory.try_complete_else_watch(
                 operation, operation.keys, params.max_wait_ms, tried=True

@@ -42,6 +42,7 @@ from twisted_broker.log.gaps import resolve_gap
 from twisted_broker.replication import directory_moves
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.partition_history import older_metadata
+from twisted_broker.replication.replication_quota import FOLLOWER_REPLICAS, LEADER_REPLICAS
 from twisted_broker.topic_names import METADATA_TOPIC
 from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.primitives import NULL_UUID
@@ -290,6 +291,11 @@ def _make_leader(
         partition.fail(reason)
         return
     try:
+        truncation = partition.truncate_as_granted(state, replicas.runtime.wall_ms())
+        if truncation is not None:
+            _logger.warn(
+                "{truncation}: the source of the mirror lost these records", truncation=truncation
+            )
         if partition.make_leader(state, log, replicas.runtime.now_ms()):
             gained.append((partition.topic_partition, state.leader_epoch))
     except OutOfDescriptors:
@@ -401,6 +407,13 @@ def _apply_configs(replicas: ReplicaManager, delta: MetadataDelta, image: Metada
     )
     if not everything and not named:
         return  # as in nearly every delta: the walk over all partitions would be in each of them
+    for topic in named:
+        throttled = image.config(TOPIC_RESOURCE, topic)
+        for quota, name in (
+            (replicas.leader_quota, LEADER_REPLICAS),
+            (replicas.follower_quota, FOLLOWER_REPLICAS),
+        ):
+            quota.set_topic(topic, throttled.get(name, ""), replicas.node_id)
     for partition in replicas.partitions.values():
         topic = partition.topic_partition.topic
         if everything or topic in named:

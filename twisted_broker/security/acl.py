@@ -3,7 +3,8 @@
 Owns the check; every API checks it before the existence of a resource (RL 5.1), so that a
 refusal shows nothing.
 
-Source: Kafka's `Authorizer`, codes of `AclOperation` and `ResourceType`. Not here: stored ACLs.
+Source: Kafka's `Authorizer`, codes of `AclOperation` and `ResourceType`. Not here: what ACLs say
+(`standard_authorizer.py`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,25 @@ class Operation(IntEnum):
     CREATE_TOKENS = 13
     DESCRIBE_TOKENS = 14
     TWO_PHASE_COMMIT = 15
+
+
+class PatternType(IntEnum):
+    """Kafka's codes. ANY and MATCH stand in filters only."""
+
+    UNKNOWN = 0
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class PermissionType(IntEnum):
+    """Kafka's codes."""
+
+    UNKNOWN = 0
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
 
 
 class ResourceType(IntEnum):
@@ -92,6 +112,12 @@ class Authorizer(Protocol):
         name: str,
     ) -> bool: ...
 
+    def authorize_by_resource_type(
+        self, principal: Principal, host: str, operation: Operation, resource: ResourceType
+    ) -> bool:
+        """Whether it may do that to any resource of the type at all."""
+        ...
+
 
 class AllowAll:
     """Everybody may do everything."""
@@ -103,6 +129,11 @@ class AllowAll:
         operation: Operation,
         resource: ResourceType,
         name: str,
+    ) -> bool:
+        return True
+
+    def authorize_by_resource_type(
+        self, principal: Principal, host: str, operation: Operation, resource: ResourceType
     ) -> bool:
         return True
 

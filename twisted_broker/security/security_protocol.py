@@ -20,6 +20,9 @@ from enum import IntEnum
 from twisted_broker.settings import ConfigError
 
 PROTOCOL_MAP = "listener.security.protocol.map"
+SASL_TO_BROKERS = "sasl.mechanism.inter.broker.protocol"
+SASL_TO_CONTROLLERS = "sasl.mechanism.controller.protocol"
+"""The settings that name the mechanism by which a node authenticates itself to others."""
 
 
 class SecurityProtocol(IntEnum):

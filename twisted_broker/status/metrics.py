@@ -13,9 +13,9 @@ Owns the order of a scrape: it reads the broker's counters, in pieces of about a
 4. What a label can be is bounded: APIs and errors by the program, topics, partitions and groups by
    what exists, the names of client software by `MOST_SOFTWARE`.
 
-Source: RL 1.13; Kafka's MBeans. Not here: partitions, groups, the cluster, the process
-(`partition_metrics.py`, `group_metrics.py`, `cluster_metrics.py`, `process_figures.py`), HTTP
-(`metrics_resource.py`).
+Source: RL 1.13; Kafka's MBeans. Not here: partitions, groups, transactions, the cluster, the
+process (`partition_metrics.py`, `group_metrics.py`, `transaction_metrics.py`,
+`cluster_metrics.py`, `process_figures.py`), HTTP (`metrics_resource.py`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any
 from twisted_broker.api.request_times import PARTS
 from twisted_broker.interfaces import TurnNumbers
 from twisted_broker.replication.partition.topic_stats import TopicStats
+from twisted_broker.status import transaction_metrics
 from twisted_broker.status.cluster_metrics import (
     PartitionCounts,
     broker_state,
@@ -119,6 +120,12 @@ class BrokerCollector:
         yield from _fetchers(out, replicas.moves, self._rates, *_MOVING)
         if parts.groups is not None:
             yield from groups(out, parts.groups, replicas)
+        if parts.transactions is not None:
+            transaction_metrics.coordinator(
+                out, parts.transactions, 1000 * parts.runtime.clock.seconds()
+            )
+        if parts.add_partitions_to_txn is not None:
+            transaction_metrics.verification(out, parts.add_partitions_to_txn)
         image = self._view.image
         if image is not None:
             _brokers(out, parts.node_id, image)

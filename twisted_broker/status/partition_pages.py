@@ -254,6 +254,9 @@ def _reasons(found: dict[str, Any]) -> Iterator[Any]:
         yield found["fetching"]["why"]
     if found["moving"] is not None:
         yield found["moving"]["why"]
+    cleaning = found["cleaning"]
+    if cleaning is not None:
+        yield f"compaction: {cleaning['why']}"
     for each in found["waiting"]:
         yield f"{each['request']} waits: {each['why']}"
     more = found["waiting_count"] - len(found["waiting"])

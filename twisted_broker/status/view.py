@@ -58,6 +58,12 @@ class NodeParts(Protocol):
     def groups(self) -> Any: ...
 
     @property
+    def transactions(self) -> Any: ...
+
+    @property
+    def add_partitions_to_txn(self) -> Any: ...
+
+    @property
     def controller(self) -> Any: ...
 
     @property
@@ -114,7 +120,14 @@ class BrokerView:
             watching,
             None if partition.is_leader else self._fetching(partition, now),
             self.replicas.moves.moves.get(partition.topic_partition),
+            self._cleaner_view(partition),
         )
+
+    def _cleaner_view(self, partition: Partition) -> Any:
+        manager = self.parts.log_manager
+        if manager is None or partition.log is None or partition.offline:
+            return None
+        return manager.cleaner.view(partition.log)
 
     def watching(self, topic_partition: TopicPartition) -> list[tuple[Any, int]]:
         """What waits for a partition, and the ms left to each."""

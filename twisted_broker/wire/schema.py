@@ -57,6 +57,7 @@ from twisted_broker.wire.structs import (
     Struct,
     StructType,
     Writer,
+    emptied_in_steps,
 )
 
 __all__ = [
@@ -80,6 +81,7 @@ __all__ = [
     "decode_few",
     "decode_from",
     "decode_in_slices",
+    "emptied_in_steps",
     "encode",
     "encode_in_slices",
     "encode_into",

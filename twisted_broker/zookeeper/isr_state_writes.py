@@ -81,6 +81,9 @@ class IsrStateWrites:
     def submit(self, proposal: IsrProposal) -> Deferred[IsrAnswer]:
         """Fires when the node was written, or cannot be as proposed; never fails."""
         name = proposal.topic_partition
+        if proposal.leader_recovery_state == RECOVERING:
+            # A truncation of a mirrored log: the leader epoch is the controller's, not ours.
+            return succeed(IsrAnswer(ErrorCode.INVALID_REQUEST))
         if name in self._wanted:
             return succeed(IsrAnswer(ErrorCode.OPERATION_NOT_ATTEMPTED))
         answer: Deferred[IsrAnswer] = Deferred()

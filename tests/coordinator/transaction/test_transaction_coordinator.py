@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred, ensureDeferred
 
+from tests.coordinator.memory_store import MemoryStore
 from tests.coordinator.transaction.transaction_run import (
     T0,
     T1,
@@ -17,6 +18,7 @@ from tests.coordinator.transaction.transaction_run import (
 )
 from twisted_broker import turns as turns_module
 from twisted_broker.coordinator.group_records import partition_for
+from twisted_broker.coordinator.transaction import transaction_state_manager
 from twisted_broker.coordinator.transaction.transaction_coordinator import NO_PRODUCER
 from twisted_broker.coordinator.transaction.transaction_decisions import ProducerIdAndEpoch
 from twisted_broker.coordinator.transaction.transaction_log import batch_of, transaction_record
@@ -29,6 +31,7 @@ from twisted_broker.coordinator.transaction.transaction_metadata import (
     ONGOING,
     PREPARE_ABORT,
     PREPARE_COMMIT,
+    PREPARED,
     TransactionMetadata,
 )
 from twisted_broker.interfaces import TopicPartition
@@ -406,6 +409,7 @@ def test_the_next_coordinator_writes_the_markers(run: TransactionRun, commit: bo
     sent = list(run.cluster.sent)
     run.cluster.answers = True
     after = run.successor()
+    assert len(after.coordinator.states.load_times) >= 1
     again = run.cluster.sent[len(sent) :]
     assert sorted(p for each in again for p in each.partitions) == [T0, T1]
     assert {m.coordinator_epoch for each in again for m in each.request.markers} == {1}
@@ -481,6 +485,53 @@ def test_a_restart_with_many_ids_in_steps(monkeypatch: pytest.MonkeyPatch) -> No
         turns += 1
     assert turns > 3000 // 64 + 3000 // 256
     assert len(after.coordinator.states.shards[0].transactions) == 3000
+
+
+def test_no_piece_of_a_load_or_unload_walks_over_all_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prepared ones are found on the way; what is open goes with its id, not all at the end."""
+    monkeypatch.setattr(turns_module, "PIECES_PER_TURN", 1)
+    monkeypatch.setattr(transaction_state_manager, "CHECKED_PER_STEP", 100)
+    looked = [0]
+
+    class Counted:
+        def __contains__(self, state: object) -> bool:
+            looked[-1] += 1
+            return state in PREPARED
+
+    monkeypatch.setattr(transaction_state_manager, "PREPARED", Counted())
+    store, count = MemoryStore(partitions=1), 3000
+    for state in (ONGOING, PREPARE_COMMIT):
+        names = [f"{state.name}-{number}" for number in range(count // 2)]
+        open_ones = [
+            TransactionMetadata(
+                name,
+                7,
+                timeout_ms=10**9,
+                last_update_ms=0,
+                producer_epoch=0,
+                state=state,
+                partitions=[T0],
+                start_ms=0,
+            )
+            for name in names
+        ]
+        values = [transaction_record(m.transactional_id, m.unchanged(), 0) for m in open_ones]
+        store.put(0, batch_of(values, 0))
+    run = TransactionRun(store, lead=False)
+    run.coordinator.states.load(0, 0)
+    while run.coordinator.states.is_loading:
+        looked.append(0)
+        run.clock.turn()
+    assert sum(looked) == count and max(looked) <= 100
+    shard = run.coordinator.states.shards[0]
+    assert (len(shard.transactions), len(shard.ongoing)) == (count, count // 2)
+    assert shard.id_bytes == sum(map(len, shard.transactions))
+    run.coordinator.states.unload(0, 1)
+    while shard.transactions:
+        before = len(shard.ongoing)
+        run.clock.turn()
+        assert before - len(shard.ongoing) <= 100
+    assert not shard.ongoing
 
 
 # time
@@ -696,6 +747,7 @@ def test_no_leader_yet(run: TransactionRun) -> None:
     run.end(producer)
     run.pass_ms(60_000)
     assert not run.cluster.sent and run.coordinator.markers.waiting == 1
+    assert run.coordinator.markers.leaderless == 1
     run.change_image(image_of({T0: 3, T1: 2}))
     assert run.metadata().state is COMPLETE_COMMIT and not run.coordinator.markers.waiting
 

@@ -18,6 +18,8 @@ from twisted_broker.log.cleaner.cleaning import CannotBeCleaned, CleaningPlan, C
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.segment import file_name
+from twisted_broker.replication.explain.cleaning_state import Cleaning, cleaning_state
+from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.testing.sim.stalling_worker import StallingWorker
 
 BACKOFF = 15.0
@@ -258,6 +260,44 @@ def test_retention_waits_for_the_round() -> None:
     manager.delete_old_segments()
     pass_time(world, 1)
     assert len(log.segments) < 3
+
+
+def test_what_it_makes_of_a_log_is_explained() -> None:
+    """Dirty, being cleaned, clean with the last round's figures, uncleanable; a log that is not
+    compacted has nothing to explain.
+    """
+    world = World()
+    manager, worker = held(world)
+    log, cleaner = compacted(manager), manager.cleaner
+    plain = manager.get_or_create(B, TOPIC_ID, config(), is_new=True)
+    assert cleaner.view(plain) is None
+
+    def explained() -> Cleaning:
+        found = cleaning_state(cleaner.view(log), Moment(0, manager.runtime.wall_ms()))
+        assert found is not None
+        return found
+
+    first = explained()
+    assert (first.phase, first.dirty_ratio, first.last_ms) == ("due", 1.0, -1)
+    assert (
+        first.why == f"to be cleaned next: 100% dirty ({first.dirty_bytes:,} bytes never cleaned)"
+    )
+    pass_time(world)
+    assert explained().phase == "cleaning"
+    worker.run()
+    pass_time(world, 1)
+    found = explained()
+    bound = log.segments.active.base_offset
+    assert (found.phase, found.clean_up_to, found.dirty_bytes) == ("clean enough", bound, 0)
+    assert found.last_ms > NOW_MS and "; last cleaned " in found.why
+    assert f": {first.dirty_bytes:,} bytes to {found.clean_bytes:,}" in found.why
+    fill(log, 30)
+    pass_time(world)
+    worker.run(CannotBeCleaned("00000000000000000000.log is damaged"))
+    found = explained()
+    assert found.phase == "uncleanable" and "00000000000000000000.log is damaged" in found.why
+    manager.delete(A)
+    assert not cleaner._last
 
 
 def test_what_cannot_be_cleaned_is_left_alone() -> None:

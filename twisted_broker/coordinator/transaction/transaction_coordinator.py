@@ -142,6 +142,11 @@ class TransactionCoordinator:
         self._retries.clear()
         self.states.unload_all()
 
+    @property
+    def retrying(self) -> int:
+        """Ends of transactions whose append was refused, to be tried again."""
+        return len(self._retries)
+
     def update_settings(self, settings: TransactionSettings) -> None:
         """Those that change while it runs are read when they are needed."""
         self.context.settings = settings

@@ -189,6 +189,11 @@ class TransactionMarkerSender:
         queued = sum(len(queue.entries) for queue in self._queues.values())
         return queued + len(self._leaderless)
 
+    @property
+    def leaderless(self) -> int:
+        """Transactions with a partition that nobody leads."""
+        return len(self._leaderless)
+
     # to the queues
     def _dispatch(self, entry: _Entry) -> None:
         """To the queues of the brokers that lead now."""

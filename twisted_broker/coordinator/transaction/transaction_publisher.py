@@ -76,10 +76,14 @@ class TransactionPublisher:
     def leadership_gained(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
         if topic_partition.topic == TRANSACTIONS_TOPIC:
             self._coordinator.states.load(topic_partition.partition, leader_epoch)
+            if self._coordinator.topic is not None:
+                self._coordinator.topic.leadership_gained(topic_partition.partition)
 
     def leadership_lost(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
         if topic_partition.topic == TRANSACTIONS_TOPIC:
             self._coordinator.states.unload(topic_partition.partition, leader_epoch)
+            if self._coordinator.topic is not None:
+                self._coordinator.topic.leadership_lost(topic_partition.partition)
 
     def image_changed(self, delta: MetadataDelta) -> None:
         """Ends the waits for the topic; sends markers that waited for a leader."""

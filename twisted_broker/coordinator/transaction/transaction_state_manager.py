@@ -23,6 +23,7 @@ Source: Apache Kafka 4.3.1 `TransactionStateManager`. Not here: requests
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from twisted.internet.defer import Deferred, succeed
@@ -64,6 +65,7 @@ CHECKED_PER_STEP = 1_000
 RESUMED_PER_STEP = 100
 # Kafka's tombstones come in batches of 16 KiB.
 TOMBSTONES_PER_BATCH = 200
+_LOADS_KEPT = 200
 _logger = Logger()
 
 
@@ -87,6 +89,10 @@ class TransactionShard:
 
     def add(self, metadata: TransactionMetadata) -> None:
         self.transactions[metadata.transactional_id] = metadata
+        self.loaded(metadata)
+
+    def loaded(self, metadata: TransactionMetadata) -> None:
+        """It is among `transactions` now."""
         self.id_bytes += len(metadata.transactional_id)
         self.note(metadata)
 
@@ -137,12 +143,14 @@ class TransactionStateManager:
     its markers are to be written.
     """
 
-    __slots__ = ("_context", "_is_limit_logged", "_resume", "shards")
+    __slots__ = ("_context", "_is_limit_logged", "_resume", "load_times", "shards")
 
     def __init__(self, context: TransactionContext, resume: Resume) -> None:
         self._context, self._resume = context, resume
         self.shards: dict[int, TransactionShard] = {}
         self._is_limit_logged = False
+        # (when, how long), both ms of the clock
+        self.load_times: deque[tuple[float, float]] = deque(maxlen=_LOADS_KEPT)
 
     # leadership
     def load(self, index: int, leader_epoch: int) -> None:
@@ -174,6 +182,7 @@ class TransactionStateManager:
             self._context.turns.start(_forget_steps(shard))
 
     def _load_steps(self, shard: TransactionShard) -> Steps:
+        began = self._context.clock.seconds()
         try:
             loading = read_partition(
                 self._context.store,
@@ -198,8 +207,14 @@ class TransactionStateManager:
                 yield caught_up
             if shard.is_closed or not committed[0]:
                 return
-            for number, metadata in enumerate(replayed.transactions.values(), 1):
-                shard.add(metadata)
+            # The dict itself: to fill another one with a million ids, and to free this one, holds
+            # the reactor. Nobody looks into a shard that is loading.
+            shard.transactions = replayed.transactions
+            prepared: list[TransactionMetadata] = []
+            for number, metadata in enumerate(shard.transactions.values(), 1):
+                shard.loaded(metadata)
+                if metadata.state in PREPARED:
+                    prepared.append(metadata)
                 if number % FREEZE_EVERY == 0:
                     freeze_loaded()
                 if number % CHECKED_PER_STEP == 0:
@@ -214,16 +229,19 @@ class TransactionStateManager:
             self._loading_failed(shard, error)
             return
         shard.state = CoordinatorState.ACTIVE
+        ended = self._context.clock.seconds()
+        self.load_times.append((1000 * ended, 1000 * (ended - began)))
         if shard.transactions:
             _logger.info(
                 "__transaction_state-{index}: {count} transactional ids loaded",
                 index=shard.index,
                 count=len(shard.transactions),
             )
-        yield from self._resume_steps(shard)
+        yield from self._resume_steps(shard, prepared)
 
-    def _resume_steps(self, shard: TransactionShard) -> Iterator[None]:
-        prepared = [each for each in shard.transactions.values() if each.state in PREPARED]
+    def _resume_steps(
+        self, shard: TransactionShard, prepared: list[TransactionMetadata]
+    ) -> Iterator[None]:
         for number, metadata in enumerate(prepared, 1):
             if shard.is_closed:
                 return
@@ -412,5 +430,5 @@ def _forget_steps(shard: TransactionShard) -> Iterator[None]:
     yield
     while shard.transactions:
         for _ in range(min(CHECKED_PER_STEP, len(shard.transactions))):
-            shard.transactions.popitem()
+            shard.ongoing.pop(shard.transactions.popitem()[0], None)
         yield

@@ -36,6 +36,7 @@ from twisted_broker.config import BrokerConfig
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import ICleanerWorker, IDiskWorker, Runtime, TopicPartition
 from twisted_broker.log import checkpoints
+from twisted_broker.log.cleaner.cleaner_view import CleanerView
 from twisted_broker.log.cleaner.cleaning import (
     CannotBeCleaned,
     CleanedGroup,
@@ -82,6 +83,7 @@ class LogCleaner:
         self._checkpoint_recovery_points = checkpoint_recovery_points
         self.uncleanable: dict[TopicPartition, str] = {}
         self.running: dict[TopicPartition, Log] = {}
+        self._last: dict[TopicPartition, tuple[int, int, int]] = {}
         self.most_dirty, self.looked_ms = 0.0, runtime.now_ms()
         self._idle: list[ICleanerWorker] = []
         self._workers: list[ICleanerWorker] = []
@@ -103,6 +105,31 @@ class LogCleaner:
     def forget(self, topic_partition: TopicPartition) -> None:
         """The log is deleted, or set aside."""
         self.uncleanable.pop(topic_partition, None)
+        self._last.pop(topic_partition, None)
+
+    def view(self, log: Log) -> CleanerView | None:
+        """None where the log is not compacted, or cannot be looked at."""
+        if not log.config.compact or log.failed is not None:
+            return None
+        name = log.topic_partition
+        checkpoint = self._directories.of(log).cleaner_offsets.get(name)
+        try:
+            found = log_to_clean(log, checkpoint, self._runtime.wall_ms())
+        except (OSError, BrokerError):
+            return None  # the next look for a log to clean says so
+        return CleanerView(
+            self.uncleanable.get(name, ""),
+            self._config.boolean("log.cleaner.enable"),
+            self.is_cleaning(log),
+            found.is_due,
+            log.log_start_offset,
+            found.first_dirty,
+            found.clean_bytes,
+            found.cleanable_bytes,
+            found.ratio,
+            log.config.min_cleanable_dirty_ratio,
+            self._last.get(name),
+        )
 
     def truncated(self, log: Log) -> None:
         """What is appended behind a truncation was not cleaned, whatever was there before."""
@@ -246,6 +273,11 @@ class LogCleaner:
         if log.failed is not None:
             return
         self._set_offset(log, result.first_dirty, synced_first=log.directory)
+        self._last[log.topic_partition] = (
+            self._runtime.wall_ms(),
+            result.bytes_read,
+            result.bytes_kept,
+        )
         if result.groups:
             self._lines.add(
                 "log cleaned",

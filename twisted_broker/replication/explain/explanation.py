@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from twisted_broker.replication.explain.cleaning_state import Cleaning, cleaning_state
 from twisted_broker.replication.explain.reasons import (
     HighWatermarkWait,
     Moment,
@@ -30,6 +31,7 @@ from twisted_broker.replication.explain.waiting_requests import WaitingRequest, 
 from twisted_broker.replication.partition.isr_state import PendingExpand, PendingShrink
 
 if TYPE_CHECKING:
+    from twisted_broker.log.cleaner.cleaner_view import CleanerView
     from twisted_broker.replication.fetcher.directory_move import Move
     from twisted_broker.replication.fetcher.fetcher_state import PartitionFetchState
     from twisted_broker.replication.partition.partition import Partition
@@ -153,6 +155,7 @@ class Explanation:
     truncations: list[TruncationInfo] = field(default_factory=list)
     offline_because: str = ""
     moving: DirectoryMove | None = None
+    cleaning: Cleaning | None = None
 
 
 def explain(
@@ -161,9 +164,10 @@ def explain(
     watching: Sequence[tuple[Any, int]] = (),
     fetching: Fetching | None = None,
     move: Move | None = None,
+    cleaner: CleanerView | None = None,
 ) -> Explanation:
     """`watching`: the operations that wait for it, with the ms left to each; `fetching`: see
-    `fetching_now`; `move`: to another directory.
+    `fetching_now`; `move`: to another directory; `cleaner`: what it makes of a compacted log.
     """
     log, leads, history, state = (
         partition.log,
@@ -205,6 +209,7 @@ def explain(
         truncations=[_truncation_info(truncation) for truncation in reversed(history.truncations)],
         offline_because=partition.offline_because,
         moving=None if move is None else _moving(partition, move, now),
+        cleaning=cleaning_state(cleaner, now),
     )
 
 

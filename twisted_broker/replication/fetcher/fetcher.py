@@ -45,6 +45,7 @@ from twisted_broker.replication.fetcher.fetcher_state import (
     FetchOutcome,
     InitialFetchState,
     PartitionFetchState,
+    RequestFor,
 )
 from twisted_broker.replication.fetcher.leader_endpoint import EARLIEST, LATEST, LeaderEndPoint
 from twisted_broker.replication.fetcher.truncation_decision import (
@@ -274,7 +275,7 @@ class Fetcher:
         if self._stopped:
             return truncated
         now_ms = self._runtime.now_ms()
-        self.partitions_with_errors(self.state.update_requested(now_ms, self._request_for))
+        self.partitions_with_errors(self.state.update_requested(now_ms, self._requests(now_ms)))
         requested = self.state.requested
         if not self.leader.has_request(requested):
             return truncated
@@ -285,6 +286,12 @@ class Fetcher:
         self._log_fenced()
         await self._target.wait_for_syncs()
         return True
+
+    def _requests(self, now_ms: int) -> RequestFor:
+        """What makes the requests of this round. Whoever returns another one marks those for which
+        it gives another answer than before.
+        """
+        return self._request_for
 
     def _request_for(
         self, topic_partition: TopicPartition, state: PartitionFetchState

@@ -40,6 +40,7 @@ from twisted_broker.replication.fetcher.leader_endpoint import (
     FetchLimits,
     RemoteLeaderEndPoint,
 )
+from twisted_broker.replication.fetcher.replica_fetcher import ReplicaFetcher
 from twisted_broker.replication.live_brokers import ImageSource
 from twisted_broker.replication.partition.partition import Partition
 
@@ -259,14 +260,16 @@ class ReplicaFetcherManager(FetcherManager):
         )
         backoff_ms = replicas.config.integer("replica.fetch.backoff.ms")
         name = f"replica fetcher {number} of broker {node_id} from broker {leader.id}"
-        return Fetcher(
+        quota = replicas.follower_quota
+        return ReplicaFetcher(
             name,
             replicas.runtime,
             remote,
-            FollowedReplicas(replicas, self._refuses_unclean),
+            FollowedReplicas(replicas, self._refuses_unclean, quota),
             backoff_ms,
             limits.partition_max_bytes,
             failed,
+            quota,
         )
 
     def _metadata_version(self) -> int:

@@ -22,7 +22,7 @@ for them, and the decisions: who may be fetched, whether an answer still counts,
 Source: RL 6.2-6.5; Kafka's `AbstractFetcherThread`; KIP-320, KIP-595. Pure: times are monotonic
 milliseconds. Not here: rounds (`fetcher`), where to truncate and where to go on
 (`truncation_decision`),
-doing it (`followed_replicas`), throttling.
+doing it (`followed_replicas`), throttling (`replica_fetcher`).
 """
 
 from __future__ import annotations
@@ -132,6 +132,11 @@ class PartitionFetchState:
         """Whether it is to be fetched."""
         return self.phase is FetchPhase.FETCHING and self.delayed_until_ms <= now_ms
 
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether it has all that the leader has committed, as of the last answer."""
+        return self.lag == 0
+
     def is_as_requested(self, requested: RequestedPartition) -> bool:
         """Whether an answer to `requested` still counts."""
         return (
@@ -143,6 +148,10 @@ class PartitionFetchState:
     def initial(self) -> InitialFetchState:
         """To go on elsewhere."""
         return InitialFetchState(self.topic_id, self.leader_epoch, self.fetch_offset)
+
+
+RequestFor = Callable[[TopicPartition, PartitionFetchState], RequestedPartition | None]
+"""Makes the request of a partition that is ready; None: not in this round."""
 
 
 class FetcherState:
@@ -213,7 +222,7 @@ class FetcherState:
     def update_requested(
         self,
         now_ms: int,
-        request_for: Callable[[TopicPartition, PartitionFetchState], RequestedPartition | None],
+        request_for: RequestFor,
     ) -> list[TopicPartition]:
         """A round begins: `requested` are those of all that are ready, made by `request_for`. Those
         that it refuses with `BrokerError` are returned; for which it returns None are not requested

@@ -12,7 +12,8 @@ Owns `FollowedReplicas`, the `FetchTarget` of this broker's followers.
    is the replica manager's.
 
 Source: RL 6.3-6.5; Kafka's `ReplicaFetcherThread`. Not here: when to do it (`fetcher`), where to
-truncate (`truncation_decision`), the change itself (`partition`), follower quotas.
+truncate (`truncation_decision`), the change itself (`partition`), who waits for the follower's
+quota (`replica_fetcher`).
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from twisted_broker.replication.fetcher.truncation_decision import (
     truncation_for,
 )
 from twisted_broker.replication.partition.partition_history import Truncation
+from twisted_broker.replication.replication_quota import ReplicationQuota
 
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
@@ -64,14 +66,18 @@ def initial_fetch_offset(log: Log, truncates_on_fetch: bool) -> int:
 
 class FollowedReplicas:
     """Those of one fetcher. `refuse_unclean`: `replog.refuse.unclean.truncation`, as it is set at
-    each call.
+    each call; `quota`: where bytes of throttled replicas count.
     """
 
-    __slots__ = ("_refuse_unclean", "_replicas", "_unsynced")
+    __slots__ = ("_quota", "_refuse_unclean", "_replicas", "_unsynced")
 
     def __init__(
-        self, replicas: IReplicas, refuse_unclean: Callable[[], bool] = lambda: False
+        self,
+        replicas: IReplicas,
+        refuse_unclean: Callable[[], bool] = lambda: False,
+        quota: ReplicationQuota | None = None,
     ) -> None:
+        self._quota = quota
         self._replicas = replicas
         self._refuse_unclean = refuse_unclean
         self._unsynced: list[tuple[Log, int]] = []
@@ -114,6 +120,9 @@ class FollowedReplicas:
                 )
         partition.follow_high_watermark(fetched.high_watermark)
         partition.follow_log_start(fetched.log_start_offset)
+        quota = self._quota
+        if quota is not None and quota.topics and quota.is_throttled(topic_partition):
+            quota.record(len(fetched.records), self._replicas.runtime.now_ms())
         if info is None or info.last_offset < 0:
             return None  # it held no whole batch
         if log.durability.awaiting_sync is not None:

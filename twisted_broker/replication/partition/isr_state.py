@@ -12,9 +12,11 @@ Owns three sealed states, and what the controller's answer makes of a pending on
    the high watermark and "enough replicas" use it, the check before an append uses `isr` (RL 2.5).
 2. A state is immutable; a pending one remembers the committed one it came from. Only a committed
    one can expand or shrink: one change at a time.
+3. A truncation of a mirrored log (`replog mirror --follow-loss`) is a shrink to the leader alone
+   that is proposed as RECOVERING; granted, it comes as metadata with a new leader epoch.
 
 Where it changes: `Partition.maybe_expand_isr` (a follower's fetch), `Partition.maybe_shrink_isr`
-(the replica manager's timer), `Partition.alter_partition_answered`.
+(the replica manager's timer), `Partition.truncate_mirrored`, `Partition.alter_partition_answered`.
 
 Source: RL 2.5; Kafka's `PartitionState`, `Partition.handleAlterPartitionError`; KIP-497. Not here:
 who may join or must leave (`partition`), the way to the controller
@@ -36,13 +38,14 @@ RECOVERED, RECOVERING = 0, 1
 class CommittedIsr:
     """What the controller confirmed."""
 
-    __slots__ = ("isr", "leader_recovery_state", "maximal_isr")
+    __slots__ = ("isr", "leader_recovery_state", "maximal_isr", "truncation_refused")
     in_flight = False
 
     def __init__(self, isr: frozenset[int], leader_recovery_state: int = RECOVERED) -> None:
         self.isr = isr
         self.maximal_isr = isr
         self.leader_recovery_state = leader_recovery_state
+        self.truncation_refused = False
 
     def expand(self, joining: int) -> PendingExpand:
         """`joining` is no member yet."""
@@ -51,6 +54,18 @@ class CommittedIsr:
     def shrink(self, leaving: frozenset[int]) -> PendingShrink:
         """`leaving` are members."""
         return PendingShrink(self, leaving)
+
+    def truncate(self, leader: int, offset: int) -> PendingShrink:
+        """The ISR is to be the leader alone, under a new leader epoch that begins at `offset`."""
+        pending = PendingShrink(self, self.isr - {leader})
+        pending.truncate_to = offset
+        return pending
+
+    def refused_truncation(self) -> CommittedIsr:
+        """The same, after the controller refused `truncate`."""
+        found = CommittedIsr(self.isr, self.leader_recovery_state)
+        found.truncation_refused = True
+        return found
 
     def __repr__(self) -> str:
         return f"<ISR {sorted(self.isr)}>"
@@ -77,14 +92,19 @@ class PendingExpand:
 
 @final
 class PendingShrink:
-    """`leaving` were proposed to go; until the answer they may still be members."""
+    """`leaving` were proposed to go; until the answer they may still be members.
 
-    __slots__ = ("isr", "last_committed", "leaving", "maximal_isr", "proposed")
+    `truncate_to`: where the leader truncates a mirrored log when the change comes as metadata; -1:
+    an ordinary change.
+    """
+
+    __slots__ = ("isr", "last_committed", "leaving", "maximal_isr", "proposed", "truncate_to")
     in_flight = True
 
     def __init__(self, last_committed: CommittedIsr, leaving: frozenset[int]) -> None:
         self.last_committed = last_committed
         self.leaving = leaving
+        self.truncate_to = -1
         self.isr = self.maximal_isr = last_committed.isr
         self.proposed = last_committed.isr - leaving
 

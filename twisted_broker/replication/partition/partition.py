@@ -69,12 +69,14 @@ from twisted_broker.replication.partition.fetch_data import (
 from twisted_broker.replication.partition.isr_state import (
     EMPTY_ISR,
     RECOVERED,
+    RECOVERING,
     CommittedIsr,
     IsrAnswer,
     IsrProposal,
     IsrState,
     PendingExpand,
     PendingIsr,
+    PendingShrink,
     Reaction,
     reaction_to,
 )
@@ -279,6 +281,26 @@ class Partition:
         self.advance_high_watermark(now_ms)
         return leader_is_new
 
+    def truncate_as_granted(self, state: PartitionRegistration, wall_ms: int) -> Truncation | None:
+        """Before `make_leader`: what `truncate_mirrored` proposed and the controller granted, under
+        the leader epoch that begins now. Raises LogDirFailure.
+        """
+        pending, log = self.isr_state, self.leader_log
+        if (
+            log is None
+            or not isinstance(pending, PendingShrink)
+            or pending.truncate_to < 0
+            or state.leader_epoch <= self.leader_epoch
+            # A record that another change made: the mirror requests it again.
+            or state.leader_recovery_state != RECOVERING
+            or tuple(state.isr) != (self.node_id,)
+        ):
+            return None
+        truncation = Truncation.of(log, pending.truncate_to, self.leader_epoch, wall_ms)
+        if not log.truncate_to(pending.truncate_to, wall_ms):
+            return None
+        return self._truncated(log, truncation)
+
     def make_follower(self, state: PartitionRegistration, log: Log | None, now_ms: int = 0) -> bool:
         """RL 2.1. True when the leader epoch is new. `log` None: its directory is offline."""
         if state.partition_epoch < self.partition_epoch:
@@ -476,6 +498,32 @@ class Partition:
             self.emit(LogStartAdvanced(self))
         return info
 
+    def truncate_mirrored(self, offset: int, leader_epoch: int, now_ms: int) -> None:
+        """`replog mirror --follow-loss`: proposes a new leader epoch that begins at `offset`, with
+        the leader alone in the ISR (as after an unclean election). The log is truncated when it
+        comes (`truncate_as_granted`); until then nothing has changed.
+
+        Raises `BrokerError`: those of `log_for` (FENCED_LEADER_EPOCH when it is done),
+        POLICY_VIOLATION where the topic is no mirror, LEADER_NOT_AVAILABLE while it is on its way,
+        INVALID_REQUEST where the controller refused.
+        """
+        log = self.log_for(leader_epoch, True)
+        if not log.config.replog_mirror_source:
+            raise not_mirrored(log)
+        if offset >= log.log_end_offset:
+            return
+        state = self.isr_state
+        if isinstance(state, CommittedIsr):
+            if state.truncation_refused:
+                raise BrokerError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"the controller refuses to begin a leader epoch at offset {offset} of "
+                    f"{self.topic_partition} (only one of twisted-broker does so): delete the "
+                    "topic in the target to copy it anew",
+                )
+            self._propose_isr(state.truncate(self.node_id, offset), now_ms)
+        raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, "the truncation is on its way")
+
     def _not_enough_replicas(self) -> BrokerError:
         return BrokerError(
             ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -575,6 +623,8 @@ class Partition:
     def replace_log(self, log: Log, now_ms: int) -> None:
         """RL 3.8: the copy, which ends where the log ends, is the log from now on."""
         assert self.log is not None and log.log_end_offset == self.log.log_end_offset
+        # Who asked a coordinator before appends after; in Kafka such an append is refused.
+        log.producers.take_verifications(self.log.producers)
         self.future_log, self.log = None, log
         if self.leader_log is not None:
             self.leader_log = log
@@ -672,13 +722,14 @@ class Partition:
             replica = self.remote_replicas.get(broker_id)
             seen = self.brokers.epoch_of(broker_id) if replica is None else replica.broker_epoch
             members.append((broker_id, -1 if seen is None else seen))
+        truncates = isinstance(pending, PendingShrink) and pending.truncate_to >= 0
         return IsrProposal(
             self.topic_partition,
             self.topic_id,
             self.leader_epoch,
             self.partition_epoch,
             tuple(members),
-            pending.last_committed.leader_recovery_state,
+            RECOVERING if truncates else pending.last_committed.leader_recovery_state,
         )
 
     def alter_partition_answered(self, pending: PendingIsr, answer: IsrAnswer, now_ms: int) -> None:
@@ -688,6 +739,14 @@ class Partition:
         if answer.error != _NONE:
             self.history.isr_refused(answer.error, now_ms)
         reaction = reaction_to(answer, self.leader_epoch, self.partition_epoch)
+        if (
+            answer.error == ErrorCode.INVALID_REQUEST
+            and isinstance(pending, PendingShrink)
+            and pending.truncate_to >= 0
+        ):
+            # Apache Kafka's controller: no record will come, and the ISR must be able to change.
+            self.isr_state = pending.last_committed.refused_truncation()
+            return
         if reaction is Reaction.CONFIRM:
             self.partition_epoch = answer.partition_epoch
             self.isr_state = CommittedIsr(answer.isr, answer.leader_recovery_state)

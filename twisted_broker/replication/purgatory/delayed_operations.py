@@ -37,6 +37,8 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 PartitionOf = Callable[[TopicPartition], Partition]
 """Finds a partition held here; raises `BrokerError` (unknown, not here, offline)."""
+Throttles = Callable[[Partition, FetchParams], bool]
+"""Whether a follower gets no records of a partition now."""
 
 
 class Outcome(Protocol):
@@ -164,7 +166,15 @@ class DelayedFetch:
     mostly so with partitions that nobody writes to.
     """
 
-    __slots__ = ("_first_read", "_partition_of", "_session", "_waiting", "params", "unchanged")
+    __slots__ = (
+        "_first_read",
+        "_is_throttled",
+        "_partition_of",
+        "_session",
+        "_waiting",
+        "params",
+        "unchanged",
+    )
 
     def __init__(
         self,
@@ -172,10 +182,12 @@ class DelayedFetch:
         first_read: Sequence[FetchPartitionResult],
         partition_of: PartitionOf,
         session: FetchContext = SESSIONLESS,
+        is_throttled: Throttles | None = None,
     ) -> None:
         self.params = params
         self._partition_of = partition_of
         self._session = session
+        self._is_throttled = is_throttled if params.replica_id >= 0 else None
         self._waiting = tuple([(result.request, result.fetch_offset) for result in first_read])
         self._first_read = (
             first_read if params.replica_id >= 0 else None
@@ -296,6 +308,12 @@ class DelayedFetch:
         if isolation != LOG_END or log.log_end_offset != fetch_offset.offset:
             end = partition.end_for(isolation)
             found = self._readable_to(end, fetch_offset, log.log_end_offset, request.max_bytes)
+            if (
+                self._is_throttled is not None
+                and (found > 0 or fetch_offset.on_older_segment(end))
+                and self._is_throttled(partition, self.params)
+            ):
+                found = 0  # it would be read, and not sent
             if found < 0:
                 return -1
         if request.last_fetched_epoch >= 0 and partition.divergence(request) is not None:

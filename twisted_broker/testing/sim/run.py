@@ -40,6 +40,7 @@ from twisted_broker.testing.sim.options import Options
 from twisted_broker.testing.sim.probes import Probes
 from twisted_broker.testing.sim.producer import Producer
 from twisted_broker.testing.sim.reach import Reach
+from twisted_broker.testing.sim.replica_acts import THROTTLE, ease_throttles
 from twisted_broker.testing.sim.schedule import Action, Schedule
 
 _HEAL_SECONDS = 120
@@ -172,6 +173,8 @@ class Run:
         for member in self.members:
             member.commits = False
         self.admin.stopped = True
+        if THROTTLE in self.options.acts:
+            self._go(ease_throttles(self.admin))
         missing = self._await_steady_state()
         if missing:
             raise Violation(f"not healed {_HEAL_SECONDS} s after the last fault: {missing}")

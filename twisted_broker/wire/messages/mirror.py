@@ -2,7 +2,10 @@
 Apache Kafka has no such API, and does not list it in ApiVersions.
 
 Without records a partition is only described. `log_end_offset` of the request: where the mirror
-believes the log to end; nothing is appended where it ends before that.
+believes the log to end; nothing is appended where it ends before that. `truncate_to`: the source
+lost what it had from there on (-1: did not); the leader is to truncate its log under a new epoch,
+and answers LEADER_NOT_AVAILABLE until it did, FENCED_LEADER_EPOCH when it did. `differs_at`: with
+INVALID_RECORD, the first batch sent that is another than the one that is there.
 """
 
 from typing import Any
@@ -26,6 +29,7 @@ class MirroredPartition(Struct):
     leader_epoch: int = int32("0+", default=-1)
     log_end_offset: int = int64("0+")
     source_log_start_offset: int = int64("0+", default=-1)
+    truncate_to: int = int64("0+", default=-1)
     records: Any = record_bytes("0+", nullable="0+")
 
 
@@ -47,6 +51,7 @@ class MirroredPartitionResponse(Struct):
     log_start_offset: int = int64("0+", default=-1)
     high_watermark: int = int64("0+", default=-1)
     log_end_offset: int = int64("0+", default=-1)
+    differs_at: int = int64("0+", default=-1)
 
 
 class MirroredTopicResponse(Struct):

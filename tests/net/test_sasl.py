@@ -1,0 +1,355 @@
+"""A SASL listener and connections to it: a whole broker in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from twisted.internet.error import ConnectError, ConnectionClosed
+from twisted.internet.protocol import ClientFactory
+from twisted.logger import capturedLogs, formatEvent
+
+from tests.memory_broker import MemoryBroker
+from tests.net.echo import Far, framed
+from twisted_broker.config import BrokerConfig, ConfigError
+from twisted_broker.net.client import BrokerConnection
+from twisted_broker.net.connector import PlainConnector
+from twisted_broker.net.sasl_connector import SaslConnector
+from twisted_broker.security.sasl import jaas
+from twisted_broker.security.sasl.plain import PlainClient
+from twisted_broker.security.sasl.settings import client_login, server_settings
+from twisted_broker.security.security_protocol import SASL_TO_BROKERS
+from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.header import RequestHeader, encode_request_header
+from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
+from twisted_broker.wire.messages.metadata import MetadataRequest
+from twisted_broker.wire.messages.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from twisted_broker.wire.schema import decode, encode
+
+PORT = 9094
+GOOD, BAD = b"\0alice\0alice-secret", b"\0alice\0wrong"
+SETTINGS = {
+    "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093,"
+    f"CLIENTS://127.0.0.1:{PORT}",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+    "CLIENTS:SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+    "listener.name.clients.plain.sasl.jaas.config": f"{jaas.PLAIN} required "
+    'username="alice" password="alice-secret" user_alice="alice-secret" user_bob="bob-secret";',
+}
+
+
+def started(**more: str) -> MemoryBroker:
+    return MemoryBroker(**SETTINGS, **more).start()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[MemoryBroker]:
+    made = started()
+    yield made
+    made.stop()
+
+
+class Client(Far):
+    """Speaks frames by hand."""
+
+    broker: MemoryBroker
+    number = 0
+
+    def ask(self, request: Any, version: int) -> None:
+        self.number += 1
+        header = RequestHeader(request.api_key, version, self.number, "hand")
+        self.transport.write(framed(encode_request_header(header) + encode(request, version)))
+        self.broker.pass_time(0.0)
+
+    def handshake(self, mechanism: str = "PLAIN", version: int = 1) -> Any:
+        self.ask(SaslHandshakeRequest(mechanism=mechanism), version)
+        return self.answer(SaslHandshakeResponse, version, 4)
+
+    def authenticate(self, token: bytes = GOOD) -> Any:
+        self.ask(SaslAuthenticateRequest(auth_bytes=token), 1)
+        return self.answer(SaslAuthenticateResponse, 1, 4)
+
+    def answer(self, cls: Any, version: int, header: int) -> Any:
+        """None where there is none yet."""
+        data, self.data = self.data, b""
+        return decode(cls, data[4:], version, header) if data else None
+
+    def serves(self) -> bool:
+        self.data = b""
+        self.ask(MetadataRequest(topics=[]), 4)
+        return len(self.data) > 20
+
+
+def client(broker: MemoryBroker, port: int = PORT) -> Client:
+    found: list[Any] = []
+    broker.network.connect("127.0.0.1", port, ClientFactory.forProtocol(Client), 1).addBoth(
+        found.append
+    )
+    broker.pass_time(0.0)
+    made: Client = found[0]
+    made.broker = broker
+    return made
+
+
+def near(broker: MemoryBroker) -> Any:
+    """The broker's side of the newest connection of clients."""
+    factory = next(each for each in broker.broker._factories if each.name == "CLIENTS")
+    return list(factory.connections)[-1]
+
+
+def lines(logs: Any, text: str) -> list[str]:
+    found = [formatEvent(event) for event in logs]
+    return [line for line in found if text in line]
+
+
+def test_a_client_comes_in_and_costs_no_more_than_another(shared: MemoryBroker) -> None:
+    one = client(shared)
+    one.ask(ApiVersionsRequest(), 0)
+    assert b"\0\x11" in one.data
+    one.data = b""
+    assert one.handshake().mechanisms == ["PLAIN", "SCRAM-SHA-256"]
+    answer = one.authenticate()
+    assert not answer.error_code and answer.session_lifetime_ms == 0
+    connection = near(shared)
+    assert str(connection.principal) == "User:alice"
+    assert connection._dispatch is connection.listener.dispatch
+    assert one.serves() and not one.lost
+
+
+def test_nothing_else_comes_in_before(shared: MemoryBroker) -> None:
+    for first in (0, 1, 2):
+        one = client(shared)
+        side = near(shared)
+        if first:
+            one.handshake()
+        if first == 2:
+            assert one.authenticate(BAD) is None
+        with capturedLogs() as logs:
+            assert not one.serves()
+        if first < 2:
+            assert one.lost and len(lines(logs, "before authentication")) == 1
+            assert not side.has_requested  # so it makes way for others
+
+
+def test_a_failure_is_answered_late_and_ends_the_connection(shared: MemoryBroker) -> None:
+    one = client(shared)
+    one.handshake()
+    with capturedLogs() as logs:
+        assert one.authenticate(BAD) is None
+        shared.pass_time(0.09)
+        assert not one.data and not one.lost
+        one.ask(SaslAuthenticateRequest(auth_bytes=GOOD), 1)  # too late
+        shared.pass_time(0.02)
+    answer = decode(SaslAuthenticateResponse, one.data[4:], 1, 4)
+    assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert answer.error_message and "alice" not in answer.error_message
+    assert one.lost
+    (line,) = lines(logs, "authentication failed")
+    assert "listener=CLIENTS" in line and "alice" in line and "wrong'" not in line
+
+
+def test_a_mechanism_that_is_not_offered(shared: MemoryBroker) -> None:
+    one = client(shared)
+    assert one.handshake("GSSAPI") is None
+    shared.pass_time(0.2)
+    answer = one.answer(SaslHandshakeResponse, 1, 4)
+    assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+    assert answer.mechanisms == ["PLAIN", "SCRAM-SHA-256"] and one.lost
+
+
+def test_bare_tokens(shared: MemoryBroker) -> None:
+    one, other = client(shared), client(shared)
+    for each in (one, other):
+        assert not each.handshake(version=0).error_code
+    one.transport.write(framed(GOOD))
+    other.transport.write(framed(BAD))
+    shared.pass_time(0.2)
+    assert one.data == bytes(4) and one.serves()
+    assert other.data == b"" and other.lost
+
+
+def test_frames_are_short_before_authentication(shared: MemoryBroker) -> None:
+    one = client(shared)
+    with capturedLogs() as logs:
+        one.transport.write((524_289).to_bytes(4, "big"))
+        shared.pass_time(0.0)
+    assert one.lost and lines(logs, "frame of 524289 bytes")
+    two = client(shared)
+    two.handshake()
+    two.authenticate()
+    two.transport.write((524_289).to_bytes(4, "big"))
+    shared.pass_time(0.0)
+    assert not two.lost
+
+
+def test_a_second_authentication_without_an_end_of_session_is_refused(shared: MemoryBroker) -> None:
+    one = client(shared)
+    one.handshake()
+    one.authenticate()
+    assert one.handshake().error_code == ErrorCode.ILLEGAL_SASL_STATE
+    assert one.authenticate().error_code == ErrorCode.ILLEGAL_SASL_STATE
+    assert one.serves()
+
+
+def test_on_a_listener_without_sasl(shared: MemoryBroker) -> None:
+    one = client(shared, 9092)
+    assert one.handshake().error_code == ErrorCode.ILLEGAL_SASL_STATE
+    assert one.authenticate().error_code == ErrorCode.ILLEGAL_SASL_STATE
+
+
+def test_a_session_that_is_over_ends_the_connection() -> None:
+    key = "listener.name.clients.plain.connections.max.reauth.ms"
+    broker = started(**{key: "5000"})
+    one, other = client(broker), client(broker)
+    for each in (one, other):
+        each.handshake()
+        assert each.authenticate().session_lifetime_ms == 5000
+    broker.pass_time(4.0)
+    assert one.serves() and other.serves()
+    one.data = b""
+    assert not one.handshake().error_code
+    assert not one.authenticate().error_code
+    broker.pass_time(2.0)
+    assert one.serves()
+    with capturedLogs() as logs:
+        assert not other.serves()
+    assert other.lost and lines(logs, "over")
+    broker.stop()
+
+
+# our side
+
+
+def connection(broker: MemoryBroker, password: str = "alice-secret") -> BrokerConnection:
+    config = BrokerConfig(SETTINGS).listener_config("CLIENTS")
+    inner = PlainConnector(config=config)
+    connector = SaslConnector(
+        inner, lambda nonce: PlainClient("alice", password), broker.clock, "me"
+    )
+    return BrokerConnection(broker.runtime, "127.0.0.1", PORT, "me", connector=connector)
+
+
+def test_our_side_is_authenticated_before_its_first_request(shared: MemoryBroker) -> None:
+    ours = connection(shared)
+    answer = shared.run(ours.send(MetadataRequest(topics=[]), 4))
+    assert answer.brokers and str(near(shared).principal) == "User:alice"
+    ours.close()
+
+
+def test_our_side_is_refused_in_one_line(shared: MemoryBroker) -> None:
+    ours = connection(shared, "wrong-secret")
+    with capturedLogs() as logs, pytest.raises(ConnectError, match="wrong user name or password"):
+        shared.run(ours.send(MetadataRequest(topics=[]), 4))
+    (line,) = lines(logs, "authentication to another node failed")
+    assert "sasl.jaas.config" in line and "127.0.0.1:9094" in line
+    assert not lines(logs, "secret")
+    assert not ours.connected
+
+
+def test_a_node_that_does_not_answer(shared: MemoryBroker) -> None:
+    """It takes no longer than a connection may take."""
+    shared.network.listen("127.0.0.1", 7777, ClientFactory.forProtocol(Far))
+    ours = connection(shared)
+    ours.port = 7777
+    with pytest.raises(ConnectError, match="no answer"):
+        shared.run(ours.send(MetadataRequest(topics=[]), 4), seconds=11)
+
+
+def test_our_side_authenticates_again() -> None:
+    """Before the session ends, and when it was idle for longer; requests wait for it in order."""
+    key = "listener.name.clients.plain.connections.max.reauth.ms"
+    broker = started(**{key: "5000"})
+    ours = connection(broker)
+    for seconds in (0.0, 4.0, 1.0, 3.9, 20.0):
+        broker.pass_time(seconds)
+        first, second = (ours.send(MetadataRequest(topics=[]), 4) for _ in range(2))
+        assert broker.run(first).brokers and broker.run(second).brokers
+    (listener,) = [each.sasl for each in broker.broker._factories if each.sasl is not None]
+    assert listener.successes == 3 and ours.answers == 10
+    created = next(each for each in broker.broker._factories if each.sasl is not None).created
+    assert created == 1
+    broker.stop()
+
+
+def test_what_waits_for_an_authentication_fails_with_it() -> None:
+    key = "listener.name.clients.plain.connections.max.reauth.ms"
+    broker = started(**{key: "5000"})
+    ours = connection(broker)
+    broker.run(ours.send(MetadataRequest(topics=[]), 4))
+    broker.pass_time(4.9)
+    (listener,) = [each.sasl for each in broker.broker._factories if each.sasl is not None]
+    users: Any = listener.settings.users
+    users["alice"] = "new"
+    with pytest.raises(ConnectionClosed):
+        broker.run(ours.send(MetadataRequest(topics=[]), 4))
+    assert not ours.connected and not ours.in_flight
+    broker.stop()
+
+
+# settings
+
+
+def config(**more: str) -> Any:
+    values = SETTINGS | {name.replace("_", "."): value for name, value in more.items()}
+    return BrokerConfig(values).listener_config("CLIENTS")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("sasl.enabled.mechanisms", "GSSAPI", "Kerberos"),
+        ("sasl.enabled.mechanisms", "", "PLAIN"),
+        ("sasl.enabled.mechanisms", "PLAIN,SCRAM-SHA-1", "SCRAM-SHA-1"),
+        ("listener.name.clients.plain.sasl.jaas.config", "", "PlainLoginModule required"),
+        (
+            "listener.name.clients.plain.sasl.jaas.config",
+            f'{jaas.PLAIN} required username="top-secret";',
+            "user_NAME",
+        ),
+        (
+            "listener.name.clients.plain.sasl.jaas.config",
+            'com.sun.security.auth.module.JndiLoginModule required x="top-secret";',
+            "one of the login modules",
+        ),
+        (
+            "listener.name.clients.plain.sasl.jaas.config",
+            f'{jaas.SCRAM} required user_x="top-secret";',
+            "login module of PLAIN",
+        ),
+        ("sasl.enabled.mechanisms", "OAUTHBEARER", "jwks.endpoint.url"),
+        (
+            "listener.name.clients.plain.sasl.server.callback.handler.class",
+            "com.example.Mine",
+            "no class is ever loaded",
+        ),
+    ],
+)
+def test_settings_that_are_refused(name: str, value: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as refused:
+        server_settings(config(**{name: value}))
+    assert "top-secret" not in str(refused.value)
+
+
+def test_no_settings_show_a_password() -> None:
+    assert "secret" not in repr(server_settings(config()))
+
+
+def test_our_own_credentials() -> None:
+    assert client_login(config(**{SASL_TO_BROKERS: "PLAIN"}), SASL_TO_BROKERS)("n").first() == GOOD
+    with pytest.raises(ConfigError, match="Kerberos"):
+        client_login(config(), SASL_TO_BROKERS)
+    with pytest.raises(ConfigError, match=r"OAUTHBEARER.* PLAIN, SCRAM-SHA-256, SCRAM-SHA-512,"):
+        client_login(config(**{SASL_TO_BROKERS: "OAUTHBEARER"}), SASL_TO_BROKERS)
+    with pytest.raises(ConfigError, match="ScramLoginModule"):
+        client_login(config(**{SASL_TO_BROKERS: "SCRAM-SHA-256"}), SASL_TO_BROKERS)
+    key = "listener.name.clients.scram-sha-256.sasl.jaas.config"
+    line = f'{jaas.SCRAM} required username="a";'
+    with pytest.raises(ConfigError, match="password="):
+        client_login(config(**{SASL_TO_BROKERS: "SCRAM-SHA-256", key: line}), SASL_TO_BROKERS)

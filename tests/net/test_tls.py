@@ -1,0 +1,517 @@
+"""TLS beneath a broker's listeners and beneath its own connections, with network, disk and clock in
+memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.protocol import ClientFactory, Protocol
+from twisted.logger import capturedLogs, formatEvent
+
+from tests.log.batches import batch
+from tests.memory_broker import MemoryBroker
+from tests.security import certificates
+from twisted_broker.config import LISTENER_SETTINGS, BrokerConfig
+from twisted_broker.net.client import BrokerConnection
+from twisted_broker.net.listener_security import LOOK_SECONDS
+from twisted_broker.net.tls import TlsConnector, TlsRefused
+from twisted_broker.net.tls_context import _SETTINGS, TlsSettings
+from twisted_broker.net.tls_protocol import HANDSHAKE_SECONDS
+from twisted_broker.security.security_protocol import SecurityProtocol
+from twisted_broker.settings import ConfigError
+from twisted_broker.wire.messages.configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestAlterableConfig,
+    IncrementalAlterConfigsRequestAlterConfigsResource,
+)
+from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from twisted_broker.wire.messages.metadata import MetadataRequest
+from twisted_broker.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
+
+LISTENERS = {
+    "listeners": "OUT://127.0.0.1:9092,PLAINTEXT://127.0.0.1:9091,CONTROLLER://127.0.0.1:9093",
+    "listener.security.protocol.map": "OUT:SSL,PLAINTEXT:PLAINTEXT,CONTROLLER:SSL",
+    "inter.broker.listener.name": "OUT",
+}
+SECRET = "never shown"  # noqa: S105  a test's
+
+
+class House(MemoryBroker):
+    """A node whose clients and controller come over TLS; its certificates lie in memory."""
+
+    def __init__(self, directory: Path | None = None, **settings: str) -> None:
+        from twisted_broker.log.memory import MemoryFileSystem
+
+        files = MemoryFileSystem()
+        self.copy(directory or certificates.made(), files)
+        values = {**LISTENERS, **certificates.settings(Path("/tls")), **settings}
+        super().__init__(files, **values)
+
+    def start(self) -> House:
+        super().start()
+        return self
+
+    @staticmethod
+    def copy(directory: Path, files: Any, wall_ms: int = 1) -> None:
+        files.make_directories("/tls")
+        for path in directory.iterdir():
+            write(files, f"/tls/{path.name}", path.read_bytes(), wall_ms)
+
+    def connector(self, trusted: Path | None = None, **settings: str) -> TlsConnector:
+        values = certificates.settings(trusted or certificates.made(), "client.pem")
+        values = {name: value for name, value in values.items() if "keystore" not in name}
+        config = BrokerConfig(values | settings).listener_config("CLIENT")
+        from twisted_broker.log.filesystem import OsFileSystem
+
+        made = TlsSettings(config, OsFileSystem(), SecurityProtocol.SSL, is_server=False)
+        return TlsConnector(self.clock, config, SecurityProtocol.SSL, made)
+
+    def call(self, connector: TlsConnector, host: str = "127.0.0.1", port: int = 9092) -> Any:
+        return BrokerConnection(self.runtime, host, port, "test", connector=connector)
+
+    def principals(self) -> set[str]:
+        factories = [each for each in self.broker._factories if each.name == "OUT"]
+        return {str(one.principal) for each in factories for one in each.connections} - {
+            "User:CN=broker"
+        }
+
+
+def own(directory: Path) -> dict[str, str]:
+    """A client's own certificate."""
+    settings = certificates.settings(directory, "client.pem")
+    return {name: value for name, value in settings.items() if "keystore" in name}
+
+
+def write(files: Any, path: str, data: bytes, wall_ms: int = 1) -> None:
+    if files.exists(path):
+        files.remove(path)
+    file = files.open(path, create=True)
+    file.write_at(0, [data])
+    file.close()
+    files.set_modified_ms(path, wall_ms)
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    made = House(**{"ssl.client.auth": "requested"}).start()
+    yield made
+    made.stop()
+
+
+class Raw(Protocol):
+    """A client of TCP that reads, or does not."""
+
+    def __init__(self) -> None:
+        self.received = b""
+        self.lost = False
+
+    def dataReceived(self, data: bytes) -> None:
+        self.received += data
+
+    def connectionLost(self, reason: Any = None) -> None:
+        self.lost = True
+
+
+def raw(house: House, port: int = 9092) -> Raw:
+    found: Any = house.run(
+        house.network.connect("127.0.0.1", port, ClientFactory.forProtocol(Raw), 5)
+    )
+    return found
+
+
+def lines(events: list[Any]) -> list[str]:
+    return [text for text in map(formatEvent, events) if "TLS" in text or "certificate" in text]
+
+
+def answers(house: House, connection: BrokerConnection) -> bool:
+    return house.run(connection.send(MetadataRequest(), 9)).brokers[0].port == 9092
+
+
+def test_brokers_controllers_and_clients_meet_over_tls(house: House) -> None:
+    """The broker registered over TLS, through its controller's listener, and serves."""
+    connection = house.call(house.connector())
+    assert answers(house, connection)
+    endpoint = house.broker.parts.metadata.image.brokers[1].listeners["OUT"]
+    assert endpoint.security_protocol == SecurityProtocol.SSL
+    assert house.principals() == {"User:ANONYMOUS"}
+    connection.close()
+
+
+def test_a_certificate_names_the_client(house: House) -> None:
+    connection = house.call(house.connector(**own(certificates.made())))
+    assert answers(house, connection)
+    assert house.principals() == {"User:CN=alice"}
+    connection.close()
+
+
+def refusal(house: House, connector: TlsConnector, host: str = "127.0.0.1") -> str:
+    connection = house.call(connector, host)
+    with pytest.raises((TlsRefused, ConnectionLost, ConnectionDone)) as caught:
+        answers(house, connection)
+    connection.close()
+    house.pass_time(0.1)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_rules_name_the_client_or_refuse_it() -> None:
+    rules = {"ssl.principal.mapping.rules": "RULE:CN=(al.*|broker)/$1/U"}
+    house = House(**rules, **{"ssl.client.auth": "required"}).start()
+    connection = house.call(house.connector(**own(certificates.made())))
+    assert answers(house, connection)
+    assert "User:ALICE" in house.principals()
+    connection.close()
+    house.stop()
+    rules["ssl.principal.mapping.rules"] = "RULE:CN=broker/broker/"
+    house = House(**rules, **{"ssl.client.auth": "required"}).start()
+    with capturedLogs() as events:
+        refusal(house, house.connector(**own(certificates.made())))
+    (line,) = lines(events)
+    assert "no rule of ssl.principal.mapping.rules matches the subject 'CN=alice'" in line
+    house.stop()
+
+
+def test_a_client_without_a_certificate_is_refused_where_one_is_required() -> None:
+    house = House(**{"ssl.client.auth": "required"}).start()
+    with capturedLogs() as events:
+        assert "certificate required" in refusal(house, house.connector())
+        assert "refused us" in refusal(house, house.connector(**own(certificates.made("second"))))
+    no_certificate, untrusted = lines(events)
+    assert "it has no certificate, and ssl.client.auth=required wants one" in no_certificate
+    assert "its authority is not in the trust store (CN=replog trial authority, valid" in untrusted
+    connection = house.call(house.connector(**own(certificates.made())))
+    assert answers(house, connection)
+    connection.close()
+    house.stop()
+
+
+def test_a_server_of_another_name_is_refused_unless_names_do_not_count() -> None:
+    house = House(certificates.made("named", ("broker.example",)), **{
+        "ssl.endpoint.identification.algorithm": ""
+    }).start()  # fmt: skip
+    trusted = certificates.made("named", ("broker.example",))
+    words = refusal(house, house.connector(trusted))
+    assert "its certificate is not for 127.0.0.1, but for broker.example" in words
+    free = house.connector(trusted, **{"ssl.endpoint.identification.algorithm": ""})
+    connection = house.call(free)
+    assert answers(house, connection)
+    connection.close()
+    house.stop()
+
+
+def test_a_server_that_is_not_trusted_or_expired_is_refused(house: House) -> None:
+    with capturedLogs() as events:
+        words = refusal(house, house.connector(certificates.made("second")))
+    assert words.startswith("no TLS connection with 127.0.0.1:9092: its certificate is refused: it")
+    assert "its authority is not in the trust store" in words or "signed by itself" in words
+    (line,) = lines(events)
+    assert "listener OUT: no TLS connection with 127.0.0.1: it refused us: " in line
+    assert "unknown ca" in line
+    old = House(certificates.expired(), **{"inter.broker.listener.name": "PLAINTEXT",
+        "listener.security.protocol.map": "OUT:SSL,PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    }).start()  # fmt: skip
+    words = refusal(old, old.connector(certificates.expired()))
+    assert "it has expired: renew it (CN=" in words and "valid until 20" in words
+    old.stop()
+
+
+def test_who_does_not_speak_tls_is_one_line_and_others_are_served(house: House) -> None:
+    connection = house.call(house.connector())
+    assert answers(house, connection)
+    with capturedLogs() as events:
+        for first in (b"\0\0\0\x10\0\x12\0\3" + bytes(12), b"GET / HTTP/1.1\r\n\r\n", b"\x80"):
+            for _ in range(20):
+                client = raw(house)
+                client.transport.write(first)
+                house.pass_time(0.1)
+                assert client.lost
+    (line,) = lines(events)
+    assert line == (
+        "listener OUT: no TLS connection with 127.0.0.1: it does not speak TLS: set its "
+        "security.protocol to SSL or SASL_SSL"
+    )
+    assert answers(house, connection)
+    connection.close()
+
+
+def test_a_plain_listener_refuses_a_client_of_tls_in_one_line(house: House) -> None:
+    connection = house.call(house.connector(), port=9091)
+    with capturedLogs() as events, pytest.raises(TlsRefused, match="does it speak TLS"):
+        answers(house, connection)
+    (line,) = [text for text in map(formatEvent, events) if "closing the connection" in text]
+    assert "speaks TLS to a listener without it" in line and "\n" not in line
+    connection.close()
+
+
+@pytest.mark.parametrize("first", [b"", b"\x16", b"\x16\x03\x01\x40\x00"])
+def test_a_handshake_that_stalls_ends(house: House, first: bytes) -> None:
+    client = raw(house)
+    if first:
+        client.transport.write(first)
+    with capturedLogs() as events:
+        house.pass_time(HANDSHAKE_SECONDS - 1)
+        assert not client.lost
+        house.pass_time(1.1)
+    assert client.lost
+    (line,) = lines(events)
+    assert "the handshake was not over within 30 s" in line
+
+
+def test_a_server_that_stalls_ends_a_call(house: House) -> None:
+    """TCP accepts, and nobody answers: the connection's timeout holds for all of it."""
+    house.run(house.network.listen("127.0.0.1", 7000, ClientFactory.forProtocol(Raw)))
+    connection = house.call(house.connector(), port=7000)
+    started = house.clock.seconds()
+    with pytest.raises(TlsRefused, match="the handshake was not over within"):
+        house.run(connection.connect())
+    assert house.clock.seconds() - started == pytest.approx(10, abs=0.1)
+    connection.connect().addErrback(lambda reason: None)
+    house.pass_time(1)
+    connection.close()  # cancels the handshake
+    house.pass_time(0.1)
+    assert not house.broker._fatal
+
+
+def fill(house: House, connection: BrokerConnection, count: int, size: int) -> None:
+    topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+    house.run(connection.send(CreateTopicsRequest(topics=[topic], timeout_ms=5000), 5))
+    for _ in range(count):
+        data = PartitionProduceData(index=0, records=batch(size))
+        request = ProduceRequest(
+            acks=-1, timeout_ms=5000, topic_data=[TopicProduceData(name="t", partition_data=[data])]
+        )
+        answer = house.run(connection.send(request, 9))
+        assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+def fetch_request(most: int) -> FetchRequest:
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=most)
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=1,
+        max_bytes=most,
+        topics=[FetchTopic(topic="t", partitions=[partition])],
+    )
+
+
+def test_long_requests_and_answers_pass_whole(house: House) -> None:
+    """Frames of many records, into the frame's own buffer, and slices of a file."""
+    connection = house.call(house.connector())
+    fill(house, connection, 4, 900_000)
+    answer = house.run(connection.send(fetch_request(8 << 20), 11))
+    assert bytes(answer.responses[0].partitions[0].records) != b""
+    assert len(answer.responses[0].partitions[0].records) == 4 * len(batch(900_000))
+    connection.close()
+
+
+def test_a_slow_reader_of_much_costs_little_memory(house: House) -> None:
+    """A client that asked for 8 MiB and reads nothing holds less than a MiB; then it gets all."""
+    connection = house.call(house.connector())
+    fill(house, connection, 9, 900_000)
+    waiting: Deferred[Any] = connection.send(fetch_request(8 << 20), 11)
+    protocol: Any = connection._protocol
+    protocol.transport.pauseProducing()
+    house.pass_time(1)
+    transport = protocol.transport.transport
+    held = sum(map(len, transport.waiting))
+    assert 0 < held < 1 << 20
+    assert transport.peer.producer_paused
+    protocol.transport.resumeProducing()
+    answer = house.run(waiting)
+    assert len(answer.responses[0].partitions[0].records) > 7_000_000
+    connection.close()
+
+
+def test_bytes_may_come_one_by_one(house: House) -> None:
+    """A handshake and a request in pieces of one byte."""
+    connector = house.connector()
+    plain = house.network.connect
+
+    def split(host: str, port: int, factory: Any, timeout: float) -> Any:
+        connecting = plain(host, port, factory, timeout)
+
+        def slow(tls: Any) -> Any:
+            write = tls.transport.write
+            tls.transport.write = lambda data: [write(data[i : i + 1]) for i in range(len(data))]
+            return tls
+
+        return connecting.addCallback(slow)
+
+    house.network.connect = split
+    connection = house.call(connector)
+    assert answers(house, connection)
+    connection.close()
+
+
+def test_new_files_serve_new_connections(house: House) -> None:
+    """The same names by another authority: who trusts only the old one is refused afterwards, and
+    open connections stay.
+    """
+    before = house.call(house.connector())
+    assert answers(house, before)
+    with capturedLogs() as events:
+        house.copy(certificates.made("second"), house.files, 2)
+        house.pass_time(LOOK_SECONDS + 1)
+    assert sum("listener OUT: new keys and certificates, valid until" in x for x in lines(events))
+    assert answers(house, before)
+    refusal(house, house.connector())
+    after = house.call(house.connector(certificates.made("second")))
+    assert answers(house, after)
+    for each in (before, after):
+        each.close()
+
+
+def test_files_that_cannot_be_used_change_nothing(house: House) -> None:
+    other = certificates.made("other name")
+    key = (certificates.made("second") / "client.pem").read_bytes()  # of CN=alice
+    for number, (data, words) in enumerate(
+        (
+            (b"nothing", "has no private key in PEM"),
+            (key, "it takes the subject of before, CN=broker, not CN=alice; allow"),
+            ((other / "ca.key").read_bytes(), "has no certificate in PEM"),
+        )
+    ):
+        with capturedLogs() as events:
+            write(house.files, "/tls/broker.pem", data, 10 + number)
+            house.pass_time(2 * LOOK_SECONDS)
+        found = [line for line in lines(events) if line.startswith("listener OUT")]
+        assert all("stay as they were" in line and words in line for line in found), found
+        assert len(found) == 2  # as a server, and as a client; once each
+        connection = house.call(house.connector())
+        assert answers(house, connection)
+        connection.close()
+    house.copy(certificates.made(), house.files, 20)
+    house.pass_time(LOOK_SECONDS)
+
+
+def test_every_setting_that_may_change_is_looked_at() -> None:
+    assert set(_SETTINGS) >= LISTENER_SETTINGS
+
+
+def alter(house: House, name: str, value: str | None, resource: str = "1") -> tuple[int, str]:
+    edit = IncrementalAlterConfigsRequestAlterableConfig(
+        name=name, config_operation=0 if value is not None else 1, value=value
+    )
+    request = IncrementalAlterConfigsRequest(
+        resources=[
+            IncrementalAlterConfigsRequestAlterConfigsResource(
+                resource_type=4, resource_name=resource, configs=[edit]
+            )
+        ]
+    )
+    answer = house.ask(request, 1, 9091).responses[0]
+    return answer.error_code, answer.error_message or ""
+
+
+def test_a_listeners_settings_change_while_it_runs(house: House) -> None:
+    """`listener.name.out.ssl.keystore.location`, as `kafka-configs` sets it; never for all."""
+    second = certificates.made("second")
+    for path in second.iterdir():
+        write(house.files, f"/tls/second-{path.name}", path.read_bytes())
+    code, message = alter(house, "ssl.keystore.location", "/tls/second-broker.pem")
+    assert code == 42 and "listener.name.NAME.ssl.keystore.location" in message
+    code, message = alter(house, "listener.name.out.ssl.keystore.location", "/x", resource="")
+    assert code == 42
+    code, message = alter(house, "listener.name.out.ssl.client.auth", "perhaps")
+    assert code == 42 and "required, requested, none" in message
+    code, message = alter(house, "listener.name.out.ssl.principal.mapping.rules", "DEFAULT")
+    assert code == 42 and "restart" in message
+    name = "listener.name.out.ssl.keystore.location"
+    code, message = alter(house, name, "/tls/none.pem")
+    assert code == 42 and "cannot be read" in message
+    code, message = alter(house, name, "/tls/second-client.pem")
+    assert code == 42 and "CN=broker, not CN=alice" in message
+    assert alter(house, name, "/tls/second-broker.pem") == (0, "")
+    connection = house.call(house.connector(second))
+    assert answers(house, connection)
+    connection.close()
+    assert alter(house, name, None) == (0, "")
+    connection = house.call(house.connector())
+    assert answers(house, connection)
+    connection.close()
+
+
+def test_a_password_is_never_shown(house: House) -> None:
+    from twisted_broker.wire.messages.configs import (
+        DescribeConfigsRequest,
+        DescribeConfigsResource,
+    )
+
+    name = "listener.name.other.ssl.keystore.password"
+    with capturedLogs() as events:
+        assert alter(house, name, SECRET) == (0, "")
+    assert SECRET not in " ".join(str(formatEvent(each)) for each in events)
+    assert any("[hidden]" in str(formatEvent(each)) for each in events)
+    request = DescribeConfigsRequest(
+        resources=[DescribeConfigsResource(resource_type=4, resource_name="1")],
+        include_synonyms=True,
+    )
+    found = house.ask(request, 4, 9091).results[0].configs
+    (entry,) = [each for each in found if each.name == name]
+    assert entry.is_sensitive and entry.value is None and not entry.read_only
+    assert SECRET not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"ssl.keystore.location": ""}, "ssl.keystore.location=''.* listener OUT speaks TLS"),
+        ({"ssl.keystore.location": "/no"}, "ssl.keystore.location='/no'.* cannot be read"),
+        ({"ssl.keystore.type": "JKS"}, "ssl.keystore.location.* ssl.keystore.password right"),
+        ({"ssl.keystore.type": "XML"}, "ssl.keystore.type='XML'.* JKS, PKCS12, PEM"),
+        ({"ssl.keystore.password": SECRET}, r"ssl.keystore.password='\[hidden\]'.* no value"),
+        ({"ssl.keystore.key": SECRET}, "ssl.keystore.location.* remove one"),
+        (
+            {"ssl.keystore.location": "", "ssl.keystore.key": SECRET},
+            "ssl.keystore.certificate.chain='' .* come together",
+        ),
+        ({"ssl.enabled.protocols": "TLSv1.1"}, "ssl.enabled.protocols='TLSv1.1'.*TLSv1.2, TLSv1.3"),
+        ({"ssl.cipher.suites": "TLS_NULL_WITH_NULL"}, "ssl.cipher.suites='TLS_NULL_WITH_NULL'"),
+        ({"ssl.principal.mapping.rules": "RULE:a"}, "ssl.principal.mapping.rules='RULE:a'"),
+        (
+            {"ssl.client.auth": "required", "ssl.truststore.location": ""},
+            "ssl.truststore.location=''.* listener OUT has ssl.client.auth=required",
+        ),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_in_one_line(
+    settings: dict[str, str], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        House(**settings)
+    assert "\n" not in str(caught.value) and SECRET not in str(caught.value)
+
+
+def test_inline_pem_and_versions_and_suites() -> None:
+    """Key, chain and trust in the settings themselves; TLS 1.2 with one suite of Java's name."""
+    directory = certificates.made()
+    pem = (directory / "broker.pem").read_text()
+    values = {
+        "ssl.keystore.location": "",
+        "ssl.truststore.location": "",
+        "ssl.keystore.key": pem,
+        "ssl.keystore.certificate.chain": pem,
+        "ssl.truststore.certificates": (directory / "ca.pem").read_text(),
+        "ssl.cipher.suites": "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+    }
+    house = House(**values).start()
+    connection = house.call(house.connector())
+    assert answers(house, connection)
+    tls: Any = connection._protocol.transport
+    assert tls.connection.get_cipher_name() == "ECDHE-ECDSA-AES256-GCM-SHA384"
+    assert tls.connection.get_protocol_version_name() == "TLSv1.2"
+    connection.close()
+    newest = house.connector(**{"ssl.enabled.protocols": "TLSv1.3"})
+    assert "protocol version" in refusal(house, newest)
+    house.stop()

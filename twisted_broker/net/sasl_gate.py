@@ -1,0 +1,216 @@
+"""The gate of a SASL listener: what comes in before a connection is authenticated, and after.
+
+Owns `SaslListener`, for all connections of one listener, and each connection's `SaslGate`.
+
+1. A gate stands before the dispatcher until the connection is authenticated. Then it is gone, and
+   costs nothing, unless the session ends: then it checks the time of each request.
+2. A frame before authentication is no longer than `sasl.server.max.receive.size`.
+3. A failure is answered after `connection.failed.authentication.delay.ms`, with one line in the
+   log; meanwhile nothing is read, and then the connection ends.
+4. No line holds a password, a key or a token. Names that the client sent are quoted, and the lines
+   are bounded in a flood.
+5. A connection that is not authenticated counts as one that never sent a request: on a controller's
+   listener it makes way for others.
+
+Source: Kafka's `SaslServerAuthenticator`, `KafkaChannel`. Not here: the states
+(`security/sasl/authenticator.py`), the requests and answers (`api/sasl.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from secrets import token_urlsafe
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from twisted_broker.event_lines import EventLines
+from twisted_broker.interfaces import Runtime
+from twisted_broker.net.connection import Answer, Dispatch, KafkaConnection, PendingResponse
+from twisted_broker.security.principal import Principal
+from twisted_broker.security.sasl.authenticator import (
+    API_VERSIONS,
+    ServerAuthenticator,
+    ServerMechanism,
+    State,
+    Step,
+)
+from twisted_broker.security.sasl.errors import SaslFailure
+from twisted_broker.security.sasl.plain import MECHANISM as PLAIN
+from twisted_broker.security.sasl.plain import PlainServer
+from twisted_broker.security.sasl.scram import (
+    MECHANISMS,
+    NONCE_BYTES,
+    ScramCredential,
+    ScramMechanism,
+    ScramServer,
+)
+from twisted_broker.security.sasl.settings import OAUTHBEARER, ServerSettings
+from twisted_broker.wire.errors import WireError
+
+if TYPE_CHECKING:
+    from twisted_broker.net.jwks import JwksKeys
+
+_logger = Logger(namespace="replog.net")
+# For a peer that does not take the last answer.
+_END_SECONDS = 5.0
+Lookup = Callable[[ScramMechanism, str], ScramCredential | None]
+
+
+class SaslListener:
+    """What the connections of one listener share. `lookup` finds users of SCRAM; `jwks`: the keys
+    of OAUTHBEARER. Since the start: `successes` and `failures`.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        name: str,
+        settings: ServerSettings,
+        lookup: Lookup,
+        jwks: JwksKeys | None = None,
+    ) -> None:
+        self._jwks = jwks
+        self.runtime, self.settings = runtime, settings
+        self.successes = self.failures = 0
+        self.lines = EventLines(_logger, runtime.clock, listener=name)
+        self.mechanisms: Mapping[str, Callable[[], ServerMechanism]] = {
+            each: self._factory(each, lookup) for each in settings.mechanisms
+        }
+
+    def _factory(self, mechanism: str, lookup: Lookup) -> Callable[[], ServerMechanism]:
+        if mechanism == PLAIN:
+            return lambda: PlainServer(self.settings.users)
+        if mechanism == OAUTHBEARER:
+            return self._oauth()
+        scram = MECHANISMS[mechanism]
+        return lambda: ScramServer(
+            scram, lambda name: lookup(scram, name), token_urlsafe(NONCE_BYTES)
+        )
+
+    def _oauth(self) -> Callable[[], ServerMechanism]:
+        from twisted_broker.security.sasl.oauthbearer import JwtValidator, OAuthServer
+
+        jwks, oauth = self._jwks, self.settings.oauth
+        assert jwks is not None and oauth is not None
+        validator = JwtValidator(
+            lambda: jwks.keys,
+            audience=oauth.audience,
+            issuer=oauth.issuer,
+            skew_ms=oauth.skew_ms,
+            name_claim=oauth.name_claim,
+            unknown_key=jwks.load_again,
+        )
+        return lambda: OAuthServer(validator, self.runtime.wall_ms)
+
+    def gate(self, connection: KafkaConnection, dispatch: Dispatch) -> SaslGate:
+        """Of a new connection."""
+        return SaslGate(self, connection, dispatch)
+
+    def stop(self) -> None:
+        """What was counted is written; no keys are read any more."""
+        self.lines.stop()
+        if self._jwks is not None:
+            self._jwks.stop()
+
+
+class SaslGate:
+    """Of one connection; called like a dispatcher."""
+
+    __slots__ = ("_connection", "_dispatch", "_listener", "authenticator")
+
+    def __init__(
+        self, listener: SaslListener, connection: KafkaConnection, dispatch: Dispatch
+    ) -> None:
+        self._listener, self._connection, self._dispatch = listener, connection, dispatch
+        self.authenticator = ServerAuthenticator(
+            listener.mechanisms, listener.settings.lifetimes_ms
+        )
+        connection.frames.limit = min(connection.frames.limit, listener.settings.receive_bytes)
+
+    def __call__(
+        self, connection: KafkaConnection, frame: bytes | memoryview
+    ) -> Answer | PendingResponse:
+        authenticator = self.authenticator
+        state = authenticator.state
+        if state is not State.AUTHENTICATED:
+            connection.has_requested = False
+            if state is State.BARE_TOKENS:
+                return self._bare_token(bytes(frame))
+            if state is State.FAILED:
+                return PendingResponse(None, False)  # its end is near: nothing more is read
+        if len(frame) < 2:
+            raise WireError(f"a frame of {len(frame)} bytes is too short for a request")
+        api_key = int.from_bytes(frame[:2], "big", signed=True)
+        authenticator.check(api_key, self._now_ms())
+        outcome = self._dispatch(connection, frame)
+        if api_key == API_VERSIONS and state is State.BEGIN and _is_good(outcome):
+            authenticator.versions_given()
+        return outcome
+
+    def _now_ms(self) -> int:
+        return self._listener.runtime.now_ms()
+
+    def refuses_again(self) -> bool:
+        """Whether an authenticated connection may not authenticate again now."""
+        return self.authenticator.refuses_again(self._now_ms())
+
+    def handshake(self, mechanism: str, version: int) -> None:
+        """Raises SaslFailure."""
+        self.authenticator.handshake(mechanism, version, self._now_ms())
+
+    def step(self, token: bytes) -> Step:
+        """A message of the mechanism. Raises SaslFailure."""
+        runtime = self._listener.runtime
+        step = self.authenticator.step(token, self._now_ms(), runtime.wall_ms())
+        if step.complete:
+            self._let_in()
+        return step
+
+    def _let_in(self) -> None:
+        user = self.authenticator.user
+        assert user is not None
+        self._listener.successes += 1
+        gone = None if self.authenticator.session_ends else self._dispatch
+        self._connection.authenticated(Principal("User", user), gone)
+
+    async def failed(self, failure: SaslFailure) -> None:
+        """One line; ends when the delay is over. Then the connection ends, after the answer that
+        comes at once.
+        """
+        self._say(failure)
+        clock = self._listener.runtime.clock
+        waiter: Deferred[None] = Deferred()
+        clock.callLater(self._listener.settings.delay_ms / 1000, waiter.callback, None)
+        await waiter
+        clock.callLater(0, self._connection.finish, _END_SECONDS)
+
+    def _say(self, failure: SaslFailure) -> None:
+        self._listener.failures += 1
+        authenticator = self.authenticator
+        self._listener.lines.warn(
+            "re-authentication failed" if authenticator.again else "authentication failed",
+            client=self._connection.client_host,
+            mechanism=authenticator.mechanism or "-",
+            reason=str(failure),
+        )
+
+    def _bare_token(self, token: bytes) -> Answer | PendingResponse:
+        """After a handshake of version 0; a failure has no answer."""
+        try:
+            step = self.step(token)
+        except SaslFailure as failure:
+            self._say(failure)
+            clock = self._listener.runtime.clock
+            clock.callLater(
+                self._listener.settings.delay_ms / 1000, self._connection.finish, _END_SECONDS
+            )
+            return PendingResponse(None, False)
+        return len(step.token).to_bytes(4, "big") + step.token
+
+
+def _is_good(outcome: Answer | PendingResponse) -> bool:
+    """Whether an answer to ApiVersions carries no error."""
+    answer = outcome.answer if isinstance(outcome, PendingResponse) else outcome
+    return isinstance(answer, bytes) and answer[8:10] == b"\0\0"

@@ -1,0 +1,231 @@
+"""TLS for a broker: the factories of its listeners, and the connections that it makes.
+
+1. A listener's client is refused before its first request is read: no certificate where one is
+   required, one that is not trusted, a subject without a name.
+2. A server that we call is refused unless its certificate is trusted, and for the name by which it
+   was called (`ssl.endpoint.identification.algorithm`; empty: for any name).
+3. A failed handshake is one line, and a flood of them one line a minute for each reason.
+
+Ring 2. Source: Kafka's `SslChannelBuilder`, `SslTransportLayer`, RFC 9110 (names in certificates),
+by service-identity. Not here: settings (`net/tls_context.py`), bytes (`net/tls_protocol.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from ipaddress import ip_address
+from typing import Any
+
+from OpenSSL import SSL
+from service_identity import CertificateError, VerificationError
+from service_identity.pyopenssl import verify_hostname, verify_ip_address
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ConnectError
+from twisted.internet.protocol import ClientFactory, Factory
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from twisted_broker.config import ListenerConfig
+from twisted_broker.interfaces import IClock, INetwork
+from twisted_broker.net.tls_context import TlsSettings
+from twisted_broker.net.tls_protocol import HANDSHAKE_SECONDS, TlsProtocol
+from twisted_broker.security.key_store import alternative_names, subject_of
+from twisted_broker.security.principal import Principal
+from twisted_broker.security.principal_mapping import NoRuleMatches
+from twisted_broker.security.security_protocol import SecurityProtocol
+
+_LINE_SECONDS = 60.0
+_MOST_REASONS = 64
+
+_logger = Logger(namespace="replog.tls")
+
+
+class TlsRefused(ConnectError):
+    """The other side and we do not agree on TLS; `str()` is one line."""
+
+    def __init__(self, words: str) -> None:
+        Exception.__init__(self, words)
+        self.osError = None
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class FailedHandshakes:
+    """The lines about clients of one listener. `total` since the start."""
+
+    def __init__(self, listener: str, clock: IClock) -> None:
+        self.total = 0
+        self._listener, self._clock = listener, clock
+        self._counts: Counter[str] = Counter()
+        self._silent_until: dict[str, float] = {}
+
+    def add(self, host: str, words: str) -> None:
+        self.total += 1
+        now = self._clock.seconds()
+        if words not in self._silent_until and len(self._silent_until) >= _MOST_REASONS:
+            words = "for one of many other reasons"
+        self._counts[words] += 1
+        if now < self._silent_until.get(words, now):
+            return
+        self._silent_until[words] = now + _LINE_SECONDS
+        count = self._counts.pop(words)
+        _logger.warn(
+            "listener {listener}: no TLS connection with {host}: {words}{more}",
+            listener=self._listener,
+            host=host,
+            words=words,
+            more="" if count == 1 else f" ({count} such connections since the last line)",
+        )
+
+
+class TlsServerFactory(Factory):
+    """Puts TLS beneath the connections of `factory`, a listener's."""
+
+    noisy = False
+
+    def __init__(self, factory: Any, settings: TlsSettings, clock: IClock) -> None:
+        self._factory, self._settings, self._clock = factory, settings, clock
+        self.failed_handshakes = FailedHandshakes(settings.listener, clock)
+        self.seconds = HANDSHAKE_SECONDS
+
+    def logPrefix(self) -> str:
+        prefix: str = self._factory.logPrefix()
+        return prefix
+
+    def buildProtocol(self, addr: Any) -> TlsProtocol | None:
+        inner = self._factory.buildProtocol(addr)
+        if inner is None:
+            return None
+        connection = SSL.Connection(self._settings.context, None)
+        connection.set_accept_state()
+        return TlsProtocol(inner, connection, self, self._clock, True, self.seconds)
+
+    # of `Peer`
+
+    def established(self, tls: TlsProtocol) -> str | None:
+        """The client's name, where its certificate gives one."""
+        if not self._settings.gives_principals:
+            return None
+        certificate = tls.connection.get_peer_certificate()
+        if certificate is None:
+            return None
+        try:
+            name = self._settings.mapper.name_of(subject_of(certificate.to_cryptography()))
+        except (NoRuleMatches, ValueError) as error:
+            return str(error)
+        tls.inner.principal = Principal("User", name)
+        return None
+
+    def ready(self, tls: TlsProtocol) -> None:
+        """The client's requests follow."""
+
+    def failed(self, tls: TlsProtocol, words: str) -> None:
+        host = getattr(tls.getPeer(), "host", "memory") if tls.transport is not None else "memory"
+        self.failed_handshakes.add(host, words)
+
+
+class _Call(ClientFactory):
+    """One connection that is made: TCP, then TLS."""
+
+    noisy = False
+
+    def __init__(
+        self,
+        factory: Any,
+        settings: TlsSettings,
+        clock: IClock,
+        host: str,
+        port: int,
+        timeout: float,
+    ) -> None:
+        self._factory, self._settings, self._clock = factory, settings, clock
+        self._host, self._port, self._timeout = host, port, timeout
+        self._started = clock.seconds()
+        self._tls: TlsProtocol | None = None
+        self._attempt: Deferred[Any] | None = None
+        self.connected: Deferred[Any] = Deferred(self._cancel)
+
+    def start(self, network: INetwork) -> Deferred[Any]:
+        """Fires with the protocol of the factory."""
+        attempt = self._attempt = network.connect(self._host, self._port, self, self._timeout)
+        attempt.addErrback(self._not_connected)
+        return self.connected
+
+    def buildProtocol(self, addr: Any) -> TlsProtocol:
+        connection = SSL.Connection(self._settings.context, None)
+        connection.set_connect_state()
+        if not _is_address(self._host):
+            connection.set_tlsext_host_name(self._host.encode("idna"))
+        inner = self._factory.buildProtocol(addr)
+        left = max(self._started + self._timeout - self._clock.seconds(), 0.001)
+        self._tls = TlsProtocol(inner, connection, self, self._clock, False, left)
+        return self._tls
+
+    # of `Peer`
+
+    def established(self, tls: TlsProtocol) -> str | None:
+        if self._settings.verifies_host:
+            verify = verify_ip_address if _is_address(self._host) else verify_hostname
+            try:
+                verify(tls.connection, self._host)
+            except (VerificationError, CertificateError):
+                certificate = tls.connection.get_peer_certificate()
+                names = alternative_names(certificate.to_cryptography()) if certificate else ()
+                return (
+                    f"its certificate is not for {self._host}, but for "
+                    f"{', '.join(sorted(names)) or 'no name'}: advertise one of its names, or "
+                    "give it a certificate for this one"
+                )
+        return None
+
+    def ready(self, tls: TlsProtocol) -> None:
+        if not self.connected.called:
+            self.connected.callback(tls.inner)
+
+    def failed(self, tls: TlsProtocol, words: str) -> None:
+        self._refuse(TlsRefused(f"no TLS connection with {self._host}:{self._port}: {words}"))
+
+    def _not_connected(self, reason: Failure) -> None:
+        if not self.connected.called:
+            self.connected.errback(reason)
+
+    def _refuse(self, error: Exception) -> None:
+        if not self.connected.called:
+            self.connected.errback(Failure(error))
+
+    def _cancel(self, connected: Deferred[Any]) -> None:
+        if self._tls is not None and self._tls.transport is not None:
+            self._tls.abortConnection()
+        elif self._attempt is not None:
+            self._attempt.cancel()
+        if not connected.called:
+            connected.errback(Failure(CancelledError()))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+class TlsConnector:
+    """Connections to listeners of one name, with the certificates of `settings`."""
+
+    def __init__(
+        self,
+        clock: IClock,
+        config: ListenerConfig,
+        protocol: SecurityProtocol,
+        settings: TlsSettings,
+    ) -> None:
+        self.protocol = protocol
+        self.config: ListenerConfig | None = config
+        self._settings, self._clock = settings, clock
+
+    def connect(
+        self, network: INetwork, host: str, port: int, factory: Any, timeout: float
+    ) -> Deferred[Any]:
+        return _Call(factory, self._settings, self._clock, host, port, timeout).start(network)

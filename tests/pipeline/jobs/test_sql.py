@@ -59,7 +59,10 @@ def test_each_kind_of_source_answers_the_same(spark, places) -> None:
 
 def test_sources_are_joined(spark, places) -> None:
     """A topic with what was archived of it: nothing is missing."""
-    query = "select count(*) as missing from `sql.topic-1` t left anti join lake using (partition, offset)"
+    query = (
+        "select count(*) as missing from `sql.topic-1` t "
+        "left anti join lake using (partition, offset)"
+    )
     assert asked(spark, query, places["topic"], places["lake"]) == "missing\n0\n"
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TextIO
 from replog_pipeline.errors import PipelineError, root_line
 from replog_pipeline.jobs.sql import results, views
 from replog_pipeline.lake import files
+from replog_pipeline.session import register_sources
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,6 +58,7 @@ def check(config: SqlConfig) -> None:
 def run(spark: SparkSession, config: SqlConfig, out: TextIO | None = None) -> None:
     """Raises PipelineError."""
     session = spark.newSession()  # views of its own
+    register_sources(session)
     found = views.create(session, config.named)
     frame = answer(session, config.query, found)
     if config.to is not None:

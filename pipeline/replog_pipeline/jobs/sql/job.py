@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, TextIO
 from replog_pipeline.errors import PipelineError, root_line
 from replog_pipeline.jobs.sql import results, views
 from replog_pipeline.lake import files
-from replog_pipeline.session import register_sources
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,16 +55,16 @@ def check(config: SqlConfig) -> None:
 
 
 def run(spark: SparkSession, config: SqlConfig, out: TextIO | None = None) -> None:
-    """Raises PipelineError."""
-    session = spark.newSession()  # views of its own
-    register_sources(session)
-    found = views.create(session, config.named)
-    frame = answer(session, config.query, found)
+    """Raises PipelineError. The session has the views while it runs."""
+    with views.created(spark, config.named) as found:
+        write(answer(spark, config.query, found), config, out or sys.stdout)
+
+
+def write(frame: DataFrame, config: SqlConfig, out: TextIO) -> None:
     if config.to is not None:
         writer = frame.write.format(config.form).mode("errorifexists")
         (writer.option("header", "true") if config.form == "csv" else writer).save(config.to)
         return
-    out = out or sys.stdout
     rows = frame.toLocalIterator()
     if config.form == "csv":
         results.to_csv(frame.columns, rows, out)
@@ -73,16 +72,16 @@ def run(spark: SparkSession, config: SqlConfig, out: TextIO | None = None) -> No
         results.to_table(frame.columns, rows, config.limit, out)
 
 
-def answer(session: SparkSession, query: str, found: Sequence[str]) -> DataFrame:
+def answer(spark: SparkSession, query: str, found: Sequence[str]) -> DataFrame:
     """Nothing has run yet."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import AnalysisException, ParseException
 
     text = query.strip().rstrip(";")
-    parser = session._jsparkSession.sessionState().sqlParser()
+    parser = spark._jsparkSession.sessionState().sqlParser()
     try:
         parser.parseQuery(text)
-        return session.sql(text)
+        return spark.sql(text)
     except ParseException as error:
         raise PipelineError(f"the query is none that Spark can read: {first_line(error)}") from None
     except AnalysisException as error:

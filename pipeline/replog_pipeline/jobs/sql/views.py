@@ -10,7 +10,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,19 +61,24 @@ def check(named: Sequence[Named]) -> None:
             extents.check(each.source)
 
 
-def create(spark: SparkSession, named: Sequence[Named]) -> list[str]:
-    """Makes the views, and returns their names."""
+@contextmanager
+def created(spark: SparkSession, named: Sequence[Named]) -> Iterator[list[str]]:
+    """The names of the views, which are there while the block runs."""
     taken: dict[str, str] = {}
-    for each in named:
-        for name, frame in frames(spark, each):
-            if name.lower() in taken:
-                raise PipelineError(
-                    f"--from: {taken[name.lower()]} and {name} would be one view: name one of "
-                    "them, as in --from other=SOURCE"
-                )
-            taken[name.lower()] = name
-            frame.createOrReplaceTempView(quoted(name))
-    return list(taken.values())
+    try:
+        for each in named:
+            for name, frame in frames(spark, each):
+                if name.lower() in taken:
+                    raise PipelineError(
+                        f"--from: {taken[name.lower()]} and {name} would be one view: name one of "
+                        "them, as in --from other=SOURCE"
+                    )
+                frame.createOrReplaceTempView(quoted(name))
+                taken[name.lower()] = name
+        yield list(taken.values())
+    finally:
+        for name in taken.values():
+            spark.catalog.dropTempView(name)
 
 
 def frames(spark: SparkSession, named: Named) -> list[tuple[str, DataFrame]]:

@@ -14,15 +14,12 @@ first, and for a new test plants the mistake once and sees it red.
 from __future__ import annotations
 
 Line = tuple[int, int]
-TRANSACTIONS, COMPACTION = "issue 14: transactions", "issue 14: compaction"
 QUOTAS = "issue 15: quotas"
 
 LATER: dict[Line, str] = {}
 LATER_PARTS: dict[Line, dict[str, str]] = {
     (5, 3): {"byte rates and request time by user and client id": QUOTAS},
     (1, 13): {"throttle": QUOTAS},
-    (9, 2): {"compacted: the same last value": f"{COMPACTION} in the simulation"},
-    (9, 4): {"read_committed shows": TRANSACTIONS},
 }
 
 _SEEDS = "test_a_hundred_seeds"
@@ -1021,6 +1018,12 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
             _SEEDS,
             "test_a_difference_counts_above_the_log_start",
         ),
+        "compacted: the same last value per key": (
+            _SEEDS,
+            "test_the_last_value_of_each_key_stays",
+            "test_offsets_and_contents_stay_what_they_were",
+        ),
+        "the same bytes above": "test_replicas_are_compared_from_the_cleaned_offset_on",
         "never goes back": (_SEEDS, "test_a_mark_that_was_seen_does_not_go_back"),
     },
     (9, 3): {
@@ -1035,6 +1038,14 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
         "no gap": (_SEEDS, "test_a_consumer_sees_committed_records_without_a_gap"),
         "no reordering": (_SEEDS, "test_a_consumer_sees_committed_records_without_a_gap"),
         "no duplicate": (_SEEDS, "test_only_an_idempotent_producers_record_must_be_there_once"),
+        "read_committed shows no record of an aborted transaction": (
+            _SEEDS,
+            "test_read_committed_shows_nothing_that_may_not_be_committed",
+        ),
+        "and no part of one": (
+            _SEEDS,
+            "test_a_transaction_is_there_as_a_whole_or_not_at_all",
+        ),
     },
     (9, 5): {
         "every replica is back in the ISR and the bytes are equal": (

@@ -47,6 +47,10 @@ COMMANDS = {
         "Compare the replicas in several log directories up to the high watermark.",
     ),
     "report": (".jobs.report.command", "Show what is in a topic, as tables and as an HTML page."),
+    "sql": (
+        ".jobs.sql.command",
+        "Query topics, log directories and tables as views, with Spark SQL.",
+    ),
     "demo": (
         ".demo.command",
         "A year of flights through a cluster, into a table, back into a topic, into a table again.",

@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 from twisted.internet.protocol import ClientFactory
 
+from tests.api.data_plane import DenyList
 from tests.log.batches import batch
 from tests.memory_broker import MemoryBroker
 from tests.net.echo import Far, framed
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.status.metric_text import Exposition
+from twisted_broker.status.metrics import BrokerCollector
+from twisted_broker.status.view import BrokerView
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.header import RequestHeader, encode_request_header
 from twisted_broker.wire.messages.cluster import DescribeClusterRequest
@@ -258,6 +262,35 @@ def test_mutations_beyond_the_quota_are_refused_or_waited_for(quotas: Quotas) ->
         assert answer.responses[0].error_code == code
 
 
+def test_a_broker_is_not_made_to_wait_at_its_controller(quotas: Quotas) -> None:
+    """Topics that it creates itself count; what its clients sent goes on."""
+    quotas.alter({"user": "ANONYMOUS"}, controller_mutation_rate=1)
+    house = quotas.house
+    at_controller = house.connection(9093)
+
+    def create(name: str) -> Any:
+        topic = CreatableTopic(name=name, num_partitions=20, replication_factor=1)
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=1000)
+        return house.run(at_controller.send(request, 7))
+
+    create("a")
+    refused = create("b")
+    assert refused.topics[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert refused.throttle_time_ms > 8000
+    before = house.clock.seconds()
+    create("c")
+    assert house.clock.seconds() - before < 1
+    # One that may not act as a broker waits.
+    parts = next(each for each in house.broker._dispatchers if each.listener.is_controller).broker
+    allowed, parts.authorizer = parts.authorizer, DenyList(("CLUSTER_ACTION", "kafka-cluster"))
+    create("d")
+    parts.authorizer = allowed
+    before = house.clock.seconds()
+    create("e")
+    assert house.clock.seconds() - before > 7
+    at_controller.close()
+
+
 def test_a_quota_that_is_raised_or_removed_counts_at_once(quotas: Quotas) -> None:
     quotas.alter({"client-id": "test"}, producer_byte_rate=1000)
     assert quotas.produce(30_000)[0].throttle_time_ms > 0
@@ -294,3 +327,25 @@ def test_quotas_are_described_as_they_were_set(quotas: Quotas) -> None:
     bad = DescribeClientQuotasRequest(components=[component, component])
     answer = quotas.house.ask(bad, 1)
     assert answer.error_code == ErrorCode.INVALID_REQUEST and answer.entries is None
+
+
+def test_a_scrape_shows_who_used_what_and_who_waits(quotas: Quotas) -> None:
+    quotas.alter({"user": None, "client-id": "test"}, producer_byte_rate=1000)
+    answer, _ = quotas.produce(30_000)
+    quotas.alter({"user": None}, controller_mutation_rate=1)
+    house = quotas.house
+    parts, served = house.broker.parts, house.broker.served
+    out = Exposition()
+    for _ in BrokerCollector(BrokerView(lambda: parts, served)).collect(out):
+        pass
+    lines = dict(
+        line.rsplit(" ", 1)
+        for line in b"".join(out.text()).decode().splitlines()
+        if not line.startswith("#")
+    )
+    labels = '{user="ANONYMOUS",client_id="test"}'
+    assert float(lines[f"kafka_server_produce_byte_rate{labels}"]) > 2000
+    assert float(lines[f"kafka_server_produce_throttle_time{labels}"]) == answer.throttle_time_ms
+    waited = lines['kafka_network_requestmetrics_throttletimems_sum{request="Produce"}']
+    assert float(waited) == answer.throttle_time_ms
+    assert lines["replog_throttled_connections"] == "1"

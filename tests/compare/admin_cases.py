@@ -728,8 +728,13 @@ def alter_client_quotas(side: Side, version: int) -> None:
         ]
         return {"entity": list(entity), "ops": ops}
 
+    def tidy(answer: Any) -> None:
+        for entry in answer.entries:
+            entry.entity.sort(key=lambda each: each.entity_type)
+        answer.entries.sort(key=lambda each: repr(each.entity))
+
     def asked(label: str, *entries: dict[str, Any], checked: bool = False) -> None:
-        side.ask(label, entries=list(entries), validate_only=checked)
+        side.ask(label, tidy, entries=list(entries), validate_only=checked)
 
     of_user, of_client, of_ip = part("user", user), part("client-id", "c"), part("ip", "192.0.2.1")
     asked("none")

@@ -279,3 +279,21 @@ def test_kafka_features_changes_levels(new_broker: BrokerFactory, jars: str) -> 
     client.produce(broker.bootstrap, "x", "under-2", [([b"a"], True)])
     (line,) = [each for each in features("describe").splitlines() if version in each]
     assert re.search(r"SupportedMaxVersion: 2\s+FinalizedVersionLevel: 2\s", line), line
+
+
+def test_kafka_configs_sets_and_shows_quotas(new_broker: BrokerFactory, jars: str) -> None:
+    """Of clients, users and addresses."""
+    broker = new_broker().start()
+    where = ("--bootstrap-server", broker.bootstrap)
+    name = "kafka.admin.ConfigCommand"
+    for kind, who, quota in (
+        ("clients", ("--entity-name", "slow"), "producer_byte_rate=1000.0"),
+        ("users", ("--entity-default",), "controller_mutation_rate=0.5"),
+        ("ips", ("--entity-name", "192.0.2.1"), "connection_creation_rate=5.0"),
+    ):
+        entity = ("--entity-type", kind, *who)
+        tool(jars, name, *where, "--alter", *entity, "--add-config", quota)
+        assert quota in tool(jars, name, *where, "--describe", *entity)
+        key = quota.partition("=")[0]
+        tool(jars, name, *where, "--alter", *entity, "--delete-config", key)
+        assert quota not in tool(jars, name, *where, "--describe", *entity)

@@ -16,6 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from inspect import signature
 from typing import Any
 from unittest.mock import patch
@@ -33,13 +34,38 @@ from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.cluster.election import Candidates, Elected, Election
 from twisted_broker.cluster.metadata_log import MetadataLog
+from twisted_broker.coordinator.group_offsets import GroupOffsets
 from twisted_broker.coordinator.offsets_store import ReplicaOffsetsStore
+from twisted_broker.coordinator.transaction.transaction_marker_sender import (
+    PendingCompletion,
+    TransactionMarkerSender,
+)
+from twisted_broker.coordinator.transaction.transaction_metadata import (
+    TransactionMetadata,
+    TxnTransitMetadata,
+)
+from twisted_broker.coordinator.transaction.transaction_state_manager import (
+    TransactionShard,
+    TransactionStateManager,
+)
 from twisted_broker.image.entries import PartitionRegistration
-from twisted_broker.log import batch_scan, checkpoints, meta_properties, producer_rebuild, reading
+from twisted_broker.log import (
+    batch_scan,
+    checkpoints,
+    meta_properties,
+    producer_append,
+    producer_rebuild,
+    reading,
+)
 from twisted_broker.log import log as log_module
+from twisted_broker.log.cleaner import batch_filter, log_cleaner
+from twisted_broker.log.cleaner.batch_filter import BatchFilter
+from twisted_broker.log.cleaner.cleaned_transactions import CleanedTransactions
+from twisted_broker.log.cleaner.offset_map import OffsetMap
 from twisted_broker.log.durability import Durability
 from twisted_broker.log.leader_epochs import LeaderEpochFileCache
 from twisted_broker.log.log import Log
+from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.replication.fetcher import fetcher_manager, followed_replicas
 from twisted_broker.replication.fetcher.fetcher_state import PartitionFetchState
 from twisted_broker.replication.partition.isr_state import CommittedIsr, IsrProposal, PendingShrink
@@ -47,7 +73,7 @@ from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.remote_replica import RemoteReplica
 from twisted_broker.testing.sim.__main__ import Verdict, run_seed
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.records import BatchView
+from twisted_broker.wire.records import BatchBuilder, BatchView
 
 SEEDS = 200
 
@@ -446,6 +472,154 @@ def sequences_not_checked(plant: Planting) -> None:
     plant(log_module, "check_append", lambda *arguments: None)
 
 
+# transactions
+
+
+def transactional_append_not_verified(plant: Planting) -> None:
+    """A leader takes a transactional batch whether or not the coordinator knows of it (KIP-890)."""
+    plant(producer_append, "_check_verified", lambda *arguments: None)
+
+
+def older_producer_epoch_taken(plant: Planting) -> None:
+    """A leader takes batches and markers of any producer epoch: a zombie writes on."""
+    plant(producer_append, "_check_epoch", lambda entry, producer_epoch: None)
+
+
+def open_transactions_are_stable(plant: Planting) -> None:
+    """The last stable offset is the high watermark."""
+    plant(ProducerStateManager, "first_unstable_offset", lambda self: -1)
+
+
+def open_transactions_forgotten_on_a_follower(plant: Planting) -> None:
+    """A follower does not note which transactions are open: once it leads, they are shown."""
+    real = Log._write_run
+
+    def write_run(self: Log, records: Any, run: Any) -> None:
+        real(self, records, run)
+        self.producers.ongoing.clear()
+        for entry in self.producers.producers.values():
+            entry.current_txn_first_offset = -1
+        self.watermarks.update_first_unstable()
+
+    plant(Log, "_write_run", write_run)
+
+
+def pending_offsets_are_shown(plant: Planting) -> None:
+    """Whoever wants stable offsets gets the ones before the transaction that ends just now."""
+    plant(GroupOffsets, "is_unstable", lambda self, partition: False)
+
+
+def completed_without_markers(plant: Planting) -> None:
+    """A transaction is complete when it is prepared, and nobody is sent a marker."""
+    real = TransactionMarkerSender.send
+
+    def send(self: TransactionMarkerSender, pending: PendingCompletion) -> None:
+        pending.metadata.partitions.clear()
+        real(self, pending)
+
+    plant(TransactionMarkerSender, "send", send)
+
+
+def prepared_not_resumed(plant: Planting) -> None:
+    """A new coordinator leaves what the one before had prepared as it is."""
+
+    def resume_steps(
+        self: TransactionStateManager, shard: TransactionShard, prepared: Any
+    ) -> Iterator[None]:
+        return iter(())
+
+    plant(TransactionStateManager, "_resume_steps", resume_steps)
+
+
+def timed_out_not_aborted(plant: Planting) -> None:
+    """A transaction stays open for as long as its producer is away."""
+    plant(TransactionStateManager, "timed_out", lambda self, wall_ms: iter(()))
+
+
+def new_instance_does_not_fence(plant: Planting) -> None:
+    """A new instance of a transactional id gets the epoch of the one before."""
+    real = TransactionMetadata.prepare_increment_producer_epoch
+
+    def prepare(self: TransactionMetadata, *arguments: Any) -> TxnTransitMetadata:
+        made = replace(real(self, *arguments), producer_epoch=max(0, self.producer_epoch))
+        self.pending = made.state
+        return made
+
+    plant(TransactionMetadata, "prepare_increment_producer_epoch", prepare)
+
+
+# cleaning
+
+
+def last_value_cleaned_away(plant: Planting) -> None:
+    """Of each key the cleaner takes the newest record as well."""
+    real = OffsetMap.get
+    plant(OffsetMap, "get", lambda self, key: real(self, key) + 1)
+
+
+def cleaned_above_the_last_stable_offset(plant: Planting) -> None:
+    """The cleaner goes on where a transaction is not decided."""
+    real = vars(log_cleaner)["log_to_clean"]
+
+    class AllStable:
+        def __init__(self, log: Log) -> None:
+            self._log, self.last_stable_offset = log, log.log_end_offset
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._log, name)
+
+    def log_to_clean(log: Log, checkpoint: int | None, wall_ms: int) -> Any:
+        return real(AllStable(log), checkpoint, wall_ms)._replace(log=log)
+
+    plant(log_cleaner, "log_to_clean", log_to_clean)
+
+
+def tombstone_cleaned_too_early(plant: Planting) -> None:
+    """A tombstone goes with what it deletes: a reader that has the value never hears of it."""
+    plant(BatchFilter, "_is_over", lambda self, batch: True)
+
+
+def aborted_records_replace_others(plant: Planting) -> None:
+    """The cleaner takes the records of an aborted transaction for newer values."""
+
+    def can_discard(self: CleanedTransactions, batch: BatchView) -> bool:
+        return False
+
+    plant(CleanedTransactions, "can_discard", can_discard)
+
+
+def last_sequence_cleaned_away(plant: Planting) -> None:
+    """The last batch of a producer goes with its records: its sequence is not known any more."""
+
+    def must_stay(self: BatchFilter, batch: BatchView) -> bool:
+        return batch.next_offset == self._upper_bound
+
+    plant(BatchFilter, "_must_stay", must_stay)
+
+
+def offsets_change_in_cleaning(plant: Planting) -> None:
+    """What stays of a batch moves together."""
+    real = vars(batch_filter)["_rebuilt"]
+
+    def rebuilt(batch: BatchView, kept: set[int], delete_horizon_ms: int | None) -> bytes:
+        made = BatchView(real(batch, kept, delete_horizon_ms))
+        builder = BatchBuilder(
+            base_offset=batch.base_offset,
+            producer_id=batch.producer_id,
+            producer_epoch=batch.producer_epoch,
+            base_sequence=batch.base_sequence,
+            is_transactional=batch.is_transactional,
+            is_control=batch.is_control,
+            leader_epoch=batch.partition_leader_epoch,
+            delete_horizon_ms=delete_horizon_ms,
+        )
+        for delta, record in enumerate(made.records()):
+            builder.append(record.timestamp, record.key, record.value, record.headers, delta)
+        return builder.build(last_offset_delta=batch.last_offset_delta)
+
+    plant(batch_filter, "_rebuilt", rebuilt)
+
+
 MUTATIONS: dict[str, Callable[[Planting], None]] = {
     each.__name__: each
     for each in (
@@ -483,6 +657,21 @@ MUTATIONS: dict[str, Callable[[Planting], None]] = {
         shrunk_isr_counts_before_the_answer,
         late_fetch_answers_count,
         sequences_not_checked,
+        transactional_append_not_verified,
+        older_producer_epoch_taken,
+        open_transactions_are_stable,
+        open_transactions_forgotten_on_a_follower,
+        pending_offsets_are_shown,
+        completed_without_markers,
+        prepared_not_resumed,
+        timed_out_not_aborted,
+        new_instance_does_not_fence,
+        last_value_cleaned_away,
+        cleaned_above_the_last_stable_offset,
+        tombstone_cleaned_too_early,
+        aborted_records_replace_others,
+        last_sequence_cleaned_away,
+        offsets_change_in_cleaning,
     )
 }
 

@@ -32,9 +32,9 @@ def trace(seed: int, hash_seed: str) -> bytes:
     return found.stdout
 
 
-@pytest.mark.parametrize("seed", [0, 3, 6])
+@pytest.mark.parametrize("seed", [0, 3, 14])
 def test_a_seed_is_one_trace_in_two_processes(seed: int) -> None:
-    """Nothing depends on salted hashes, addresses, or the time of day."""
+    """Nothing depends on salted hashes, addresses, or the time of day; 14 has transactions."""
     first = trace(seed, "1")
     assert len(first.splitlines()) > 3000
     assert trace(seed, "20061") == first

@@ -37,7 +37,8 @@ def started(first: int, seeds: int, brokers: int) -> subprocess.Popen[str]:
 @pytest.mark.timeout(600)
 def test_a_hundred_seeds() -> None:
     """RL 9.1-9.5: acknowledged records stay; ISR members agree below the high watermark, which
-    nobody sees go back; one leader per epoch; clients see no gap, reordering or duplicate;
+    nobody sees go back; one leader per epoch; clients see no gap, reordering or duplicate, and of a
+    transaction all or nothing; a cleaned log keeps the last value of each key (RL 9.2, 9.4);
     afterwards all replicas are equal. Safety seeds, and every fourth a liveness seed. Between them
     they reach every kind of thing that is to happen (`testing/sim/reach.py`), or the run fails.
     """

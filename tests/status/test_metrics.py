@@ -13,6 +13,7 @@ from twisted_broker.replication.collaborators import IReplicas
 from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
 from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
+from twisted_broker.security.quota.quotas import Quotas
 from twisted_broker.status import transaction_metrics
 from twisted_broker.status.metric_rates import Rates
 from twisted_broker.status.metric_text import Exposition
@@ -35,6 +36,8 @@ def parts_of(fixture: Fixture) -> Any:
         add_partitions_to_txn=None,
         log_manager=None,
         listening=(),
+        quotas=Quotas(),
+        controller_quotas=Quotas(),
     )
 
 

@@ -158,6 +158,8 @@ BEHAVIOUR = """
   every change of a topic.
 - **`max.connections.per.ip.overrides`** takes addresses. Names of hosts are refused, and not resolved; a wrong value that AlterConfigs sets is one line
   in the log, and the limits of before stay.
+- **Client quotas** ([QUOTAS.md](QUOTAS.md)): an `ip` is an address, names of hosts are refused; `request_percentage` is of the one thread that serves
+  requests, and does not count the sending of answers. What is measured is bounded: 20,000 clients for each kind of quota.
 - **A name that a request has twice** (a topic, a partition) has an answer for each mention. Kafka answers once.
 - **AppendMirrored** (30000) is an API of ours, for [`replog mirror`](MIRROR.md): batches of another cluster keep their offsets. ApiVersions lists it; Kafka's clients
   skip keys that they do not know. A topic with the setting `replog.mirror.source`, ours as well, takes nothing from producers (POLICY_VIOLATION).

@@ -28,12 +28,14 @@ until the transport has it.
 
 
 class RequestTimes:
-    """`count` requests; `sums` of ms and the last values by part, as in `PARTS`."""
+    """`count` requests; `sums` of ms and the last values by part, as in `PARTS`. `throttled_ms`:
+    for how long clients waited for their quotas, of all requests.
+    """
 
-    __slots__ = ("_next", "count", "kept", "sums")
+    __slots__ = ("_next", "count", "kept", "sums", "throttled_ms")
 
     def __init__(self) -> None:
-        self.count = self._next = 0
+        self.count = self._next = self.throttled_ms = 0
         self.sums = [0.0] * len(PARTS)
         self.kept = [array("f") for _ in PARTS]
 

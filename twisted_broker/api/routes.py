@@ -217,7 +217,8 @@ ZOOKEEPER_ROUTES: tuple[Route, ...] = (
     ),
 )
 """Served besides, by a member of a ZooKeeper cluster: what its controller sends."""
-_OF_A_QUORUM = frozenset({55, 64})  # DescribeQuorum, UnregisterBroker
+# DescribeClientQuotas, AlterClientQuotas, DescribeQuorum, UnregisterBroker
+_OF_A_QUORUM = frozenset({48, 49, 55, 64})
 
 
 def served(on_controller: bool) -> dict[int, Route]:

@@ -11,7 +11,8 @@ then.
    a Produce with acks=0 only its bytes. What is sent later costs no time.
 4. Exempt is what nodes of the cluster send: followers' fetches, markers, rows with
    `cluster_action`.
-5. A forwarded request is charged by the controller as well, and waited for at its broker.
+5. A forwarded request is charged by the controller as well, and waited for at its broker. On a
+   controller's listener nobody is made to wait who may act as a broker.
 
 Source: Kafka's `KafkaApis`, `RequestHandlerHelper`, `ControllerApis`; KIP-13, KIP-124, KIP-219,
 KIP-599. Not here: the quotas (`security/quota`), the wait (`net/connection.py`).
@@ -22,6 +23,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
+from twisted_broker.security.acl import Operation
 from twisted_broker.security.quota.client_quota_manager import NO_MUTATION_QUOTA, MutationQuota
 
 if TYPE_CHECKING:
@@ -41,13 +43,14 @@ _ANSWER_BYTES, _PARTITION_BYTES = 20, 50
 class Metered:
     """The costs of one request of `size` bytes. `began`: when the thread took it up last."""
 
-    __slots__ = ("_used", "began", "is_charged", "is_forwarded", "mutations", "size")
+    __slots__ = ("_used", "began", "is_charged", "is_forwarded", "mutations", "size", "wait_ms")
 
     def __init__(self, size: int, began: float, is_forwarded: bool = False) -> None:
         self.size = size
         self.began = began
         self.is_forwarded = is_forwarded
         self.is_charged = False
+        self.wait_ms = 0
         self.mutations: MutationQuota = NO_MUTATION_QUOTA
         self._used = 0.0
 
@@ -69,6 +72,8 @@ def charge(
     assert metered is not None
     route, on_controller = served.route, served.on_controller
     if metered.is_charged:
+        served.times.all.throttled_ms += metered.wait_ms
+        metered.wait_ms = 0
         return response
     metered.is_charged = True
     if (
@@ -93,8 +98,14 @@ def charge(
         # The controller's answer, passed on: it has the wait that the controller saw.
         wait_ms = max(wait_ms, getattr(response, "throttle_time_ms", 0))
     if wait_ms > 0:
+        served.times.all.throttled_ms += wait_ms
         _set_wait(served, response, wait_ms)
-        if context.connection is not None and not metered.is_forwarded:
+        if (
+            context.connection is not None
+            and not metered.is_forwarded
+            # A broker sends what its clients wait for over the same connection.
+            and not (on_controller and context.may_on_cluster(Operation.CLUSTER_ACTION))
+        ):
             context.connection.throttle(wait_ms)
     return response
 
@@ -113,7 +124,7 @@ def fetch_wait(context: RequestContext, results: list[FetchPartitionResult]) -> 
     if max(time_ms, wait_ms) > 0 and quotas.fetch.enabled:
         user, client_id = _client(context)
         quotas.fetch.record_no_throttle(user, client_id, -size, now_ms)
-    wait_ms = max(time_ms, wait_ms)
+    metered.wait_ms = wait_ms = max(time_ms, wait_ms)
     if wait_ms > 0 and context.connection is not None:
         context.connection.throttle(wait_ms)
     return wait_ms

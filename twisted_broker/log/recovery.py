@@ -90,7 +90,7 @@ def load_log(
         files.make_directories(directory)
         if sync:
             files.sync_directory(posixpath.dirname(directory))
-    clean_up_after_crash(files, directory)
+    cleaned_upto = max(cleaned_upto, clean_up_after_crash(files, directory))
     topic_id = _resolve_topic_id(pool, directory, topic_id, sync)
     log = Log(pool, directory, topic_partition, topic_id, config, random)
     epochs_lost = not _load_epochs(log)

@@ -8,14 +8,16 @@ Owns the order of a scrape: it reads the broker's counters, in pieces of about a
    counters of its own.
 2. A counter counts from the start of the process, and never falls.
 3. The parts of a request's time are of a sample (`api/request_times.py`); quantiles are of the last
-   512 of it. `throttletimems` is 0: there are no quotas yet. One thread serves all: the idle share
-   of request handlers and of network threads is the reactor's, since the scrape before.
+   512 of it. Of `throttletimems` the sum is of all requests, and the quantiles are 0: the wait
+   comes after the answer. One thread serves all: the idle share of request handlers and of network
+   threads is the reactor's, since the scrape before.
 4. What a label can be is bounded: APIs and errors by the program, topics, partitions and groups by
    what exists, the names of client software by `MOST_SOFTWARE`.
 
 Source: RL 1.13; Kafka's MBeans. Not here: partitions, groups, transactions, the cluster, the
 process (`partition_metrics.py`, `group_metrics.py`, `transaction_metrics.py`,
-`cluster_metrics.py`, `process_figures.py`), HTTP (`metrics_resource.py`).
+`cluster_metrics.py`, `process_figures.py`), quotas (`quota_metrics.py`), HTTP
+(`metrics_resource.py`).
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from twisted_broker.status.metric_names import Kind, MBean
 from twisted_broker.status.metric_rates import Rates
 from twisted_broker.status.metric_text import Exposition, Family, labels_text
 from twisted_broker.status.partition_metrics import partitions
+from twisted_broker.status.quota_metrics import client_quotas
 from twisted_broker.status.view import BrokerView, fetcher_name, mover_name
 
 _TOPIC_COUNTERS = (
@@ -61,7 +64,7 @@ _TIMES = {
     "RequestQueueTimeMs": ("request_queue", "Time a request waited behind others."),
     "LocalTimeMs": ("local", "Time until a request is answered or delayed."),
     "RemoteTimeMs": ("remote", "Time that a request waited in purgatory."),
-    "ThrottleTimeMs": ("", "Time that quotas delayed answers."),
+    "ThrottleTimeMs": ("", "Time that clients wait for their quotas after the answer."),
     "ResponseQueueTimeMs": ("response_queue", "Time an answer waited for those before it."),
     "ResponseSendTimeMs": ("response_send", "Time until the socket took the answer."),
     "TotalTimeMs": ("total", "Time of the request, all parts together."),
@@ -100,6 +103,7 @@ class BrokerCollector:
         yield
         yield from _requests(out, list(self._view.served()), self._view.replicas)
         yield from _connections(out, parts.listening, self._rates)
+        yield from client_quotas(out, parts, self._view.now().now_ms)
         numbers = parts.runtime.marks.numbers()
         if numbers is not None:
             self._turns(out, numbers)
@@ -314,7 +318,7 @@ def _count(out: Exposition, name: str, doc: str, key: str, table: Counter[tuple[
 
 
 def _summary(family: Family, label: str, value: str, part: str, found: list[Any]) -> None:
-    """`part` "": nothing is measured, so it is 0."""
+    """`part` "": the waits for quotas."""
     own = [(label, value)] if label else []
     at = PARTS.index(part) if part else -1
     kept = sorted(ms for each in found for ms in each.kept[at]) if part else [0.0]
@@ -323,7 +327,7 @@ def _summary(family: Family, label: str, value: str, part: str, found: list[Any]
         place = min(int(float(quantile) * len(kept)), len(kept) - 1)
         family.add(_pairs(pairs), round(kept[place], 4))
     family.add(_pairs(own), sum(each.count for each in found), "_count")
-    total = sum(each.sums[at] for each in found) if part else 0.0
+    total = sum(each.sums[at] if part else each.throttled_ms for each in found)
     family.add(_pairs(own), total, "_sum")
 
 
@@ -371,6 +375,14 @@ def _connections(out: Exposition, listening: Iterable[Any], rates: Rates) -> Ite
             "connection-close-total",
             "Ended.",
             [each.created - len(each.connections) for _, each in rows],
+        ),
+        (
+            "failed-authentication-total",
+            "Refused by TLS or SASL.",
+            [
+                each.failed_handshakes + (0 if each.sasl is None else each.sasl.failures)
+                for _, each in rows
+            ],
         ),
     ):
         bean = MBean("server", kind, attribute, Kind.TOTAL, keys)

@@ -81,6 +81,12 @@ class NodeParts(Protocol):
     @property
     def turns(self) -> Any: ...
 
+    @property
+    def quotas(self) -> Any: ...
+
+    @property
+    def controller_quotas(self) -> Any: ...
+
 
 class BrokerView:
     """`parts()`: the node's, as of now; `served()`: what its listeners serve, for the requests'

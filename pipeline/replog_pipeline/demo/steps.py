@@ -24,6 +24,7 @@ from replog_pipeline.demo.flights import ALL
 from replog_pipeline.demo.producers import installed
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.jobs import archive, audit, compare, replay, report
+from replog_pipeline.kafka_cluster import KafkaCluster
 from replog_pipeline.lake import table
 from replog_pipeline.lake.files import check_writable
 from replog_pipeline.progress import Progress
@@ -92,7 +93,9 @@ class Demo:
     def produce(self, bootstrap: str, flights: int) -> None:
         """By every stock client that is installed, side by side."""
         clients = installed()
-        kafka_admin.create_topic(self.spark, bootstrap, TOPIC, PARTITIONS, REPLICAS, SETTINGS)
+        kafka_admin.create_topic(
+            self.spark, KafkaCluster(bootstrap), TOPIC, PARTITIONS, REPLICAS, SETTINGS
+        )
         self.progress.say(
             f"three brokers at {bootstrap}; topic {TOPIC}: {PARTITIONS} partitions on "
             f"{REPLICAS} brokers each"

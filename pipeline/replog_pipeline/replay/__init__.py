@@ -18,12 +18,14 @@ it wherever it is.
 |---|---|
 | `identity` | the producer id; offset to sequence |
 | `connection`, `cluster` | blocking requests with the package `wire`; who leads |
+| `secured_socket` | TLS and SASL beneath them |
 | `target` | the position and its proof |
 | `batches` | Arrow rows to record batches |
 | `writer` | one partition: batches in flight, and how it continues after a failure |
 | `task` | what one Spark task does |
 
-Of ours only `wire` and `pipeline.errors` are imported, and of Spark nothing: it runs in executors.
-Source: KIP-98 (idempotent producer), Kafka's ProducerAppendInfo. Not here: TLS and SASL; records
-with log append time get it as create time.
+Of ours only `wire`, the broker's mechanisms of SASL and its reader of key stores, `pipeline.errors`
+and `kafka_cluster` are imported, and of Spark nothing: it runs in executors.
+Source: KIP-98 (idempotent producer), Kafka's ProducerAppendInfo. Not here: records with log append
+time get it as create time.
 """

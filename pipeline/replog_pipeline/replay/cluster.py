@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from replog_pipeline.errors import PipelineError
+from replog_pipeline.kafka_cluster import KafkaCluster
 from replog_pipeline.replay.connection import Connection
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages.metadata import (
@@ -38,10 +39,10 @@ class Topic:
 
 
 class Cluster:
-    """`bootstrap`: HOST:PORT[,HOST:PORT]. One topic."""
+    """The brokers at `address`, for one topic."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self.bootstrap, self.topic = bootstrap, topic
+    def __init__(self, address: KafkaCluster, topic: str) -> None:
+        self.address, self.topic = address, topic
         self._found: Topic | None = None
         self._connections: dict[int, Connection] = {}
 
@@ -65,7 +66,7 @@ class Cluster:
         if node not in found.brokers:
             raise NotNowError(f"{self.topic}-{partition} has no leader")
         if node not in self._connections:
-            self._connections[node] = Connection(*found.brokers[node])
+            self._connections[node] = Connection(*found.brokers[node], self.address.client)
         return self._connections[node]
 
     def described(self) -> Topic:
@@ -75,8 +76,8 @@ class Cluster:
         return self._found
 
     def _ask_any(self) -> Topic:
-        failure: OSError = NotNowError(f"no broker in {self.bootstrap}")
-        for address in self.bootstrap.split(","):
+        failure: OSError = NotNowError(f"no broker in {self.address}")
+        for address in self.address.bootstrap.split(","):
             host, _, port = address.rpartition(":")
             try:
                 return self._ask(host.strip("[]"), int(port))
@@ -85,7 +86,7 @@ class Cluster:
         raise failure
 
     def _ask(self, host: str, port: int) -> Topic:
-        connection = Connection(host, port)
+        connection = Connection(host, port, self.address.client)
         try:
             request = MetadataRequest(
                 topics=[MetadataRequestTopic(name=self.topic)], allow_auto_topic_creation=False

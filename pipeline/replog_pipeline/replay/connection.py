@@ -4,20 +4,29 @@
    connection that breaks a `ConnectionError`; both are `OSError`.
 2. Several requests may be on their way; answers are taken in order.
 3. Versions are fixed: those that brokers since Kafka 2.8 (topic ids) and ours serve.
+4. TLS and SASL come first, by the properties of the client; a refusal there is a PipelineError.
 """
 
 from __future__ import annotations
 
-import socket
 import struct
 from collections import deque
 from typing import TypeVar
 
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.kafka_cluster import PLAINTEXT, ClientConfig
+from replog_pipeline.replay import secured_socket
 from twisted_broker.wire.header import RequestHeader, decode_response_header, encode_request_header
 from twisted_broker.wire.messages.fetch import FetchRequest
 from twisted_broker.wire.messages.list_offsets import ListOffsetsRequest
 from twisted_broker.wire.messages.metadata import MetadataRequest
 from twisted_broker.wire.messages.produce import ProduceRequest
+from twisted_broker.wire.messages.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from twisted_broker.wire.schema import Request, Response, decode, encode
 
 TIMEOUT_SECONDS = 40.0  # above the 30 s that a Produce may wait for replicas
@@ -26,6 +35,8 @@ VERSIONS: dict[type[Request], int] = {
     FetchRequest: 11,
     ListOffsetsRequest: 5,
     MetadataRequest: 10,
+    SaslHandshakeRequest: 1,
+    SaslAuthenticateRequest: 2,
 }
 LARGEST_ANSWER = 128 << 20
 R = TypeVar("R", bound=Response)
@@ -34,11 +45,23 @@ R = TypeVar("R", bound=Response)
 class Connection:
     """To `host` and `port`; opened at once."""
 
-    def __init__(self, host: str, port: int, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        self._socket = socket.create_connection((host, port), timeout_seconds)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        client: ClientConfig = PLAINTEXT,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
+        mechanism = secured_socket.mechanism(client)
+        self._socket = secured_socket.opened(host, port, client, timeout_seconds)
         self._correlation = 0
         self._waiting: deque[tuple[int, int, int]] = deque()
+        if mechanism is not None:
+            try:
+                self._authenticate(mechanism)
+            except BaseException:
+                self.close()
+                raise
 
     def close(self) -> None:
         self._socket.close()
@@ -69,6 +92,25 @@ class Connection:
         """Nothing else may be on its way."""
         self.send(request)
         return self.receive(kind)
+
+    def _authenticate(self, mechanism: secured_socket.Mechanism) -> None:
+        answer = self.call(SaslHandshakeRequest(mechanism=mechanism.name), SaslHandshakeResponse)
+        if answer.error_code:
+            raise PipelineError(
+                f"sasl.mechanism: the broker has no {mechanism.name}; it has "
+                f"{', '.join(answer.mechanisms) or 'none'}"
+            )
+
+        def send(token: bytes) -> bytes:
+            answer = self.call(SaslAuthenticateRequest(auth_bytes=token), SaslAuthenticateResponse)
+            if answer.error_code:
+                raise PipelineError(
+                    f"SASL authentication failed: {answer.error_message or answer.error_code}: see "
+                    "sasl.jaas.config"
+                )
+            return bytes(answer.auth_bytes)
+
+        secured_socket.authenticate(mechanism, send)
 
     def _exactly(self, size: int) -> bytes:
         data = bytearray()

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from replog_pipeline.errors import PipelineError
+from replog_pipeline.kafka_cluster import KafkaCluster
 from replog_pipeline.replay.batches import Batcher, Row, rows_of
 from replog_pipeline.replay.cluster import Cluster
 from replog_pipeline.replay.target import ANOTHER
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 class Orders:
     """Where to, and how: `codec` by its number, `batch_bytes` before compression."""
 
-    bootstrap: str
+    cluster: KafkaCluster
     topic: str
     codec: int
     batch_bytes: int
@@ -46,7 +47,7 @@ class Done:
 
 def replay(orders: Orders, pieces: Iterable[pa.RecordBatch]) -> Iterator[Done]:
     """Raises PipelineError; whatever was acknowledged stays."""
-    with Cluster(orders.bootstrap, orders.topic) as cluster:
+    with Cluster(orders.cluster, orders.topic) as cluster:
         current: PartitionReplay | None = None
         for piece in pieces:
             for partition, part in by_partition(piece):

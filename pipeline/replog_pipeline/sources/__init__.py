@@ -14,6 +14,7 @@ No job depends on which of the two it reads; `Wanted` says what is read of a sou
 | `connector`, `directories` | the two sources |
 | `extents` | the offsets that a source has now |
 | `topics`, `reachable` | its topics and partitions; of a cluster before Spark starts |
+| `client_config` | `--kafka-config`, `--kafka-option` |
 | `kafka_admin` | queries to a cluster |
 """
 

@@ -53,7 +53,7 @@ EARLIEST, LATEST = -2, -1
 def read(spark: SparkSession, source: KafkaSource, wanted: Wanted) -> DataFrame:
     """What the topics hold between start and end; see `sources.read`."""
     check(wanted)
-    known = kafka_admin.partitions(spark, source.bootstrap, source.topics)
+    known = kafka_admin.partitions(spark, source.cluster, source.topics)
     reader = spark.read.format("kafka").options(
         **shared(wanted, sum(map(len, known.values()))) | settings(source, wanted)
     )
@@ -67,7 +67,7 @@ def read(spark: SparkSession, source: KafkaSource, wanted: Wanted) -> DataFrame:
 def read_stream(spark: SparkSession, source: KafkaSource, wanted: Wanted) -> DataFrame:
     """What the topics hold from start on, and what comes; see `sources.read_stream`."""
     check(wanted)
-    known = kafka_admin.partitions(spark, source.bootstrap, source.topics)
+    known = kafka_admin.partitions(spark, source.cluster, source.topics)
     first = {
         "startingOffsets": offsets_json(known, wanted.start, EARLIEST)
         if wanted.start
@@ -89,7 +89,8 @@ def settings(source: KafkaSource, wanted: Wanted) -> dict[str, str]:
         "includeHeaders": str("headers" in wanted.columns).lower(),
         "kafka.isolation.level": wanted.isolation,
     }
-    return own | dict(wanted.options)
+    client = {f"kafka.{name}": value for name, value in source.client.properties}
+    return own | client | dict(wanted.options)
 
 
 def shared(wanted: Wanted, partitions: int) -> dict[str, str]:

@@ -53,10 +53,10 @@ def check(source: Source) -> Topics | None:
 
 
 def of_cluster(spark: SparkSession, source: KafkaSource, isolation: str = UNCOMMITTED) -> Extent:
-    ids = kafka_admin.topic_ids(spark, source.bootstrap, source.topics)
-    start = kafka_admin.offsets(spark, source.bootstrap, source.topics, "earliest")
+    ids = kafka_admin.topic_ids(spark, source.cluster, source.topics)
+    start = kafka_admin.offsets(spark, source.cluster, source.topics, "earliest")
     return Extent(
-        ids, start, kafka_admin.offsets(spark, source.bootstrap, source.topics, "latest", isolation)
+        ids, start, kafka_admin.offsets(spark, source.cluster, source.topics, "latest", isolation)
     )
 
 

@@ -13,6 +13,7 @@ Source: KIP-516 (topic ids in Metadata). Not here: offsets (`extents`), queries 
 from __future__ import annotations
 
 from replog_pipeline.errors import PipelineError
+from replog_pipeline.kafka_cluster import KafkaCluster
 from replog_pipeline.replay.connection import Connection
 from replog_pipeline.sources.topics import Topics, invalid, missing
 from replog_pipeline.sources.urls import KafkaSource
@@ -29,7 +30,7 @@ PATIENCE_SECONDS = 10.0
 
 def found(source: KafkaSource) -> Topics | None:
     """The source's topics as a broker names them; None where only the job can tell."""
-    answer = answered(source.bootstrap, source.topics)
+    answer = answered(source.cluster, source.topics)
     if answer is None:
         return None
     for topic in answer.topics:
@@ -51,11 +52,11 @@ def found(source: KafkaSource) -> Topics | None:
 
 def check_address(source: KafkaSource, setting: str = "--from") -> None:
     """PipelineError when no broker accepts a connection."""
-    answered(source.bootstrap, (), setting)
+    answered(source.cluster, (), setting)
 
 
 def answered(
-    bootstrap: str, topics: tuple[str, ...], setting: str = "--from"
+    cluster: KafkaCluster, topics: tuple[str, ...], setting: str = "--from"
 ) -> MetadataResponse | None:
     """The first answer of any broker; None when it is none that this client understands."""
     request = MetadataRequest(
@@ -63,10 +64,10 @@ def answered(
         allow_auto_topic_creation=False,
     )
     failures = []
-    for address in bootstrap.split(","):
+    for address in cluster.bootstrap.split(","):
         host, _, port = address.rpartition(":")
         try:
-            connection = Connection(host.strip("[]"), int(port), PATIENCE_SECONDS)
+            connection = Connection(host.strip("[]"), int(port), cluster.client, PATIENCE_SECONDS)
         except OSError as error:
             failures.append(f"{address}: {error.strerror or error}")
             continue

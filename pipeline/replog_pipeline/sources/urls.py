@@ -5,20 +5,26 @@ Plain data. Not here: reading (`reading`), what is there now (`extents`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
 from replog_pipeline.errors import PipelineError
+from replog_pipeline.kafka_cluster import PLAINTEXT, ClientConfig, KafkaCluster
 
 SHAPES = "kafka://HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC] or segments:DIRECTORY[?topics=TOPIC[,TOPIC]]"
 
 
 @dataclass(frozen=True)
 class KafkaSource:
-    """Topics of a running cluster. `bootstrap` is HOST:PORT[,HOST:PORT]."""
+    """Topics of a running cluster."""
 
     bootstrap: str
     topics: tuple[str, ...]
+    client: ClientConfig = field(default=PLAINTEXT, repr=False)
+
+    @property
+    def cluster(self) -> KafkaCluster:
+        return KafkaCluster(self.bootstrap, self.client)
 
     def __str__(self) -> str:
         return f"kafka://{self.bootstrap}/{','.join(self.topics)}"
@@ -43,16 +49,16 @@ class SegmentsSource:
 Source = KafkaSource | SegmentsSource
 
 
-def parse(url: str, setting: str = "--from") -> Source:
+def parse(url: str, setting: str = "--from", client: ClientConfig = PLAINTEXT) -> Source:
     """The source that `url` names. Raises PipelineError, naming `setting`, for anything else."""
     if url.startswith("kafka://"):
-        return parse_kafka(url, setting)
+        return parse_kafka(url, setting, client)
     if url.startswith("segments:"):
         return parse_segments(url, setting)
     raise PipelineError(f"{setting}: {url!r} is no source; write {SHAPES}")
 
 
-def parse_kafka(url: str, setting: str) -> KafkaSource:
+def parse_kafka(url: str, setting: str, client: ClientConfig = PLAINTEXT) -> KafkaSource:
     bootstrap, _, names = url.removeprefix("kafka://").partition("/")
     topics = split(names)
     if not bootstrap or not all(is_address(each) for each in bootstrap.split(",")):
@@ -63,7 +69,7 @@ def parse_kafka(url: str, setting: str) -> KafkaSource:
         raise PipelineError(
             f"{setting}: {url!r} names no topic; write kafka://{bootstrap}/TOPIC[,TOPIC]"
         )
-    return KafkaSource(bootstrap, topics)
+    return KafkaSource(bootstrap, topics, client)
 
 
 def is_address(text: str) -> bool:

@@ -13,6 +13,7 @@ import pytest
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.jobs.audit import markers
 from replog_pipeline.jobs.audit.markers import Markers
+from replog_pipeline.kafka_cluster import KafkaCluster
 from replog_pipeline.replay.cluster import NotNowError
 from tests.pipeline.replica_folders import batch
 
@@ -50,7 +51,7 @@ class Leader:
 
 def are_all(leader: Leader, *ranges: tuple[int, int]) -> list[bool]:
     first, last = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
-    return Markers("", leader).are_all("t", 2, first, last).tolist()
+    return Markers(KafkaCluster(""), leader).are_all("t", 2, first, last).tolist()
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 100])
@@ -89,7 +90,7 @@ def test_a_leader_that_moves_is_asked_again_and_at_last_it_is_one_line(
 
     monkeypatch.setattr(markers, "fetched", fetched)
     monkeypatch.setattr(markers, "PAUSE_SECONDS", 0)
-    asker = Markers("127.0.0.1:1")
+    asker = Markers(KafkaCluster("127.0.0.1:1"))
     assert asker.are_all("t", 0, np.array([0]), np.array([0])).tolist() == [True]
     monkeypatch.setattr(markers, "PATIENCE_SECONDS", -1)
     with pytest.raises(

@@ -21,6 +21,7 @@ from kafka import KafkaConsumer, TopicPartition
 from replog_pipeline import sources
 from replog_pipeline.cli import pipeline
 from replog_pipeline.jobs import archive, replay
+from replog_pipeline.kafka_cluster import KafkaCluster
 from replog_pipeline.progress import Progress
 from replog_pipeline.sources import kafka_admin
 from tests.compat.broker_process import BrokerProcess
@@ -221,7 +222,9 @@ def test_a_target_that_would_not_keep_the_records_is_refused(
     assert "cleanup.policy=compact, which removes records" in refused(
         "--from", filled, "--to", f"{filled}-compacted"
     )
-    ends = kafka_admin.offsets(spark, broker.bootstrap, [f"{topic}-{name}" for name in settings])
+    ends = kafka_admin.offsets(
+        spark, KafkaCluster(broker.bootstrap), [f"{topic}-{name}" for name in settings]
+    )
     assert set(ends.values()) == {0}
 
 
@@ -256,5 +259,5 @@ def test_a_wrong_question_is_one_line(
     assert "must name one topic" in refused("--from", filled, "--to", "segments:/tmp")
     assert "--topic other" in refused("--from", filled, "--to", to, "--topic", "other")
     assert "is no directory" in refused("--from", f"segments:{lake}", "--to", to)
-    assert not kafka_admin.exists(spark, broker.bootstrap, f"{topic}-again")
+    assert not kafka_admin.exists(spark, KafkaCluster(broker.bootstrap), f"{topic}-again")
     assert os.listdir(tmp_path) == []

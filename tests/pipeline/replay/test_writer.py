@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replog_pipeline.errors import PipelineError
+from replog_pipeline.kafka_cluster import KafkaCluster
 from replog_pipeline.replay import identity, task, writer
 from tests.pipeline.replay.model_partition import FINE, TROUBLES, ModelCluster, ModelPartition
 from twisted_broker.wire.records import BatchBuilder
@@ -70,7 +71,7 @@ def run(
 ) -> list[task.Done]:
     cluster = ModelCluster(partition, iter(arrivals or []))
     found = task.PartitionReplay(
-        task.Orders("", "t", 0, batch_bytes), cluster, 0
+        task.Orders(KafkaCluster(""), "t", 0, batch_bytes), cluster, 0
     )  # the model's cluster
     for piece in pieces:
         found.take(piece)
@@ -123,7 +124,9 @@ def test_a_writer_that_was_killed_is_followed_by_one_that_cuts_its_batches_elsew
 ) -> None:
     partition = ModelPartition()
     cluster = ModelCluster(partition, iter([]))
-    killed = task.PartitionReplay(task.Orders("", "t", 0, 150), cluster, 0)  # the model's cluster
+    killed = task.PartitionReplay(
+        task.Orders(KafkaCluster(""), "t", 0, 150), cluster, 0
+    )  # the model's cluster
     killed.take(source(killed_after))
     unanswered = killed.batcher.close()
     if unanswered.rows:
@@ -158,7 +161,9 @@ def test_foreign_records_at_the_end_are_seen() -> None:
 
 def test_foreign_records_that_came_between_are_seen_at_the_answer_and_for_ever_after() -> None:
     partition = ModelPartition()
-    found = task.PartitionReplay(task.Orders("", "t", 0, 100), ModelCluster(partition, iter([])), 0)
+    found = task.PartitionReplay(
+        task.Orders(KafkaCluster(""), "t", 0, 100), ModelCluster(partition, iter([])), 0
+    )
     found.take(source(10))
     found.writer.flush()
     partition.append(foreign(2))

@@ -12,6 +12,7 @@ import pytest
 from replog_pipeline import sources
 from replog_pipeline.columns import COLUMNS
 from replog_pipeline.errors import PipelineError
+from replog_pipeline.kafka_cluster import KafkaCluster
 from replog_pipeline.segments.log_view import ISOLATION
 from replog_pipeline.sources import kafka_admin
 from tests.pipeline.kafka_files import TOPICS, expected
@@ -25,7 +26,7 @@ ROWS = 60
 def filled(spark, broker) -> str:
     """A topic of three partitions with sixty records of January 2023."""
     kafka_admin.create_topic(
-        spark, broker.bootstrap, "filled", PARTITIONS, config={"retention.ms": "-1"}
+        spark, KafkaCluster(broker.bootstrap), "filled", PARTITIONS, config={"retention.ms": "-1"}
     )
     produce(broker.bootstrap, "filled", numbered(ROWS, PARTITIONS))
     return "filled"
@@ -135,7 +136,7 @@ def test_start_and_end_by_timestamp(plain, filled):
 
 def test_topics_by_pattern_and_by_assignment(spark, broker, plain):
     for name in ("pattern-a", "pattern-b", "other-pattern"):
-        kafka_admin.create_topic(spark, broker.bootstrap, name, 2)
+        kafka_admin.create_topic(spark, KafkaCluster(broker.bootstrap), name, 2)
         produce(broker.bootstrap, name, numbered(4, 2))
     assert plain(subscribePattern="pattern-.*").groupBy("topic").count().orderBy(
         "topic"
@@ -169,7 +170,7 @@ def test_a_stream_takes_what_is_there_in_pieces_and_later_only_what_is_new(
     spark, broker, topic, tmp_path
 ):
     kafka_admin.create_topic(
-        spark, broker.bootstrap, topic, PARTITIONS, config={"retention.ms": "-1"}
+        spark, KafkaCluster(broker.bootstrap), topic, PARTITIONS, config={"retention.ms": "-1"}
     )
     produce(broker.bootstrap, topic, numbered(ROWS, PARTITIONS))
 
@@ -196,7 +197,7 @@ def test_a_stream_takes_what_is_there_in_pieces_and_later_only_what_is_new(
 
 def test_from_one_topic_into_another(spark, broker, filled, topic):
     kafka_admin.create_topic(
-        spark, broker.bootstrap, topic, PARTITIONS, config={"retention.ms": "-1"}
+        spark, KafkaCluster(broker.bootstrap), topic, PARTITIONS, config={"retention.ms": "-1"}
     )
     rows = sources.read(spark, source_of(broker, filled))
     writer = (
@@ -217,15 +218,15 @@ def test_from_one_topic_into_another(spark, broker, filled, topic):
 
 
 def test_the_cluster_is_asked_in_its_own_words(spark, broker, filled):
-    assert kafka_admin.offsets(spark, broker.bootstrap, [filled]) == {
+    cluster = KafkaCluster(broker.bootstrap)
+    assert kafka_admin.offsets(spark, cluster, [filled]) == {
         (filled, number): ROWS // PARTITIONS for number in range(PARTITIONS)
     }
-    assert set(kafka_admin.offsets(spark, broker.bootstrap, [filled], "earliest").values()) == {0}
-    assert kafka_admin.topic_config(spark, broker.bootstrap, filled)["retention.ms"] == "-1"
-    assert len(kafka_admin.topic_ids(spark, broker.bootstrap, [filled])[filled]) == 22
-    assert kafka_admin.exists(spark, broker.bootstrap, filled) and not kafka_admin.exists(
-        spark, broker.bootstrap, "never-made"
-    )
+    assert set(kafka_admin.offsets(spark, cluster, [filled], "earliest").values()) == {0}
+    assert kafka_admin.topic_config(spark, cluster, filled)["retention.ms"] == "-1"
+    assert len(kafka_admin.topic_ids(spark, cluster, [filled])[filled]) == 22
+    assert kafka_admin.exists(spark, cluster, filled)
+    assert not kafka_admin.exists(spark, cluster, "never-made")
 
 
 PRODUCERS = sources.Wanted(columns=("producerId",))
@@ -234,10 +235,10 @@ WRONG = {
         spark, source_of(broker, "never-made")
     ),
     "'a b' is no valid topic name": lambda spark, broker: kafka_admin.create_topic(
-        spark, broker.bootstrap, "a b", 1
+        spark, KafkaCluster(broker.bootstrap), "a b", 1
     ),
     "refused for topic 'filled'.*exists already": lambda spark, broker: kafka_admin.create_topic(
-        spark, broker.bootstrap, "filled", 1
+        spark, KafkaCluster(broker.bootstrap), "filled", 1
     ),
     "no answer from the brokers at 127.0.0.1:1": lambda spark, broker: sources.read(
         spark, sources.KafkaSource("127.0.0.1:1", ("any",))

@@ -14,6 +14,7 @@ import pytest
 from replog_pipeline import sources
 from replog_pipeline.columns import ALL_COLUMNS, COLUMNS
 from replog_pipeline.errors import PipelineError, raised_in_task
+from replog_pipeline.kafka_cluster import KafkaCluster
 from replog_pipeline.sources import kafka_admin
 from tests.pipeline.decoding import Row, expected, unpack_golden
 from tests.pipeline.kafka_files import TOPICS
@@ -65,7 +66,9 @@ def test_both_sources_give_the_same_rows_of_our_broker(spark, broker, topic: str
     """While the broker runs: everything up to the high watermark, as soon as its checkpoint says
     so.
     """
-    kafka_admin.create_topic(spark, broker.bootstrap, topic, 3, config={"retention.ms": "-1"})
+    kafka_admin.create_topic(
+        spark, KafkaCluster(broker.bootstrap), topic, 3, config={"retention.ms": "-1"}
+    )
     for codec in ("gzip", "snappy", "lz4", "zstd", None):
         produce(broker.bootstrap, topic, numbered(30, 3), compression_type=codec)
     await_checkpoint(Path(broker.data), topic, {0: 50, 1: 50, 2: 50})

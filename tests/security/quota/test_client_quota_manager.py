@@ -135,7 +135,7 @@ def test_sensors_go_after_an_hour_without_use() -> None:
     manager.record("u", "b", 1, 1)
     manager.record("u", "a", 1, 2)
     manager.record("u", "c", 1, EXPIRY_MS + 1)
-    assert [tags for tags, _ in manager.sensors()] == [("", "a"), ("", "c")]
+    assert [tags for tags, _ in manager.newest()] == [("", "c"), ("", "a")]
 
 
 def test_a_flood_of_client_ids_keeps_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def test_a_long_client_id_is_kept_short() -> None:
     put(manager, 10, ABSENT, "x" * 29_999 + "y")
     manager.record("u", "x" * 30_000, 100, 0)
     manager.record("u", "x" * 29_999 + "y", 100, 0)
-    found = dict(manager.sensors())
+    found = dict(manager.newest())
     assert len(found) == 2 and {each.bound for each in found.values()} == {1, 10}
     assert max(len(client_id) for _, client_id in found) <= 256
 

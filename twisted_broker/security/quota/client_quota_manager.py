@@ -177,9 +177,9 @@ class ClientQuotaManager:
                 return
             del sensors[first]
 
-    def sensors(self) -> Iterator[tuple[Tags, ClientSensor]]:
-        """By user and client id."""
-        return iter(list(self._sensors.items()))
+    def newest(self) -> Iterator[tuple[Tags, ClientSensor]]:
+        """By user and client id, those that were used last first."""
+        return reversed(self._sensors.items())
 
     def record(self, user: str, client_id: str, value: float, now_ms: int) -> int:
         """Counts `value`; for how many ms the client is to wait."""

@@ -8,7 +8,7 @@ Owns `ClientChecker`: each fact as it becomes known, and at the end what became 
    always.
 
 Source: RL 9; RELIABILITY 2.4. Not here: what brokers hold (`testing/checks/cluster.py`),
-transactions.
+transactions (`testing/checks/transactions.py`).
 """
 
 from __future__ import annotations

@@ -8,10 +8,12 @@ Owns `ClusterChecker`: which rules are checked when.
 
 Source: RL 9; RELIABILITY 2.2, 2.4. Not here: the rules (`testing/checks/committed_state.py`,
 `testing/checks/replicas.py`, `testing/checks/isr_members.py`), the answers to clients
-(`testing/checks/clients.py`), transactions.
+(`testing/checks/clients.py`, `testing/checks/transactions.py`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.log import Log
@@ -33,6 +35,8 @@ class ClusterChecker:
         self.truth = CommittedState(lambda what: cluster.note("checker", what))
         self.members = Members(cluster, self.truth)
         self.replicas = ReplicaChecker(self.truth, self.members)
+        self.compacted = self.replicas.compacted
+        self._cleaned: list[Log] = []
         self.broken = ""
         """what a client's check found: it cannot raise through the client"""
         cluster.after_step, cluster.gone = self.step, self.members.gone
@@ -41,8 +45,8 @@ class ClusterChecker:
         """A call ran on the machine of this clock."""
         if self.cluster.bugs:
             raise Violation(self.cluster.bugs[0])
-        if self.broken:
-            raise Violation(self.broken)
+        if self.broken or self.compacted.broken:
+            raise Violation(self.broken or self.compacted.broken)
         node = self.cluster.nodes.get(clock.name)
         if node is not None and node.clock is clock and node.broker is not None:
             self._look_at(node)
@@ -58,6 +62,8 @@ class ClusterChecker:
             self.truth.applied(node.name, parts.metadata.image)
         if parts.replica_manager is not None:
             seen = self.members.seen[node.name]
+            if self._cleaned:
+                self._check_cleaned(node, seen)
             for name, partition in parts.replica_manager.partitions.items():
                 log = partition.log
                 if log is not None and not partition.offline:
@@ -68,6 +74,21 @@ class ClusterChecker:
             for key in sorted(touched):
                 self.members.check_strong(key)
             touched.clear()
+
+    def replacing(self, log: Log, bases: Sequence[int]) -> None:
+        """A cleaner's segments are about to replace these; after the step the log is looked at."""
+        for known in self.members.seen.values():
+            for seen in known.values():
+                if seen.log is log:
+                    self.compacted.replacing(seen.key, log, bases)
+                    self._cleaned.append(log)
+
+    def _check_cleaned(self, node: SimNode, known: Mapping[TopicPartition, Seen]) -> None:
+        cleaned, self._cleaned = self._cleaned, []
+        for seen in known.values():
+            if any(seen.log is log for log in cleaned):
+                where = f"{node.name} {seen.partition!r}"
+                self.compacted.check(seen.key, seen.log, node.disk, self.cluster.sim.now, where)
 
     def _look(
         self,
@@ -82,6 +103,8 @@ class ClusterChecker:
         if seen is None or seen.partition is not partition or seen.log is not log:
             key = self.truth.key_of(partition)
             seen = known[name] = Seen(partition, key, log, Mirror(log, node.disk))
+            if key in self.compacted.lines and self.truth.line(key).cleaned_upto:
+                self.compacted.check(key, log, node.disk, self.cluster.sim.now, node.name)
         if seen.end != log.segments.log_end_offset or seen.truncations != log.truncations:
             self.replicas.log_changed(node, seen)
         leads, watermarks = partition.leader_log is not None, log.watermarks

@@ -62,10 +62,8 @@ def _missing(checker: ClusterChecker, key: Key, registration: Any) -> str:
             )
         found.append(seen.mirror)
     ends = [each.end for each in found]
-    deleted_upto = checker.truth.line(key).deleted_upto
-    if len(set(ends)) > 1 or not all(
-        each.agrees(found[0], ends[0], deleted_upto) for each in found
-    ):
+    floor = checker.truth.line(key).floor
+    if len(set(ends)) > 1 or not all(each.agrees(found[0], ends[0], floor) for each in found):
         return f"{name}: the replicas differ, they end at {ends}"
     return ""
 

@@ -77,7 +77,7 @@ class Members:
         it knows that they run.
         """
         key = seen.key
-        deleted_upto = self.truth.line(key).deleted_upto
+        floor = self.truth.line(key).floor
         registration = self.truth.registration(key)
         for member in sorted(seen.partition.isr_state.isr):
             if registration is not None and (
@@ -87,7 +87,7 @@ class Members:
             node = self.cluster.nodes[f"n{member}"]
             found = self._log_of(node, key) if _is_known_to(leader, node) else None
             if found is not None and (
-                found.end < mark or not found.agrees(seen.mirror, mark, deleted_upto)
+                found.end < mark or not found.agrees(seen.mirror, mark, floor)
             ):
                 raise Violation(
                     f"{where}: its high watermark is {mark}, but member n{member} does not "

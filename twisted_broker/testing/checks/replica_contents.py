@@ -12,8 +12,11 @@ partition.
    segments that retention deleted stay.
 4. A line only grows, except where an unclean election was recorded: then it is what the new leader
    holds of it.
+5. Below `cleaned_upto` batches are not compared: each replica is cleaned at its own times. A log
+   that was cleaned is read on behind what was read before.
 
-Source: RELIABILITY 2.1. Not here: judging (`testing/checks`), compacted logs.
+Source: RELIABILITY 2.1. Not here: judging (`testing/checks`), what stays of a compacted log
+(`testing/checks/compacted.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +36,18 @@ class Mirror:
     them up to row i.
     """
 
-    __slots__ = ("_at", "bases", "disk", "end", "epochs", "lasts", "log", "sums", "truncations")
+    __slots__ = (
+        "_at",
+        "_segment",
+        "bases",
+        "disk",
+        "end",
+        "epochs",
+        "lasts",
+        "log",
+        "sums",
+        "truncations",
+    )
 
     def __init__(self, log: Log, disk: SimDisk) -> None:
         self.log, self.disk = log, disk
@@ -46,6 +60,7 @@ class Mirror:
         self.sums: list[int] = []
         self.end, self.truncations = 0, self.log.truncations
         self._at = (-1, 0)
+        self._segment: object = None
 
     @property
     def start(self) -> int:
@@ -62,22 +77,25 @@ class Mirror:
         first = len(self.lasts)
         segments = log.segments
         row = max(0, segments.row_of(self._at[0]))
+        known = self.lasts[-1] if self.lasts else -1
         while (segment := segments.at(row)) is not None:
-            position = self._at[1] if segment.base_offset == self._at[0] else 0
+            position = self._at[1] if segment is self._segment else 0
             data = self.disk.nodes[segment.log.path].data
             while position < segment.size:
-                position = self._take(data, position)
-            self._at = (segment.base_offset, position)
+                position = self._take(data, position, known)
+            self._at, self._segment = (segment.base_offset, position), segment
             row += 1
         self.end = max(segments.active.base_offset, self.lasts[-1] + 1 if self.lasts else 0)
         return first
 
-    def _take(self, data: bytearray, position: int) -> int:
+    def _take(self, data: bytearray, position: int, known: int = -1) -> int:
         if position + _HEAD.size > len(data):
             raise ValueError(f"no whole batch at byte {position} of {len(data)}")
         base, length, epoch, _, crc, _, delta = _HEAD.unpack_from(data, position)
         if length + _LOG_OVERHEAD < _HEAD.size or delta < 0:
             raise ValueError(f"no batch at byte {position}, its length is {length}")
+        if base <= known:  # of a segment that was cleaned since
+            return int(position + length + _LOG_OVERHEAD)
         self.bases.append(base)
         self.lasts.append(base + delta)
         self.epochs.append(epoch)
@@ -105,8 +123,10 @@ class Line:
     """What was committed: below a high watermark that some leader reached."""
 
     __slots__ = (
+        "cleaned_upto",
         "deleted_upto",
         "ends",
+        "has_lost",
         "resets",
         "start",
         "sums",
@@ -132,6 +152,15 @@ class Line:
         """the highest log start of any replica: nobody is owed what lies below, and a replica that
         was away may hold other records there
         """
+        self.has_lost = False
+        """an unclean election took something"""
+        self.cleaned_upto = 0
+        """below it some replica was cleaned"""
+
+    @property
+    def floor(self) -> int:
+        """Replicas are compared from there on."""
+        return max(self.deleted_upto, self.cleaned_upto)
 
     @property
     def end(self) -> int:
@@ -142,13 +171,18 @@ class Line:
         """No unclean election took anything of it, or may do so yet."""
         return not self.resets and not self.waits_for_leader
 
+    @property
+    def is_complete(self) -> bool:
+        """All that was ever committed is there: who was elected uncleanly had it."""
+        return not self.has_lost and not self.waits_for_leader
+
     def _sum_at(self, offset: int) -> int:
         rows = bisect_right(self.ends, offset)
         return self.sums[rows - 1] if rows else 0
 
     def agrees(self, mirror: Mirror, upto: int) -> bool:
         """Whether a log holds the line below `upto`, from where it begins on."""
-        start = max(self.start, mirror.start, self._batch_end(self.deleted_upto))
+        start = max(self.start, mirror.start, self._batch_end(self.floor))
         if start >= upto:
             return True
         return mirror.sum_between(start, upto) == self._sum_at(upto) - self._sum_at(start)
@@ -160,7 +194,7 @@ class Line:
 
     def _is_held(self, mirror: Mirror, upto: int) -> bool:
         """Whether a log holds the line below `upto`, deleted or not, from where it begins on."""
-        start = max(self.start, mirror.start)
+        start = max(self.start, mirror.start, self.cleaned_upto)
         return upto <= mirror.end and (
             start >= upto
             or mirror.sum_between(start, upto) == self._sum_at(upto) - self._sum_at(start)
@@ -182,6 +216,7 @@ class Line:
         while self.ends and not self._is_held(mirror, self.ends[-1]):
             self.ends.pop()
             self.sums.pop()
+        self.has_lost = self.has_lost or self.end < self.top
         # Of a log that ends below where the line began, nothing is left.
         self.start = min(self.start, mirror.end)
         self.resets.append((epoch, self.end))

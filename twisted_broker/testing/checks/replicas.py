@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from twisted_broker.replication.idle_partitions import idle_reads
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.testing.checks.committed_state import CommittedState, Key, Violation
+from twisted_broker.testing.checks.compacted import CompactedChecker
 from twisted_broker.testing.checks.isr_members import Members, Seen
 from twisted_broker.testing.checks.replica_contents import Line
 from twisted_broker.testing.sim.node import SimNode
@@ -40,6 +41,7 @@ class ReplicaChecker:
 
     def __init__(self, truth: CommittedState, members: Members) -> None:
         self.truth, self.members = truth, members
+        self.compacted = CompactedChecker(truth)
         self.leaders: dict[tuple[Key, int], tuple[str, int]] = {}
         """(partition, leader epoch) -> (machine, its process) that leads then"""
         self.matching: dict[Key, dict[tuple[int, int], _Held]] = {}
@@ -65,14 +67,14 @@ class ReplicaChecker:
         self.truth.touched.add(key)
 
     def _check_batch(self, key: Key, seen: Seen, row: int, where: str) -> None:
-        log, mirror = seen.log, seen.mirror
+        log, mirror, line = seen.log, seen.mirror, self.truth.line(key)
         last, epoch, base = mirror.lasts[row], mirror.epochs[row], mirror.bases[row]
+        if base < line.cleaned_upto:
+            return  # `CompactedChecker` looks at these
         held = _Held(
             base,
             mirror.sums[row] - (mirror.sums[row - 1] if row else 0),
-            (mirror.lasts[row - 1], mirror.epochs[row - 1])
-            if row and base > self.truth.line(key).deleted_upto
-            else None,
+            (mirror.lasts[row - 1], mirror.epochs[row - 1]) if row and base > line.floor else None,
         )
         known = self.matching.setdefault(key, {})
         other = known.setdefault((last, epoch), held)
@@ -84,7 +86,7 @@ class ReplicaChecker:
                 f"others {other}"
             )
         # A deletion takes the entries of its epochs with it; the log start may be forgotten.
-        known = max(base, log.log_start_offset, self.truth.line(key).deleted_upto)
+        known = max(base, log.log_start_offset, line.deleted_upto)
         if known <= last and log.leader_epochs.epoch_for_offset(known) != epoch:
             raise Violation(f"{where}: batch at {base} of epoch {epoch}, epochs {_epochs(log)}")
 
@@ -195,6 +197,7 @@ class ReplicaChecker:
                 f"up to {line.end}"
             )
         line.extend(mirror, mark)
+        self.compacted.exposed(seen.key, seen.log, node.disk, mark, node.world.sim.now)
         if was_led:
             self.members.check_weak(node, seen, mark, where)
 

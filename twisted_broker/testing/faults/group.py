@@ -1,4 +1,4 @@
-"""What happens to the members of a consumer group, and to its coordinator.
+"""What happens to the members of a consumer group, and to its coordinator and that of transactions.
 
 Owns those faults (`faults/base.py` says what a fault is). Members are clients: what hits them
 breaks nothing that a liveness run is owed. Not here: what a member does by itself
@@ -6,6 +6,8 @@ breaks nothing that a liveness run is owed. Not here: what a member does by itse
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from twisted_broker.testing.faults.base import FaultInjector
 from twisted_broker.testing.sim.member import SESSION_MS, Member
@@ -45,7 +47,16 @@ def member_stalls(injector: FaultInjector, node: SimNode) -> None:
 def coordinator_dies(injector: FaultInjector, node: SimNode) -> None:
     """A broker that coordinates the group, by a kill or a loss of power."""
     machines = [injector.cluster.nodes[name] for name in injector.victims]
-    found = [machine for machine in machines if _coordinates(machine)]
+    _kill_one(injector, [machine for machine in machines if _coordinates(machine)])
+
+
+def transaction_coordinator_dies(injector: FaultInjector, node: SimNode) -> None:
+    """A broker that coordinates transactions, in the same way."""
+    machines = [injector.cluster.nodes[name] for name in injector.victims]
+    _kill_one(injector, [machine for machine in machines if _coordinates_transactions(machine)])
+
+
+def _kill_one(injector: FaultInjector, found: Sequence[SimNode]) -> None:
     if not found:
         return
     coordinator = injector.random.choice(found)
@@ -60,6 +71,13 @@ def coordinator_dies(injector: FaultInjector, node: SimNode) -> None:
 def _coordinates(node: SimNode) -> bool:
     role = None if node.broker is None else node.broker.role
     return role is not None and any(shard.groups for shard in role.groups.runtime.shards.values())
+
+
+def _coordinates_transactions(node: SimNode) -> bool:
+    role = None if node.broker is None else node.broker.role
+    return role is not None and any(
+        shard.transactions for shard in role.transactions.states.shards.values()
+    )
 
 
 def _any(injector: FaultInjector) -> Member:

@@ -18,7 +18,7 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.testing.sim.client import REQUEST_TIMEOUT_MS, Client
 from twisted_broker.testing.sim.options import Options, Topic
 from twisted_broker.testing.sim.replica_acts import MOVE, THROTTLE, move_replica, throttle
-from twisted_broker.topic_names import OFFSETS_TOPIC
+from twisted_broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages import configs, reassignment, topics
 from twisted_broker.wire.messages import list_offsets as offsets
@@ -78,7 +78,7 @@ class Admin(Client):
 
     async def work(self, options: Options) -> None:
         """Makes the topics, then does one act after another."""
-        for topic in (*options.topics, *options.churn):
+        for topic in (*options.topics, *options.churn, *options.compacted):
             await self.create(topic)
         while (
             options.acts
@@ -103,6 +103,11 @@ class Admin(Client):
         topic = self.random.choice([*options.topics, *options.churn])
         name, values = self.random.choice(options.log_changes)
         await self.change(topic.name, name, self.random.choice(values))
+
+    async def shrink_internal(self, options: Options) -> None:
+        """The logs of coordinators roll, and are cleaned."""
+        topic = self.random.choice((OFFSETS_TOPIC, TRANSACTIONS_TOPIC))
+        await self.change(topic, "internal.segment.bytes", self.random.choice(("600", "2000")))
 
     async def delete_records(self, options: Options) -> None:
         """Up to the high watermark, or to some offset below the end."""
@@ -185,4 +190,5 @@ ACTS = {
     "elect preferred leaders": Admin.elect,
     MOVE: move_replica,
     THROTTLE: throttle,
+    "shrink internal segments": Admin.shrink_internal,
 }

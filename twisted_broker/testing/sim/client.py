@@ -2,7 +2,7 @@
 
 Owns `Client`, what all of them can do. Not here: records (`testing/sim/producer.py`,
 `testing/sim/consumer.py`), groups (`testing/sim/member.py`), what an administrator does
-(`testing/sim/admin.py`), transactions.
+(`testing/sim/admin.py`), transactions (`testing/sim/transactional_producer.py`).
 """
 
 from __future__ import annotations

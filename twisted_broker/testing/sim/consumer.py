@@ -98,7 +98,7 @@ class Consumer(Client):
                 continue
             values = [
                 bytes(record.value or b"")
-                for record in batch.records(1 << 20)
+                for record in (() if batch.is_control else batch.records(1 << 20))
                 if record.offset >= self.position
             ]
             self.notes.consumed_records += len(values)

@@ -69,6 +69,7 @@ FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
     "member crashes": group.member_crashes,
     "member stalls": group.member_stalls,
     "coordinator dies": group.coordinator_dies,
+    "transaction coordinator dies": group.transaction_coordinator_dies,
 }
 
 STRUCK = [

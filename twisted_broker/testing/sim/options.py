@@ -9,7 +9,9 @@ Owns `options_of`.
    and n2 stay healthy, and producers must get on.
 3. Faults that no seed had at first (`_add_damages`) are drawn by an actor of their own, out of a
    generator of their own: a seed without them is the run that it was.
-4. Four of eight seeds aim at situations that uniform faults seldom reach (`_SPECIAL`); half of
+4. Two of sixteen seeds have transactions, half of these compacted topics, out of a generator of
+   their own (`testing/sim/transactional_workload.py`): the others are the runs that they were.
+5. Four of eight seeds aim at situations that uniform faults seldom reach (`_SPECIAL`); half of
    these do nothing else.
 
 Source: RELIABILITY 4. Not here: what clients, logs and the
@@ -24,6 +26,7 @@ from twisted_broker.testing.sim.network import NetworkConditions
 from twisted_broker.testing.sim.node import CLIENT_PORT
 from twisted_broker.testing.sim.replica_acts import add_replica_acts
 from twisted_broker.testing.sim.run_options import Options, Topic
+from twisted_broker.testing.sim.transactional_workload import add_transactions
 from twisted_broker.testing.sim.workload import add_workload
 
 _DAMAGES = ("damage metadata",)
@@ -104,6 +107,8 @@ def options_of(seed: int, brokers: int = 3) -> Options:
         _SPECIAL[seed % 8](options)
     elif brokers > 2:
         _add_damages(options)
+    if seed % 16 in _TRANSACTIONAL:
+        add_transactions(options)
     return options
 
 
@@ -213,5 +218,7 @@ def _slow_between_brokers(conditions: NetworkConditions, seconds: float) -> None
     conditions.slow_callers, conditions.slow_ports = "n", (CLIENT_PORT,)
 
 
+_TRANSACTIONAL = (14, 15)
+"""The rest of a seed divided by 16, where there are transactions; none of these is recorded."""
 _SPECIAL = {1: _handovers, 2: _relapses, 4: _starvation, 5: _late_arrivals}
 """The rest of a seed divided by 8 -> what it looks at."""

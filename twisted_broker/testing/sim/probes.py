@@ -12,7 +12,7 @@ Not here: the kinds (`testing/sim/reach.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 from twisted_broker.cluster import metadata_log
@@ -23,7 +23,15 @@ from twisted_broker.coordinator.coordinator_runtime import CoordinatorRuntime
 from twisted_broker.coordinator.membership import Membership
 from twisted_broker.coordinator.offsets_topic import CoordinatorTopic
 from twisted_broker.coordinator.rebalance import Rebalance
+from twisted_broker.coordinator.transaction.transaction_coordinator import TransactionCoordinator
+from twisted_broker.coordinator.transaction.transaction_marker_sender import (
+    TransactionMarkerSender,
+)
+from twisted_broker.coordinator.transaction.transaction_state_manager import (
+    TransactionStateManager,
+)
 from twisted_broker.log import recovery, retention
+from twisted_broker.log.cleaner.batch_filter import BatchFilter
 from twisted_broker.log.durability import Durability
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directories import LogDirectories
@@ -57,10 +65,16 @@ _OUTCOMES = {
 
 
 class Probes:
-    """Counts into `reach` from entering to leaving."""
+    """Counts into `reach` from entering to leaving. `replacing(log, bases)` is called before a
+    cleaner's result takes the place of segments.
+    """
 
-    def __init__(self, reach: Reach) -> None:
-        self._count = reach.count
+    def __init__(
+        self,
+        reach: Reach,
+        replacing: Callable[[Log, Sequence[int]], None] = lambda log, bases: None,
+    ) -> None:
+        self._count, self._replacing = reach.count, replacing
         self._undo: list[tuple[Any, str, Any]] = []
 
     def __enter__(self) -> Self:
@@ -70,6 +84,8 @@ class Probes:
             self._watch_replication()
             self._watch_cluster()
             self._watch_groups()
+            self._watch_transactions()
+            self._watch_cleaning()
         except BaseException:
             self.__exit__()
             raise
@@ -333,3 +349,60 @@ class Probes:
             return result
 
         return watched
+
+    # transactions
+
+    def _watch_transactions(self) -> None:
+        self._after(
+            TransactionCoordinator, "_aborted", lambda *_: self._count("transaction timed out")
+        )
+        self._after(TransactionMarkerSender, "_later", self._markers_later)
+        self._wrap(TransactionStateManager, "_load_steps", self._loading_transactions)
+        self._wrap(TransactionStateManager, "_close", self._unloading_transactions)
+        self._wrap(TransactionStateManager, "_resume_steps", self._resuming)
+
+    def _markers_later(
+        self, _: None, sender: TransactionMarkerSender, entries: Iterable[Any], *rest: Any
+    ) -> None:
+        self._count("markers sent again", sum(not entry.pending.is_over for entry in entries))
+
+    def _loading_transactions(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(states: TransactionStateManager, shard: Any) -> Any:
+            yield from function(states, shard)
+            if shard.transactions:
+                self._count("transactions loaded")
+
+        return watched
+
+    def _unloading_transactions(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(states: TransactionStateManager, shard: Any) -> None:
+            self._count("transaction coordinator moved", int(bool(shard.transactions)))
+            function(states, shard)
+
+        return watched
+
+    def _resuming(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(states: TransactionStateManager, shard: Any, prepared: Sequence[Any]) -> Any:
+            self._count("markers after a failover", len(prepared))
+            yield from function(states, shard, prepared)
+
+        return watched
+
+    # cleaning
+
+    def _watch_cleaning(self) -> None:
+        self._wrap(Log, "replace_segments", self._replacing_segments)
+        self._after(BatchFilter, "_is_over", self._horizon_looked_at)
+
+    def _replacing_segments(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(log: Log, bases: Sequence[int], wall_ms: int) -> None:
+            self._replacing(log, bases)
+            function(log, bases, wall_ms)
+            self._count("log cleaned")
+            self._count("segments merged by cleaning", int(len(bases) > 1))
+            self._count("log of a coordinator cleaned", int(log.topic_partition.topic[:1] == "_"))
+
+        return watched
+
+    def _horizon_looked_at(self, is_over: bool, *_: object) -> None:
+        self._count("delete horizon passed", int(is_over))

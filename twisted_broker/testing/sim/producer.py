@@ -9,7 +9,7 @@ Owns `Producer`.
 3. With acks=0 nobody knows what became of a batch; with acks=1 its leader had it, and it is owed
    only while that leader leads.
 
-Not here: transactions.
+Not here: transactions (`testing/sim/transactional_producer.py`).
 """
 
 from __future__ import annotations

@@ -93,6 +93,25 @@ KINDS = {
     "offsets topic refused": "fewer brokers had joined than it has replicas",
     "offset commit": "was acknowledged to a member",
     "late commit refused": "of a member that stalled until its generation was over",
+    # transactions
+    "transaction committed": "as its producer was answered",
+    "transaction aborted": "as its producer was answered",
+    "batch of an aborted transaction": "came late, at a leader",
+    "transaction left open": "its producer went away in the middle",
+    "transaction timed out": "its coordinator aborted it",
+    "transactional producer fenced": "by another instance, or by a timeout",
+    "offset in a transaction": "was taken by the group's coordinator",
+    "transactions loaded": "a coordinator read transactional ids",
+    "transaction coordinator moved": "transactional ids were unloaded",
+    "markers sent again": "after an error, or none could be sent",
+    "markers after a failover": "by a coordinator that found a prepared transaction",
+    "aborted records skipped": "by a consumer of committed records",
+    # compacted logs
+    "log cleaned": "segments were replaced",
+    "segments merged by cleaning": "several became one",
+    "log of a coordinator cleaned": "of groups or transactions",
+    "delete horizon passed": "of a tombstone, or a marker of which nothing is left",
+    "compacted log read": "by a reader of committed records, from its start to its end",
 }
 """Kind -> what it is."""
 

@@ -31,7 +31,7 @@ _SET, _DELETE = 0, 1
 
 def add_replica_acts(options: Options) -> None:
     """Where the administrator does anything at all."""
-    random = Random(f"replica acts {options.seed} {options.brokers}")
+    random = Random(f"moves and throttles {options.seed} {options.brokers}")
     if not options.acts:
         return
     if options.directories > 1 and random.random() < 0.5:

@@ -26,13 +26,20 @@ from twisted_broker.testing.checks.cluster import ClusterChecker
 from twisted_broker.testing.checks.committed_state import Violation
 from twisted_broker.testing.checks.end_state import is_there, what_is_missing
 from twisted_broker.testing.checks.groups import GroupChecker
+from twisted_broker.testing.checks.transactions import TransactionChecker
 from twisted_broker.testing.faults.base import partitions
 from twisted_broker.testing.sim.admin import Admin
 from twisted_broker.testing.sim.client_notes import Notes
 from twisted_broker.testing.sim.cluster import SimCluster
+from twisted_broker.testing.sim.committed_consumer import (
+    CommittedConsumer,
+    KeyedReader,
+    OffsetsReader,
+)
 from twisted_broker.testing.sim.consumer import Consumer
 from twisted_broker.testing.sim.fault_schedule import Faults
 from twisted_broker.testing.sim.image_counts import ImageCounts
+from twisted_broker.testing.sim.keyed_producer import KeyedProducer
 from twisted_broker.testing.sim.knobs import turned
 from twisted_broker.testing.sim.member import Member
 from twisted_broker.testing.sim.node import CLIENT_PORT, SimNode
@@ -42,10 +49,17 @@ from twisted_broker.testing.sim.producer import Producer
 from twisted_broker.testing.sim.reach import Reach
 from twisted_broker.testing.sim.replica_acts import THROTTLE, ease_throttles
 from twisted_broker.testing.sim.schedule import Action, Schedule
+from twisted_broker.testing.sim.transaction_notes import TransactionNotes
+from twisted_broker.testing.sim.transactional_producer import TransactionalProducer
 
 _HEAL_SECONDS = 120
 _PATIENCE_SECONDS = 10
 _STALLED_FOR = 45.0
+_IN_FLIGHT_SECONDS = 8
+"""What was sent when the clients stopped is answered by then."""
+
+
+_STUCK = "the last stable offset does not reach the end of"
 
 
 class Run:
@@ -75,12 +89,19 @@ class Run:
         self.notes.refused = self.reach.answer
         self.clients = ClientChecker(self.checker, self.notes)
         self.groups = GroupChecker(self.checker, self.notes, self.reach.count)
+        self.known = TransactionNotes()
+        self.known.counted = self.reach.count
+        compacted = self.checker.compacted
+        self.transactions = TransactionChecker(self.checker, self.known, compacted.is_visible)
+        self.known.keyed_acked, self.known.pass_ended = compacted.acked, self._pass_ended
+        self.known.keyed_delivered = compacted.delivered
         self._running: list[Any] = []
-        self._operated = 0.0
+        self._operated = self._stopped_at = 0.0
 
     def run(self) -> None:
         """Raises `Violation`."""
-        with self.cluster as cluster, Probes(self.reach), turned(self.options.knobs):
+        probes = Probes(self.reach, self.checker.replacing)
+        with self.cluster as cluster, probes, turned(self.options.knobs):
             cluster.start(self.options.join_seconds)
             self._start_clients()
             faults = Faults(cluster, self.options, self.reach, self.schedule.actor, self.members)
@@ -141,10 +162,67 @@ class Run:
             member.late_commit_refused = lambda: self.reach.count("late commit refused")
             self._go(member.main())
         self._go(self.admin.work(self.options))
+        self._start_transactional(places)
         for producer in self.producers:
             self._go(producer.main())
         for consumer in self.consumers:
             self._go(consumer.main())
+
+    def _start_transactional(self, places: list[TopicPartition]) -> None:
+        """Nothing in a run without transactions."""
+        options = self.options
+        compacted = [
+            TopicPartition(topic.name, number)
+            for topic in options.compacted
+            for number in range(topic.partitions)
+        ]
+        self.transactional = [
+            TransactionalProducer(
+                *self._client_machine(f"x{number}{instance}"),
+                self.notes,
+                self.known,
+                f"x{number}",
+                version,
+                places + compacted,
+                options,
+            )
+            for number, version in enumerate(options.transactional)
+            for instance in "ab"
+        ]
+        self.keyed = [
+            KeyedProducer(*self._client_machine("k"), self.known, compacted, options)
+            for _ in options.compacted[:1]
+        ]
+        self.committed = [
+            CommittedConsumer(
+                *self._client_machine(f"r{number}"), self.notes, self.known, partition
+            )
+            for number, partition in enumerate(places if options.transactional else ())
+        ]
+        self.readers = [
+            KeyedReader(*self._client_machine(f"v{number}"), self.notes, self.known, partition)
+            for number, partition in enumerate(compacted)
+        ]
+        self.offsets = [
+            OffsetsReader(
+                *self._client_machine(f"o{number}"), self.notes, self.known, f"x{number}", places[0]
+            )
+            for number in range(len(options.transactional))
+        ]
+        clients: list[TransactionalProducer | KeyedProducer | CommittedConsumer | OffsetsReader] = [
+            *self.transactional,
+            *self.keyed,
+            *self.committed,
+            *self.readers,
+            *self.offsets,
+        ]
+        for client in clients:
+            client.actor = self.schedule.actor(client.name)
+            self._go(client.main())
+
+    def _pass_ended(self, *facts: Any) -> None:
+        self.reach.count("compacted log read")
+        self.checker.compacted.pass_ended(*facts)
 
     def _client_machine(self, name: str) -> tuple[Any, str, list[tuple[str, int]]]:
         """A client's runtime, its name, and the brokers it knows."""
@@ -168,19 +246,24 @@ class Run:
         replicas equal.
         """
         self._await_progress_of_producers()
-        for producer in self.producers:
+        for producer in (*self.producers, *self.transactional, *self.keyed):
             producer.stopped = True
+        self._stopped_at = self.cluster.sim.now
         for member in self.members:
             member.commits = False
         self.admin.stopped = True
         if THROTTLE in self.options.acts:
             self._go(ease_throttles(self.admin))
         missing = self._await_steady_state()
+        if missing.startswith(_STUCK):
+            raise Violation(missing)
         if missing:
             raise Violation(f"not healed {_HEAL_SECONDS} s after the last fault: {missing}")
         if self.checker.truth.unclean_in_core:
             raise Violation("an unclean election, though a core was healthy")
         self.clients.at_the_end()
+        self.transactions.at_the_end({each.transactional_id: each.last for each in self.offsets})
+        self._check_compacted()
         if self.checker.broken:
             raise Violation(self.checker.broken)
         if not self.notes.acked_records or not self.notes.consumed_records:
@@ -202,7 +285,11 @@ class Run:
         missing = "nothing was looked at"
         while missing and sim.now < deadline:
             sim.run_until(sim.now + 2.0)
-            missing = what_is_missing(self.checker) or self._consumers_behind()
+            missing = (
+                what_is_missing(self.checker)
+                or self._consumers_behind()
+                or self._committed_behind()
+            )
             self._accept_loss()
             self._drop_flipped_epochs()
             self._remake_replicas()
@@ -219,6 +306,43 @@ class Run:
             if consumer.position < end:
                 return f"{consumer.name} is at {consumer.position} of {end} in {consumer.partition}"
         return ""
+
+    def _committed_behind(self) -> str:
+        """Open transactions time out; then everything is stable, and read."""
+        if not self.options.transactional:
+            return ""
+        lines = self.checker.truth.line_of
+        for consumer in self.committed:
+            end = lines(consumer.partition).end
+            if consumer.position < end and self.transactions.is_owed(consumer.partition):
+                return f"{_STUCK} {consumer.partition}: {consumer.position} of {end}"
+        if self.cluster.sim.now < self._stopped_at + _IN_FLIGHT_SECONDS:
+            return "answers are under way"
+        settled = self._stopped_at + _IN_FLIGHT_SECONDS
+        for reader in self.readers:
+            if not self.transactions.is_owed(reader.partition):
+                continue
+            if reader.end < lines(reader.partition).end:
+                return f"{_STUCK} {reader.partition}: {reader.end}"
+            if reader.began < settled:
+                return f"{reader.name} has not read {reader.partition} again"
+        for each in self.offsets:
+            if each.began < settled and self.transactions.is_owed(None):
+                return f"{_STUCK} the offsets of {each.transactional_id}"
+        return ""
+
+    def _check_compacted(self) -> None:
+        """Every replica, once more."""
+        for name, known in self.checker.members.seen.items():
+            for seen in known.values():
+                node = self.cluster.nodes[name]
+                self.checker.compacted.check(
+                    seen.key,
+                    seen.log,
+                    node.disk,
+                    self.cluster.sim.now,
+                    f"{name} {seen.partition!r}",
+                )
 
     # the operator
 

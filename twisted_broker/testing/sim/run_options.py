@@ -71,6 +71,12 @@ class Options:
     join_seconds: float = 0.0
     """between the first starts of two machines; 0: all at once"""
 
+    transactional: list[int] = field(default_factory=list)
+    """one per transactional id: the version of transactions that its producers know"""
+    transaction_timeout_ms: int = 5000
+    compacted: list[Topic] = field(default_factory=list)
+    """topics of records with keys"""
+
     damages: list[str] = field(default_factory=list)
     """faults that an actor of their own draws"""
     damage_seconds: float = 10.0

@@ -54,7 +54,7 @@ class StallingWorker:
 
     def _run(self) -> None:
         self._running = False
-        if self.stalled:
+        if self.stalled or not self._jobs:
             return
         job, done = self._jobs.pop(0)
         _INLINE.submit(partial(self._in_job, job), done)

@@ -11,10 +11,12 @@ from replog_pipeline import sources
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.jobs.archive.job import ArchiveConfig, run
 from replog_pipeline.jobs.archive.signals import on_signals
+from replog_pipeline.kafka_cluster import ClientConfig
 from replog_pipeline.lake import guards, table
 from replog_pipeline.lake.file_sizing import TARGET_MB
 from replog_pipeline.progress import Progress
 from replog_pipeline.sources import extents
+from replog_pipeline.sources.client_config import client_options
 
 
 @click.command("archive")
@@ -77,6 +79,7 @@ from replog_pipeline.sources import extents
     metavar="N",
     help="A batch makes one file for each date, and more only of what is larger than N MiB.",
 )
+@client_options
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def command(
@@ -90,6 +93,7 @@ def command(
     read_committed: bool,
     allow_gaps: bool,
     file_mb: int,
+    client: ClientConfig,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -112,9 +116,10 @@ def command(
         isolation,
         allow_gaps,
         file_mb,
+        client,
     )
     progress = Progress(quiet)
-    url = sources.parse(source)
+    url = sources.parse(source, client=client)
     ledger = table.check_to(to, format)
     found = extents.check(url)
     if ledger and ledger.batch and found:

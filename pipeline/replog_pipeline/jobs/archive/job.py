@@ -22,6 +22,7 @@ from replog_pipeline import sources
 from replog_pipeline.columns import COLUMNS, Offsets
 from replog_pipeline.jobs.archive.retry import look_again
 from replog_pipeline.jobs.archive.signals import Stopper
+from replog_pipeline.kafka_cluster import PLAINTEXT, ClientConfig
 from replog_pipeline.lake import guards, table
 from replog_pipeline.lake.conflict import AnotherWriterError
 from replog_pipeline.lake.file_sizing import TARGET_MB, by_date, sized
@@ -55,6 +56,7 @@ class ArchiveConfig:
     isolation: str = "read_uncommitted"
     allow_gaps: bool = False
     file_mb: int = TARGET_MB
+    client: ClientConfig = PLAINTEXT
 
 
 @dataclass
@@ -106,7 +108,7 @@ def run(
     """Archive. Raises PipelineError, with nothing written by the batch that it stopped."""
     if not int(spark.conf.get(OPEN_WRITERS, "0") or 0):
         spark.conf.set(OPEN_WRITERS, DATES_AT_ONCE)
-    source = sources.parse(config.source)
+    source = sources.parse(config.source, client=config.client)
     target = table.to_append(spark, config.to, config.format)
     archive = Archive(
         spark, config, source, target, progress or Progress(quiet=True), stopper or Stopper()

@@ -18,7 +18,9 @@ from replog_pipeline.jobs.audit.job import (
     known_folders,
     run,
 )
+from replog_pipeline.kafka_cluster import ClientConfig
 from replog_pipeline.sources import KafkaSource, SegmentsSource, reachable
+from replog_pipeline.sources.client_config import client_options
 
 
 @click.command("audit")
@@ -49,12 +51,14 @@ from replog_pipeline.sources import KafkaSource, SegmentsSource, reachable
 @click.option(
     "--json", "as_json", is_flag=True, help="The result as one JSON object on standard output."
 )
+@client_options
 @click.option("--quiet", is_flag=True, help="No progress on standard error.")
 def command(
     source: str,
     policies: Sequence[str],
     allow_holes: int,
     hanging_after: int,
+    client: ClientConfig,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -64,7 +68,8 @@ def command(
     """
     from replog_pipeline import session
 
-    config = AuditConfig(sources.parse(source), tuple(policies), allow_holes, hanging_after, quiet)
+    url = sources.parse(source, client=client)
+    config = AuditConfig(url, tuple(policies), allow_holes, hanging_after, quiet)
     said = cleanup.given(config.policies)
     known = (
         {each.topic for each in known_folders(config.source)}

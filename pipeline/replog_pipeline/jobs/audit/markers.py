@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from replog_pipeline.decoder import last_offsets, scan
 from replog_pipeline.errors import PipelineError
+from replog_pipeline.kafka_cluster import KafkaCluster
 from replog_pipeline.replay.cluster import Cluster, check
 from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.messages.fetch import (
@@ -64,10 +65,10 @@ class Window:
 
 
 class Markers:
-    """Asks the brokers at `bootstrap`, or `fetch`."""
+    """Asks the brokers at `address`, or `fetch`."""
 
-    def __init__(self, bootstrap: str, fetch: Fetch | None = None) -> None:
-        self.bootstrap = bootstrap
+    def __init__(self, address: KafkaCluster, fetch: Fetch | None = None) -> None:
+        self.address = address
         self.fetch = fetch or self._fetch
         self.clusters: dict[str, Cluster] = {}
         self.windows: dict[tuple[str, int], Window] = {}
@@ -103,7 +104,7 @@ class Markers:
         return Window(offset, int(lasts[-1]) + 1, table["baseOffset"][control], lasts[control])
 
     def _fetch(self, topic: str, partition: int, offset: int) -> bytes:
-        cluster = self.clusters.setdefault(topic, Cluster(self.bootstrap, topic))
+        cluster = self.clusters.setdefault(topic, Cluster(self.address, topic))
         until = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:

@@ -57,7 +57,7 @@ def run(
 ) -> TopicsResult:
     """What is found in all of the topics."""
     policies = {
-        topic: of_topic(topic, said, kafka_admin.topic_config(spark, source.bootstrap, topic))
+        topic: of_topic(topic, said, kafka_admin.topic_config(spark, source.cluster, topic))
         for topic in source.topics
     }
     extent = extents.of_cluster(spark, source)
@@ -65,7 +65,7 @@ def run(
         spark, source, Wanted(("topic", "partition", "offset"), extent.start, extent.end)
     )
     widest = {topic: ANY if policy.compacts else allowed for topic, policy in policies.items()}
-    taken = partial(Markers, source.bootstrap)
+    taken = partial(Markers, source.cluster)
     try:
         found = [Span(*row) for row in transform(rows, widest, taken).collect()]
     except Exception as error:

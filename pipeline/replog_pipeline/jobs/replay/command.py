@@ -9,8 +9,10 @@ import click
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.jobs.replay.job import ReplayConfig, destination, run
 from replog_pipeline.jobs.replay.origin import check_origin
+from replog_pipeline.kafka_cluster import ClientConfig
 from replog_pipeline.progress import Progress
 from replog_pipeline.sources import reachable
+from replog_pipeline.sources.client_config import client_options
 from twisted_broker.wire.compression import CODEC_NAMES
 
 
@@ -36,6 +38,7 @@ from twisted_broker.wire.compression import CODEC_NAMES
     default=-1,
     help="Replicas of a topic that is created; the cluster's default (-1) unless said.",
 )
+@client_options
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def command(
@@ -44,6 +47,7 @@ def command(
     topic: str | None,
     compression: str,
     replication: int,
+    client: ClientConfig,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -55,16 +59,16 @@ def command(
     """
     from replog_pipeline import session
 
-    target = destination(to)
+    target = destination(to, client)
     if not replication:
         raise PipelineError(
             "--replication 0: write 1 or more replicas, or leave it out for the cluster's default"
         )
-    check_origin(source, topic)
+    check_origin(source, topic, client)
     reachable.check_address(target, "--to")
     progress = Progress(quiet)
     spark = session.build("replog replay", formats=("kafka", "delta"), tell=progress.say)
-    result = run(spark, ReplayConfig(source, to, topic, compression, replication), progress)
+    result = run(spark, ReplayConfig(source, to, topic, compression, replication, client), progress)
     there = result.records - result.written
     click.echo(
         json.dumps(result.to_json())

@@ -22,6 +22,7 @@ from replog_pipeline import flat_rows
 from replog_pipeline.errors import PipelineError, raised_in_task
 from replog_pipeline.jobs.replay import target_topic
 from replog_pipeline.jobs.replay.origin import found_origin
+from replog_pipeline.kafka_cluster import PLAINTEXT, ClientConfig
 from replog_pipeline.progress import Progress
 from replog_pipeline.replay.task import Orders
 from replog_pipeline.sources import KafkaSource, parse
@@ -39,7 +40,8 @@ LARGEST_BATCH = 900_000  # below the default of max.message.bytes, 1,048,588
 class ReplayConfig:
     """`source`: a table's path, segments: or kafka://.
 
-    `topic`: which of the source's topics, needed when it has several.
+    `topic`: which of the source's topics, needed when it has several. `client`: how clusters are
+    reached, on both sides.
     """
 
     source: str
@@ -47,6 +49,7 @@ class ReplayConfig:
     topic: str | None = None
     compression: str = "none"
     replication: int = -1
+    client: ClientConfig = PLAINTEXT
 
 
 @dataclass(frozen=True)
@@ -84,20 +87,20 @@ def run(
 ) -> ReplayResult:
     """Replay. Raises PipelineError; what is in the target by then is a correct beginning."""
     progress = progress or Progress(quiet=True)
-    to = destination(config.to)
-    origin = found_origin(spark, config.source, config.topic)
+    to = destination(config.to, config.client)
+    origin = found_origin(spark, config.source, config.topic, config.client)
     batch_bytes = min(
         LARGEST_BATCH, target_topic.prepare(spark, to, origin, config.replication, progress)
     )
-    orders = Orders(to.bootstrap, to.topics[0], CODEC_IDS[config.compression], batch_bytes)
+    orders = Orders(to.cluster, to.topics[0], CODEC_IDS[config.compression], batch_bytes)
     with progress.step(f"replay: {origin.topic} to {config.to}", spark):
         done = write(transform(origin.rows, origin.partitions), orders)
     records, written = sum(each["records"] for each in done), sum(each["written"] for each in done)
     return ReplayResult(config.to, origin.topic, origin.partitions, records, written)
 
 
-def destination(url: str) -> KafkaSource:
-    found = parse(url, "--to")
+def destination(url: str, client: ClientConfig = PLAINTEXT) -> KafkaSource:
+    found = parse(url, "--to", client)
     if not isinstance(found, KafkaSource) or len(found.topics) != 1:
         raise PipelineError(f"--to: {url!r} must name one topic: kafka://HOST:PORT/TOPIC")
     return found

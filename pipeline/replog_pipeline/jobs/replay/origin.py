@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from replog_pipeline import sources
 from replog_pipeline.columns import Offsets
 from replog_pipeline.errors import PipelineError
+from replog_pipeline.kafka_cluster import PLAINTEXT, ClientConfig
 from replog_pipeline.lake import table
 from replog_pipeline.sources import KafkaSource, Wanted, extents
 
@@ -33,10 +34,10 @@ class Origin:
     age: str
 
 
-def check_origin(place: str, topic: str | None) -> None:
+def check_origin(place: str, topic: str | None, client: ClientConfig = PLAINTEXT) -> None:
     """What can be known of it without Spark. PipelineError."""
     if place.startswith(("kafka:", "segments:")):
-        source = sources.parse(place)
+        source = sources.parse(place, client=client)
         if isinstance(source, KafkaSource):
             chosen({(name, 0): 0 for name in source.topics}, place, topic)
         found = extents.check(source)
@@ -48,13 +49,15 @@ def check_origin(place: str, topic: str | None) -> None:
         chosen(ledger.next, place, topic)
 
 
-def found_origin(spark: SparkSession, place: str, topic: str | None) -> Origin:
+def found_origin(
+    spark: SparkSession, place: str, topic: str | None, client: ClientConfig = PLAINTEXT
+) -> Origin:
     """The source's one topic.
 
     PipelineError when there is none, or several and `--topic` does not choose.
     """
     if place.startswith(("kafka:", "segments:")):
-        source = sources.parse(place)
+        source = sources.parse(place, client=client)
         extent = extents.extent(spark, source)
         name, partitions = chosen(extent.end, place, topic)
         rows = sources.read(spark, source, Wanted(NEEDED, extent.start, extent.end))

@@ -36,16 +36,16 @@ def prepare(
     Raises PipelineError with the remedy.
     """
     topic, age = to.topics[0], age_ms(origin)
-    if not kafka_admin.exists(spark, to.bootstrap, topic):
+    if not kafka_admin.exists(spark, to.cluster, topic):
         kafka_admin.create_topic(
             spark,
-            to.bootstrap,
+            to.cluster,
             topic,
             origin.partitions,
             replication,
             kept(topic, origin, age, progress),
         )
-    config = kafka_admin.topic_config(spark, to.bootstrap, topic)
+    config = kafka_admin.topic_config(spark, to.cluster, topic)
     check_settings(topic, config, age)
     check_partitions(spark, to, origin, progress)
     return int(config["max.message.bytes"]) * 7 // 8
@@ -108,13 +108,13 @@ def check_partitions(
     tell.
     """
     topic = to.topics[0]
-    numbers = kafka_admin.partitions(spark, to.bootstrap, [topic])[topic]
+    numbers = kafka_admin.partitions(spark, to.cluster, [topic])[topic]
     if len(numbers) < origin.partitions:
         raise PipelineError(
             f"topic {topic} has {len(numbers)} partitions, the source {origin.partitions}: "
             f"add partitions, or {target.ANOTHER}"
         )
-    with Cluster(to.bootstrap, topic) as cluster:
+    with Cluster(to.cluster, topic) as cluster:
         there = sum(PartitionWriter(cluster, number, codec=0).written for number in numbers)
     if there:
         progress.say(f"replay: {there:,} records are there already")

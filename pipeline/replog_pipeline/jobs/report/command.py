@@ -8,7 +8,9 @@ import click
 
 from replog_pipeline import sources
 from replog_pipeline.jobs.report.job import PAGE, ReportConfig, checked, run
+from replog_pipeline.kafka_cluster import ClientConfig
 from replog_pipeline.sources import KafkaSource, extents
+from replog_pipeline.sources.client_config import client_options
 
 
 @click.command("report")
@@ -25,14 +27,15 @@ from replog_pipeline.sources import KafkaSource, extents
     is_flag=True,
     help="The tables as one JSON object on standard output, too (without the minutes).",
 )
+@client_options
 @click.option("--quiet", is_flag=True, help="No progress on standard error.")
-def command(source: str, to: str, as_json: bool, quiet: bool) -> None:
+def command(source: str, to: str, as_json: bool, client: ClientConfig, quiet: bool) -> None:
     """Show what is in topics: traffic, partitions, batches, codecs, keys, compaction, lag; as
     tables and as an HTML page.
     """
     from replog_pipeline import session
 
-    config = ReportConfig(sources.parse(source), to, quiet)
+    config = ReportConfig(sources.parse(source, client=client), to, quiet)
     checked(to)
     extents.check(config.source)
     if isinstance(config.source, KafkaSource):

@@ -188,7 +188,7 @@ def lag(spark: SparkSession, source: Source, within: Extent) -> Table | None:
 def offsets_source(spark: SparkSession, source: Source) -> Source | None:
     """Where the groups' offsets are: beside the topics, or nowhere."""
     if isinstance(source, KafkaSource):
-        there = kafka_admin.exists(spark, source.bootstrap, group_offsets.TOPIC)
+        there = kafka_admin.exists(spark, source.cluster, group_offsets.TOPIC)
         return replace(source, topics=(group_offsets.TOPIC,)) if there else None
     holding = [directory for directory in source.directories if has_offsets(directory)]
     return SegmentsSource(tuple(holding), (group_offsets.TOPIC,)) if holding else None

@@ -1,0 +1,64 @@
+"""`replog pipeline sql`. Arguments are checked before Spark is started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from replog_pipeline.jobs.sql.job import FORMATS, ROWS_SHOWN, SqlConfig, check, run
+from replog_pipeline.jobs.sql.views import given
+from replog_pipeline.kafka_cluster import ClientConfig
+from replog_pipeline.progress import Progress
+from replog_pipeline.sources.client_config import client_options
+
+
+@click.command("sql")
+@click.argument("query")
+@click.option(
+    "--from",
+    "texts",
+    required=True,
+    multiple=True,
+    metavar="[NAME=]SOURCE",
+    help="kafka://HOST:PORT/TOPIC[,TOPIC], segments:DIRECTORY or a table's PATH; repeat it.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default=FORMATS[0],
+    show_default=True,
+    help="A table for people, or CSV (both on standard output), or files in --to.",
+)
+@click.option("--to", metavar="FOLDER", help="A new folder, for CSV or Parquet.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=ROWS_SHOWN,
+    show_default=True,
+    metavar="N",
+    help="Rows of a table.",
+)
+@client_options
+@click.option("--quiet", is_flag=True, help="No progress.")
+def command(
+    query: str,
+    texts: Sequence[str],
+    form: str,
+    to: str | None,
+    limit: int,
+    client: ClientConfig,
+    quiet: bool,
+) -> None:
+    """Run a QUERY of Spark SQL over topics, log directories and tables, each a view of its name.
+
+    Columns: key, value, topic, partition, offset, timestamp, timestampType, headers and date.
+    """
+    from replog_pipeline import session
+
+    config = SqlConfig(query, given(texts, client), form, to, limit)
+    check(config)
+    progress = Progress(quiet)
+    spark = session.build("replog sql", formats=("kafka", "delta"), tell=progress.say)
+    run(spark, config)

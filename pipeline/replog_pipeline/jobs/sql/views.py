@@ -1,0 +1,121 @@
+"""What a query may name: each topic of each source, each table, as a view.
+
+1. A topic's view has its name, a table's that of its folder; `NAME=SOURCE` chooses another one for
+   a source of one topic. No two views have the same name, in whatever case: Spark would not tell
+   them apart.
+2. A view of a topic holds the offsets that were there when the query began, and the connector's
+   columns with `date`, the UTC day, as a table of `archive` has them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from replog_pipeline import sources
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.kafka_cluster import ClientConfig
+from replog_pipeline.lake import table
+from replog_pipeline.sources import KafkaSource, Source, Wanted, extents
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_NAMED = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<place>.+)\Z", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A `--from`: `name` where it chooses one; of a table `source` is None."""
+
+    name: str | None
+    place: str
+    source: Source | None
+
+
+def given(texts: Sequence[str], client: ClientConfig) -> list[Named]:
+    """Raises PipelineError for what is no source."""
+    found = []
+    for text in texts:
+        match = _NAMED.match(text)
+        name, place = (match["name"], match["place"]) if match else (None, text)
+        is_source = place.startswith(("kafka:", "segments:"))
+        source = sources.parse(place, client=client) if is_source else None
+        if name and isinstance(source, KafkaSource) and len(source.topics) > 1:
+            raise PipelineError(
+                f"--from {text}: one name for {len(source.topics)} topics; leave {name}= out"
+            )
+        found.append(Named(name, place, source))
+    return found
+
+
+def check(named: Sequence[Named]) -> None:
+    """What can be known of them without Spark. Raises PipelineError."""
+    for each in named:
+        if each.source is None:
+            table.check_from(each.place)
+        else:
+            extents.check(each.source)
+
+
+@contextmanager
+def created(spark: SparkSession, named: Sequence[Named]) -> Iterator[list[str]]:
+    """The names of the views, which are there while the block runs."""
+    taken: dict[str, str] = {}
+    try:
+        for each in named:
+            for name, frame in frames(spark, each):
+                if name.lower() in taken:
+                    raise PipelineError(
+                        f"--from: {taken[name.lower()]} and {name} would be one view: name one of "
+                        "them, as in --from other=SOURCE"
+                    )
+                frame.createOrReplaceTempView(quoted(name))
+                taken[name.lower()] = name
+        yield list(taken.values())
+    finally:
+        for name in taken.values():
+            spark.catalog.dropTempView(name)
+
+
+def frames(spark: SparkSession, named: Named) -> list[tuple[str, DataFrame]]:
+    """The views of one `--from`."""
+    if named.source is None:
+        folder = named.place.rstrip("/").rpartition("/")[2]
+        return [(named.name or folder, table.existing(spark, named.place).read())]
+    extent = extents.extent(spark, named.source)
+    topics = sorted({topic for topic, _ in extent.end})
+    if named.name and len(topics) > 1:
+        raise PipelineError(
+            f"--from {named.place}: one name for {len(topics)} topics; leave {named.name}= out, or "
+            "add ?topics=TOPIC"
+        )
+    found = []
+    for topic in topics:
+        start, end = (
+            {key: offset for key, offset in offsets.items() if key[0] == topic}
+            for offsets in (extent.start, extent.end)
+        )
+        rows = sources.read(spark, only(named.source, topic), Wanted(start=start, end=end))
+        found.append((named.name or topic, with_date(rows)))
+    return found
+
+
+def only(source: Source, topic: str) -> Source:
+    if isinstance(source, KafkaSource):
+        return sources.KafkaSource(source.bootstrap, (topic,), source.client)
+    return sources.SegmentsSource(source.directories, (topic,))
+
+
+def with_date(rows: DataFrame) -> DataFrame:
+    from pyspark.sql.functions import col, to_date
+
+    return rows.withColumn("date", to_date(col("timestamp")))
+
+
+def quoted(name: str) -> str:
+    """As SQL names what has a dot or a hyphen."""
+    return "`" + name.replace("`", "``") + "`"

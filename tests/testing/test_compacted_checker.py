@@ -1,0 +1,159 @@
+"""What a cleaner must not take is noticed when it is gone."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.log.batches import NOW_MS, TOPIC_ID, config
+from tests.testing.test_replica_contents import mirror
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.log import Log
+from twisted_broker.log.recovery import load_log
+from twisted_broker.log.segment import OpenFiles
+from twisted_broker.testing.checks.committed_state import CommittedState, Violation
+from twisted_broker.testing.checks.compacted import CompactedChecker
+from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.wire.control_batch import build_end_marker
+from twisted_broker.wire.records import BatchBuilder
+
+NAME, KEY = TopicPartition("k", 0), (b"i" * 16, 0)
+RETENTION_MS = 10_000
+
+
+def data(key: bytes, value: bytes | None, producer_id: int = -1) -> bytes:
+    """One record; with a producer it is transactional."""
+    producer: dict[str, Any] = {}
+    if producer_id >= 0:
+        producer = {
+            "producer_id": producer_id,
+            "producer_epoch": 0,
+            "base_sequence": 0,
+            "is_transactional": True,
+        }
+    builder = BatchBuilder(**producer)
+    builder.append(NOW_MS, key, value)
+    return bytes(builder.build())
+
+
+def marker(producer_id: int, is_commit: bool) -> bytes:
+    return bytes(build_end_marker(producer_id, 0, is_commit, 0, NOW_MS))
+
+
+class World:
+    """A partition of which so much was exposed, and replicas that hold these batches of it."""
+
+    def __init__(self, *batches: bytes) -> None:
+        self.batches = batches
+        self.truth = CommittedState(lambda what: None)
+        self.truth.keys[NAME], self.truth.names[KEY] = KEY, NAME
+        self.checks = CompactedChecker(self.truth)
+        log, disk = self.replica(range(len(batches)))
+        self.checks.exposed(KEY, log, disk, len(batches), 1.0)
+
+    def replica(self, offsets: Any, *, shift: int = 0) -> tuple[Log, SimDisk]:
+        """A log of these offsets only, as it is after cleaning."""
+        disk = SimDisk()
+        disk.make_directories("/d")
+        settings = config(cleanup_policy=frozenset({"compact"}), delete_retention_ms=RETENTION_MS)
+        log = load_log(OpenFiles(disk), "/d/k-0", NAME, TOPIC_ID, settings, random=Random(1))
+        for offset in offsets:
+            batch = bytearray(self.batches[offset])
+            batch[:8] = (offset + shift).to_bytes(8, "big")
+            batch[12:16] = bytes(4)
+            log.append_as_follower(bytes(batch), 0, NOW_MS)
+        return log, disk
+
+    def check(self, *offsets: int, upto: int, now: float = 1.0, shift: int = 0) -> str:
+        """What is wrong with a replica that was cleaned so far."""
+        self.truth.line(KEY).cleaned_upto = upto
+        try:
+            self.checks.check(KEY, *self.replica(offsets, shift=shift), now, "n1")
+        except Violation as violation:
+            return str(violation)
+        return ""
+
+
+def test_the_last_value_of_each_key_stays() -> None:
+    """RL 9.2: compacted: below the cleaner's offset a record goes when a newer one of its key is
+    there, and for no other reason; above it all of them stay.
+    """
+    world = World(data(b"a", b"1"), data(b"b", b"1"), data(b"a", b"2"), data(b"c", b"1"))
+    assert not world.check(1, 2, 3, upto=3)
+    assert not world.check(0, 1, 2, 3, upto=3)
+    assert "b'1') at 1 is gone" in world.check(2, 3, upto=3)
+    assert "b'2') at 2 is gone" in world.check(0, 1, 3, upto=3)
+    assert "b'1') at 0 is gone" in world.check(1, 2, 3, upto=2)
+
+
+def test_offsets_and_contents_stay_what_they_were() -> None:
+    """RL 9.2: replicas that were cleaned at different times agree on what both keep."""
+    world = World(data(b"a", b"1"), data(b"b", b"1"), data(b"a", b"2"))
+    assert "1 holds (b'a', b'1'), committed was (b'b', b'1')" in world.check(0, shift=1, upto=3)
+
+
+@pytest.mark.parametrize(("seconds", "is_broken"), [(5.0, True), (6.0, False)])
+def test_a_tombstone_stays_for_its_time(seconds: float, is_broken: bool) -> None:
+    """As long as two clocks may differ is not counted."""
+    world = World(data(b"a", b"1"), data(b"a", None), data(b"b", b"1"))
+    assert not world.check(1, 2, upto=3, now=1.0 + seconds)
+    assert ("None) at 1 is gone" in world.check(2, upto=3, now=1.0 + seconds)) is is_broken
+
+
+def test_a_transaction_counts_as_it_was_decided() -> None:
+    """An aborted record replaces nothing, and may go; a committed one is as any other."""
+    for is_commit in (True, False):
+        end = marker(7, is_commit)
+        world = World(data(b"a", b"1"), data(b"a", b"2", 7), end, data(b"b", b"1"))
+        assert bool(world.check(1, 2, 3, upto=4)) is not is_commit
+        assert bool(world.check(0, 2, 3, upto=4)) is is_commit
+
+
+def test_nothing_is_cleaned_above_what_is_decided() -> None:
+    world = World(data(b"a", b"1"), data(b"a", b"2", 7), data(b"a", b"3"))
+    log, _ = world.replica(range(3))
+    log.roll(NOW_MS)
+    world.checks.replacing(KEY, log, [0])
+    assert "cleaned up to 3, but a transaction at 1 is not decided" in world.checks.broken
+    assert world.truth.line(KEY).cleaned_upto == 3
+
+
+def test_a_reader_from_the_start_sees_the_last_of_each_key() -> None:
+    """Or nothing where that is a tombstone; never an older value behind a newer one."""
+    world = World(data(b"a", b"1"), data(b"b", b"1"), data(b"a", b"2"), data(b"b", None))
+    ended = world.checks.pass_ended
+    ended("v", NAME, 4, 0.5, {b"a": 2, b"b": 3})
+    ended("v", NAME, 4, 0.5, {b"a": 2})
+    ended("v", NAME, 3, 0.5, {b"a": 2, b"b": 1})
+    world.checks.delivered("v", NAME, 2, b"a", b"2")
+    world.checks.acked(NAME, 4, [])
+    assert not world.checks.broken
+    for seen in ({b"a": 0}, {b"b": 3}, {b"a": 2, b"b": 1}):
+        world.checks.broken = ""
+        ended("v", NAME, 4, 0.5, seen)
+        assert "its last below 4" in world.checks.broken
+    world.checks.broken = ""
+    world.checks.delivered("v", NAME, 2, b"a", b"1")
+    assert "read b'1' of b'a' at 2" in world.checks.broken
+    world.checks.broken = ""
+    world.checks.acked(NAME, 2, [b"a:lost"])
+    assert "was acknowledged at 2" in world.checks.broken
+
+
+def test_where_something_was_lost_nothing_is_owed() -> None:
+    world = World(data(b"a", b"1"), data(b"b", b"1"))
+    world.truth.line(KEY).has_lost = True
+    assert not world.check(1, upto=2)
+
+
+def test_replicas_are_compared_from_the_cleaned_offset_on() -> None:
+    """RL 9.2: the same bytes above it."""
+    world = World(data(b"a", b"1"), data(b"b", b"1"), data(b"a", b"2"), data(b"c", b"1"))
+    one, other = mirror(*world.replica(range(4))), mirror(*world.replica((0, 2, 3)))
+    line = world.truth.line(KEY)
+    line.extend(one, 4)
+    assert not line.agrees(other, 4)
+    line.cleaned_upto = 2
+    assert line.agrees(other, 4) and one.agrees(other, 4, line.floor)

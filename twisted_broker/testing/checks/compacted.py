@@ -1,0 +1,260 @@
+"""What stays of a compacted log, checked against all that was ever committed to it.
+
+Owns `CompactedChecker`, and `KeyedLine`, the records that a leader exposed, in order, before any
+cleaner took some.
+
+1. After each round, after a restart and at the end: what a log keeps is what was committed there,
+   under the same offset. What is missing below the cleaned offset was replaced by a newer committed
+   record of its key, was of an aborted transaction, or is a tombstone whose time is over.
+2. Nothing is cleaned from where the first undecided transaction begins on.
+3. A reader from the start is shown what was committed and not aborted, and, for each key, a record
+   at least as new as the last one below the end; a key whose last record is a tombstone may be
+   gone.
+4. Every compacted topic counts, `__consumer_offsets` and `__transaction_state` too. Batches below
+   the cleaned offset are not compared byte for byte any more.
+
+Partitions of which an unclean election took something are left out. Source: RL 9.2; KIP-534.
+Not here: what is cleaned when (`log/cleaner`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.log import Log
+from twisted_broker.testing.checks.committed_state import CommittedState, Key, Violation
+from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.testing.sim.transaction_notes import keyed
+from twisted_broker.wire.control_batch import COMMIT, control_record_type
+from twisted_broker.wire.records import BatchView, CorruptRecordError, iterate_batches
+
+_RECORD_BYTES = 1 << 20
+_SKEW_SECONDS = 4.2
+"""the clocks of two machines differ by so much at most"""
+_Content = tuple[bytes | None, bytes | None]
+
+
+class KeyedLine:
+    """`records`: offset -> (key, value); `outcomes`: offset -> whether its transaction was
+    committed; `ends`: the last record of each key, committed ones only, in order; `exposed_at`: the
+    second at which a tombstone was committed.
+    """
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.records: dict[int, _Content] = {}
+        self.outcomes: dict[int, bool] = {}
+        self.by_key: dict[bytes, list[int]] = {}
+        self.exposed_at: dict[int, float] = {}
+        self._open: dict[int, list[int]] = {}
+
+    @property
+    def first_open(self) -> int:
+        """Where the first transaction begins that is not decided; the end when all are."""
+        return min((offsets[0] for offsets in self._open.values()), default=self.end)
+
+    def extend(self, batches: Iterable[BatchView], now: float) -> None:
+        """What a leader exposed behind the end."""
+        for batch in batches:
+            if batch.is_control:
+                for record in batch.records(_RECORD_BYTES):
+                    is_commit = control_record_type(record.key) == COMMIT
+                    self._decided(batch.producer_id, is_commit, now)
+            else:
+                self._add(batch, now)
+            self.end = batch.next_offset
+
+    def _add(self, batch: BatchView, now: float) -> None:
+        for delta, key, value in batch.key_values(_RECORD_BYTES):
+            offset = batch.base_offset + delta
+            self.records[offset] = (
+                None if key is None else bytes(key),
+                None if value is None else bytes(value),
+            )
+            if batch.is_transactional:
+                self._open.setdefault(batch.producer_id, []).append(offset)
+            else:
+                self._committed(offset, now)
+
+    def _decided(self, producer_id: int, is_commit: bool, now: float) -> None:
+        for offset in self._open.pop(producer_id, []):
+            self.outcomes[offset] = is_commit
+            if is_commit:
+                self._committed(offset, now)
+
+    def _committed(self, offset: int, now: float) -> None:
+        key, value = self.records[offset]
+        if key is not None:
+            insort(self.by_key.setdefault(key, []), offset)
+            if value is None:
+                self.exposed_at[offset] = now
+
+    def last_below(self, key: bytes, end: int) -> int:
+        """The last committed record of a key below `end`, -1 when there is none."""
+        offsets = self.by_key.get(key, [])
+        row = bisect_left(offsets, end)
+        return offsets[row - 1] if row else -1
+
+    def may_be_missing(
+        self, offset: int, cleaned_upto: int, now: float, retention_seconds: float
+    ) -> bool:
+        """Whether a cleaner may have taken it."""
+        key, value = self.records[offset]
+        if key is None or self.outcomes.get(offset) is False:
+            return True
+        if self.last_below(key, cleaned_upto) > offset:
+            return True
+        at = self.exposed_at.get(offset)
+        is_over = at is not None and now - at > retention_seconds - _SKEW_SECONDS
+        return value is None and is_over
+
+
+class CompactedChecker:
+    """`lines`: of all compacted partitions."""
+
+    def __init__(self, truth: CommittedState) -> None:
+        self._truth = truth
+        self.lines: dict[Key, KeyedLine] = {}
+        self.broken = ""
+        """what a check found that cannot raise: through a client, or through the cleaner"""
+
+    # logs
+
+    def exposed(self, key: Key, log: Log, disk: SimDisk, upto: int, now: float) -> None:
+        """A leader exposes this log below `upto`."""
+        if not log.config.compact:
+            return
+        line = self.lines.get(key)
+        if line is None:
+            line = self.lines[key] = KeyedLine()
+        if upto > line.end:
+            line.extend(_batches(log, disk, line.end, upto), now)
+
+    def replacing(self, key: Key, log: Log, bases: Sequence[int]) -> None:
+        """Segments of a log are about to be replaced by a cleaner's."""
+        following = log.segments.at(log.segments.row_of(bases[-1]) + 1)
+        if following is None:
+            return
+        upto, line = following.base_offset, self._truth.line(key)
+        line.cleaned_upto = max(line.cleaned_upto, upto)
+        known = self.lines.get(key)
+        if known is not None and line.is_complete and upto > known.first_open:
+            self.broken = self.broken or (
+                f"compacted: {log.directory}: cleaned up to {upto}, but a transaction at "
+                f"{known.first_open} is not decided"
+            )
+
+    def check(self, key: Key, log: Log, disk: SimDisk, now: float, where: str) -> None:
+        """All that a log keeps. Raises `Violation`."""
+        truth, known = self._truth.line(key), self.lines.get(key)
+        if known is None or not truth.is_complete or log.failed is not None:
+            return
+        start, upto = log.log_start_offset, min(truth.cleaned_upto, known.end)
+        end = min(upto, log.log_end_offset)
+        try:
+            kept = dict(_contents(_batches(log, disk, start, upto)))
+        except CorruptRecordError as error:
+            raise Violation(f"{where}: a cleaned log is damaged: {error}") from error
+        retention_seconds = log.config.delete_retention_ms / 1000
+        for offset, content in known.records.items():
+            if not max(start, truth.deleted_upto) <= offset < end:
+                continue
+            found = kept.pop(offset, None)
+            if found is not None and found != content:
+                raise Violation(f"{where}: {offset} holds {found}, committed was {content}")
+            if found is None and not known.may_be_missing(offset, upto, now, retention_seconds):
+                raise Violation(
+                    f"{where}: {content} at {offset} is gone, cleaned up to {upto}, and nothing "
+                    "replaced it"
+                )
+        stray = [offset for offset in kept if offset >= max(start, truth.deleted_upto)]
+        if stray:
+            raise Violation(f"{where}: {kept[stray[0]]} at {stray[0]} was never committed")
+
+    # readers
+
+    def is_visible(self, name: TopicPartition, offset: int, value: bytes) -> bool | None:
+        """Whether a record is there for readers of committed records, or was before a newer one
+        came; None: its topic is not compacted.
+        """
+        known = self._known(name)
+        if known is None:
+            return None
+        return known.records.get(offset) == keyed(value) and known.outcomes.get(offset, True)
+
+    def acked(self, name: TopicPartition, base: int, values: Sequence[bytes]) -> None:
+        """An acknowledged record is committed, where it was answered."""
+        known = self._known(name)
+        for offset, value in enumerate(values, base):
+            found = None if known is None else known.records.get(offset)
+            if found != keyed(value):
+                self._broken(name, f"{value!r} was acknowledged at {offset}: {found} is there")
+
+    def delivered(
+        self,
+        who: str,
+        name: TopicPartition,
+        offset: int,
+        key: bytes | None,
+        value: bytes | None,
+    ) -> None:
+        known = self._known(name)
+        if known is None:
+            return
+        if known.records.get(offset) != (key, value):
+            self._broken(
+                name, f"{who} read {value!r} of {key!r} at {offset}: {known.records.get(offset)}"
+            )
+        elif not known.outcomes.get(offset, offset < known.first_open):
+            self._broken(name, f"{who} read {value!r} at {offset}, which is not committed")
+
+    def pass_ended(
+        self, who: str, name: TopicPartition, end: int, seconds: float, seen: Mapping[bytes, int]
+    ) -> None:
+        """A reader came from the start to `end`, under one leader epoch."""
+        known = self._known(name)
+        if known is None:
+            return
+        for key in known.by_key:
+            last = known.last_below(key, end)
+            found = seen.get(key, -1)
+            if found >= last:
+                continue
+            is_tombstone = known.records[last][1] is None
+            if not is_tombstone or (found >= 0 and seconds < 1.0):
+                self._broken(
+                    name, f"{who} read {key!r} up to {found}, its last below {end} is at {last}"
+                )
+
+    def _known(self, name: TopicPartition) -> KeyedLine | None:
+        key = self._truth.keys.get(name)
+        return None if key is None else self.lines.get(key)
+
+    def _broken(self, name: TopicPartition, text: str) -> None:
+        if self._truth.line_of(name).is_complete:
+            self.broken = self.broken or f"compacted: {name}: {text}"
+
+
+def _batches(log: Log, disk: SimDisk, start: int, upto: int) -> Iterator[BatchView]:
+    """The batches of a log from `start` on that lie wholly below `upto`, past the production code.
+    Raises CorruptRecordError.
+    """
+    row = max(0, log.segments.row_of(start))
+    while (segment := log.segments.at(row)) is not None and segment.base_offset < upto:
+        data = bytes(disk.nodes[segment.log.path].data[: segment.size])
+        for batch in iterate_batches(data, check_crc=True):
+            if batch.base_offset >= start and batch.next_offset <= upto:
+                yield batch
+        row += 1
+
+
+def _contents(batches: Iterable[BatchView]) -> Iterator[tuple[int, _Content]]:
+    for batch in batches:
+        if not batch.is_control:
+            for delta, key, value in batch.key_values(_RECORD_BYTES):
+                yield (
+                    batch.base_offset + delta,
+                    (None if key is None else bytes(key), None if value is None else bytes(value)),
+                )

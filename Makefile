@@ -103,7 +103,8 @@ test-java: $(VENV)/.test ## tests beside Apache Kafka's own programs: KAFKA_JARS
 	ls "$(KAFKA39_JARS)"/kafka_*-3.9.*.jar > /dev/null 2>&1 || { echo "make test-java KAFKA39_JARS=folder: needs Apache Kafka 3.9's jars (libs of its distribution), kafka_*-3.9.*.jar is not in '$(KAFKA39_JARS)'" >&2; missing=1; }; \
 	test -z "$$missing" || exit 2
 	KAFKA_JARS="$(KAFKA_JARS)" KAFKA39_JARS="$(KAFKA39_JARS)" $(BIN)/python -m pytest --timeout=400 \
-		tests/compat/test_kafka_tools.py tests/compat/test_zookeeper.py tests/log/test_golden.py tests/cluster/test_metadata_log.py $(ARGS)
+		tests/compat/test_kafka_tools.py tests/compat/test_kafka_cleaner.py tests/compat/test_zookeeper.py \
+		tests/log/test_golden.py tests/cluster/test_metadata_log.py $(ARGS)
 
 test-long: $(VENV)/.test ## the long runs: 1,000 kills and more
 	$(BIN)/python -m pytest -m long --timeout=7200
@@ -111,6 +112,7 @@ test-long: $(VENV)/.test ## the long runs: 1,000 kills and more
 # pdoc evaluates the annotations of named tuples outside their module, and cannot; any other warning is an error.
 docs: $(VENV)/.test ## write what is derived from the tables, and the API reference into build/api
 	$(BIN)/python -m twisted_broker.api.compatibility > docs/COMPATIBILITY.md
+	$(BIN)/python -m twisted_broker.api.permissions > docs/PERMISSIONS.md
 	rm -rf build/api
 	$(BIN)/python -W error::UserWarning -W 'ignore:Error parsing type annotation:UserWarning' -m pdoc \
 		--docformat markdown --no-show-source -o build/api twisted_broker replog_pipeline $(foreach name,$(INSIDE),'!twisted_broker.$(name)')

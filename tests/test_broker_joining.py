@@ -19,6 +19,7 @@ from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.wire.errors import BrokerError, error_of
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
 from twisted_broker.wire.messages.cluster import DescribeClusterRequest
+from twisted_broker.wire.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 from twisted_broker.wire.primitives import uuid_text
 
@@ -189,5 +190,33 @@ def test_history_is_not_lived_again(monkeypatch: pytest.MonkeyPatch) -> None:
         broker.broker.parts.replica_manager.partitions[TopicPartition("t", 0)].leader_epoch
     ]
     assert taken[0] >= before >= 3
+    broker.stop()
+    controller.stop()
+
+
+def test_the_minimum_isr_of_a_brokers_own_file_is_below_the_clusters() -> None:
+    """A cluster begins with its controller's `min.insync.replicas` as the one of all brokers
+    (KIP-966); the same values, sources and order as from Apache Kafka 4.3.1 with these two files.
+    """
+    controller = memory_controller().start()
+    broker = memory_broker(controller, min_insync_replicas="2").start()
+    topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+    broker.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 5)
+    cluster, own, default = ("1", 3), ("2", 4), ("1", 5)
+    expected = {
+        (2, "t"): [cluster, own, default],
+        (4, str(broker.broker.config.node_id)): [cluster, own, default],
+        (4, ""): [cluster],
+    }
+    for (kind, name), synonyms in expected.items():
+        asked = DescribeConfigsResource(
+            resource_type=kind, resource_name=name, configuration_keys=["min.insync.replicas"]
+        )
+        answer = broker.ask(DescribeConfigsRequest(resources=[asked], include_synonyms=True), 4)
+        (found,) = answer.results[0].configs
+        assert (found.value, found.config_source) == cluster
+        assert [(each.value, each.source) for each in found.synonyms] == synonyms
+    partition = broker.broker.parts.replica_manager.partition(TopicPartition("t", 0))
+    assert partition.log.config.min_insync_replicas == 1
     broker.stop()
     controller.stop()

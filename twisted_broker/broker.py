@@ -236,6 +236,7 @@ class Broker:
             turns=self._turns,
             lifecycle=None if role is None else role.lifecycle,
             listening=self._factories,
+            listener_security=self._security,
             audit=self._audit,
             roles=self._role_requests,
             quotas=self._quotas,

@@ -105,13 +105,20 @@ def warnings_for(config: BrokerConfig) -> list[str]:
         config.integer("broker.heartbeat.interval.ms"),
         config.integer("broker.session.timeout.ms"),
     )
+    found = []
+    if config.text(_AUTHORIZER) and not super_users(config):
+        found.append(
+            f"{_AUTHORIZER} is set and {_SUPER_USERS} is empty: on a new cluster nobody may do "
+            "anything, its brokers neither"
+        )
     if interval * 2 <= session:
-        return []
+        return found
     return [
+        *found,
         (
             f"broker.heartbeat.interval.ms={interval} is more than half of "
             f"broker.session.timeout.ms={session}: one late heartbeat fences a broker, lower it"
-        )
+        ),
     ]
 
 

@@ -13,16 +13,17 @@ from twisted.logger import formatEvent, globalLogPublisher
 
 from tests.cluster.test_acl_changes import creation, wanted
 from tests.memory_broker import MemoryBroker
+from twisted_broker.cluster.controller_channel import check_answer
 from twisted_broker.config import BrokerConfig, ConfigError
-from twisted_broker.config_validation import check_together, super_users
+from twisted_broker.config_validation import check_together, super_users, warnings_for
 from twisted_broker.security.acl import Operation
-from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import acls
 from twisted_broker.wire.messages.metadata import MetadataRequest
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-CLUSTER, CLUSTER_ACTION, DENY = 4, int(Operation.CLUSTER_ACTION), 2
+CLUSTER, DENY = 4, 2
 REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
@@ -171,6 +172,22 @@ def test_a_new_cluster_denies_all_but_its_super_users() -> None:
     request = MetadataRequest(topics=None, include_topic_authorized_operations=True)
     assert not broker.ask(request, 8).topics
     broker.stop()
+
+
+def test_an_authorizer_without_super_users_is_warned_of() -> None:
+    """Nobody could create the first ACL, and no broker register."""
+    settings = {"authorizer.class.name": AUTHORIZER}
+    (line,) = warnings_for(BrokerConfig(settings))
+    assert "super.users" in line
+    assert not warnings_for(BrokerConfig(settings | {"super.users": "User:root"}))
+
+
+def test_a_broker_that_the_controller_denies_says_what_to_do() -> None:
+    """Each of its own requests is refused in the same way."""
+    refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    with pytest.raises(BrokerError, match=r"super\.users") as caught:
+        check_answer(refused)
+    assert caught.value.code == refused
 
 
 @pytest.mark.parametrize("text", ["alice", "User:", ":alice", "User:a;bob"])

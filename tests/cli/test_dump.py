@@ -11,8 +11,11 @@ from click.testing import CliRunner
 
 from twisted_broker.cli.main import main
 from twisted_broker.cli.verify import verify_directory
+from twisted_broker.cluster.scram_changes import parse_user
+from twisted_broker.cluster.snapshots import snapshot_frame
 from twisted_broker.wire.compression import GZIP, NONE
 from twisted_broker.wire.legacy import build_message_set
+from twisted_broker.wire.messages import metadata_records
 from twisted_broker.wire.records import Record
 
 SEGMENT = "00000000000000000000.log"
@@ -127,6 +130,24 @@ def test_the_metadata_log_and_its_snapshots(golden: Path) -> None:
         and snapshot[-1]["control"] == "SnapshotFooterRecord"
     )
     assert "deleted" not in [row["name"] for row in snapshot if row.get("record") == "TopicRecord"]
+
+
+def test_secrets_of_the_metadata_log_are_hidden(tmp_path: Path) -> None:
+    """Keys of SCRAM's users, and settings that hold a password."""
+    user = parse_user("SCRAM-SHA-256=[name=alice,password=top-secret]", b"the-salt")
+    settings = [
+        metadata_records.ConfigRecord(resource_type=4, resource_name="1", name=name, value=value)
+        for name, value in (
+            ("listener.name.clients.plain.sasl.jaas.config", "top-secret"),
+            ("num.io.threads", "3"),
+        )
+    ]
+    path = tmp_path / "00000000000000000005-0000000001.checkpoint"
+    path.write_bytes(b"".join(snapshot_frame([user, *settings], 0, 0, 0, 30)))
+    rows = {row.get("name"): row for row in rows_of(path, "record", "--records")}
+    assert rows["alice"]["iterations"] == 4096 and rows["num.io.threads"]["value"] == "3"
+    assert {rows["alice"][name] for name in ("salt", "stored_key", "server_key")} == {"[hidden]"}
+    assert "top-secret" not in str(rows)
 
 
 def test_internal_topics(golden: Path) -> None:

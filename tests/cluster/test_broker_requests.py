@@ -158,6 +158,34 @@ class OnlyAlice(AllowAll):
         )
 
 
+class NoEnvelopes(AllowAll):
+    """Brokers follow the metadata, but what they pass on is not believed."""
+
+    is_denying = False
+
+    def authorize(self, principal: Principal, host: str, *what: Any) -> bool:
+        return not self.is_denying
+
+
+def test_a_clients_request_that_the_controller_does_not_believe(fixture: ControllerFixture) -> None:
+    """The broker may not pass it on: its client hears of a failure, not that it lacks a permission
+    itself (Kafka's `ForwardingManager`).
+    """
+    (member,) = members(fixture, 2)
+    fixture.authorizer = denying = NoEnvelopes()
+    fixture.port.stopListening()
+    fixture.factory.close_all()
+    fixture.serve()
+    fixture.pass_time(1.0)
+    denying.is_denying = True
+    request = topics.CreateTopicsRequest(topics=[topics.CreatableTopic(name="t")])
+    answer = forwarded(member, request, "alice", "10.1.2.3")
+    failure = []
+    answer.addErrback(failure.append)
+    fixture.settle()
+    assert failure[0].value.code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 def forwarded(
     member: MemberSide,
     request: topics.CreateTopicsRequest,

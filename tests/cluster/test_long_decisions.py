@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from tests.cluster.fixtures import Fixture
+from twisted_broker.cluster import metadata_log
+from twisted_broker.cluster import records as record_frames
 from twisted_broker.cluster.broker_registry import BrokerSessions
 from twisted_broker.image.entries import NO_LEADER
 from twisted_broker.wire.messages import broker_lifecycle as lifecycle
@@ -202,3 +204,24 @@ def test_a_long_log_is_replayed_in_steps(one: Fixture) -> None:
             break
         count += 1
     assert count >= 2 * MANY // 500
+
+
+def test_a_decision_of_several_batches_leaves_turns_to_others(
+    one: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above 40,000 records all was encoded, applied and written in one turn."""
+    monkeypatch.setattr(metadata_log, "RECORDS_PER_BATCH", 1000)
+    encoded = [0]
+    encode_record = record_frames.encode_record
+
+    def counted(*arguments: Any) -> bytes:
+        encoded[-1] += 1
+        return encode_record(*arguments)
+
+    monkeypatch.setattr(record_frames, "encode_record", counted)
+    one.controller.sessions = BrokerSessions(9000)
+    assert turns(one, register(one), lambda turn: encoded.append(0)) > 10
+    # Records, Begin and End; a turn of background work is several pieces.
+    assert sum(encoded) == MANY + 1 + 2 and max(encoded) <= MANY / 2
+    assert leaders(one) == {NO_LEADER: MANY} and last_batch_records(one) == MANY + 3 - 2000
+    check_log(one)

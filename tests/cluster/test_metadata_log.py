@@ -62,7 +62,7 @@ def test_nothing_is_applied_answered_or_served_before_it_is_durable() -> None:
 
 
 def test_what_was_encoded_before_is_appended_where_the_log_ends() -> None:
-    """In steps, in one batch, the same as without; more than a batch holds is not prepared."""
+    """In steps, in one batch, the same as without."""
     fixture = Fixture().start()
     controller = fixture.controller
     found = [
@@ -81,7 +81,46 @@ def test_what_was_encoded_before_is_appended_where_the_log_ends() -> None:
         found, end + 1, controller.epoch, fixture.now(), controller.decided.metadata_version or 0
     )
     assert whole == written.buffer[written.offset : written.offset + written.size_in_bytes]
-    assert run_whole(controller.prepare([records.NoOpRecord()] * 40_001)) is None
+
+
+def test_several_batches_that_were_encoded_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decision of more than one batch, encoded and applied in steps, is one metadata transaction
+    as well; what was decided meanwhile stays.
+    """
+    monkeypatch.setattr(metadata_log, "RECORDS_PER_BATCH", 1000)
+    found = [
+        records.TopicRecord(name=f"t{n}", topic_id=n.to_bytes(16, "big")) for n in range(1, 3501)
+    ]
+    written: list[list[bytes]] = []
+    for is_prepared in (False, True):
+        fixture = Fixture().start()
+        controller, end = fixture.controller, fixture.controller.log.end_offset
+        if is_prepared:
+            steps = controller.prepare(found)
+            pauses = 0
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as done:
+                    prepared = done.value
+                    break
+                pauses += 1
+            assert pauses > 2 * 3500 / 500
+            controller.write([records.TopicRecord(name="meanwhile", topic_id=b"m" * 16)])
+            controller.write(found, prepared)
+            assert "meanwhile" in controller.image.topics_by_name
+            end += 1
+        else:
+            controller.write(found)
+        new = [batch for batch in batches(fixture) if batch.base_offset >= end]
+        assert [batch.records_count for batch in new] == [1000, 1000, 1000, 502]
+        assert new[0].base_offset == end and controller.log.end_offset == end + 3502
+        # From the timestamps on: the offset and the CRC before them belong to the place.
+        written.append([batch.to_bytes()[61:] for batch in new])
+        assert len(controller.image.topics_by_name) == 3500 + is_prepared
+        again = fixture.open().log.replay()
+        assert again.topics_by_name == controller.image.topics_by_name
+    assert written[0] == written[1]
 
 
 def test_what_comes_during_a_sync_shares_the_next_one() -> None:

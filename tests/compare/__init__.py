@@ -12,6 +12,7 @@ one again), with `node.id=1`, replication factors of 1 for its internal topics a
 | `data_cases.py`, `group_cases.py`, `admin_cases.py` | the cases, a function per API |
 | `acl_cases.py` | those of ACLs |
 | `permissions.py` | a program: all cases once more, asked by a client that may do little |
+| `allowed_permissions.py` | what may differ then besides |
 | `transaction_cases.py` | those of transactions, their offsets and markers |
 | `controller_cases.py` | those on the controller's listener, found by DescribeQuorum |
 | `hostile.py` | `--hostile COUNT`: damaged requests to both, kinds of results side by side |

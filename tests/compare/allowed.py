@@ -54,9 +54,6 @@ def _case(reason: str, api: str, versions: str, label: str, *fields: Field) -> l
 # -- what is not served yet
 
 _NOT_SERVED = {
-    29: "1, max_version: 3",
-    30: "1, max_version: 3",
-    31: "1, max_version: 3",
     38: "1, max_version: 3",
     39: "1, max_version: 2",
     40: "1, max_version: 2",
@@ -83,9 +80,6 @@ _NOT_SERVED = {
     92: "0, max_version: 0",
 }
 _NOT_BY_CONTROLLER = {
-    29: "1, max_version: 3",
-    30: "1, max_version: 3",
-    31: "1, max_version: 3",
     32: "1, max_version: 4",
     38: "1, max_version: 3",
     39: "1, max_version: 2",
@@ -102,7 +96,7 @@ _NOT_BY_CONTROLLER = {
     82: "0, max_version: 0",
 }
 _FEATURES = {"group": 1, "share": 1, "streams": 1}
-_KAFKAS_LOWEST = {1: 4, 2: 1, 8: 2, 9: 1, 19: 2, 20: 1, 23: 2, 32: 1, 35: 1}
+_KAFKAS_LOWEST = {1: 4, 2: 1, 8: 2, 9: 1, 19: 2, 20: 1, 23: 2, 29: 1, 30: 1, 31: 1, 32: 1, 35: 1}
 _FROM_0 = {key: (low, 0) for key, low in _KAFKAS_LOWEST.items()}
 
 
@@ -646,7 +640,7 @@ def _at_the_controller() -> Iterator[Allowed]:
         forwarded = row.api in served and row.api not in ("Fetch", "ApiVersions")
         if forwarded and row.label not in _BROKER_ONLY:
             yield row._replace(api=f"{row.api}@controller")
-    lowest = {1: (4, 12), 19: (2, 0), 20: (1, 0)}
+    lowest = {1: (4, 12), 19: (2, 0), 20: (1, 0), 29: (1, 0), 30: (1, 0), 31: (1, 0)}
     yield from _api_versions("ApiVersions@controller", _NOT_BY_CONTROLLER, lowest)
     yield Allowed(
         "the controllers' voters are static",

@@ -19,7 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.compare.allowed import ALLOWED, Allowed
+from tests.compare.allowed import ALLOWED
+from tests.compare.allowed_permissions import ALLOWED_HERE
 from tests.compare.run import (
     ENDED,
     ON_CONTROLLER,
@@ -69,22 +70,6 @@ PROFILES: dict[str, tuple[Grant, ...]] = {
     "owner": tuple((each, _O.ALL) for each in (T, G, C, X)),
     "node": ((C, _O.CLUSTER_ACTION),),
 }
-
-
-BEFORE_THE_CONTROLLER = (
-    "Kafka's own constructors refuse ANY and MATCH in an ACL, with an error of the server; ours "
-    "answers as its controller would"
-)
-ALLOWED_HERE = tuple(
-    Allowed(BEFORE_THE_CONTROLLER, api, "1-3", label, f"results.-.{field}", kafka, ours)
-    for api in ("CreateAcls", "CreateAcls@controller")
-    for label in ("any *", "match pattern")
-    for field, kafka, ours in (
-        ("error_code", "UNKNOWN_SERVER_ERROR", "INVALID_REQUEST"),
-        ("error_message", "None", "(a sentence)"),
-    )
-)
-"""What may differ here besides."""
 
 
 class StrangersLine(Line):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -16,11 +17,17 @@ import jwt
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError as AioKafkaError
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     ConfigResource,
+    NewPartitions,
     NewTopic,
+    ResourcePatternType,
+    ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialDeletion,
@@ -80,6 +87,15 @@ def format_storage(directory: Path, node_id: int, *more: str) -> None:
     )
 
 
+def store_of(directory: Path) -> dict[str, str]:
+    return {
+        "ssl.keystore.type": "PEM",
+        "ssl.truststore.type": "PEM",
+        "ssl.keystore.location": str(directory / "tls/broker.pem"),
+        "ssl.truststore.location": str(directory / "tls/ca.pem"),
+    }
+
+
 def until(condition: Callable[[], Any], what: str) -> Any:
     deadline = time.monotonic() + PATIENCE
     while not (found := condition()):
@@ -95,12 +111,19 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     jwks = directory / "jwks.json"
     entry = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(ISSUER.public_key()))
     jwks.write_text(json.dumps({"keys": [entry | {"kid": "one"}]}))
+    make_certificates(directory / "tls", ("127.0.0.1",), "client", 1)
+    settings = settings_of() | store_of(directory)
+    settings["listener.security.protocol.map"] += ",SECURE:SASL_SSL"
+    settings["listener.name.secure.sasl.enabled.mechanisms"] = f"{SHA_256},{SHA_512}"
     made = BrokerProcess(
         directory,
-        settings_of()
+        settings
         | {
             "node.id": "1",
-            "listeners": "CLIENTS://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+            "listeners": "CLIENTS://127.0.0.1:0,SECURE://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:admin",
+            "allow.everyone.if.no.acl.found": "true",
             "offsets.topic.replication.factor": "1",
             "group.initial.rebalance.delay.ms": "0",
             "listener.name.clients.plain.connections.max.reauth.ms": "1500",
@@ -198,6 +221,24 @@ def test_aiokafka(broker: BrokerProcess, mechanism: str, user: str, password: st
     assert asyncio.run(produce()) >= 0
 
 
+def test_sasl_ssl(broker: BrokerProcess) -> None:
+    """The same users over TLS, and PLAIN is not offered there."""
+    brokers: Any = broker.run()["brokers"]
+    ca = str(broker.directory / "tls/ca.pem")
+    options = kafka_python(broker, SHA_512, "alice", SECRET) | {
+        "bootstrap_servers": brokers["1"]["listeners"]["SECURE"],
+        "security_protocol": "SASL_SSL",
+    }
+    producer = KafkaProducer(**options, ssl_cafile=ca)
+    assert producer.send("t", b"over TLS").get(PATIENCE).offset >= 0
+    producer.close()
+    context = ssl.create_default_context(cafile=ca)
+    assert gets_in(options | {"ssl_context": context})
+    assert not gets_in(options | {"ssl_context": context, "sasl_plain_password": "wrong-password"})
+    plain = {"sasl_mechanism": PLAIN, "sasl_plain_username": "bob"}
+    assert not gets_in(options | plain | {"ssl_context": context})
+
+
 def gets_in(options: dict[str, Any]) -> bool:
     """aiokafka says at once what kafka-python tries again for half a minute."""
 
@@ -218,12 +259,14 @@ def gets_in(options: dict[str, Any]) -> bool:
 @pytest.mark.parametrize("mechanism", [PLAIN, SHA_256, SHA_512])
 def test_a_wrong_password_is_the_clients_own_error(broker: BrokerProcess, mechanism: str) -> None:
     wrong = kafka_python(broker, mechanism, "alice", "wrong-password")
-    before = broker.log.read_text().count("authentication failed")
+    before = len(broker.log.read_text())
     assert not gets_in(wrong)
-    lines = broker.log.read_text()
-    assert lines.count("authentication failed") > before
-    line = next(each for each in lines.splitlines() if f"mechanism={mechanism} " in each)
-    assert "listener=CLIENTS" in line and "alice" in line
+    (line, *_) = [
+        each
+        for each in broker.log.read_text()[before:].splitlines()
+        if "authentication failed" in each
+    ]
+    assert "listener=CLIENTS" in line and f"mechanism={mechanism} " in line and "alice" in line
 
 
 def test_confluent_kafka_gets_the_reason(broker: BrokerProcess) -> None:
@@ -307,6 +350,32 @@ def test_users_are_changed_while_they_are_used(broker: BrokerProcess) -> None:
     until(lambda: not gets_in(second), "the user is gone")
 
 
+def test_what_a_user_may_do(broker: BrokerProcess) -> None:
+    """The name that SASL proved is the one that ACLs are about, also at the controller."""
+    admin = AdminClient(confluent(broker, SHA_256, "admin", PASSWORD))
+    admin.create_topics([NewTopic("private", 1, 1)])["private"].result(PATIENCE)
+    rule = AclBinding(
+        *(ResourceType.TOPIC, "private", ResourcePatternType.LITERAL, "User:alice", "*"),
+        *(AclOperation.ALL, AclPermissionType.ALLOW),
+    )
+    admin.create_acls([rule])[rule].result(PATIENCE)
+
+    def written_by(mechanism: str, user: str, password: str) -> Any:
+        found: list[Any] = []
+        producer = Producer(confluent(broker, mechanism, user, password))
+        producer.produce("private", b"x", on_delivery=lambda error, _: found.append(error))
+        assert producer.flush(PATIENCE) == 0
+        return found[0] and found[0].code()
+
+    denied = KafkaError.TOPIC_AUTHORIZATION_FAILED
+    until(lambda: written_by(PLAIN, "bob", "bob-password") == denied, "the rule has arrived")
+    assert written_by(SHA_256, "alice", SECRET) is None
+    bob = AdminClient(confluent(broker, PLAIN, "bob", "bob-password"))
+    with pytest.raises(KafkaException) as refused:
+        bob.create_partitions([NewPartitions("private", 2)])["private"].result(PATIENCE)
+    assert refused.value.args[0].code() == denied
+
+
 def test_no_setting_shows_a_password(broker: BrokerProcess) -> None:
     admin = AdminClient(confluent(broker, SHA_256, "admin", PASSWORD))
     resource = ConfigResource(ConfigResource.Type.BROKER, "1")
@@ -324,12 +393,8 @@ class SecureCluster(Cluster):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         make_certificates(directory / "tls", ("127.0.0.1",), "client", 1)
-        store = {"ssl.keystore.type": "PEM", "ssl.truststore.type": "PEM"} | {
-            "ssl.keystore.location": str(directory / "tls/broker.pem"),
-            "ssl.truststore.location": str(directory / "tls/ca.pem"),
-        }
         session = {"listener.name.clients.scram-sha-256.connections.max.reauth.ms": "3000"}
-        self.secure = settings_of("SASL_SSL") | store | session
+        self.secure = settings_of("SASL_SSL") | store_of(directory) | session
         format_storage(self.controller.directory, 100)
         self.controller.settings |= self.secure
 

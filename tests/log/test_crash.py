@@ -32,11 +32,13 @@ from twisted_broker.log.gaps import Gap
 from twisted_broker.log.log import Log
 from twisted_broker.log.reading import aborted_transactions
 from twisted_broker.log.segment import file_name
+from twisted_broker.log.txn_index import AbortedTxn
 from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Crash, Fault
 from twisted_broker.testing.sim.stalling_worker import StallingWorker
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.records import set_offsets_and_epoch
 
 SMALL = config(segment_bytes=1200, index_interval_bytes=200)
 ACTIVE = f"{DIRECTORY}/{file_name(0, '.log')}"
@@ -268,6 +270,131 @@ def test_every_small_file_with_a_flipped_bit(name: str) -> None:
         log = reopened(disk)
         assert bytes_of(log) == written
         assert (described(log), log.leader_epochs.entries()) == expected
+
+
+def transactions_log(disk: SimDisk) -> tuple[Log, list[str]]:
+    """Aborted transactions in several segments and in the active one, a committed one between, and
+    the `.txnindex` files. The last stable offset is behind the marker of one, before it of another.
+    """
+    log = open_log(disk, settings=SMALL)
+    sequences = dict.fromkeys(range(300, 310), 0)
+
+    def write(producer: int) -> None:
+        more = {
+            "producer_id": producer,
+            "producer_epoch": 0,
+            "base_sequence": sequences[producer],
+            "is_transactional": True,
+        }
+        sequences[producer] += 1
+        log.append_as_leader(
+            batch(b"of a transaction" + bytes(80), timestamp=NOW_MS, **more),
+            1,
+            NOW_MS,
+            guard=NOT_REQUIRED,
+        )
+
+    def end(producer: int, commit: bool = False) -> None:
+        log.append_as_leader(
+            marker(producer, commit=commit), 1, NOW_MS, origin=AppendOrigin.COORDINATOR
+        )
+
+    for round_ in range(5):
+        first, second = 300 + 2 * round_, 301 + 2 * round_
+        write(first)
+        write(second)
+        write(first)
+        end(second)
+        write(first)
+        end(first, commit=round_ == 2)
+    log.set_high_watermark(log.log_end_offset)
+    log.durability.flush()
+    names = [name for name in disk.listdir(DIRECTORY) if name.endswith(".txnindex")]
+    assert len(names) >= 3 and len(log.segments) >= 4
+    return log, sorted(f"{DIRECTORY}/{name}" for name in names)
+
+
+Entries = list[AbortedTxn]
+
+
+def aborted_of(log: Log) -> Entries:
+    return aborted_transactions(log.segments, 0, log.log_end_offset)
+
+
+def is_possible(found: Entries, expected: Entries) -> bool:
+    """Whether one field of one entry differs, and nothing in the file contradicts it."""
+    if len(found) != len(expected):
+        return False
+    ((old, new),) = [pair for pair in zip(expected, found, strict=True) if pair[0] != pair[1]]
+    return (
+        sum(a != b for a, b in zip(old, new, strict=True)) == 1
+        and new.producer_id >= 0
+        and 0 <= new.first_offset <= new.last_offset
+        and new.last_stable_offset <= new.last_offset + 1
+    )
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_every_bit_of_the_index_of_aborted_transactions(clean: bool) -> None:
+    """RL 3.3, 3.6: above the recovery point, and wherever entries contradict each other or their
+    segment, it is made anew from the batches. They have no checksum: a producer id, or the low bits
+    of an offset, may be another one below the recovery point.
+    """
+    original = SimDisk(1)
+    original.make_directories("/data")
+    log, paths = transactions_log(original)
+    expected, end = aborted_of(log), log.log_end_offset
+    assert len(expected) == 9
+    log.close()
+    unnoticed = bits = 0
+    for path in paths:
+        for position in range(original.size(path)):
+            for bit in range(8) if clean and path == paths[0] else (position % 8,):
+                disk = original.after_kill()
+                disk.flip_bit(path, position, bit)
+                again = open_log(
+                    disk, settings=SMALL, recovery_point=end if clean else 0, clean=clean
+                )
+                found = aborted_of(again)
+                again.close()
+                bits += 1
+                if found != expected:
+                    assert clean and is_possible(found, expected), (path, position, bit, found)
+                    unnoticed += 1
+    # 63 bits of a producer id, and some low ones of three offsets, out of 272.
+    assert unnoticed == 0 if not clean else unnoticed < bits * 0.28
+
+
+@pytest.mark.parametrize("row", [0, -1])
+def test_a_flipped_bit_of_aborted_transactions_while_the_broker_runs(row: int) -> None:
+    """RL 3.3: a read_committed fetch is answered from memory. A follower goes on: markers are
+    appended, a truncation takes entries back, and the next start makes the file anew.
+    """
+    disk = SimDisk(1)
+    disk.make_directories("/data")
+    log, paths = transactions_log(disk)
+    expected, end = aborted_of(log), log.log_end_offset
+    for position in (1, 10):  # of the version; of the first offset: above the last one
+        disk.flip_bit(paths[row], position, 6)
+    assert aborted_of(log) == expected
+    more = {"producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
+    for producer, offset in ((400, end), (401, end + 2)):
+        records = batch(b"more", timestamp=NOW_MS, producer_id=producer, **more)
+        for one in (records, marker(producer, commit=False)):
+            copied = bytearray(one)
+            set_offsets_and_epoch(copied, log.log_end_offset, 1)
+            log.append_as_follower(bytes(copied), 1, NOW_MS)
+        expected.append(AbortedTxn(producer, offset, offset + 1, offset + 2))
+    assert aborted_of(log) == expected
+    log.truncate_to(end + 2, NOW_MS)
+    assert aborted_of(log) == expected[:-1]
+    log.close()
+    for clean in (False, True):
+        again = open_log(
+            disk.after_kill(), settings=SMALL, recovery_point=end if clean else 0, clean=clean
+        )
+        assert aborted_of(again) == expected[:-1]
+        again.close()
 
 
 def crash_points(run: Callable[[SimDisk], None]) -> int:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from twisted.internet.error import ConnectError, ConnectionClosed
 from twisted.internet.protocol import ClientFactory
 from twisted.logger import capturedLogs, formatEvent
 
 from tests.memory_broker import MemoryBroker
 from tests.net.echo import Far, framed
+from twisted_broker.api.routes import ROUTES
 from twisted_broker.config import BrokerConfig, ConfigError
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.net.connector import PlainConnector
@@ -353,3 +357,70 @@ def test_our_own_credentials() -> None:
     line = f'{jaas.SCRAM} required username="a";'
     with pytest.raises(ConfigError, match="password="):
         client_login(config(**{SASL_TO_BROKERS: "SCRAM-SHA-256", key: line}), SASL_TO_BROKERS)
+
+
+# hostile input
+
+
+@pytest.mark.parametrize("after_handshake", [False, True])
+def test_no_api_is_served_before_authentication(
+    shared: MemoryBroker, after_handshake: bool
+) -> None:
+    """RELIABILITY 5.3: every API at its lowest and highest version."""
+    served = 0
+    for route in ROUTES:
+        if route.api_key in ((36,) if after_handshake else (17, 18)):
+            continue
+        for version in {max(route.broker.min, 0), max(route.broker.max, 0)}:
+            one = client(shared)
+            if after_handshake:
+                one.handshake()
+            one.transport.write(
+                framed(route.api_key.to_bytes(2, "big") + bytes([0, version, 0, 0]))
+            )
+            shared.pass_time(0.0)
+            assert one.lost and not one.data, route.name
+            served += 1
+    assert served > 60
+
+
+HANDSHAKES = [framed(b"\0\x11\0" + bytes([v]) + b"\0\0\0\1\xff\xff\0\5PLAIN") for v in (0, 1)]
+PIECES = st.sampled_from(
+    [
+        *HANDSHAKES,
+        framed(b"\0\x11\0\1\0\0\0\1\xff\xff\0\6GSSAPI"),
+        framed(b"\0\x12\0\0\0\0\0\1\xff\xff"),
+        framed(b"\0\x24\0\0\0\0\0\1\xff\xff\0\0\0\5" + BAD[:5]),
+        framed(b"\0\x24\0\0\0\0\0\1\xff\xff" + len(BAD).to_bytes(4, "big") + BAD),
+        framed(BAD),
+        framed(b""),
+        framed(b"\0"),
+        b"\xff\xff\xff\xff",
+        b"\0\0\0",
+    ]
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(PIECES | st.binary(max_size=40), max_size=8), st.booleans())
+def test_any_bytes_in_any_order_let_nobody_in(pieces: list[bytes], at_once: bool) -> None:
+    """And none of them is an error of ours."""
+    broker = any_order()
+    one = client(broker)
+    side = near(broker)
+    with capturedLogs() as logs:
+        for piece in [b"".join(pieces)] if at_once else pieces:
+            one.transport.write(piece)
+            broker.pass_time(0.0)
+        broker.pass_time(1.0)
+        assert str(side.principal) == "User:ANONYMOUS"
+        assert not one.serves()
+    assert not lines(logs, "Traceback") and not lines(logs, "failed\n")
+    assert not any(event.get("log_failure") for event in logs)
+    one.transport.abortConnection()
+    broker.pass_time(0.0)
+
+
+@cache
+def any_order() -> MemoryBroker:
+    return started()

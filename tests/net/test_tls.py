@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -237,12 +238,45 @@ def test_who_does_not_speak_tls_is_one_line_and_others_are_served(house: House) 
                 house.pass_time(0.1)
                 assert client.lost
     (line,) = lines(events)
+    (factory,) = [each for each in house.broker._factories if each.name == "OUT"]
+    assert factory.failed_handshakes == 60 and len(factory.connections) == 1
     assert line == (
         "listener OUT: no TLS connection with 127.0.0.1: it does not speak TLS: set its "
         "security.protocol to SSL or SASL_SSL"
     )
     assert answers(house, connection)
     connection.close()
+
+
+def test_a_damaged_record_ends_its_connection_only(house: House) -> None:
+    others, connection = (house.call(house.connector()) for _ in range(2))
+    assert answers(house, others) and answers(house, connection)
+    transport: Any = connection._protocol.transport.transport
+    write = transport.write
+    transport.write = lambda data: write(data[:-1] + bytes([data[-1] ^ 1]))
+    with capturedLogs() as events, pytest.raises((ConnectionLost, ConnectionDone)):
+        answers(house, connection)
+    (line,) = [text for text in lines(events) if "listener OUT" in text]
+    assert "decryption failed or bad record mac" in line
+    assert answers(house, others)
+    assert not any("failure" in str(each.get("log_level")) for each in events)
+    for each in (others, connection):
+        each.close()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_bytes_end_in_one_line_or_wait(house: House, seed: int) -> None:
+    """Bytes at random, as they are and behind the head of a handshake."""
+    random = Random(seed)
+    with capturedLogs() as events:
+        for head in (b"", b"\x16", b"\x16\x03\x01\x00\x40\x01\x00\x00\x3c\x03\x03"):
+            for _ in range(10):
+                client = raw(house)
+                client.transport.write(head + random.randbytes(random.randrange(1, 200)))
+        house.pass_time(HANDSHAKE_SECONDS + 1)
+    assert len(house.broker._factories[1].connections) <= 1
+    assert 1 <= len(lines(events)) < 12
+    assert "Traceback" not in " ".join(str(formatEvent(each)) for each in events)
 
 
 def test_a_plain_listener_refuses_a_client_of_tls_in_one_line(house: House) -> None:
@@ -428,6 +462,10 @@ def test_a_listeners_settings_change_while_it_runs(house: House) -> None:
     code, message = alter(house, "listener.name.out.ssl.principal.mapping.rules", "DEFAULT")
     assert code == 42 and "restart" in message
     name = "listener.name.out.ssl.keystore.location"
+    code, message = alter(house, name, "/tls/none.pem")
+    assert code == 42 and "cannot be read" in message
+    code, message = alter(house, name, "/tls/second-client.pem")
+    assert code == 42 and "CN=broker, not CN=alice" in message
     assert alter(house, name, "/tls/second-broker.pem") == (0, "")
     connection = house.call(house.connector(second))
     assert answers(house, connection)

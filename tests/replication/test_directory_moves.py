@@ -46,7 +46,9 @@ def filled(records: int = 30, **options: Any) -> Moving:
 
 
 def test_a_copy_takes_the_logs_place_and_the_old_one_is_deleted() -> None:
-    """RL 3.8, 7.1: same records, in the other directory; the controller knew before."""
+    """RL 3.8, 7.1: same records, in the other directory; the controller knew before
+    (shouldReplaceCurrentLogDirWhenCaughtUp).
+    """
     moving = filled()
     source, target, before = moving.place, moving.other, moving.records()
     moving.move(target)
@@ -92,7 +94,9 @@ def test_it_serves_while_it_moves() -> None:
 
 
 def test_the_swap_waits_for_the_controller() -> None:
-    """KIP-858: until it accepted the log stays, and the copy follows it."""
+    """KIP-858: until it accepted the log stays, and the copy follows it (shouldReplaceCurrentLogDir
+    WhenCaughtUpWithAfterAssignmentRequestHasBeenCompleted).
+    """
     moving = filled(answers=False)
     source, target = moving.place, moving.other
     moving.move(target)
@@ -111,7 +115,9 @@ def test_the_swap_waits_for_the_controller() -> None:
 
 
 def test_the_directory_where_it_is_cancels_the_move() -> None:
-    """RL 3.8; KIP-113: the copy goes, and the controller hears what it may have heard otherwise."""
+    """RL 3.8; KIP-113: the copy goes, and the controller hears what it may have heard otherwise
+    (shouldRevertAnyScheduledAssignmentRequestIfAssignmentIsCancelled).
+    """
     moving = filled(answers=False)
     source, target = moving.place, moving.other
     moving.move(target)
@@ -185,7 +191,7 @@ def test_a_replica_that_is_not_here_yet_is_made_where_it_was_asked_for() -> None
 
 
 def test_one_move_at_a_time_in_the_order_of_names() -> None:
-    """RL 1.1: as in ReplicaAlterLogDirsThread: the next begins when the first is done."""
+    """RL 1.1: the next begins when the first is done (shouldFetchOneReplicaAtATime)."""
     moving = Moving(num_replica_alter_log_dirs_threads="1", **SLOW)
     moving.start()
     from tests.replication.fixtures import TOPIC_ID
@@ -542,7 +548,7 @@ def test_a_copy_that_was_away_while_its_log_was_truncated() -> None:
 
 def test_a_copy_longer_than_its_log_goes_back() -> None:
     """OFFSET_OUT_OF_RANGE above the end, and epochs that say so: a loss of power took the log's
-    unsynced end.
+    unsynced end (shouldTruncateToReplicaOffset).
     """
     moving = filled(6, answers=False)
     source, target = moving.place, moving.other
@@ -566,7 +572,7 @@ def test_a_copy_longer_than_its_log_goes_back() -> None:
 
 
 def test_a_move_that_the_controller_accepted_is_reverted_when_it_is_cancelled() -> None:
-    """shouldRevertReassignmentIfAssignmentIsCancelled."""
+    """Also after the controller's answer."""
     moving = filled(answers=False)
     source, target = moving.place, moving.other
     moving.move(target)
@@ -620,7 +626,7 @@ def test_a_failed_move_is_tried_again_when_it_is_requested_again(
 
 
 def test_a_log_that_is_not_there_is_asked_again() -> None:
-    """shouldPollIndefinitelyIfReplicaNotAvailable: an error of the log's is an answer."""
+    """An error of the log's is an answer."""
     moving = filled(1)
     leader = LocalLeaderEndPoint(
         moving.replicas, MoveThrottle(lambda: 1000), lambda name: False, 1 << 20

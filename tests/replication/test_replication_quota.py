@@ -192,6 +192,7 @@ def waiting(fixture: Fixture, params, *requests) -> DelayedFetch:
         params,
         first,
         fixture.replicas.partition,
+        throttled_topics=fixture.replicas.leader_quota.topics,
         is_throttled=fixture.replicas.throttles_follower,
     )
 

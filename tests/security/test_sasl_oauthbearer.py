@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from base64 import urlsafe_b64encode
 from typing import Any
 
 import jwt
@@ -65,6 +66,11 @@ def test_the_token_says_when_the_session_ends() -> None:
     assert validated(token()).expires_wall_ms == (NOW + 60) * 1000
 
 
+def nested(depth: int) -> str:
+    header = urlsafe_b64encode(b'{"alg":' + b"[" * depth).decode()
+    return f"{header}.e30.e30"
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -76,6 +82,8 @@ def test_the_token_says_when_the_session_ends() -> None:
         (token()[:-4] + "AAAA", "signature"),
         (token().rpartition(".")[0] + ".", "signature"),
         ("", "no signed token"),
+        (nested(5000), "no signed token"),
+        (nested(50_000), "more than"),
         ("a.b.c", "no signed token"),
         (token(exp=NOW - 31), "expired"),
         (token(exp=None), "issued and when it expires"),

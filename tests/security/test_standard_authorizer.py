@@ -4,6 +4,7 @@ of the rules.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from random import Random
 
@@ -236,6 +237,21 @@ def test_decisions_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     assert not any(len(key[2] or "") > 249 for key in found._decisions)
     assert not any(len(key[0].name) > 249 for key in found._decisions)
     assert MOST_DECISIONS <= 10_000
+
+
+def test_a_decision_that_is_known_costs_one_call() -> None:
+    """And the source's `image`, here an attribute; however many ACLs there are."""
+    found = authorizer(*(acl(f"t{number}", Operation.WRITE) for number in range(50)))
+    assert allowed(found, Operation.WRITE, "t7")
+    calls: list[str] = []
+    sys.setprofile(
+        lambda frame, event, argument: (
+            calls.append(frame.f_code.co_name) if event == "call" else None
+        )
+    )
+    found.authorize(ALICE, HERE, Operation.WRITE, TOPIC, "t7")
+    sys.setprofile(None)
+    assert [name for name in calls if name != "<lambda>"] == ["authorize"]
 
 
 class Plain:

@@ -49,7 +49,7 @@ async def describe_cluster(
         brokers=brokers,
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = context.authorized_operations()
+        response.cluster_authorized_operations = context.cluster_operations()
     return response
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from twisted_broker.api import audit, broker_loggers
 from twisted_broker.api.context import RequestContext
-from twisted_broker.cluster.config_changes import check_names, check_once
+from twisted_broker.cluster.config_changes import DELETE, SET, check_names, check_once
 from twisted_broker.cluster.config_entries import (
     CLUSTER_SOURCE,
     DEFAULT_SOURCE,
@@ -31,7 +31,7 @@ from twisted_broker.cluster.config_entries import (
     group_entries,
     topic_entries,
 )
-from twisted_broker.config import BrokerConfig
+from twisted_broker.config import LISTENER_PREFIX, BrokerConfig, ConfigError
 from twisted_broker.event_lines import some
 from twisted_broker.image.metadata_image import (
     BROKER_LOGGER_RESOURCE,
@@ -233,6 +233,7 @@ async def _altered(
         try:
             if resource.resource_type == BROKER_RESOURCE and resource.resource_name:
                 check_own(context, resource.resource_name)
+                _check_stores(context, resource)
             if not own(resource):
                 others.append(resource)
                 continue
@@ -256,6 +257,30 @@ async def _altered(
         context.raw_request = encode_request_header(header) + encode(request, context.version)
     passed_on = await context.forwarding.forward(context, response_class)
     return [*answers, *passed_on.responses]
+
+
+def _check_stores(context: RequestContext, resource: Any) -> None:
+    """Keys and certificates that a listener of this broker cannot have are refused at once: nobody
+    else could look at the files. Raises INVALID_REQUEST.
+    """
+    security = context.broker.listener_security
+    changed = [each for each in resource.configs if each.name.startswith(LISTENER_PREFIX)]
+    if security is None or not any(".ssl." in each.name for each in changed):
+        return
+    if not context.may_on_cluster(Operation.ALTER_CONFIGS):
+        return  # the controller refuses it, and no file is read for it
+    image: MetadataImage = context.metadata.image
+    wanted = dict(image.config(BROKER_RESOURCE, resource.resource_name))
+    for each in changed:
+        if each.value is None or getattr(each, "config_operation", SET) == DELETE:
+            wanted.pop(each.name, None)
+        else:
+            wanted[each.name] = each.value
+    try:
+        config = context.broker.config
+        security.check(config.with_dynamic(config.cluster, wanted))
+    except ConfigError as error:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
 
 def check_own(context: RequestContext, name: str) -> None:

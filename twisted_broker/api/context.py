@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from twisted_broker.log.log_manager import LogManager
     from twisted_broker.net.connection import KafkaConnection
     from twisted_broker.net.connection_limits import ConnectionFactory
+    from twisted_broker.net.listener_security import ListenerSecurity
     from twisted_broker.replication.live_brokers import ImageSource
     from twisted_broker.replication.replica_manager import ReplicaManager
     from twisted_broker.zookeeper.role_requests import RoleRequests
@@ -93,6 +94,7 @@ class BrokerParts:
         "forwarding",
         "groups",
         "lifecycle",
+        "listener_security",
         "listening",
         "log_manager",
         "metadata",
@@ -129,6 +131,7 @@ class BrokerParts:
         add_partitions_to_txn: AddPartitionsToTxnManager | None = None,
         quotas: Quotas | None = None,
         controller_quotas: Quotas | None = None,
+        listener_security: ListenerSecurity | None = None,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -151,6 +154,7 @@ class BrokerParts:
         self.roles = roles
         self.quotas = quotas or Quotas()
         self.controller_quotas = controller_quotas or Quotas()
+        self.listener_security = listener_security
 
 
 class Encoded:
@@ -404,9 +408,15 @@ class RequestContext:
             names = (*names, name)
         self.denials[operation, resource] = names, count + 1
 
-    def authorized_operations(
-        self, resource: ResourceType = ResourceType.CLUSTER, name: str = CLUSTER_NAME
-    ) -> int:
+    def cluster_operations(self) -> int:
+        """The bit field of what the principal may do with the cluster: of those who may not even
+        describe it, nothing.
+        """
+        if not self.may_on_cluster(Operation.DESCRIBE):
+            return 0
+        return self.authorized_operations(ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def authorized_operations(self, resource: ResourceType, name: str) -> int:
         """The bit field of what the principal may do with it."""
         return authorized_operations(
             self.broker.authorizer, self.principal, self.client_host, resource, name

@@ -64,7 +64,7 @@ async def hide_configs(context: RequestContext, response: topics.CreateTopicsRes
         ):
             result.topic_config_error_code = _REFUSED
             result.num_partitions = result.replication_factor = -1
-            result.configs = None
+            result.configs = []
 
 
 async def refuse_growth(

@@ -96,9 +96,7 @@ def _coordinator(key: str, found: Found) -> Coordinator:
     )
 
 
-_REFUSALS = frozenset({ErrorCode.CLUSTER_AUTHORIZATION_FAILED}) | {
-    code for _, code in _RESOURCES.values()
-}
+_REFUSALS = frozenset(code for _, code in _RESOURCES.values())
 
 
 def _sentence(error: ErrorCode) -> str | None:

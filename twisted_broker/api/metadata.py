@@ -114,7 +114,7 @@ async def metadata(
     else:
         response.topics = await _requested_topics(context, request, reach, request.topics)
     if 8 <= context.version <= 10 and request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = context.authorized_operations()
+        response.cluster_authorized_operations = context.cluster_operations()
     return response
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from twisted_broker.cli.batches import FileBatch
 from twisted_broker.cli.rows import Damage, Row, time_text
+from twisted_broker.config import is_secret
 from twisted_broker.topic_names import METADATA_DIRECTORY, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from twisted_broker.wire import control_batch
 from twisted_broker.wire import schema as messages
@@ -48,6 +49,7 @@ def by_type(module: ModuleType, suffix: str = "") -> dict[int, type[messages.Rec
 
 
 METADATA = by_type(metadata_records)
+HIDDEN = "[hidden]"
 OFFSETS = {
     number: (key, by_type(group_records, "Value")[number])
     for number, key in by_type(group_records, "Key").items()
@@ -105,7 +107,7 @@ def control(record: Record) -> Row:
 
 
 def metadata(record: Record) -> Row:
-    """A record of `__cluster_metadata`: frame version, type, version, body."""
+    """A record of `__cluster_metadata`: frame version, type, version, body; secrets hidden."""
     value = record.value or b""
     _, at = read_uvarint(value, 0)
     kind, at = read_uvarint(value, at)
@@ -113,11 +115,12 @@ def metadata(record: Record) -> Row:
     cls = METADATA.get(kind)
     if cls is None:
         return {"record_type": kind, "version": version, "value": value[at:]}
-    return {
-        "record": cls.__name__,
-        "version": version,
-        **fields_of(messages.decode(cls, value, version, at)),
-    }
+    fields = fields_of(messages.decode(cls, value, version, at))
+    if cls is metadata_records.UserScramCredentialRecord:
+        fields |= dict.fromkeys(("salt", "stored_key", "server_key"), HIDDEN)
+    elif cls is metadata_records.ConfigRecord and fields["value"] and is_secret(fields["name"]):
+        fields["value"] = HIDDEN
+    return {"record": cls.__name__, "version": version, **fields}
 
 
 def keyed(classes: dict[int, tuple[type[messages.Record], type[messages.Record]]]) -> Payload:

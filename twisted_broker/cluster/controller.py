@@ -56,7 +56,6 @@ from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.primitives import new_uuid
-from twisted_broker.wire.records import BatchBuilder
 from twisted_broker.wire.schema import Record, run_whole
 
 _logger = Logger()
@@ -70,11 +69,11 @@ OpenLog = Callable[[Callable[[int], None], Callable[[BaseException], None]], Met
 
 
 class Prepared(NamedTuple):
-    """What is to be written, made in steps: its batch, and the image `after` it, which is good
+    """What is to be written, made in steps: its batches, and the image `after` it, which is good
     while `before` is what was decided last.
     """
 
-    batch: BatchBuilder
+    batches: list[bytearray]
     before: MetadataImage
     after: MetadataImage
     delta: MetadataDelta
@@ -268,16 +267,14 @@ class Controller:
             self._last_step_ms = self.runtime.now_ms()
             yield
 
-    def prepare(self, found: Sequence[Record]) -> Generator[None, None, Prepared | None]:
+    def prepare(self, found: Sequence[Record]) -> Generator[None, None, Prepared]:
         """Encodes and applies in steps what is to be written; good for as long as `decided` is the
-        same. None: it is more than one batch holds.
+        same.
         """
         before = self.decided
-        batch = yield from self.log.prepare(found, before.metadata_version)
-        if batch is None:
-            return None
+        batches = yield from self.log.prepare(found, before.metadata_version)
         after, delta = yield from before.apply_in_steps(found)
-        return Prepared(batch, before, after, delta)
+        return Prepared(batches, before, after, delta)
 
     def write(self, found: Sequence[Record], prepared: Prepared | None = None) -> Deferred[int]:
         """Appends what was decided; fires with the last offset when that, and all before it, is
@@ -320,7 +317,7 @@ class Controller:
         last = self.log.append(
             found,
             before.metadata_version or metadata_version,
-            None if prepared is None else prepared.batch,
+            None if prepared is None else prepared.batches,
         )
         if prepared is not None and prepared.before is before:
             delta = prepared.delta

@@ -50,8 +50,17 @@ class RegisteredBroker(Protocol):
     broker_epoch: int
 
 
+DENIED_TO_NODE = (
+    "the controller denies it to this broker: name the broker's principal in super.users of the "
+    "controllers, or allow it ClusterAction on the cluster (and Alter, where it must ask for the "
+    "cluster's id)"
+)
+
+
 def check_answer(code: int) -> None:
     """Raises BrokerError for an answer's error code, if it is one."""
+    if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, DENIED_TO_NODE)
     if code:
         raise BrokerError(error_of(code))
 

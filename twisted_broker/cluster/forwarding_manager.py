@@ -26,6 +26,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from twisted_broker.cluster.controller_channel import (
+    DENIED_TO_NODE,
     ControllerChannel,
     RegisteredBroker,
     check_answer,
@@ -103,6 +104,10 @@ class ForwardingManager:
         wait_ms = min(max(timeout_ms, _SHORTEST_WAIT_MS), LONGEST_WAIT_MS)
         sent = ensureDeferred(self.channel.send_until_answered(envelope, 0, wait_ms))
         answer = await _within(sent, self._runtime, wait_ms)
+        if answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            # of this broker, not of its client
+            _logger.warn("a client's request was not passed on: {reason}", reason=DENIED_TO_NODE)
+            raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR)
         check_answer(answer.error_code)
         if answer.response_data is None:
             raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "the controller's answer is empty")

@@ -23,7 +23,7 @@ what the records mean; replay and snapshots
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 from twisted_broker.cluster.bootstrap import NAME as BOOTSTRAP
 from twisted_broker.cluster.metadata_check import (
@@ -58,7 +58,7 @@ from twisted_broker.wire.messages.metadata_records import (
     BeginTransactionRecord,
     EndTransactionRecord,
 )
-from twisted_broker.wire.records import BatchBuilder, build_control_batch
+from twisted_broker.wire.records import build_control_batch, set_offsets_and_epoch
 from twisted_broker.wire.schema import Record, encode, run_whole
 
 RECORDS_PER_BATCH = 40_000
@@ -196,6 +196,25 @@ def _check_leadership(files: IFileSystem, log_directory: str, node_id: int) -> N
         raise _NotLed(directory, f"its controller is node {known.leader_id}, this is {node_id}")
 
 
+def _chunks(records: Sequence[Record], metadata_version: int) -> Iterator[Sequence[Record]]:
+    """What goes into one batch each; where it is more than one, a metadata transaction binds
+    them.
+    """
+    in_transaction = bool(records) and isinstance(records[0], BeginTransactionRecord)
+    if (
+        len(records) > RECORDS_PER_BATCH
+        and metadata_version >= TRANSACTION_LEVEL
+        and not in_transaction
+    ):
+        records = [
+            BeginTransactionRecord(name="more than one batch"),
+            *records,
+            EndTransactionRecord(),
+        ]
+    for start in range(0, len(records), RECORDS_PER_BATCH):
+        yield records[start : start + RECORDS_PER_BATCH]
+
+
 class MetadataLog(MetadataStore):
     """`on_committed(offset)` is called at every move of the high watermark, `on_fatal(error)` at
     the end.
@@ -261,40 +280,32 @@ class MetadataLog(MetadataStore):
 
     def prepare(
         self, records: Sequence[Record], metadata_version: int
-    ) -> Generator[None, None, BatchBuilder | None]:
-        """The batch of records that are appended soon, made in steps; None where one is not
-        enough.
+    ) -> Generator[None, None, list[bytearray]]:
+        """The batches of records that are appended soon, made in steps; they get their offsets
+        then.
         """
-        if len(records) > RECORDS_PER_BATCH:
-            return None
-        return (yield from filled_in_steps(records, self.epoch, self.wall_ms(), metadata_version))
+        batches: list[bytearray] = []
+        for chunk in _chunks(records, metadata_version):
+            builder = yield from filled_in_steps(
+                chunk, self.epoch, self.wall_ms(), metadata_version
+            )
+            batches.append(bytearray(builder.build()))
+            yield
+        return batches
 
     def append(
         self,
         records: Sequence[Record],
         metadata_version: int,
-        prepared: BatchBuilder | None = None,
+        prepared: Sequence[bytearray] | None = None,
     ) -> int:
         """Writes records, at most 40,000 in a batch; all of them become durable, or none (with
         metadata transactions). Returns the last offset. `prepared`: what `prepare` made of them.
         """
-        if prepared is not None:
-            prepared.base_offset = self.end_offset
-            self._write(prepared.build())
-            return self.end_offset - 1
-        in_transaction = bool(records) and isinstance(records[0], BeginTransactionRecord)
-        if (
-            len(records) > RECORDS_PER_BATCH
-            and metadata_version >= TRANSACTION_LEVEL
-            and not in_transaction
-        ):
-            records = [
-                BeginTransactionRecord(name="more than one batch"),
-                *records,
-                EndTransactionRecord(),
-            ]
-        for start in range(0, len(records), RECORDS_PER_BATCH):
-            chunk = records[start : start + RECORDS_PER_BATCH]
+        for batch in prepared or ():
+            set_offsets_and_epoch(batch, self.end_offset, self.epoch)
+            self._write(bytes(batch))
+        for chunk in _chunks(records, metadata_version) if prepared is None else ():
             self._write(
                 build_batch(chunk, self.end_offset, self.epoch, self.wall_ms(), metadata_version)
             )

@@ -8,6 +8,8 @@ log.
    segments it covers; but swaps at or above the smallest `.cleaned` base were still being made, and
    lose.
 3. Running it again changes nothing.
+4. Either kind says that a cleaner was at work below, perhaps Apache Kafka's, whose checkpoints may
+   be older than what it replaced: what is missing there is no torn tail (`gaps.py`).
 
 Source: Kafka's `LogLoader`; RL 3.6.
 """
@@ -30,16 +32,20 @@ def base_offset_of(name: str) -> int:
     return int(digits) if len(digits) == 20 and digits.isdigit() else -1
 
 
-def clean_up_after_crash(files: IFileSystem, directory: str) -> None:
-    """Brings the directory to exactly one state. Raises OSError."""
+def clean_up_after_crash(files: IFileSystem, directory: str) -> int:
+    """Brings the directory to exactly one state; the offset below which a cleaner was at work, so
+    that offsets may be missing (0: none). Raises OSError.
+    """
     # In this order: an unfinished swap must not be completed, and only then is it known which
     # indexes have a log.
-    _remove_unfinished(files, directory)
-    _complete_swaps(files, directory)
+    unfinished = _remove_unfinished(files, directory)
+    swapped = _complete_swaps(files, directory)
     _remove_orphans(files, directory)
+    return max(unfinished, swapped)
 
 
-def _remove_unfinished(files: IFileSystem, directory: str) -> None:
+def _remove_unfinished(files: IFileSystem, directory: str) -> int:
+    """The first base that was not replaced yet: a cleaner goes from the log's start on."""
     names = files.listdir(directory)
     cleaned = [base_offset_of(name) for name in names if name.endswith(CLEANED)]
     for name in names:
@@ -49,9 +55,12 @@ def _remove_unfinished(files: IFileSystem, directory: str) -> None:
     for name in names:
         if name.endswith(CLEANED):
             files.remove(posixpath.join(directory, name))
+    return min(cleaned, default=0)
 
 
-def _complete_swaps(files: IFileSystem, directory: str) -> None:
+def _complete_swaps(files: IFileSystem, directory: str) -> int:
+    """The base of the segment behind the last one that was completed; 0 without one."""
+    behind = 0
     swaps = [name for name in files.listdir(directory) if name.endswith(SWAP)]
     for name in swaps:
         if name.endswith(LOG + SWAP):
@@ -65,6 +74,11 @@ def _complete_swaps(files: IFileSystem, directory: str) -> None:
     for name in swaps:
         path = posixpath.join(directory, name)
         files.rename(path, path[: -len(SWAP)])
+    if swaps:
+        last = max(base_offset_of(name) for name in swaps)
+        bases = [base_offset_of(name) for name in files.listdir(directory) if name.endswith(LOG)]
+        behind = min((base for base in bases if base > last), default=last)
+    return behind
 
 
 def _next_offset(files: IFileSystem, path: str, base: int) -> int:

@@ -90,7 +90,7 @@ def load_log(
         files.make_directories(directory)
         if sync:
             files.sync_directory(posixpath.dirname(directory))
-    clean_up_after_crash(files, directory)
+    cleaned_upto = max(cleaned_upto, clean_up_after_crash(files, directory))
     topic_id = _resolve_topic_id(pool, directory, topic_id, sync)
     log = Log(pool, directory, topic_partition, topic_id, config, random)
     epochs_lost = not _load_epochs(log)
@@ -190,7 +190,8 @@ def _load_segments(
         unchecked = not clean and (row + 1 == len(bases) or bases[row + 1] > recovery_point)
         log.segments.add(segment)
         truncated = 0
-        if unchecked or not segment.has_indexes():
+        following = bases[row + 1] if row + 1 < len(bases) else None
+        if unchecked or not segment.has_indexes(following):
             newest_epoch = log.leader_epochs.latest_epoch if scanned else -1
             if unchecked and not scanned:
                 scanned = True
@@ -264,13 +265,16 @@ def _drop_older_end(log: Log, base: int, wall_ms: int) -> bool:
 
 
 def _opens(log: Log, segment: LogSegment) -> bool:
-    """Whether the end of the active segment can be read; else repairs it."""
+    """Whether the end of the active segment can be read, and its index of aborted transactions
+    ends there; else repairs it.
+    """
     try:
-        segment.next_offset()
+        is_whole = segment.txn_index.is_sound(segment.next_offset())
     except CorruptRecordError:
+        is_whole = False
+    if not is_whole:
         recover_segment(log, segment)
-        return False
-    return True
+    return is_whole
 
 
 def _delete_from(log: Log, bases: list[int], wall_ms: int) -> None:

@@ -134,15 +134,15 @@ class LogSegment:
         self._first_timestamp = _UNKNOWN_TIMESTAMP
         self._tail_lasts, self._tail_positions = [], []
 
-    def has_indexes(self) -> bool:
+    def has_indexes(self, upper_bound: int | None = None) -> bool:
         """Whether both index files are there in a possible size, and the transaction index is
-        whole.
+        whole, of a segment that ends below `upper_bound`.
         """
         files = self.log.pool.files
         for index, entry_bytes in ((self.offset_index, 8), (self.time_index, 12)):
             if not files.exists(index.file.path) or files.size(index.file.path) % entry_bytes:
                 return False
-        return self.txn_index.is_sound()
+        return self.txn_index.is_sound(upper_bound)
 
     def open(self) -> None:
         """Takes the size from the file. Raises OSError."""

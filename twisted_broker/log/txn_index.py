@@ -2,9 +2,13 @@
 
 Owns `AbortedTxn` and `TransactionIndex` (`.txnindex`, 34 bytes an entry).
 
-1. An entry is in the segment of its abort marker; last offsets grow within a file.
+1. An entry is in the segment of its abort marker; last offsets grow within a file, and the last
+   stable offsets never fall.
 2. The file is made with its first entry; no file means no entries.
-3. Entries are loaded on first use; a torn tail counts as none, and `is_sound` says so.
+3. Entries are loaded on first use, which is the start, and kept: what becomes of the file
+   meanwhile is read by the next start. A torn tail counts as none, and `is_sound` says so. Entries
+   have no checksum: a flipped bit that leaves them possible (a producer id, the low bits of a first
+   offset) goes unnoticed below the recovery point, as in Kafka, which checks less.
 
 Source: Kafka's `TransactionIndex`, `AbortedTxn`; RL 3.3. Not here: who computes the last stable
 offset (`producer_state.py`).
@@ -32,6 +36,19 @@ class AbortedTxn(NamedTuple):
     last_stable_offset: int
 
 
+_NONE = AbortedTxn(-1, -1, -1, -1)
+
+
+def _follows(entry: AbortedTxn, before: AbortedTxn) -> bool:
+    """Whether it can be an entry behind `before`."""
+    return (
+        entry.producer_id >= 0
+        and 0 <= entry.first_offset <= entry.last_offset
+        and before.last_offset < entry.last_offset
+        and before.last_stable_offset <= entry.last_stable_offset <= entry.last_offset + 1
+    )
+
+
 class TransactionIndex:
     """Aborted transactions in order of their markers."""
 
@@ -57,11 +74,7 @@ class TransactionIndex:
             memoryview(data)[: len(data) - len(data) % _ENTRY.size]
         ):
             entry = AbortedTxn(*fields)
-            if (
-                version != _VERSION
-                or entry.first_offset > entry.last_offset
-                or (loaded and entry.last_offset <= loaded[-1].last_offset)
-            ):
+            if version != _VERSION or not _follows(entry, loaded[-1] if loaded else _NONE):
                 break
             loaded.append(entry)
         return loaded
@@ -96,15 +109,19 @@ class TransactionIndex:
             self.file.open().truncate(0)
         self._entries = []
 
-    def is_sound(self) -> bool:
-        """Whether the file, if any, holds whole, growing entries of this segment and nothing
-        else.
+    def is_sound(self, upper_bound: int | None = None) -> bool:
+        """Whether the file, if any, holds whole, growing entries of this segment, which ends below
+        `upper_bound`, and nothing else.
         """
         if not self.file.exists():
             return True
         entries = self.entries()
         return len(entries) * _ENTRY.size == self.file.open().size() and (
-            not entries or entries[0].last_offset >= self.base_offset
+            not entries
+            or (
+                entries[0].last_offset >= self.base_offset
+                and (upper_bound is None or entries[-1].last_offset < upper_bound)
+            )
         )
 
     def close(self) -> None:

@@ -258,7 +258,7 @@ class ConnectionFactory(Factory):
         self.on_controller = on_controller
         self.request_bytes = RequestBytes(0) if request_bytes is None else request_bytes
         self.connections: dict[KafkaConnection, None] = {}
-        self.created = 0  # since the start
+        self.created = self.failed_handshakes = 0  # since the start; the latter of TLS
         self.held: dict[HeldConnection, None] = {}
         self._pause_ms = 0
         self._idle_check: IDelayedCall | None = None

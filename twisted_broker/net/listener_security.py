@@ -58,6 +58,13 @@ class ListenerSecurity:
 
         return TlsServerFactory(factory, settings, self._runtime.clock)
 
+    def check(self, config: BrokerConfig) -> None:
+        """Whether the listeners could have the keys and certificates that `config` names. Raises
+        ConfigError.
+        """
+        for each in self._followed:
+            each.check(config)
+
     def start(self) -> None:
         """Looks for changed files from now on."""
         if self._followed:

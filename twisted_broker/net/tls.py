@@ -52,16 +52,14 @@ class TlsRefused(ConnectError):
 
 
 class FailedHandshakes:
-    """The lines about clients of one listener. `total` since the start."""
+    """The lines about clients of one listener."""
 
     def __init__(self, listener: str, clock: IClock) -> None:
-        self.total = 0
         self._listener, self._clock = listener, clock
         self._counts: Counter[str] = Counter()
         self._silent_until: dict[str, float] = {}
 
     def add(self, host: str, words: str) -> None:
-        self.total += 1
         now = self._clock.seconds()
         if words not in self._silent_until and len(self._silent_until) >= _MOST_REASONS:
             words = "for one of many other reasons"
@@ -86,7 +84,7 @@ class TlsServerFactory(Factory):
 
     def __init__(self, factory: Any, settings: TlsSettings, clock: IClock) -> None:
         self._factory, self._settings, self._clock = factory, settings, clock
-        self.failed_handshakes = FailedHandshakes(settings.listener, clock)
+        self._failed = FailedHandshakes(settings.listener, clock)
         self.seconds = HANDSHAKE_SECONDS
 
     def logPrefix(self) -> str:
@@ -122,7 +120,8 @@ class TlsServerFactory(Factory):
 
     def failed(self, tls: TlsProtocol, words: str) -> None:
         host = getattr(tls.getPeer(), "host", "memory") if tls.transport is not None else "memory"
-        self.failed_handshakes.add(host, words)
+        self._factory.failed_handshakes += 1
+        self._failed.add(host, words)
 
 
 class _Call(ClientFactory):

@@ -28,7 +28,7 @@ from OpenSSL import SSL
 from OpenSSL.crypto import X509
 from twisted.logger import Logger
 
-from twisted_broker.config import ListenerConfig
+from twisted_broker.config import BrokerConfig, ListenerConfig
 from twisted_broker.interfaces import IFileSystem
 from twisted_broker.security.cipher_suites import openssl_names
 from twisted_broker.security.key_store import (
@@ -141,6 +141,13 @@ class TlsSettings:
             listener=self.listener,
             until="" if made.own is None else f", valid until {made.own.not_valid_after_utc}",
         )
+
+    def check(self, config: BrokerConfig) -> None:
+        """Whether a refresh under `config` would take what is there then. Raises ConfigError."""
+        wanted = TlsSettings(
+            config.listener_config(self.listener), self._files, self._protocol, self._is_server
+        )
+        self._check_same(wanted._made)
 
     def _fingerprint(self) -> tuple[Any, ...]:
         values = tuple(self._config[name] for name in _SETTINGS)

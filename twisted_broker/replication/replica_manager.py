@@ -762,7 +762,7 @@ class ReplicaManager:
         limit = max(0, params.max_bytes - already_read)
         min_one_message = not params.hard_max_bytes and not already_read
         rack = params.rack if self.reads_nearby and params.replica_id < 0 else ""
-        may_throttle = params.replica_id >= 0 and bool(self.leader_quota.topics)
+        throttled = self.leader_quota.topics if params.replica_id >= 0 else None
         results = []
         for request in requests:
             max_bytes = request.max_bytes
@@ -781,7 +781,7 @@ class ReplicaManager:
                 )
             except Exception as error:
                 result = self._read_failed(request, error)
-            if result.size and may_throttle and self.throttles_follower(partition, params):
+            if result.size and throttled and self.throttles_follower(partition, params):
                 self._uncount_read(params, result)
                 result.release()
             if result.size:
@@ -863,7 +863,12 @@ class ReplicaManager:
                 self._uncount_read(params, result)
             result.release()
         operation = DelayedFetch(
-            params, first_read, self._partition_of, session, self._is_throttled
+            params,
+            first_read,
+            self._partition_of,
+            session,
+            self.leader_quota.topics,
+            self._is_throttled,
         )
         waiting = (
             self.fetch_purgatory.try_complete_else_watch(

@@ -372,6 +372,14 @@ def _connections(out: Exposition, listening: Iterable[Any], rates: Rates) -> Ite
             "Ended.",
             [each.created - len(each.connections) for _, each in rows],
         ),
+        (
+            "failed-authentication-total",
+            "Refused by TLS or SASL.",
+            [
+                each.failed_handshakes + (0 if each.sasl is None else each.sasl.failures)
+                for _, each in rows
+            ],
+        ),
     ):
         bean = MBean("server", kind, attribute, Kind.TOTAL, keys)
         found = zip(rows, numbers, strict=True)

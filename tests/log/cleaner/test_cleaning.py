@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.log.batches import NOW_MS, all_batches, marker, open_log
+from tests.log.batches import DIRECTORY, NOW_MS, all_batches, marker, open_log
 from tests.log.cleaner.rounds import (
     Pair,
     append,
@@ -21,9 +21,14 @@ from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.cleaner.cleaning import CannotBeCleaned
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log import Log
+from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.reading import aborted_transactions
+from twisted_broker.log.segment import LogSegment
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Crash
+from twisted_broker.wire.compression import GZIP
+from twisted_broker.wire.legacy import build_message_set, iterate_entries
+from twisted_broker.wire.record_walk import Record
 
 DAY_MS = 86_400_000
 
@@ -268,3 +273,96 @@ def test_any_log_any_rounds(batches: list[list[Pair]], data: st.DataObject) -> N
         key: value for key, value in newest(written).items() if value is not None
     }
     assert log.log_end_offset == len(written)
+
+
+def old_log(*entries: bytes, clean: bytes = b"") -> Log:
+    """A log whose first segments an old broker wrote: `clean`, then `entries`; the next append
+    begins a segment.
+    """
+    files = MemoryFileSystem(wall_ms=lambda: NOW_MS)
+    files.make_directories(DIRECTORY)
+    base = 0
+    for content in (clean, b"".join(entries)):
+        if content:
+            file = files.open(f"{DIRECTORY}/{base:020d}.log", create=True)
+            file.write_at(0, (content,))
+            file.close()
+            base = [each.last_offset for each in iterate_entries(content)][-1] + 1
+    log = open_log(files, settings=settings(segment_bytes=max(100, len(entries[0]))))
+    append(log, (b"new", b"1"))
+    return log
+
+
+def entries_of(log: Log) -> list[tuple[int, int, list[tuple[int, bytes | None, bytes | None]]]]:
+    """(magic, codec, records) of each entry below the active segment."""
+    found = []
+    for segment in list(log.segments)[:-1]:
+        found += [
+            (
+                each.magic,
+                each.codec,
+                [(record.offset, record.key, record.value) for record in each.records(1 << 20)],
+            )
+            for each in iterate_entries(content_of(log, segment))
+        ]
+    return found
+
+
+def content_of(log: Log, segment: LogSegment) -> bytes:
+    file = log.pool.files.open(segment.log.path, read_only=True)
+    try:
+        return file.read_at(0, segment.size)
+    finally:
+        file.close()
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_entries_of_an_old_broker_are_cleaned_in_their_format(magic: int) -> None:
+    """Single messages go; a wrapper is one wrapper of what is left; offsets are as they were."""
+    single = [
+        Record(number, NOW_MS, b"k%d" % (number % 2), b"v%d" % number, []) for number in range(4)
+    ]
+    inside = [
+        Record(4, NOW_MS, b"k1", b"w", []),
+        Record(5, NOW_MS, None, b"no key", []),
+        Record(6, NOW_MS, b"k2", b"w", []),
+        Record(7, NOW_MS, b"k1", b"x", []),
+    ]
+    log = old_log(build_message_set(single, magic) + build_message_set(inside, magic, GZIP))
+    written = log.log_end_offset
+    first_dirty = clean_log(log)
+    assert (first_dirty, log.log_end_offset) == (8, written)
+    assert entries_of(log) == [
+        (magic, 0, [(2, b"k0", b"v2")]),
+        (magic, GZIP, [(6, b"k2", b"w"), (7, b"k1", b"x")]),
+    ]
+    # What stays stays to the byte.
+    before = [content_of(log, segment) for segment in log.segments]
+    clean_log(log, 0)
+    assert [content_of(log, segment) for segment in log.segments] == before
+
+
+def test_tombstones_of_an_old_broker_go_with_the_age_of_their_segment() -> None:
+    """`delete.retention.ms` before the last clean segment, by the files' times: they have no
+    horizon.
+    """
+    tombstone = build_message_set([Record(0, NOW_MS, b"k", None, [])], 1)
+    value = build_message_set([Record(1, NOW_MS, b"j", b"v", [])], 1)
+    for age_ms, checkpoint, left in ((0, 2, [0, 1]), (2 * DAY_MS, 2, [1]), (2 * DAY_MS, 0, [0, 1])):
+        log = old_log(value, clean=tombstone)
+        append(log, (b"newer", b"1"))
+        assert [segment.base_offset for segment in log.segments] == [0, 1, 2, 3]
+        for base, ms in ((0, NOW_MS - age_ms), (1, NOW_MS)):
+            log.pool.files.set_modified_ms(f"{DIRECTORY}/{base:020d}.log", ms)
+        clean_log(log, checkpoint)  # from 0 on nothing is clean: all stay
+        assert [row[0][0] for magic, _, row in entries_of(log) if magic < 2] == left
+
+
+def test_damage_in_an_old_entry_is_not_rewritten() -> None:
+    message = build_message_set([Record(0, NOW_MS, b"k", b"value", [])], 1)
+    log = old_log(message)
+    file = log.pool.files.open(f"{DIRECTORY}/{0:020d}.log")
+    file.write_at(len(message) - 1, (b"x",))
+    file.close()
+    with pytest.raises(CannotBeCleaned, match="damaged at byte 0"):
+        result_of(log, plan(log))

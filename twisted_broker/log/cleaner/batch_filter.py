@@ -11,6 +11,8 @@ Owns `BatchFilter`.
 4. The last batch of a producer stays, even without records: its sequence is needed when the
    producer comes back. So does the last batch of the range: replicas must not lose the end offset.
 5. A record without a key is dropped: nothing says what replaces it.
+6. Entries of magic 0 and 1 (an old broker's) have no horizon: their tombstones go with the age of
+   their segment (`cleaning.py`). They cannot be empty, so the end of the range is not kept by them.
 
 Source: Kafka's `Cleaner`, `MemoryRecords.filterTo`; KIP-534. Not here: reading and writing
 (`cleaning.py`).
@@ -24,6 +26,8 @@ from typing import NamedTuple
 from twisted_broker.interfaces import Buffer
 from twisted_broker.log.cleaner.cleaned_transactions import CleanedTransactions
 from twisted_broker.log.cleaner.offset_map import OffsetMap
+from twisted_broker.wire.legacy import MessageView, build_message_set
+from twisted_broker.wire.record_walk import Record
 from twisted_broker.wire.records import (
     LOG_APPEND_TIME,
     NO_TIMESTAMP,
@@ -90,6 +94,42 @@ class BatchFilter:
         if len(kept) == batch.records_count and not begins_horizon:
             return memoryview(batch.buffer)[batch.offset : batch.offset + batch.size_in_bytes]
         return _rebuilt(batch, kept, self.horizon_ms if begins_horizon else batch.delete_horizon_ms)
+
+    def filter_message(
+        self, message: MessageView, records: list[Record], keeps_tombstones: bool
+    ) -> Buffer | None:
+        """As `filter`, of an entry of magic 0 or 1 that holds `records`. It stays in its format, a
+        wrapper as one wrapper.
+        """
+        kept = [
+            record
+            for record in records
+            if self._stays(record.offset, record.key, record.value, keeps_tombstones)
+        ]
+        self.kept_records += len(kept)
+        if len(kept) == len(records):
+            return memoryview(message.buffer)[
+                message.position : message.position + message.size_in_bytes
+            ]
+        if not kept:
+            return None
+        return build_message_set(
+            kept,
+            message.magic,
+            message.codec,
+            message.timestamp_type,
+            message.timestamp if message.timestamp_type == LOG_APPEND_TIME else NO_TIMESTAMP,
+        )
+
+    def _stays(
+        self, offset: int, key: bytes | None, value: bytes | None, keeps_tombstones: bool
+    ) -> bool:
+        offsets = self._map
+        return offset > offsets.latest_offset or (
+            key is not None
+            and offset >= offsets.get(key)
+            and (value is not None or keeps_tombstones)
+        )
 
     def _is_over(self, batch: BatchView) -> bool:
         horizon_ms = batch.delete_horizon_ms

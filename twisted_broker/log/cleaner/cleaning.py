@@ -6,10 +6,12 @@ Owns `CleaningPlan`, what a round does, `CleaningResult`, what came of it, and `
    `Log.replace_segments` takes it.
 2. A plan and its result are plain values: a round may run in another process, which knows the
    directory and nothing else (`worker_process.py`).
-3. A batch whose CRC is wrong is not rewritten: that would hide the damage. It ends the round, as do
-   entries of magic 0 and 1 (`CannotBeCleaned`).
+3. A batch whose CRC is wrong is not rewritten: that would hide the damage. It ends the round
+   (`CannotBeCleaned`).
 4. Neighbouring segments are written into one, within `segment.bytes` and the size of an index.
 5. The dirty part is as long as the offset map takes; the next round goes on behind it.
+6. Entries of magic 0 and 1 (an old broker's) are cleaned in their format. Their tombstones go from
+   segments that are `delete.retention.ms` older than the last clean one.
 
 Source: Kafka's `Cleaner`; KIP-98, KIP-534. Not here: which log is next (`selection.py`), what stays
 of a batch (`batch_filter.py`), when (`log_cleaner.py`).
@@ -30,7 +32,13 @@ from twisted_broker.log.cleaner.offset_map import OffsetMap
 from twisted_broker.log.segment import CLEANED, INDEX, LOG, TIME_INDEX, LogSegment, file_name
 from twisted_broker.log.segment_file import OpenFiles
 from twisted_broker.log.txn_index import AbortedTxn
-from twisted_broker.wire.records import BatchView, CorruptRecordError
+from twisted_broker.wire.legacy import Entry, MessageView, iterate_entries
+from twisted_broker.wire.record_walk import Record
+from twisted_broker.wire.records import (
+    MAX_OUTPUT_BYTES,
+    BatchView,
+    CorruptRecordError,
+)
 
 _CHUNK_BYTES = 1 << 20
 _HEAD_BYTES = 27
@@ -109,12 +117,16 @@ def clean(files: IFileSystem, plan: CleaningPlan) -> Iterator[int | CleaningResu
         plan.delete_retention_ms,
     )
     groups, bytes_read, records_read = [], 0, 0
+    legacy_horizon_ms = _legacy_horizon_ms(files, plan)
     for group in _groups(files, plan, parts):
         cleaned = _new_segment(files, plan, group[0].base_offset)
         try:
             for part in group:
                 written = cleaned.size
-                for count, read in _clean_into(files, plan, part, chosen, cleaned):
+                keeps_tombstones = _modified_ms(files, plan, part) > legacy_horizon_ms
+                for count, read in _clean_into(
+                    files, plan, part, chosen, cleaned, keeps_tombstones
+                ):
                     records_read += count
                     yield read + cleaned.size - written
                     written = cleaned.size
@@ -144,6 +156,18 @@ def _slots(plan: CleaningPlan) -> int:
     return max(_FEWEST_SLOTS, min(plan.map_slots, int(most / plan.load_factor) + 2))
 
 
+def _legacy_horizon_ms(files: IFileSystem, plan: CleaningPlan) -> int:
+    """Tombstones of magic 0 and 1 in segments that were modified before it go; 0: none."""
+    clean_parts = [part for part in plan.segments if part.base_offset < plan.first_dirty]
+    if not clean_parts:
+        return 0
+    return _modified_ms(files, plan, clean_parts[-1]) - plan.delete_retention_ms
+
+
+def _modified_ms(files: IFileSystem, plan: CleaningPlan, part: SegmentPart) -> int:
+    return files.modified_ms(posixpath.join(plan.directory, file_name(part.base_offset, LOG)))
+
+
 # -- the offset map
 
 
@@ -159,10 +183,11 @@ def _fill(files: IFileSystem, plan: CleaningPlan, offsets: OffsetMap) -> Iterato
         for batch in _batches(files, plan.directory, part):
             if batch.last_offset < start:
                 continue
-            if not transactions.can_discard(batch) and not batch.is_control:
-                base = batch.base_offset
-                for delta, key, _ in _key_values(plan.directory, part, batch):
-                    if key is None or base + delta < start:
+            if isinstance(batch, MessageView) or not (
+                transactions.can_discard(batch) or batch.is_control
+            ):
+                for offset, key in _keys(plan.directory, part, batch):
+                    if key is None or offset < start:
                         continue
                     if offsets.size >= most:
                         if offsets.latest_offset < start:
@@ -171,7 +196,7 @@ def _fill(files: IFileSystem, plan: CleaningPlan, offsets: OffsetMap) -> Iterato
                                 f"takes ({most}): raise log.cleaner.dedupe.buffer.size"
                             )
                         return
-                    offsets.put(key, base + delta)
+                    offsets.put(key, offset)
             offsets.latest_offset = batch.last_offset
             yield batch.size_in_bytes
         # Where offsets are missing at its end the segment is done all the same.
@@ -231,18 +256,27 @@ def _clean_into(
     part: SegmentPart,
     chosen: BatchFilter,
     cleaned: LogSegment,
+    keeps_tombstones: bool,
 ) -> Iterator[tuple[int, int]]:
-    """Writes what stays of one segment; yields (records, bytes) read."""
-    waiting: list[tuple[Buffer, BatchView]] = []
+    """Writes what stays of one segment; yields (records, bytes) read. `keeps_tombstones`: those of
+    magic 0 and 1.
+    """
+    waiting: list[tuple[Buffer, Entry]] = []
     size = count = read = 0
     for batch in _batches(files, plan.directory, part):
-        try:
-            left = chosen.filter(batch)
-        except CorruptRecordError as error:
-            raise _damaged(plan.directory, part, batch, error) from error
-        count, read = count + batch.records_count, read + batch.size_in_bytes
+        if isinstance(batch, MessageView):
+            records = _records_of(plan.directory, part, batch)
+            left = chosen.filter_message(batch, records, keeps_tombstones)
+            count += len(records)
+        else:
+            try:
+                left = chosen.filter(batch)
+            except CorruptRecordError as error:
+                raise _damaged(plan.directory, part, batch.base_offset, error) from error
+            count += batch.records_count
+        read += batch.size_in_bytes
         if left is not None:
-            waiting.append((left, BatchView(left)))
+            waiting.append((left, next(iterate_entries(left))))
             size += len(left)
         if size >= _CHUNK_BYTES or read >= _CHUNK_BYTES:
             _write(cleaned, waiting, size)
@@ -252,12 +286,13 @@ def _clean_into(
     yield count, read
 
 
-def _write(cleaned: LogSegment, batches: list[tuple[Buffer, BatchView]], size: int) -> None:
+def _write(cleaned: LogSegment, batches: list[tuple[Buffer, Entry]], size: int) -> None:
     if not batches:
         return
     cleaned.write([left for left, _ in batches], size)
     for left, batch in batches:
-        cleaned.publish(len(left), batch.last_offset, batch.max_timestamp)
+        newest = batch.timestamp if isinstance(batch, MessageView) else batch.max_timestamp
+        cleaned.publish(len(left), batch.last_offset, newest)
 
 
 def _sync(files: IFileSystem, cleaned: LogSegment) -> None:
@@ -277,7 +312,7 @@ def _set_modified(
 # -- reading
 
 
-def _batches(files: IFileSystem, directory: str, part: SegmentPart) -> Iterator[BatchView]:
+def _batches(files: IFileSystem, directory: str, part: SegmentPart) -> Iterator[Entry]:
     """All batches of a segment, checked. Raises CannotBeCleaned."""
     path = posixpath.join(directory, file_name(part.base_offset, LOG))
     file = files.open(path, read_only=True)
@@ -287,7 +322,7 @@ def _batches(files: IFileSystem, directory: str, part: SegmentPart) -> Iterator[
         file.close()
 
 
-def _checked_batches(file: IFile, path: str, end: int) -> Iterator[BatchView]:
+def _checked_batches(file: IFile, path: str, end: int) -> Iterator[Entry]:
     chunk, start, position = b"", 0, 0
     while position < end:
         try:
@@ -298,12 +333,7 @@ def _checked_batches(file: IFile, path: str, end: int) -> Iterator[BatchView]:
             if at + place.size_in_bytes > len(chunk):
                 wanted = max(_CHUNK_BYTES, place.size_in_bytes)
                 chunk, start, at = _read(file, position, end, wanted), position, 0
-            if place.magic < 2:
-                raise CannotBeCleaned(
-                    f"{path} has records of magic {place.magic} (an old broker's): the topic is "
-                    "not compacted"
-                )
-            batch = BatchView(chunk, at)
+            batch: Entry = MessageView(chunk, at) if place.magic < 2 else BatchView(chunk, at)
             if not batch.is_valid_crc():
                 raise CorruptRecordError("CRC mismatch", position)
         except (CorruptRecordError, struct.error) as error:
@@ -319,20 +349,30 @@ def _read(file: IFile, position: int, end: int, length: int) -> bytes:
     return file.read_at(position, min(length, end - position))
 
 
-def _key_values(
-    directory: str, part: SegmentPart, batch: BatchView
-) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+def _keys(directory: str, part: SegmentPart, batch: Entry) -> Iterator[tuple[int, bytes | None]]:
+    """(offset, key) of each record."""
+    if isinstance(batch, MessageView):
+        for record in _records_of(directory, part, batch):
+            yield record.offset, record.key
+        return
+    base = batch.base_offset
     try:
-        yield from batch.key_values()
+        for delta, key, _ in batch.key_values():
+            yield base + delta, key
     except CorruptRecordError as error:
-        raise _damaged(directory, part, batch, error) from error
+        raise _damaged(directory, part, base, error) from error
 
 
-def _damaged(
-    directory: str, part: SegmentPart, batch: BatchView, error: Exception
-) -> CannotBeCleaned:
+def _records_of(directory: str, part: SegmentPart, message: MessageView) -> list[Record]:
+    try:
+        return list(message.records(MAX_OUTPUT_BYTES, check_crc=True))
+    except CorruptRecordError as error:
+        raise _damaged(directory, part, message.offset, error) from error
+
+
+def _damaged(directory: str, part: SegmentPart, offset: int, error: Exception) -> CannotBeCleaned:
     path = posixpath.join(directory, file_name(part.base_offset, LOG))
     return CannotBeCleaned(
-        f"{path}: a record of the batch at offset {batch.base_offset} cannot be read ({error}): "
+        f"{path}: a record of the batch at offset {offset} cannot be read ({error}): "
         "the topic is not compacted until the replica is made anew"
     )

@@ -19,7 +19,7 @@ here: waiting (`purgatory`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from twisted_broker.interfaces import TopicPartition
@@ -39,6 +39,10 @@ PartitionOf = Callable[[TopicPartition], Partition]
 """Finds a partition held here; raises `BrokerError` (unknown, not here, offline)."""
 Throttles = Callable[[Partition, FetchParams], bool]
 """Whether a follower gets no records of a partition now."""
+
+
+def _nobody(partition: Partition, params: FetchParams) -> bool:
+    return False
 
 
 class Outcome(Protocol):
@@ -163,7 +167,8 @@ class DelayedFetch:
     """RL 1.9: waits until there is enough to answer with, or an error or a diverging epoch.
 
     `unchanged`: a follower's first read, when time is up and reading again would say the same:
-    mostly so with partitions that nobody writes to.
+    mostly so with partitions that nobody writes to. `throttled_topics`: those of the leader's
+    throttle, as they are at each look; while there are none `is_throttled` is not called.
     """
 
     __slots__ = (
@@ -171,6 +176,7 @@ class DelayedFetch:
         "_is_throttled",
         "_partition_of",
         "_session",
+        "_throttled_topics",
         "_waiting",
         "params",
         "unchanged",
@@ -182,12 +188,14 @@ class DelayedFetch:
         first_read: Sequence[FetchPartitionResult],
         partition_of: PartitionOf,
         session: FetchContext = SESSIONLESS,
-        is_throttled: Throttles | None = None,
+        throttled_topics: Collection[str] = (),
+        is_throttled: Throttles = _nobody,
     ) -> None:
         self.params = params
         self._partition_of = partition_of
         self._session = session
-        self._is_throttled = is_throttled if params.replica_id >= 0 else None
+        self._throttled_topics = throttled_topics if params.replica_id >= 0 else ()
+        self._is_throttled = is_throttled
         self._waiting = tuple([(result.request, result.fetch_offset) for result in first_read])
         self._first_read = (
             first_read if params.replica_id >= 0 else None
@@ -309,7 +317,7 @@ class DelayedFetch:
             end = partition.end_for(isolation)
             found = self._readable_to(end, fetch_offset, log.log_end_offset, request.max_bytes)
             if (
-                self._is_throttled is not None
+                self._throttled_topics
                 and (found > 0 or fetch_offset.on_older_segment(end))
                 and self._is_throttled(partition, self.params)
             ):

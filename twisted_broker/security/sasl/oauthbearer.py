@@ -27,6 +27,8 @@ from twisted_broker.security.sasl.errors import SaslFailure
 
 MECHANISM = "OAUTHBEARER"
 MOST_KEYS = 100
+MOST_CHARACTERS = 65_536
+"""In a token."""
 _ALGORITHMS = {
     "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     "EC": ("ES256", "ES384", "ES512"),
@@ -141,9 +143,11 @@ class JwtValidator:
         return int(value * 1000) if 0 <= value < 1e11 else None
 
     def _verified(self, token: str) -> dict[str, Any]:
+        if len(token) > MOST_CHARACTERS:
+            raise SaslFailure(f"the token has more than {MOST_CHARACTERS} characters")
         try:
             header = jwt.get_unverified_header(token)
-        except PyJWTError:
+        except (PyJWTError, ValueError, RecursionError):  # brackets, thousands deep
             raise SaslFailure("what came is no signed token") from None
         algorithm, key_id = header.get("alg"), header.get("kid")
         keys = self._keys()
@@ -162,7 +166,7 @@ class JwtValidator:
                     token, each.public, algorithms=[str(algorithm)], options=_OPTIONS
                 )
                 return found
-            except (PyJWTError, ValueError, TypeError):
+            except (PyJWTError, ValueError, TypeError, RecursionError):
                 continue
         raise SaslFailure("the token's signature is wrong, or of an algorithm that is not accepted")
 

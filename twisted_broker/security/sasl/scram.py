@@ -26,6 +26,8 @@ from typing import NamedTuple
 from twisted_broker.security.sasl.errors import SaslFailure
 
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16384
+MOST_BYTES = 8192
+"""In a message: what a connection that is not authenticated has stored here."""
 NONCE_BYTES = 20
 """What a server nonce, a client nonce or a salt is made of."""
 _NAME = re.compile(r"(?:[^=,\0]|=2C|=3D)+\Z")
@@ -100,6 +102,8 @@ def _xor(left: bytes, right: bytes) -> bytes:
 
 
 def _text(token: bytes) -> str:
+    if len(token) > MOST_BYTES:
+        raise SaslFailure(f"a message of {len(token)} bytes, more than {MOST_BYTES}")
     try:
         return str(token, "utf-8")
     except UnicodeDecodeError:

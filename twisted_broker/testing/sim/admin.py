@@ -17,6 +17,7 @@ from typing import Any
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.testing.sim.client import REQUEST_TIMEOUT_MS, Client
 from twisted_broker.testing.sim.options import Options, Topic
+from twisted_broker.testing.sim.replica_acts import MOVE, THROTTLE, move_replica, throttle
 from twisted_broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages import configs, reassignment, topics
@@ -187,5 +188,7 @@ ACTS = {
     "remake a topic": Admin.remake,
     "reassign": Admin.reassign,
     "elect preferred leaders": Admin.elect,
+    MOVE: move_replica,
+    THROTTLE: throttle,
     "shrink internal segments": Admin.shrink_internal,
 }

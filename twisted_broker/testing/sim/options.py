@@ -24,6 +24,7 @@ from random import Random
 
 from twisted_broker.testing.sim.network import NetworkConditions
 from twisted_broker.testing.sim.node import CLIENT_PORT
+from twisted_broker.testing.sim.replica_acts import add_replica_acts
 from twisted_broker.testing.sim.run_options import Options, Topic
 from twisted_broker.testing.sim.transactional_workload import add_transactions
 from twisted_broker.testing.sim.workload import add_workload
@@ -101,6 +102,7 @@ def options_of(seed: int, brokers: int = 3) -> Options:
     )
     if seed % 8 not in _SPECIAL or seed % 16 >= 8:
         add_workload(options)
+        add_replica_acts(options)
     if brokers > 2 and seed % 8 in _SPECIAL:
         _SPECIAL[seed % 8](options)
     elif brokers > 2:

@@ -38,11 +38,14 @@ from twisted_broker.log.log_directories import LogDirectories
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.log.segments import LogSegments
+from twisted_broker.replication.fetcher.alter_log_dirs_manager import ReplicaAlterLogDirsManager
 from twisted_broker.replication.fetcher.fetcher_state import FetcherState, FetchOutcome
 from twisted_broker.replication.fetcher.followed_replicas import FollowedReplicas
+from twisted_broker.replication.fetcher.replica_fetcher import ReplicaFetcher
 from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCheckpoint
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.partition_history import PartitionHistory, Truncation
+from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.testing.sim.reach import Reach
 from twisted_broker.topic_names import METADATA_TOPIC
 
@@ -237,6 +240,41 @@ class Probes:
             lambda *_: self._count("truncation out of range"),
         )
         self._after(PartitionHistory, "isr_refused", lambda *_: self._count("ISR change refused"))
+        self._after(
+            ReplicaManager,
+            "throttles_follower",
+            lambda held, *_: self._count("throttled by the leader", int(held)),
+        )
+        self._after(
+            ReplicaFetcher,
+            "_is_held_back",
+            lambda held, *_: self._count("throttled by the follower", int(held)),
+        )
+        self._watch_moves()
+
+    def _watch_moves(self) -> None:
+        moves = ReplicaAlterLogDirsManager
+        self._after(moves, "_swap", lambda *_: self._count("replica moved"))
+        self._wrap(moves, "begin", self._beginning)
+        self._wrap(moves, "remove", self._ending)
+
+    def _beginning(self, function: Callable[..., None]) -> Callable[..., None]:
+        def watched(moves: ReplicaAlterLogDirsManager, partition: Partition) -> None:
+            is_new = partition.topic_partition not in moves.moves
+            future = partition.future_log
+            copied = future is not None and is_new and future.log_end_offset > 0
+            function(moves, partition)
+            self._count("move began again", int(copied))
+
+        return watched
+
+    def _ending(self, function: Callable[..., None]) -> Callable[..., None]:
+        def watched(moves: ReplicaAlterLogDirsManager, names: Any) -> None:
+            before = len(moves.moves)
+            function(moves, names)
+            self._count("move ended before", before - len(moves.moves))
+
+        return watched
 
     def _below_high_watermark(self, truncation: Truncation, *_: object) -> None:
         self._count("truncation below high watermark", int(truncation.below_high_watermark))

@@ -56,6 +56,11 @@ KINDS = {
     "unclean election": "of a replica that may lack records",
     "election from the ELR": "of an eligible leader replica (KIP-966)",
     "high watermark checkpoint read": "with a value above 0",
+    "throttled by the leader": "a follower that is not in sync got nothing for now",
+    "throttled by the follower": "what lags was not requested for now",
+    "replica moved": "a copy took its log's place in another directory",
+    "move began again": "of a copy that a restart found",
+    "move ended before": "it was cancelled, or its replica went",
     # the cluster
     "controller started": "a new epoch of the controller began",
     "session expired": "the controller fenced a broker that was silent",

@@ -47,6 +47,7 @@ from twisted_broker.testing.sim.options import Options
 from twisted_broker.testing.sim.probes import Probes
 from twisted_broker.testing.sim.producer import Producer
 from twisted_broker.testing.sim.reach import Reach
+from twisted_broker.testing.sim.replica_acts import THROTTLE, ease_throttles
 from twisted_broker.testing.sim.schedule import Action, Schedule
 from twisted_broker.testing.sim.transaction_notes import TransactionNotes
 from twisted_broker.testing.sim.transactional_producer import TransactionalProducer
@@ -251,6 +252,8 @@ class Run:
         for member in self.members:
             member.commits = False
         self.admin.stopped = True
+        if THROTTLE in self.options.acts:
+            self._go(ease_throttles(self.admin))
         missing = self._await_steady_state()
         if missing.startswith(_STUCK):
             raise Violation(missing)

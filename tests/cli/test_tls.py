@@ -1,0 +1,54 @@
+"""`replog tls make`: what a trial needs, renewed by a second run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from click.testing import CliRunner
+from cryptography.x509 import load_pem_x509_certificate
+
+from twisted_broker.cli.main import main
+from twisted_broker.config import BrokerConfig, parse_properties
+from twisted_broker.log.filesystem import OsFileSystem
+from twisted_broker.net.listener_security import check_tls
+from twisted_broker.net.listeners import plan_listeners
+from twisted_broker.security.key_store import alternative_names
+
+
+def run(*arguments: str) -> list[str]:
+    result = CliRunner().invoke(main, ["tls", "make", *arguments])
+    assert result.exit_code == 0, result.output
+    return [Path(line).name for line in result.output.splitlines()]
+
+
+def test_a_broker_accepts_what_is_written(tmp_path: Path) -> None:
+    run(str(tmp_path / "d"))
+    config = BrokerConfig(parse_properties((tmp_path / "d" / "broker.properties").read_text()))
+    check_tls(config, plan_listeners(config), OsFileSystem())
+    assert not config.unknown() and not config.without_effect()
+
+
+def test_a_second_run_keeps_the_authority(tmp_path: Path) -> None:
+    directory = str(tmp_path)
+    certificates = ["broker.pem", "client.pem", "broker.properties", "client.properties"]
+    assert run(directory) == ["ca.key", "ca.pem", *certificates]
+    authority, before = (tmp_path / "ca.pem").read_bytes(), (tmp_path / "broker.pem").read_bytes()
+    assert run(directory, "--host", "a.example", "--host", "10.0.0.7", "--client", "bob") == (
+        certificates
+    )
+    assert (tmp_path / "ca.pem").read_bytes() == authority
+    after = (tmp_path / "broker.pem").read_bytes()
+    assert after != before
+    assert alternative_names(load_pem_x509_certificate(after)) == {"a.example", "10.0.0.7"}
+    client = load_pem_x509_certificate((tmp_path / "client.pem").read_bytes())
+    assert client.subject.rfc4514_string() == "CN=bob"
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_what_cannot_be_written_or_used_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "ca.key").write_text("nothing")
+    (tmp_path / "ca.pem").write_text("nothing")
+    result = CliRunner().invoke(main, ["tls", "make", str(tmp_path)])
+    assert result.exit_code == 2
+    assert result.output.startswith(f"replog tls make: {tmp_path}: ")
+    assert len(result.output.splitlines()) == 1

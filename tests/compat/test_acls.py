@@ -1,0 +1,130 @@
+"""Access control through stock clients: ACLs kept by their admin clients, and obeyed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+from kafka import KafkaAdminClient
+from kafka.admin import ACL, ACLFilter, ACLOperation, ACLPermissionType, ResourcePattern
+from kafka.admin import ResourceType as PythonResourceType
+from kafka.errors import NoError
+
+from tests.compat.broker_process import BrokerProcess
+
+LIMIT_SECONDS = 60
+SETTINGS = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    directory: Path = tmp_path_factory.mktemp("guarded")
+    process = BrokerProcess(directory, SETTINGS)
+    process.start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def admin(guarded: BrokerProcess) -> AdminClient:
+    return AdminClient({"bootstrap.servers": guarded.bootstrap})
+
+
+def binding(name: str, operation: Any, permission: Any, kind: Any = ResourceType.TOPIC) -> Any:
+    return AclBinding(
+        kind, name, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", operation, permission
+    )
+
+
+def created(admin: AdminClient, *bindings: Any) -> None:
+    for future in admin.create_acls(list(bindings)).values():
+        future.result(LIMIT_SECONDS)
+
+
+def test_kafka_pythons_own_acl_test(guarded: BrokerProcess) -> None:
+    """kafka-python's `test_create_describe_delete_acls`, in its order."""
+    client = KafkaAdminClient(bootstrap_servers=guarded.bootstrap)
+    pattern = ResourcePattern(PythonResourceType.TOPIC, "topic")
+    wanted = ACLFilter(
+        principal=None,
+        host="*",
+        operation=ACLOperation.ANY,
+        permission_type=ACLPermissionType.ANY,
+        resource_pattern=pattern,
+    )
+    try:
+        found, error = client.describe_acls(wanted)
+        assert error is NoError and found == []
+        acl = ACL("User:test", "*", ACLOperation.WRITE, ACLPermissionType.ALLOW, pattern)
+        result = client.create_acls([acl])
+        assert len(result["failed"]) == 0 and len(result["succeeded"]) == 1
+        found, error = client.describe_acls(wanted)
+        assert error is NoError and len(found) == 1
+        removal = ACLFilter(
+            principal="User:test",
+            host="*",
+            operation=ACLOperation.WRITE,
+            permission_type=ACLPermissionType.ALLOW,
+            resource_pattern=pattern,
+        )
+        ((_, gone, error),) = client.delete_acls([removal])
+        assert error is NoError and len(gone) == 1
+        found, error = client.describe_acls(wanted)
+        assert error is NoError and found == []
+    finally:
+        client.close()
+
+
+def test_a_client_may_do_what_acls_allow_it(guarded: BrokerProcess, admin: AdminClient) -> None:
+    """librdkafka's own errors where they do not; and after the ACL is gone it goes on."""
+    new = NewTopic("orders", 1, 1)
+    admin.create_topics([new])["orders"].result(LIMIT_SECONDS)
+    deny = binding("orders", AclOperation.WRITE, AclPermissionType.DENY)
+    allow = binding("orders", AclOperation.ALL, AclPermissionType.ALLOW)
+    created(admin, deny, allow)
+    producer = Producer({"bootstrap.servers": guarded.bootstrap, "message.timeout.ms": 10_000})
+    outcomes: list[Any] = []
+    producer.produce("orders", b"x", on_delivery=lambda error, message: outcomes.append(error))
+    assert producer.flush(LIMIT_SECONDS) == 0
+    assert outcomes[0].name() == "TOPIC_AUTHORIZATION_FAILED"
+    group = binding("readers", AclOperation.READ, AclPermissionType.DENY, ResourceType.GROUP)
+    created(admin, group)
+    consumer = Consumer({"bootstrap.servers": guarded.bootstrap, "group.id": "readers"})
+    try:
+        consumer.subscribe(["orders"])
+        told = consumer.poll(LIMIT_SECONDS)
+        assert told is not None and told.error().name() == "GROUP_AUTHORIZATION_FAILED"
+    finally:
+        consumer.close()
+    everything = AclBindingFilter(
+        ResourceType.ANY,
+        None,
+        ResourcePatternType.ANY,
+        None,
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    ((gone,),) = [
+        [future.result(LIMIT_SECONDS)] for future in admin.delete_acls([everything]).values()
+    ]
+    assert len(gone) == 3
+    outcomes.clear()
+    producer.produce("orders", b"x", on_delivery=lambda error, message: outcomes.append(error))
+    assert producer.flush(LIMIT_SECONDS) == 0 and outcomes == [None]

@@ -480,11 +480,6 @@ def transactional_append_not_verified(plant: Planting) -> None:
     plant(producer_append, "_check_verified", lambda *arguments: None)
 
 
-def older_producer_epoch_taken(plant: Planting) -> None:
-    """A leader takes batches and markers of any producer epoch: a zombie writes on."""
-    plant(producer_append, "_check_epoch", lambda entry, producer_epoch: None)
-
-
 def open_transactions_are_stable(plant: Planting) -> None:
     """The last stable offset is the high watermark."""
     plant(ProducerStateManager, "first_unstable_offset", lambda self: -1)
@@ -658,7 +653,6 @@ MUTATIONS: dict[str, Callable[[Planting], None]] = {
         late_fetch_answers_count,
         sequences_not_checked,
         transactional_append_not_verified,
-        older_producer_epoch_taken,
         open_transactions_are_stable,
         open_transactions_forgotten_on_a_follower,
         pending_offsets_are_shown,

@@ -12,9 +12,10 @@ Owns its role, its in-sync replicas and what moves its high watermark.
 
 1. A leader is in its own ISR; a follower's ISR is empty. Leader epochs and partition epochs
    only grow; older metadata changes nothing.
-2. A leader's high watermark moves forward only, to the least log end of the maximal ISR and of
-   those about to join it, and not at all while the ISR is below the minimum (RL 2.3). A
-   follower's is the lesser of its log end and the leader's high watermark, and may go back.
+2. A leader's high watermark moves forward only (but for a mirrored log whose source lost records:
+   `truncate_as_granted`), to the least log end of the maximal ISR and of those about to join it,
+   and not at all while the ISR is below the minimum (RL 2.3). A follower's is the lesser of its
+   log end and the leader's high watermark, and may go back.
 3. At most one ISR change is on its way (RL 2.5): while it is, nothing else is proposed. A follower
    joins when its log end reached the high watermark and the start of the leader epoch; it leaves
    when it was not caught up for `replica.lag.time.max.ms`, but never while it is at the leader's

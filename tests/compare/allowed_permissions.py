@@ -32,7 +32,10 @@ ALLOWED_HERE = (
         "(a list)",
         "None",
     ),
-    Allowed(MIRRORED, "AlterClientQuotas", "0-1", "*", "entries.-*.entity.*", "{*", "(absent)"),
+    *(
+        Allowed(MIRRORED, f"AlterClientQuotas{where}", "0-1", "*", "entries.*", "{*", "(absent)")
+        for where in ("", ON_CONTROLLER)
+    ),
     Allowed(
         "Kafka has no sentence for it",
         "DescribeClientQuotas",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.log.batches import TOPIC_ID
 from tests.log.test_log_manager import World, create, failure, fill
 from tests.memory_broker import MemoryBroker
 from twisted_broker import broker as composition
@@ -103,6 +104,7 @@ def test_a_load_that_is_refused_leaves_the_marks() -> None:
     """
     world = stopped()
     world.files.make_directories("/d2/a-0")
+    checkpoints.write_partition_metadata(world.files, "/d2/a-0", TOPIC_ID)
     manager = world.manager(start=False)
     assert "is in /d1/a-0 and in /d2/a-0" in str(failure(manager))
     world.stop(manager, epoch=None)

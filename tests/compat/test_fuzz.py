@@ -146,6 +146,8 @@ def test_default_requests_of_every_version(new_broker: BrokerFactory, topic: str
     for route, version in served():
         if route.name in ("Fetch", "JoinGroup", "Produce"):
             continue  # may wait, or (acks 0) has no answer
+        if route.name == "DescribeAcls":
+            continue  # Kafka closes the connection, too: a code of 0 stands for unknown
         with socket.create_connection(broker.address, 10) as connection:
             connection.sendall(raw.sized(frame_of(route, version, route.request_class()())))
             assert connection.recv(8), f"{route.name} v{version} has no answer"

@@ -102,10 +102,14 @@ def client(broker: MemoryBroker, port: int = PORT) -> Client:
     return made
 
 
+def of_clients(broker: MemoryBroker) -> Any:
+    """The factory of their listener."""
+    return next(each for each in broker.broker._factories if each.name == "CLIENTS")
+
+
 def near(broker: MemoryBroker) -> Any:
     """The broker's side of the newest connection of clients."""
-    factory = next(each for each in broker.broker._factories if each.name == "CLIENTS")
-    return list(factory.connections)[-1]
+    return list(of_clients(broker).connections)[-1]
 
 
 def lines(logs: Any, text: str) -> list[str]:
@@ -225,6 +229,43 @@ def test_a_session_that_is_over_ends_the_connection() -> None:
     with capturedLogs() as logs:
         assert not other.serves()
     assert other.lost and lines(logs, "over")
+    broker.stop()
+
+
+# strangers
+
+
+def test_nothing_is_booked_before_authentication() -> None:
+    """Long requests of strangers keep nobody waiting, and release only what they took."""
+    broker = started(**{"queued.max.request.bytes": str(1 << 20)})
+    for _ in range(5):
+        client(broker).transport.write((500_000).to_bytes(4, "big") + bytes(10))
+        broker.pass_time(0.0)
+    booked = near(broker).listener.request_bytes
+    assert booked.used == 0
+    one = client(broker)
+    one.handshake()
+    # begun before authentication, and authenticates
+    header = RequestHeader(36, 1, 2, "x" * 32_767)
+    request = encode(SaslAuthenticateRequest(auth_bytes=GOOD), 1)
+    frame = framed(encode_request_header(header) + request)
+    for piece in (frame[:32_700], frame[32_700:]):
+        one.transport.write(piece)
+        broker.pass_time(0.0)
+    assert str(near(broker).principal) == "User:alice" and booked.used == 0
+    one.transport.write((500_000).to_bytes(4, "big") + bytes(10))
+    broker.pass_time(0.0)
+    assert booked.used == 500_000
+    one.transport.abortConnection()
+    # whole, and held behind the answer to a failure
+    other = client(broker)
+    other.handshake("GSSAPI")
+    for piece in (frame[:32_700], frame[32_700:]):
+        other.transport.write(piece)
+        broker.pass_time(0.0)
+    assert near(broker).is_request_queued
+    broker.pass_time(0.2)
+    assert other.lost and booked.used == 0
     broker.stop()
 
 

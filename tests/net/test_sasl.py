@@ -17,6 +17,7 @@ from tests.memory_broker import MemoryBroker
 from tests.net.echo import Far, framed
 from twisted_broker.api.routes import ROUTES
 from twisted_broker.config import BrokerConfig, ConfigError
+from twisted_broker.event_lines import MOST_LINES
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.net.connector import PlainConnector
 from twisted_broker.net.sasl_connector import SaslConnector
@@ -267,6 +268,42 @@ def test_nothing_is_booked_before_authentication() -> None:
     broker.pass_time(0.2)
     assert other.lost and booked.used == 0
     broker.stop()
+
+
+def test_who_does_not_authenticate_in_time_is_closed() -> None:
+    broker = started()
+    one, other = client(broker), client(broker)
+    other.handshake()
+    other.authenticate()
+    with capturedLogs() as logs:
+        for _ in range(3):
+            # an answer with an error: it may come again
+            one.ask(ApiVersionsRequest(client_software_name="", client_software_version=""), 3)
+            assert not one.lost
+            broker.pass_time(10.0)
+        assert one.lost
+    (line,) = lines(logs, "not authenticated within 30 s")
+    assert "listener=CLIENTS" in line
+    broker.pass_time(60.0)
+    many = [client(broker) for _ in range(MOST_LINES + 5)]
+    with capturedLogs() as logs:
+        broker.pass_time(30.0)
+    assert all(each.lost for each in many)
+    assert len(lines(logs, "not authenticated within 30 s")) == MOST_LINES
+    assert other.serves()
+    broker.stop()
+
+
+def test_no_timer_stays_behind(shared: MemoryBroker) -> None:
+    ended = client(shared), client(shared), client(shared)
+    sides = list(near(shared).listener.connections)[-3:]
+    ended[0].handshake()
+    ended[0].authenticate()
+    ended[1].handshake()
+    ended[1].authenticate(BAD)
+    ended[2].transport.abortConnection()
+    shared.pass_time(0.0)
+    assert [side.sasl._timer for side in sides] == [None, None, None]
 
 
 # our side

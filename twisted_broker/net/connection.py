@@ -174,6 +174,8 @@ class KafkaConnection(Protocol):
         self.output = SendQueue(transport, self.listener.runtime, self)
         transport.registerProducer(self, True)
         self.listener.opened(self)
+        if self.sasl is not None:
+            self.sasl.opened()
 
     def receive_space(self) -> memoryview | None:
         """Where the transport may put bytes itself; then it calls `received`, else
@@ -411,6 +413,8 @@ class KafkaConnection(Protocol):
         if self._throttle_end is not None:
             self._throttle_end.cancel()
             self._throttle_end = None
+        if self.sasl is not None:
+            self.sasl.closed()
         self.output.close()
         self.frames.close()
         self.listener.closed(self)

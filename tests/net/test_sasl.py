@@ -29,6 +29,12 @@ from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.header import RequestHeader, encode_request_header
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
 from twisted_broker.wire.messages.metadata import MetadataRequest
+from twisted_broker.wire.messages.quotas import (
+    AlterClientQuotasRequest,
+    AlteredEntry,
+    OpData,
+    QuotaEntityData,
+)
 from twisted_broker.wire.messages.sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -304,6 +310,27 @@ def test_no_timer_stays_behind(shared: MemoryBroker) -> None:
     ended[2].transport.abortConnection()
     shared.pass_time(0.0)
     assert [side.sasl._timer for side in sides] == [None, None, None]
+
+
+def test_strangers_cost_nobody_a_quota() -> None:
+    broker = started()
+    entity = [QuotaEntityData(entity_type="user", entity_name=None)]
+    operation = OpData(key="request_percentage", value=0.000_001, remove=False)
+    entry = AlteredEntry(entity=entity, ops=[operation])
+    broker.ask(AlterClientQuotasRequest(entries=[entry]), 1)
+    broker.pass_time(1.0)
+    quotas = of_clients(broker).dispatch.quotas
+    assert quotas.active
+    before = len(quotas.request)
+    one = client(broker)
+    one.ask(ApiVersionsRequest(), 0)
+    one.data = b""
+    one.handshake()
+    one.authenticate()
+    assert len(quotas.request) == before and not near(broker).throttled
+    one.serves()
+    assert len(quotas.request) == before + 1
+    broker.stop()
 
 
 # our side

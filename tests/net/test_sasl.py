@@ -333,6 +333,25 @@ def test_strangers_cost_nobody_a_quota() -> None:
     broker.stop()
 
 
+def test_lines_of_strangers_are_bounded() -> None:
+    broker = started()
+    with capturedLogs() as logs:
+        for _ in range(MOST_LINES):
+            assert not client(broker).serves()
+            one = client(broker)
+            one.transport.write(framed(b"\0"))
+            broker.pass_time(0.0)
+            assert one.lost
+    found = [*lines(logs, "before authentication"), *lines(logs, "too short")]
+    assert len(found) == MOST_LINES and not lines(logs, "closing the connection")
+    remedy = "listener CLIENTS is SASL_PLAINTEXT: set the client's security.protocol=SASL_PLAINTEXT"
+    assert all(remedy in line for line in found)
+    with capturedLogs() as logs:
+        broker.pass_time(60.0)
+    assert f"count={MOST_LINES}" in lines(logs, "more in that minute")[0]
+    broker.stop()
+
+
 # our side
 
 

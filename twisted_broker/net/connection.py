@@ -376,13 +376,17 @@ class KafkaConnection(Protocol):
         """Logs one line and closes: the peer is malformed, or an answer cannot be sent as
         announced.
         """
-        if not self.closing:
+        if self.closing:
+            return
+        if self.sasl is not None and self.is_stranger:
+            self.sasl.broken(reason)  # anybody can come here at any rate: its lines are bounded
+        else:
             _logger.warn(
                 "closing the connection of {client}: {reason}",
                 client=self.client_host,
                 reason=one_line(reason),
             )
-            self.close()
+        self.close()
 
     def close(self) -> None:
         """Closes now; answers that are not sent yet are dropped."""

@@ -6,7 +6,8 @@ Owns `SaslListener`, for all connections of one listener, and each connection's 
    costs nothing, unless the session ends: then it checks the time of each request.
 2. A frame before authentication is no longer than `sasl.server.max.receive.size`.
 3. A failure is answered after `connection.failed.authentication.delay.ms`, with one line in the
-   log; meanwhile nothing is read, and then the connection ends.
+   log; meanwhile nothing is read, and then the connection ends. What breaks the protocol before
+   authentication ends it at once, with a line within the same bound.
 4. No line holds a password, a key or a token. Names that the client sent are quoted, and the lines
    are bounded in a flood.
 5. A connection that is not authenticated counts as one that never sent a request: on a controller's
@@ -212,7 +213,17 @@ class SaslGate:
         await waiter
         clock.callLater(0, self._connection.finish, _END_SECONDS)
 
-    def _say(self, failure: object) -> None:
+    def broken(self, reason: Exception) -> None:
+        """One line for a stranger that sent what cannot be served, and is closed now."""
+        if self.authenticator.mechanism:  # it had its handshake: its protocol is right
+            self._say(reason)
+            return
+        listener = self._connection.listener
+        protocol = listener.protocol.name
+        remedy = f"listener {listener.name} is {protocol}: set the client's "
+        self._say(reason, remedy=f"{remedy}security.protocol={protocol}")
+
+    def _say(self, failure: object, **more: object) -> None:
         self._stop_timer()  # the end is certain: at once, or after the delay
         self._listener.failures += 1
         authenticator = self.authenticator
@@ -221,6 +232,7 @@ class SaslGate:
             client=self._connection.client_host,
             mechanism=authenticator.mechanism or "-",
             reason=str(failure),
+            **more,
         )
 
     def _bare_token(self, token: bytes) -> Answer | PendingResponse:

@@ -17,6 +17,7 @@ from tests.memory_broker import MemoryBroker
 from tests.net.echo import Far, framed
 from twisted_broker.api.routes import ROUTES
 from twisted_broker.config import BrokerConfig, ConfigError
+from twisted_broker.event_lines import MOST_LINES
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.net.connector import PlainConnector
 from twisted_broker.net.sasl_connector import SaslConnector
@@ -28,6 +29,12 @@ from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.header import RequestHeader, encode_request_header
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
 from twisted_broker.wire.messages.metadata import MetadataRequest
+from twisted_broker.wire.messages.quotas import (
+    AlterClientQuotasRequest,
+    AlteredEntry,
+    OpData,
+    QuotaEntityData,
+)
 from twisted_broker.wire.messages.sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -102,10 +109,14 @@ def client(broker: MemoryBroker, port: int = PORT) -> Client:
     return made
 
 
+def of_clients(broker: MemoryBroker) -> Any:
+    """The factory of their listener."""
+    return next(each for each in broker.broker._factories if each.name == "CLIENTS")
+
+
 def near(broker: MemoryBroker) -> Any:
     """The broker's side of the newest connection of clients."""
-    factory = next(each for each in broker.broker._factories if each.name == "CLIENTS")
-    return list(factory.connections)[-1]
+    return list(of_clients(broker).connections)[-1]
 
 
 def lines(logs: Any, text: str) -> list[str]:
@@ -225,6 +236,119 @@ def test_a_session_that_is_over_ends_the_connection() -> None:
     with capturedLogs() as logs:
         assert not other.serves()
     assert other.lost and lines(logs, "over")
+    broker.stop()
+
+
+# strangers
+
+
+def test_nothing_is_booked_before_authentication() -> None:
+    """Long requests of strangers keep nobody waiting, and release only what they took."""
+    broker = started(**{"queued.max.request.bytes": str(1 << 20)})
+    for _ in range(5):
+        client(broker).transport.write((500_000).to_bytes(4, "big") + bytes(10))
+        broker.pass_time(0.0)
+    booked = near(broker).listener.request_bytes
+    assert booked.used == 0
+    one = client(broker)
+    one.handshake()
+    # begun before authentication, and authenticates
+    header = RequestHeader(36, 1, 2, "x" * 32_767)
+    request = encode(SaslAuthenticateRequest(auth_bytes=GOOD), 1)
+    frame = framed(encode_request_header(header) + request)
+    for piece in (frame[:32_700], frame[32_700:]):
+        one.transport.write(piece)
+        broker.pass_time(0.0)
+    assert str(near(broker).principal) == "User:alice" and booked.used == 0
+    one.transport.write((500_000).to_bytes(4, "big") + bytes(10))
+    broker.pass_time(0.0)
+    assert booked.used == 500_000
+    one.transport.abortConnection()
+    # whole, and held behind the answer to a failure
+    other = client(broker)
+    other.handshake("GSSAPI")
+    for piece in (frame[:32_700], frame[32_700:]):
+        other.transport.write(piece)
+        broker.pass_time(0.0)
+    assert near(broker).is_request_queued
+    broker.pass_time(0.2)
+    assert other.lost and booked.used == 0
+    broker.stop()
+
+
+def test_who_does_not_authenticate_in_time_is_closed() -> None:
+    broker = started()
+    one, other = client(broker), client(broker)
+    other.handshake()
+    other.authenticate()
+    with capturedLogs() as logs:
+        for _ in range(3):
+            # an answer with an error: it may come again
+            one.ask(ApiVersionsRequest(client_software_name="", client_software_version=""), 3)
+            assert not one.lost
+            broker.pass_time(10.0)
+        assert one.lost
+    (line,) = lines(logs, "not authenticated within 30 s")
+    assert "listener=CLIENTS" in line
+    broker.pass_time(60.0)
+    many = [client(broker) for _ in range(MOST_LINES + 5)]
+    with capturedLogs() as logs:
+        broker.pass_time(30.0)
+    assert all(each.lost for each in many)
+    assert len(lines(logs, "not authenticated within 30 s")) == MOST_LINES
+    assert other.serves()
+    broker.stop()
+
+
+def test_no_timer_stays_behind(shared: MemoryBroker) -> None:
+    ended = client(shared), client(shared), client(shared)
+    sides = list(near(shared).listener.connections)[-3:]
+    ended[0].handshake()
+    ended[0].authenticate()
+    ended[1].handshake()
+    ended[1].authenticate(BAD)
+    ended[2].transport.abortConnection()
+    shared.pass_time(0.0)
+    assert [side.sasl._timer for side in sides] == [None, None, None]
+
+
+def test_strangers_cost_nobody_a_quota() -> None:
+    broker = started()
+    entity = [QuotaEntityData(entity_type="user", entity_name=None)]
+    operation = OpData(key="request_percentage", value=0.000_001, remove=False)
+    entry = AlteredEntry(entity=entity, ops=[operation])
+    broker.ask(AlterClientQuotasRequest(entries=[entry]), 1)
+    broker.pass_time(1.0)
+    quotas = of_clients(broker).dispatch.quotas
+    assert quotas.active
+    before = len(quotas.request)
+    one = client(broker)
+    one.ask(ApiVersionsRequest(), 0)
+    one.data = b""
+    one.handshake()
+    one.authenticate()
+    assert len(quotas.request) == before and not near(broker).throttled
+    one.serves()
+    assert len(quotas.request) == before + 1
+    broker.stop()
+
+
+def test_lines_of_strangers_are_bounded() -> None:
+    broker = started()
+    with capturedLogs() as logs:
+        for _ in range(MOST_LINES):
+            assert not client(broker).serves()
+            one = client(broker)
+            one.transport.write(framed(b"\0"))
+            broker.pass_time(0.0)
+            assert one.lost
+    found = [*lines(logs, "before authentication"), *lines(logs, "too short")]
+    assert len(found) == MOST_LINES and not lines(logs, "closing the connection")
+    remedy = "listener CLIENTS is SASL_PLAINTEXT: set the client's security.protocol=SASL_PLAINTEXT"
+    assert all(remedy in line for line in found)
+    with capturedLogs() as logs:
+        broker.pass_time(60.0)
+    assert f"count={MOST_LINES}" in lines(logs, "more in that minute")[0]
     broker.stop()
 
 

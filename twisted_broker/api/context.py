@@ -5,7 +5,8 @@ the broker.
 2. A loop over what a client named, or over what the cluster holds, takes its elements off
    `elements_left`, and awaits `next_turn()` when none is left: no client waits for another's long
    request. That waits only when the time of the slice is over.
-3. `metered` is there while the node has client quotas: what the request is charged with.
+3. `metered` is there while the node has client quotas, for who is authenticated or need not be:
+   what the request is charged with.
 4. `appended` is set by Produce once its records are in the logs: from then on, and only then, the
    connection may start the next Produce.
 

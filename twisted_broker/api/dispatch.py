@@ -370,7 +370,8 @@ class Dispatcher:
             frame,
             self,
         )
-        if self.quotas.active:
+        # A stranger is nobody's user yet: what it costs must not be charged to another's quota.
+        if self.quotas.active and not connection.is_stranger:
             context.metered = Metered(len(frame), self.seconds())
         try:
             request = decode_few(served.request_class, frame, version, offset)

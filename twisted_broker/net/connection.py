@@ -116,10 +116,10 @@ class KafkaConnection(Protocol):
     long request that is not all here yet; `held_since` is when the request that is started now had
     come, on the clock, if it had to wait for those before it, else 0; `is_follower` is set by a
     fetch of a follower; `throttled`: its client waits for its quota; `sasl` is there on a listener
-    with SASL.
+    with SASL; `is_stranger`: it has to authenticate there, and never did.
     """
 
-    is_follower = False
+    is_follower = is_stranger = False
     sasl: SaslGate | None = None
 
     def __init__(self, listener: ListenerContext, client_host: str) -> None:
@@ -137,10 +137,11 @@ class KafkaConnection(Protocol):
         self._dispatch: Dispatch = listener.dispatch
         if listener.sasl is not None:
             self._dispatch = self.sasl = listener.sasl.gate(self, listener.dispatch)
+            self.is_stranger = True
         self._pending: deque[PendingResponse] = deque()
         self._held: bytes | memoryview | None = None
         self._in_progress_bytes = self._starting = self.arriving_bytes = 0
-        self._serving = False
+        self._serving = self._is_unbooked = False
         self._reading = True
         self.throttled = False
         self._throttle_end: IDelayedCall | None = None
@@ -173,6 +174,8 @@ class KafkaConnection(Protocol):
         self.output = SendQueue(transport, self.listener.runtime, self)
         transport.registerProducer(self, True)
         self.listener.opened(self)
+        if self.sasl is not None:
+            self.sasl.opened()
 
     def receive_space(self) -> memoryview | None:
         """Where the transport may put bytes itself; then it calls `received`, else
@@ -225,7 +228,9 @@ class KafkaConnection(Protocol):
                 self._held = frame
                 self.held_since = self.held_since or self.listener.runtime.clock.seconds()
                 return
-            granted = len(frame) if type(frame) is memoryview and len(frame) > _LONG else 0
+            granted = 0
+            if type(frame) is memoryview and len(frame) > _LONG and not self._is_unbooked:
+                granted = len(frame)
             self._starting = granted
             # Until dispatch returns, these bytes belong to no response: a connection that ends
             # meanwhile must release them all the same.
@@ -257,6 +262,11 @@ class KafkaConnection(Protocol):
         )
 
     def _allocate_long(self, size: int) -> bool:
+        # A stranger must not take what all clients share. A frame's length is bounded before
+        # authentication; one that begins then stays unbooked to its end.
+        self._is_unbooked = self.is_stranger
+        if self.is_stranger:
+            return True
         granted = self.listener.request_bytes.take(size, self._memory_available)
         self.arriving_bytes = size if granted else 0
         return granted
@@ -274,7 +284,9 @@ class KafkaConnection(Protocol):
     def _allocated_bytes(self) -> int:
         """All bytes of long requests that are allocated to this connection."""
         held = self._held
-        waiting = len(held) if type(held) is memoryview and len(held) > _LONG else 0
+        waiting = 0
+        if type(held) is memoryview and len(held) > _LONG and not self._is_unbooked:
+            waiting = len(held)
         return (
             self.arriving_bytes
             + waiting
@@ -364,13 +376,17 @@ class KafkaConnection(Protocol):
         """Logs one line and closes: the peer is malformed, or an answer cannot be sent as
         announced.
         """
-        if not self.closing:
+        if self.closing:
+            return
+        if self.sasl is not None and self.is_stranger:
+            self.sasl.broken(reason)  # anybody can come here at any rate: its lines are bounded
+        else:
             _logger.warn(
                 "closing the connection of {client}: {reason}",
                 client=self.client_host,
                 reason=one_line(reason),
             )
-            self.close()
+        self.close()
 
     def close(self) -> None:
         """Closes now; answers that are not sent yet are dropped."""
@@ -383,6 +399,7 @@ class KafkaConnection(Protocol):
         """Who the client is, from now on; `dispatch`: what serves it without looking again."""
         self.principal = principal
         self.has_requested = True
+        self.is_stranger = False
         self.frames.limit = self.listener.frame_limit
         if dispatch is not None:
             self._dispatch = dispatch
@@ -400,6 +417,8 @@ class KafkaConnection(Protocol):
         if self._throttle_end is not None:
             self._throttle_end.cancel()
             self._throttle_end = None
+        if self.sasl is not None:
+            self.sasl.closed()
         self.output.close()
         self.frames.close()
         self.listener.closed(self)

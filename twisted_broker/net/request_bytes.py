@@ -7,6 +7,8 @@ Owns `RequestBytes`: what is allocated, and who waits for room.
    read to its end, so no frame waits for itself.
 2. Short frames never wait: heartbeats, follower fetches, and what completes a waiting produce.
 3. Waiters are called in the order in which they came.
+4. A connection that has yet to authenticate books nothing (`net/connection.py`): its frames are
+   bounded by `sasl.server.max.receive.size`.
 
 Source: Kafka's `SimpleMemoryPool` (`queued.max.request.bytes`). Not here: closing slow connections
 (`net/connection_limits.py`).

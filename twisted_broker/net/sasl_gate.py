@@ -6,11 +6,14 @@ Owns `SaslListener`, for all connections of one listener, and each connection's 
    costs nothing, unless the session ends: then it checks the time of each request.
 2. A frame before authentication is no longer than `sasl.server.max.receive.size`.
 3. A failure is answered after `connection.failed.authentication.delay.ms`, with one line in the
-   log; meanwhile nothing is read, and then the connection ends.
+   log; meanwhile nothing is read, and then the connection ends. What breaks the protocol before
+   authentication ends it at once, with a line within the same bound.
 4. No line holds a password, a key or a token. Names that the client sent are quoted, and the lines
    are bounded in a flood.
 5. A connection that is not authenticated counts as one that never sent a request: on a controller's
    listener it makes way for others.
+6. A connection that is not authenticated `LOGIN_SECONDS` after it was opened is closed, with one
+   line: bytes that lead nowhere keep no place.
 
 Source: Kafka's `SaslServerAuthenticator`, `KafkaChannel`. Not here: the states
 (`security/sasl/authenticator.py`), the requests and answers (`api/sasl.py`).
@@ -26,7 +29,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from twisted_broker.event_lines import EventLines
-from twisted_broker.interfaces import Runtime
+from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.net.connection import Answer, Dispatch, KafkaConnection, PendingResponse
 from twisted_broker.security.principal import Principal
 from twisted_broker.security.sasl.authenticator import (
@@ -55,6 +58,8 @@ if TYPE_CHECKING:
 _logger = Logger(namespace="replog.net")
 # For a peer that does not take the last answer.
 _END_SECONDS = 5.0
+# As long as a handshake of TLS may take.
+LOGIN_SECONDS = 30.0
 Lookup = Callable[[ScramMechanism, str], ScramCredential | None]
 
 
@@ -118,7 +123,7 @@ class SaslListener:
 class SaslGate:
     """Of one connection; called like a dispatcher."""
 
-    __slots__ = ("_connection", "_dispatch", "_listener", "authenticator")
+    __slots__ = ("_connection", "_dispatch", "_listener", "_timer", "authenticator")
 
     def __init__(
         self, listener: SaslListener, connection: KafkaConnection, dispatch: Dispatch
@@ -128,6 +133,27 @@ class SaslGate:
             listener.mechanisms, listener.settings.lifetimes_ms
         )
         connection.frames.limit = min(connection.frames.limit, listener.settings.receive_bytes)
+        self._timer: IDelayedCall | None = None
+
+    def opened(self) -> None:
+        """The connection is there: its time to authenticate begins."""
+        clock = self._listener.runtime.clock
+        self._timer = clock.callLater(LOGIN_SECONDS, self._too_late)
+
+    def closed(self) -> None:
+        """The connection is gone."""
+        self._stop_timer()
+
+    def _stop_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def _too_late(self) -> None:
+        self._timer = None
+        if not self._connection.closing:
+            self._say(f"not authenticated within {LOGIN_SECONDS:g} s")
+            self._connection.close()
 
     def __call__(
         self, connection: KafkaConnection, frame: bytes | memoryview
@@ -171,6 +197,7 @@ class SaslGate:
     def _let_in(self) -> None:
         user = self.authenticator.user
         assert user is not None
+        self._stop_timer()
         self._listener.successes += 1
         gone = None if self.authenticator.session_ends else self._dispatch
         self._connection.authenticated(Principal("User", user), gone)
@@ -186,7 +213,18 @@ class SaslGate:
         await waiter
         clock.callLater(0, self._connection.finish, _END_SECONDS)
 
-    def _say(self, failure: SaslFailure) -> None:
+    def broken(self, reason: Exception) -> None:
+        """One line for a stranger that sent what cannot be served, and is closed now."""
+        if self.authenticator.mechanism:  # it had its handshake: its protocol is right
+            self._say(reason)
+            return
+        listener = self._connection.listener
+        protocol = listener.protocol.name
+        remedy = f"listener {listener.name} is {protocol}: set the client's "
+        self._say(reason, remedy=f"{remedy}security.protocol={protocol}")
+
+    def _say(self, failure: object, **more: object) -> None:
+        self._stop_timer()  # the end is certain: at once, or after the delay
         self._listener.failures += 1
         authenticator = self.authenticator
         self._listener.lines.warn(
@@ -194,6 +232,7 @@ class SaslGate:
             client=self._connection.client_host,
             mechanism=authenticator.mechanism or "-",
             reason=str(failure),
+            **more,
         )
 
     def _bare_token(self, token: bytes) -> Answer | PendingResponse:

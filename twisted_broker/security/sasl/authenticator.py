@@ -139,8 +139,7 @@ class ServerAuthenticator:
         if api_key not in expected:
             self.state = State.FAILED
             raise WireError(
-                f"API {api_key} is not served before authentication ({state.name.lower()}): "
-                "the client may be set to another security.protocol than this listener's"
+                f"API {api_key} is not served before authentication ({state.name.lower()})"
             )
 
     def _is_over(self, now_ms: float) -> bool:

@@ -496,6 +496,17 @@ def test_a_listeners_settings_change_while_it_runs(house: House) -> None:
     connection.close()
 
 
+@pytest.mark.parametrize(
+    "name", ["listener.name.OTHER.ssl.key.password", "listener.name.other.ssl.key.pasword", "my.x"]
+)
+def test_a_value_that_may_be_a_password_is_not_logged(house: House, name: str) -> None:
+    """Nobody knows what a name without a row holds."""
+    with capturedLogs() as events:
+        assert alter(house, name, SECRET) == (0, "")
+    text = " ".join(str(formatEvent(each)) for each in events)
+    assert SECRET not in text and f"{name}=[hidden]" in text
+
+
 def test_a_password_is_never_shown(house: House) -> None:
     from twisted_broker.wire.messages.configs import (
         DescribeConfigsRequest,

@@ -19,6 +19,7 @@ from twisted_broker.config import (
     LiveConfig,
     LogConfig,
     check_topic_overrides,
+    is_secret,
     parse_properties,
     text_of,
     topic_config,
@@ -158,6 +159,13 @@ def test_a_listeners_setting_is_checked_and_a_wrong_name_is_named():
         BrokerConfig({"listener.name.inside.max.connections": "many"})
     names = ["listener.name.INSIDE.max.connections", "listener.name.inside.no.such.setting"]
     assert BrokerConfig(dict.fromkeys(names, "1")).unknown() == names
+
+
+def test_a_name_without_a_row_may_hold_a_secret() -> None:
+    names = ("sasl.jaas.config", "listener.name.a.ssl.key.password", "my.plugin.password")
+    wrong = ("listener.name.A.ssl.key.password", "listener.name.a.ssl.key.pasword")
+    assert all(map(is_secret, names + wrong))
+    assert not any(map(is_secret, ("num.io.threads", "listener.name.a.ssl.client.auth")))
 
 
 @pytest.mark.parametrize(

@@ -1446,9 +1446,11 @@ def override_row(name: str) -> Setting | None:
 
 
 def is_secret(name: str) -> bool:
-    """Whether a broker's setting holds a password or a key, also a listener's own: never shown."""
+    """Whether a broker's setting holds a password or a key, also a listener's own, or may: of a
+    name that no table has, a plugin's or a misspelt one, nobody knows. Never shown.
+    """
     row = override_row(name) or BROKER_SETTINGS.get(name) or known_broker_settings().get(name)
-    return row is not None and row.type is Type.PASSWORD
+    return row is None or row.type is Type.PASSWORD
 
 
 def _check_override(name: str, text: str) -> None:

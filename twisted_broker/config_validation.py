@@ -27,6 +27,7 @@ _ADDRESS = re.compile(r"(\[[^\[\]]+\]|[^\[\]:@\s]+):(\d{1,5})\Z")
 _VOTERS, _BOOTSTRAP = "controller.quorum.voters", "controller.quorum.bootstrap.servers"
 _OVERRIDES = "max.connections.per.ip.overrides"
 _AUTHORIZER, _SUPER_USERS = "authorizer.class.name", "super.users"
+_JOINED = re.compile(r",\s*User:")
 _MOST_PORT = 65535
 
 
@@ -110,6 +111,12 @@ def warnings_for(config: BrokerConfig) -> list[str]:
         found.append(
             f"{_AUTHORIZER} is set and {_SUPER_USERS} is empty: on a new cluster nobody may do "
             "anything, its brokers neither"
+        )
+    joined = [each for each in sorted(super_users(config)) if _JOINED.search(each)]
+    if joined:
+        found.append(
+            f"{_SUPER_USERS} has one user of the name {joined[0].partition(':')[2]!r}: where these "
+            "are several, write ; between them, not a comma"
         )
     if interval * 2 <= session:
         return found

@@ -182,6 +182,14 @@ def test_an_authorizer_without_super_users_is_warned_of() -> None:
     assert not warnings_for(BrokerConfig(settings | {"super.users": "User:root"}))
 
 
+@pytest.mark.parametrize("text", ["User:a,User:b", "User:c;User:a, User:b"])
+def test_super_users_with_a_comma_between_them_are_warned_of(text: str) -> None:
+    """A comma is part of a name: of a certificate's subject it always is."""
+    (line,) = warnings_for(BrokerConfig({"super.users": text}))
+    assert "super.users" in line and "write ; between" in line and "User:b" in line
+    assert not warnings_for(BrokerConfig({"super.users": "User:CN=a,OU=b;User:c"}))
+
+
 def test_a_broker_that_the_controller_denies_says_what_to_do() -> None:
     """Each of its own requests is refused in the same way."""
     refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED

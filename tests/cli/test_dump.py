@@ -139,13 +139,20 @@ def test_secrets_of_the_metadata_log_are_hidden(tmp_path: Path) -> None:
         metadata_records.ConfigRecord(resource_type=4, resource_name="1", name=name, value=value)
         for name, value in (
             ("listener.name.clients.plain.sasl.jaas.config", "top-secret"),
+            ("my.plugin.password", "top-secret"),
             ("num.io.threads", "3"),
         )
     ]
+    settings.append(
+        metadata_records.ConfigRecord(
+            resource_type=16, resource_name="m", name="interval.ms", value="7"
+        )
+    )
     path = tmp_path / "00000000000000000005-0000000001.checkpoint"
     path.write_bytes(b"".join(snapshot_frame([user, *settings], 0, 0, 0, 30)))
     rows = {row.get("name"): row for row in rows_of(path, "record", "--records")}
     assert rows["alice"]["iterations"] == 4096 and rows["num.io.threads"]["value"] == "3"
+    assert rows["interval.ms"]["value"] == "7"
     assert {rows["alice"][name] for name in ("salt", "stored_key", "server_key")} == {"[hidden]"}
     assert "top-secret" not in str(rows)
 

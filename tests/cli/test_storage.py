@@ -165,3 +165,15 @@ def test_the_first_user(tmp_path: Path) -> None:
     twice = refusal("--data", tmp_path / "b", "--add-scram", user, "--add-scram", user)
     assert "twice" in twice and not (tmp_path / "b").exists()
     assert "top-secret" not in twice
+
+
+def test_a_first_user_is_for_a_new_cluster(tmp_path: Path) -> None:
+    """Its controller has read the first users; a new directory beside it is no new cluster."""
+    user = ("--add-scram", "SCRAM-SHA-256=[name=admin,password=top-secret]")
+    formatted("--data", tmp_path / "1")
+    both = ["--set", f"log.dirs={tmp_path}/1,{tmp_path}/2", "--ignore-formatted"]
+    wrong = refusal(*both, *user)
+    assert f"{tmp_path}/1 is formatted already" in wrong and "kafka-configs" in wrong
+    assert "top-secret" not in wrong and not (tmp_path / "2").exists()
+    done = formatted(*both, "--set", f"metadata.log.dir={tmp_path}/meta", *user)
+    assert done.exit_code == 0 and "and with user admin" in done.output, done.output

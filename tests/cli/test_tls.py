@@ -26,6 +26,10 @@ def test_a_broker_accepts_what_is_written(tmp_path: Path) -> None:
     config = BrokerConfig(parse_properties((tmp_path / "d" / "broker.properties").read_text()))
     check_tls(config, plan_listeners(config), OsFileSystem())
     assert not config.unknown() and not config.without_effect()
+    # The defaults of a file, 3 and 2, leave a lone broker without groups and transactions.
+    assert config.integer("offsets.topic.replication.factor") == 1
+    assert config.integer("transaction.state.log.replication.factor") == 1
+    assert config.integer("transaction.state.log.min.isr") == 1
 
 
 def test_a_second_run_keeps_the_authority(tmp_path: Path) -> None:

@@ -4,12 +4,25 @@ memory.
 
 from __future__ import annotations
 
+import ssl
+from base64 import encodebytes
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.protocol import ClientFactory, Protocol
@@ -215,6 +228,96 @@ def test_a_client_without_a_certificate_is_refused_where_one_is_required() -> No
     assert answers(house, connection)
     connection.close()
     house.stop()
+
+
+def forged(text: str, old: bytes = b"", new: bytes = b"", is_trusted: bool = False) -> bytes:
+    """A key and its certificate for `text` with these bytes exchanged before it is signed."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    authority = (certificates.made() / "ca.key").read_bytes()
+    signer: Any = load_pem_private_key(authority, None) if is_trusted else key
+    issuer = "replog trial authority" if is_trusted else text
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(_name(text))
+        .issuer_name(_name(issuer))
+        .public_key(key.public_key())
+        .serial_number(5)
+        .not_valid_before(now)
+        .not_valid_after(now + timedelta(days=20_000))
+        .sign(signer, SHA256())
+    )
+    body = made.tbs_certificate_bytes
+    assert old in body
+    body = body.replace(old, new)
+    algorithm = bytes.fromhex("300a06082a8648ce3d040302")
+    signature = _der(3, b"\0" + signer.sign(body, ec.ECDSA(SHA256())))
+    whole = encodebytes(_der(0x30, body + algorithm + signature))
+    return (
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        + b"-----BEGIN CERTIFICATE-----\n"
+        + whole
+        + b"-----END CERTIFICATE-----\n"
+    )
+
+
+def _name(text: str) -> x509.Name:
+    parts = [text[at : at + 60] for at in range(0, len(text), 60)]
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, each) for each in parts])
+
+
+def _der(tag: int, contents: bytes) -> bytes:
+    return bytes([tag, 0x84]) + len(contents).to_bytes(4, "big") + contents
+
+
+def meet(house: House, directory: Path, pem: bytes) -> Raw:
+    """A client of the standard library's TLS, which does not look at its own certificate."""
+    file = directory / "own.pem"
+    file.write_bytes(pem)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.load_cert_chain(file)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls, client = context.wrap_bio(incoming, outgoing), raw(house)
+    for _ in range(4):
+        with suppress(ssl.SSLError):
+            tls.do_handshake()
+        client.transport.write(outgoing.read())
+        house.pass_time(0.1)
+        incoming.write(client.received)
+        client.received = b""
+    return client
+
+
+VERSION = (b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x07")
+MONTH = (b"\x17\x0d260101", b"\x17\x0d261901")
+TEXT = (b"\x0c\x06ZZZZZZ", b"\x13\x06ZZ\xff\xfeZZ")
+
+
+@pytest.mark.parametrize("exchanged", [VERSION, MONTH, TEXT], ids=["version", "month", "text"])
+@pytest.mark.parametrize("is_trusted", [False, True])
+def test_a_certificate_that_cannot_be_read_is_refused_in_one_line(
+    house: House, tmp_path: Path, exchanged: tuple[bytes, bytes], is_trusted: bool
+) -> None:
+    """OpenSSL parses it, cryptography raises."""
+    with capturedLogs() as events:
+        for _ in range(5):
+            assert meet(house, tmp_path, forged("ZZZZZZ", *exchanged, is_trusted=is_trusted)).lost
+    (line,) = [str(formatEvent(each)) for each in events]
+    assert "its certificate is refused: " in line and "it cannot be read" in line
+    assert not house.principals()
+
+
+def test_what_a_stranger_wrote_into_a_certificate_is_one_short_line(
+    house: House, tmp_path: Path
+) -> None:
+    with capturedLogs() as events:
+        assert meet(house, tmp_path, forged("x\naudit acl created\u2028\x1b[31m")).lost
+        assert meet(house, tmp_path, forged("y" * 3000)).lost
+    found = lines(events)
+    assert len(found) == 2
+    assert all(each.isprintable() and len(each) < 400 for each in found)
+    assert "CN=x\\naudit" in found[0]
 
 
 def test_a_server_of_another_name_is_refused_unless_names_do_not_count() -> None:
@@ -494,6 +597,17 @@ def test_a_listeners_settings_change_while_it_runs(house: House) -> None:
     connection = house.call(house.connector())
     assert answers(house, connection)
     connection.close()
+
+
+@pytest.mark.parametrize(
+    "name", ["listener.name.OTHER.ssl.key.password", "listener.name.other.ssl.key.pasword", "my.x"]
+)
+def test_a_value_that_may_be_a_password_is_not_logged(house: House, name: str) -> None:
+    """Nobody knows what a name without a row holds."""
+    with capturedLogs() as events:
+        assert alter(house, name, SECRET) == (0, "")
+    text = " ".join(str(formatEvent(each)) for each in events)
+    assert SECRET not in text and f"{name}=[hidden]" in text
 
 
 def test_a_password_is_never_shown(house: House) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from twisted_broker.cli.batches import FileBatch
 from twisted_broker.cli.rows import Damage, Row, time_text
 from twisted_broker.config import is_secret
+from twisted_broker.image.metadata_image import BROKER_RESOURCE
 from twisted_broker.topic_names import METADATA_DIRECTORY, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from twisted_broker.wire import control_batch
 from twisted_broker.wire import schema as messages
@@ -118,7 +119,12 @@ def metadata(record: Record) -> Row:
     fields = fields_of(messages.decode(cls, value, version, at))
     if cls is metadata_records.UserScramCredentialRecord:
         fields |= dict.fromkeys(("salt", "stored_key", "server_key"), HIDDEN)
-    elif cls is metadata_records.ConfigRecord and fields["value"] and is_secret(fields["name"]):
+    elif (
+        cls is metadata_records.ConfigRecord
+        and fields["resource_type"] == BROKER_RESOURCE
+        and fields["value"]
+        and is_secret(fields["name"])
+    ):
         fields["value"] = HIDDEN
     return {"record": cls.__name__, "version": version, **fields}
 

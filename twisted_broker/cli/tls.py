@@ -33,6 +33,11 @@ ssl.keystore.location={directory}/broker.pem
 ssl.truststore.type=PEM
 ssl.truststore.location={directory}/ca.pem
 ssl.client.auth=requested
+# One broker: the internal topics of groups and transactions cannot have the three replicas of the
+# defaults.
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
 """
 _CLIENT_LINES = """\
 # Made by replog tls make, for Java's clients and tools.

@@ -229,25 +229,26 @@ def _configs(delta: MetadataDelta) -> Iterator[Event]:
     for kind, name in sorted(delta.configs):
         if kind == TOPIC_RESOURCE and name in removed:
             continue
-        changes = _differences(delta.before.config(kind, name), delta.after.config(kind, name))
+        before, after = delta.before.config(kind, name), delta.after.config(kind, name)
+        changes = _differences(kind, before, after)
         if changes:
             resource = _RESOURCES.get(kind, str(kind))
             yield "settings changed", {"resource": resource, "name": name, "changes": changes}
 
 
-def _differences(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+def _differences(kind: int, before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """`name=value;name=(default)` of all that differ; of a secret only that it did."""
     return ";".join(
-        f"{name}={_shown(name, after)}"
+        f"{name}={_shown(kind, name, after)}"
         for name in sorted(before.keys() | after.keys())
         if before.get(name) != after.get(name)
     )
 
 
-def _shown(name: str, values: Mapping[str, str]) -> str:
+def _shown(kind: int, name: str, values: Mapping[str, str]) -> str:
     if name not in values:
         return "(default)"
-    return "[hidden]" if is_secret(name) else values[name]
+    return "[hidden]" if kind == BROKER_RESOURCE and is_secret(name) else values[name]
 
 
 def _name(change: PartitionDelta) -> str:

@@ -78,8 +78,8 @@ def format_node(
     """Formats what is not formatted yet.
 
     LogDirMismatch before anything is written: one is formatted already (unless `ignore_formatted`),
-    belongs to another node or cluster, or holds metadata without saying whose. CheckpointError,
-    OSError.
+    belongs to another node or cluster, holds metadata without saying whose, or is the metadata's,
+    to which `users` cannot be added any more. CheckpointError, OSError.
     """
     cluster_id, new, old = node.cluster_id, list[str](), list[str]()
     for path in node.directories:
@@ -93,6 +93,12 @@ def format_node(
             )
         cluster_id = cluster_id or found.cluster_id
         _check_owner(found, path, node.node_id, cluster_id)
+        if node.users and path == node.metadata_directory:
+            raise LogDirMismatch(
+                f"{path} is formatted already, and first users (--add-scram) are for a new "
+                "cluster: start the broker and add them with kafka-configs --entity-type users, "
+                "or leave --add-scram out"
+            )
         old.append(path)
     cluster_id = cluster_id or uuid_text(new_uuid(random.randbytes))
     for path in new:

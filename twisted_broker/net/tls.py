@@ -27,7 +27,8 @@ from twisted.python.failure import Failure
 
 from twisted_broker.config import ListenerConfig
 from twisted_broker.interfaces import IClock, INetwork
-from twisted_broker.net.tls_context import TlsSettings
+from twisted_broker.net.connection import one_line
+from twisted_broker.net.tls_context import UNREADABLE, TlsSettings
 from twisted_broker.net.tls_protocol import HANDSHAKE_SECONDS, TlsProtocol
 from twisted_broker.security.key_store import alternative_names, subject_of
 from twisted_broker.security.principal import Principal
@@ -60,7 +61,7 @@ class FailedHandshakes:
         self._silent_until: dict[str, float] = {}
 
     def add(self, host: str, words: str) -> None:
-        now = self._clock.seconds()
+        now, words = self._clock.seconds(), one_line(words)
         if words not in self._silent_until and len(self._silent_until) >= _MOST_REASONS:
             words = "for one of many other reasons"
         self._counts[words] += 1
@@ -114,8 +115,12 @@ class TlsServerFactory(Factory):
         if certificate is None:
             return None
         try:
-            name = self._settings.mapper.name_of(subject_of(certificate.to_cryptography()))
-        except (NoRuleMatches, ValueError) as error:
+            subject = subject_of(certificate.to_cryptography())
+        except Exception:  # of what OpenSSL passed and cryptography does not: of any type
+            return f"its certificate is refused: {UNREADABLE}"
+        try:
+            name = self._settings.mapper.name_of(subject)
+        except NoRuleMatches as error:
             return str(error)
         tls.inner.principal = Principal("User", name)
         return None
@@ -181,6 +186,8 @@ class _Call(ClientFactory):
                     f"{', '.join(sorted(names)) or 'no name'}: advertise one of its names, or "
                     "give it a certificate for this one"
                 )
+            except Exception:  # as in a listener
+                return f"its certificate is refused: {UNREADABLE}"
         return None
 
     def ready(self, tls: TlsProtocol) -> None:

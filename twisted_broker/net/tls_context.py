@@ -30,6 +30,7 @@ from twisted.logger import Logger
 
 from twisted_broker.config import BrokerConfig, ListenerConfig
 from twisted_broker.interfaces import IFileSystem
+from twisted_broker.net.connection import one_line
 from twisted_broker.security.cipher_suites import openssl_names
 from twisted_broker.security.key_store import (
     KeyEntry,
@@ -409,12 +410,25 @@ def _verified(
     """OpenSSL's own result; the first error is noted for the line that is logged."""
     noted = connection.get_app_data()
     if not good and isinstance(noted, list) and not noted:
-        found = certificate.to_cryptography()
         noted.append(
-            f"{_VERIFY_ERRORS.get(error, f'error {error} of OpenSSL')} "
-            f"({subject_of(found)}, valid until {found.not_valid_after_utc:%Y-%m-%d %H:%M} UTC)"
+            f"{_VERIFY_ERRORS.get(error, f'error {error} of OpenSSL')} ({_shown(certificate)})"
         )
     return bool(good)
+
+
+def _shown(certificate: Any) -> str:
+    """Who it is of, as one short line: whoever connects chose what is in it."""
+    try:
+        found = certificate.to_cryptography()
+        subject, until = subject_of(found), found.not_valid_after_utc
+    except Exception:  # of what OpenSSL passed and cryptography does not: of any type
+        return UNREADABLE
+    return f"{one_line(subject[:_MOST_SUBJECT])}, valid until {until:%Y-%m-%d %H:%M} UTC"
+
+
+UNREADABLE = "it cannot be read"
+"""a certificate that OpenSSL parses and cryptography does not"""
+_MOST_SUBJECT = 200
 
 
 _VERIFY_ERRORS = {

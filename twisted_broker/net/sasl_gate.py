@@ -8,7 +8,7 @@ Owns `SaslListener`, for all connections of one listener, and each connection's 
 3. A failure is answered after `connection.failed.authentication.delay.ms`, with one line in the
    log; meanwhile nothing is read, and then the connection ends.
 4. No line holds a password, a key or a token. Names that the client sent are quoted, and the lines
-   are bounded in a flood.
+   are bounded in a flood: none hides the failures of another client or user.
 5. A connection that is not authenticated counts as one that never sent a request: on a controller's
    listener it makes way for others.
 
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 _logger = Logger(namespace="replog.net")
 # For a peer that does not take the last answer.
 _END_SECONDS = 5.0
+# Lines a minute of one client's failures for one reason, which names the user where there is one.
+_COUNTED_BY, _MOST_LINES = ("client", "mechanism", "reason"), 3
 Lookup = Callable[[ScramMechanism, str], ScramCredential | None]
 
 
@@ -74,7 +76,9 @@ class SaslListener:
         self._jwks = jwks
         self.runtime, self.settings = runtime, settings
         self.successes = self.failures = 0
-        self.lines = EventLines(_logger, runtime.clock, listener=name)
+        self.lines = EventLines(
+            _logger, runtime.clock, by=_COUNTED_BY, most=_MOST_LINES, listener=name
+        )
         self.mechanisms: Mapping[str, Callable[[], ServerMechanism]] = {
             each: self._factory(each, lookup) for each in settings.mechanisms
         }

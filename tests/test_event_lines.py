@@ -9,7 +9,7 @@ import pytest
 from twisted.internet.task import Clock
 from twisted.logger import Logger, formatEvent
 
-from twisted_broker.event_lines import MOST_LINES, EventLines, some
+from twisted_broker.event_lines import MOST_BUDGETS, MOST_LINES, MOST_OF_ONE, EventLines, some
 from twisted_broker.interfaces import TopicPartition
 
 
@@ -105,3 +105,58 @@ def test_a_storm_of_errors_is_counted_at_its_level(book: Book) -> None:
     levels = [event["log_level"].name for event in book.events]
     assert levels == ["error"] * MOST_LINES + ["warn", "error"]
     assert book.texts[-1].startswith("partition is offline, more in that minute: broker=1 count=")
+
+
+def counted(most: int, *by: str) -> Book:
+    """Lines that are counted by these parts."""
+    book = Book()
+    logger = Logger(namespace="test", observer=book.events.append)
+    book.lines = EventLines(logger, book.clock, by=by, most=most, broker=1)
+    return book
+
+
+def test_one_does_not_hide_another() -> None:
+    """Each has lines of its own, and what was counted says whose it is."""
+    book = counted(MOST_LINES, "principal")
+    for number in range(MOST_LINES + 10):
+        book.lines.warn("denied", principal="User:alice", number=number)
+    book.lines.warn("denied", principal="User:CN=bob,O=b", number=0)
+    assert book.texts[-1] == 'denied broker=1 principal="User:CN=bob,O=b" number=0'
+    for _ in range(MOST_LINES):
+        book.lines.warn("denied", principal="User:CN=bob,O=b")
+    book.clock.advance(60)
+    assert book.texts[-2:] == [
+        "denied, more in that minute: broker=1 principal=User:alice count=10",
+        'denied, more in that minute: broker=1 principal="User:CN=bob,O=b" count=1',
+    ]
+
+
+def test_there_are_few_budgets() -> None:
+    """What is beyond shares one, and few lines count the rest; no line is lost from the counts."""
+    book = counted(2, "principal")
+    for _ in range(3):
+        for number in range(1000):
+            book.lines.add("denied", principal=f"User:{number}")
+    assert len(book.texts) == 2 * MOST_BUDGETS
+    assert len(next(iter(book.lines._counts.values()))) == MOST_BUDGETS
+    book.clock.advance(60)
+    counted_lines = book.texts[2 * MOST_BUDGETS :]
+    assert len(counted_lines) == 21
+    beyond = 3 * (1001 - MOST_BUDGETS) - 2
+    assert counted_lines[0].endswith(f" principal=others count={beyond}")
+    assert counted_lines[-1].endswith(f" count={MOST_BUDGETS - 20} others={MOST_BUDGETS - 20}")
+    total = sum(int(each.split("count=")[1].split()[0]) for each in counted_lines)
+    assert total == 3000 - 2 * MOST_BUDGETS
+
+
+def test_one_source_takes_few_of_the_budgets() -> None:
+    """A client that names a new user each time does not hide what others do."""
+    book = counted(3, "client", "reason")
+    for number in range(1000):
+        book.lines.warn("failed", client="10.0.0.1", reason=f"user{number}")
+    assert len(book.texts) == MOST_OF_ONE - 1 + 3
+    book.lines.warn("failed", client="10.0.0.2", reason="bob")
+    assert book.texts[-1] == "failed broker=1 client=10.0.0.2 reason=bob"
+    book.clock.advance(60)
+    beyond = 1000 - (MOST_OF_ONE - 1) - 3
+    assert book.texts[-1].endswith(f" client=10.0.0.1 reason=others count={beyond}")

@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 from twisted.logger import formatEvent, globalLogPublisher
 
-from tests.api.group_api import ApiRun, Denying
+from tests.api.group_api import LISTENER, ApiRun, Denying
 from tests.api.test_groups import member_of
 from tests.cluster.controller_fixture import PORT, ControllerFixture
 from tests.cluster.fixtures import Fixture
 from tests.cluster.test_partition_requests import Cluster
 from tests.memory_broker import MemoryBroker
 from tests.test_broker import create, produce
-from twisted_broker.api import broker_loggers
+from twisted_broker.api import audit, broker_loggers
+from twisted_broker.api.context import RequestContext
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType
+from twisted_broker.security.principal import Principal
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import configs, reassignment, topics
 from twisted_broker.wire.messages.broker_lifecycle import BrokerHeartbeatRequest
@@ -272,4 +274,20 @@ def test_a_storm_is_bounded(house: MemoryBroker, lines: list[str]) -> None:
     ask(house, topics.CreateTopicsRequest(topics=new, timeout_ms=30_000), 7)
     assert len(lines) == 20
     house.pass_time(61)
-    assert lines[20:] == ["audit topic created, more in that minute: node=1 count=80"]
+    assert lines[20:] == [
+        "audit topic created, more in that minute: node=1 principal=User:ANONYMOUS count=80"
+    ]
+
+
+def test_one_principal_does_not_hide_what_another_was_denied(lines: list[str]) -> None:
+    """It may be denied as often as it likes."""
+    run = ApiRun()
+    run.acl.denied.add((Operation.DELETE, ResourceType.GROUP, "*"))
+    for name, group in (*(("alice", f"g{number}") for number in range(30)), ("bob", "payroll")):
+        user = Principal("User", name)
+        context = RequestContext(run.parts, LISTENER, 42, 2, 1, "client", "10.0.0.9", user)
+        assert not context.may(Operation.DELETE, ResourceType.GROUP, group)
+        audit.denied(context)
+    assert "principal=User:bob" in lines[-1] and lines[-1].endswith(" names=payroll")
+    run.parts.audit.stop()
+    assert lines[-1] == "audit denied, more in that minute: node=1 principal=User:alice count=10"

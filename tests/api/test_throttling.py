@@ -25,6 +25,11 @@ from twisted_broker.wire.messages.cluster import DescribeClusterRequest
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from twisted_broker.wire.messages.groups import ListGroupsRequest
 from twisted_broker.wire.messages.metadata import MetadataRequest
+from twisted_broker.wire.messages.mirror import (
+    AppendMirroredRequest,
+    MirroredPartition,
+    MirroredTopic,
+)
 from twisted_broker.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -46,6 +51,7 @@ from twisted_broker.wire.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
+from twisted_broker.wire.messages.transactions import WriteTxnMarkersRequest
 from twisted_broker.wire.schema import encode
 
 
@@ -211,6 +217,39 @@ def test_a_followers_fetch_costs_nothing(quotas: Quotas) -> None:
     request.replica_id = 2
     answer, _ = quotas.ask(request, 11)
     assert answer.throttle_time_ms == 0
+
+
+def test_who_may_not_act_as_a_node_is_not_exempt_as_one(
+    quotas: Quotas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a node sends costs nothing; refused, the same requests make their client wait."""
+    quotas.alter({"user": "ANONYMOUS"}, request_percentage=1)
+    (dispatcher,) = [
+        each for each in quotas.house.broker._dispatchers if not each.listener.is_controller
+    ]
+    ticks = iter(range(1000))
+    monkeypatch.setattr(dispatcher, "seconds", lambda: next(ticks) * 0.1)
+    follower = fetch(0)
+    follower.replica_id = 2
+    sent: list[tuple[Any, int]] = [(WriteTxnMarkersRequest(markers=[]), 1), (follower, 11)]
+    denied = DenyList(("CLUSTER_ACTION", "kafka-cluster"), ("ALTER", "kafka-cluster"))
+    for request, version in sent:
+        for _ in range(5):
+            assert quotas.ask(request, version)[1] < 0.1
+    # The quota is not used up: whoever waits now, waits for these requests.
+    dispatcher.broker.authorizer = denied
+    for request, version in sent:
+        quotas.house.pass_time(60)
+        assert max(quotas.ask(request, version)[1] for _ in range(5)) > 0.1
+
+
+def test_what_a_mirror_appends_is_produced(quotas: Quotas) -> None:
+    quotas.alter({"client-id": "test"}, producer_byte_rate=1000)
+    part = MirroredPartition(partition=0, records=batch(bytes(30_000)))
+    topic = MirroredTopic(topic_id=bytes(16), partitions=[part])
+    answer, _ = quotas.ask(AppendMirroredRequest(timeout_ms=1000, topics=[topic]), 0)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    assert quotas.wait() > 1
 
 
 def test_time_of_the_thread_is_waited_for(quotas: Quotas, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,6 +170,23 @@ def test_a_failure_is_answered_late_and_ends_the_connection(shared: MemoryBroker
     assert "listener=CLIENTS" in line and "alice" in line and "wrong'" not in line
 
 
+def test_one_clients_failures_do_not_hide_anothers() -> None:
+    """A flood is three lines of a user and a reason, and one that counts the rest."""
+    broker = started()
+    with capturedLogs() as logs:
+        for token in [BAD] * 25 + [b"\0bob\0wrong"]:
+            one = client(broker)
+            one.handshake()
+            one.authenticate(token)
+        found = lines(logs, "authentication failed")
+        assert len(found) == 4 and "alice" in found[2] and "bob" in found[3]
+        broker.pass_time(61)
+    broker.stop()
+    more = lines(logs, "authentication failed")[4:]
+    assert len(more) == 1 and "alice" in more[0] and more[0].endswith(" count=22")
+    assert more[0].startswith("authentication failed, more in that minute: listener=CLIENTS client")
+
+
 def test_a_mechanism_that_is_not_offered(shared: MemoryBroker) -> None:
     one = client(shared)
     assert one.handshake("GSSAPI") is None

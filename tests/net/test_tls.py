@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.protocol import ClientFactory, Protocol
+from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 
 from tests.log.batches import batch
@@ -34,7 +35,7 @@ from tests.security import certificates
 from twisted_broker.config import LISTENER_SETTINGS, BrokerConfig
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.net.listener_security import LOOK_SECONDS
-from twisted_broker.net.tls import TlsConnector, TlsRefused
+from twisted_broker.net.tls import FailedHandshakes, TlsConnector, TlsRefused
 from twisted_broker.net.tls_context import _SETTINGS, TlsSettings
 from twisted_broker.net.tls_protocol import HANDSHAKE_SECONDS
 from twisted_broker.security.security_protocol import SecurityProtocol
@@ -369,6 +370,37 @@ def test_who_does_not_speak_tls_is_one_line_and_others_are_served(house: House) 
     )
     assert answers(house, connection)
     connection.close()
+
+
+def test_one_addresss_failures_do_not_hide_anothers() -> None:
+    """Nor do they for ever; what is kept is bounded."""
+    clock = Clock()
+    failed = FailedHandshakes("OUT", clock)
+    with capturedLogs() as events:
+        for host in ("10.0.0.1", "10.0.0.1", "10.0.0.2"):
+            failed.add(host, "it has no certificate")
+        for number in range(100):
+            failed.add("10.0.0.1", f"name {number}")
+        failed.add("10.0.0.3", "it has no certificate")
+    found = lines(events)
+    assert [" 10.0.0.2:" in found[1], " 10.0.0.3:" in found[-1]] == [True, True]
+    assert len(found) == 2 + 7 + 1 + 1 and "many other reasons" in found[-2]
+    for number in range(1000):
+        failed.add(f"10.1.0.{number}", "it has no certificate")
+    assert len(failed._silent) <= 65
+    clock.advance(61)
+    with capturedLogs() as events:
+        failed.add("10.0.0.1", "it has no certificate")
+        clock.advance(60)
+        failed.add("10.0.0.4", "it has no certificate")
+    assert lines(events)[0].endswith(
+        "it has no certificate (2 such connections since the last line)"
+    )
+    assert " 10.0.0.4: it has no certificate" in lines(events)[1]
+    clock.advance(121)
+    with capturedLogs() as events:
+        failed.add("10.0.0.1", "another certificate")
+    assert lines(events)[0].endswith(" 10.0.0.1: another certificate")
 
 
 def test_a_damaged_record_ends_its_connection_only(house: House) -> None:

@@ -6,7 +6,8 @@ Owns their kinds and what each begins with: the principal, the client id, the cl
    was refused, or only validated, changed nothing.
 2. Each element of a request (topic, resource, group, of records deleted the partition) is a line of
    its own; what is denied of one request shares one for each operation on a kind of resource.
-3. Names come from clients: `event_lines.py` quotes them, and bounds a storm.
+3. Names come from clients: `event_lines.py` quotes them, and bounds a storm: each principal has its
+   own budget, so that none hides what another does.
 4. Values of settings are not written: they may be secret.
 
 What a broker requests on its own (topics that are created automatically) has that broker's client
@@ -38,7 +39,7 @@ _logger = Logger(namespace="replog.audit")
 
 def audit_lines(clock: IClock, node_id: int) -> EventLines:
     """One for a node; stopped at its end."""
-    return EventLines(_logger, clock, node=node_id)
+    return EventLines(_logger, clock, by=("principal",), node=node_id)
 
 
 def changed(context: RequestContext, what: str, **parts: object) -> None:

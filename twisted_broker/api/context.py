@@ -404,6 +404,8 @@ class RequestContext:
     def _note_denial(self, operation: Operation, resource: ResourceType, name: str) -> None:
         if self.denials is None:
             self.denials = {}
+        if operation is Operation.CLUSTER_ACTION and self.metered is not None:
+            self.metered.is_no_node = True  # kept: the audit forgets its denials
         names, count = self.denials.get((operation, resource), ((), 0))
         if count < NAMED:
             names = (*names, name)

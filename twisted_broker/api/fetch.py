@@ -116,7 +116,7 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
         results.insert(index, result)
     try:
         if context.metered is not None:
-            if params.replica_id >= 0:
+            if may_replicate:
                 context.metered.is_charged = True
             elif wait_ms := fetch_wait(context, results):
                 for result in results:

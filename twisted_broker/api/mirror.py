@@ -5,7 +5,8 @@ cluster, and answers when all in-sync replicas have them.
 2. Permission comes before existence. A refused partition does not stop the others.
 3. The answer says where each log begins and ends, also of a partition that was refused: the mirror
    goes on from there. Without records that is all that happens.
-4. A log is truncated (`truncate_to`) only under the leader epoch that the mirror names: once.
+4. Its bytes are charged as Produce's are (`api/throttling.py`): the mirror is a client.
+5. A log is truncated (`truncate_to`) only under the leader epoch that the mirror names: once.
 
 Source: none; the rules of Produce with acks=-1. Not here: what is appended
 (`log/mirrored_batches.py`).

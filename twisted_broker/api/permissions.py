@@ -66,6 +66,12 @@ operation=.. resource=.. count=.. names=..`, one for each operation on a kind of
 request; so is each change, `audit acl created ..`, `audit acl deleted ..`. Checks in brackets are
 not logged: another permission may do instead, or what is not permitted is only left out of a list.
 
+Of one kind (`audit denied`, `audit topic created`, ..) each principal has at most 20 lines a
+minute on each node, and then one, `audit denied, more in that minute: node=.. principal=..
+count=..`, for the rest. From the 128th principal of a minute on they share 20 lines
+(`principal=others`); beyond 20 lines with counts a last one has the sum of the rest. All clients
+of a PLAINTEXT listener are one principal.
+
 `authorizer.class.name` with `zookeeper.connect` is refused: the ACLs of a ZooKeeper cluster are
 not read.
 

@@ -5,12 +5,13 @@ then.
 
 1. The wait is the longest that one of the quotas gives. It is in the answer, which leaves at once;
    then the connection is not read from for so long (KIP-219).
-2. Produce costs its request's bytes, a fetch its answer's: one beyond the quota is answered without
-   records, costs nothing, and leaves its session as it was.
+2. Produce and AppendMirrored cost their request's bytes, a fetch its answer's: one beyond the quota
+   is answered without records, costs nothing, and leaves its session as it was.
 3. Any request costs the time that the broker's thread worked on it until its answer was there:
    a Produce with acks=0 only its bytes. What is sent later costs no time.
 4. Exempt is what nodes of the cluster send: followers' fetches, markers, rows with
-   `cluster_action`; and what comes before a connection's authentication: it has no user yet.
+   `cluster_action`, but not what is refused to one who may not act as a node; and what comes before
+   a connection's authentication: it has no user yet.
 5. A forwarded request is charged by the controller as well, and waited for at its broker. On a
    controller's listener nobody is made to wait who may act as a broker.
 
@@ -35,21 +36,32 @@ if TYPE_CHECKING:
     from twisted_broker.security.quota.client_quota_manager import ClientQuotaManager
 
 _INT32 = Struct(">i")
-_PRODUCE, _FETCH, _WRITE_TXN_MARKERS = 0, 1, 27
+_PRODUCE, _FETCH, _WRITE_TXN_MARKERS, _APPEND_MIRRORED = 0, 1, 27, 30_000
 # of a fetch's answer besides its records: the fields of the whole, those of each partition
 _ANSWER_BYTES, _PARTITION_BYTES = 20, 50
 
 
 class Metered:
-    """The costs of one request of `size` bytes. `began`: when the thread took it up last."""
+    """The costs of one request of `size` bytes. `began`: when the thread took it up last.
+    `is_no_node`: its client was denied to act as a node of the cluster.
+    """
 
-    __slots__ = ("_used", "began", "is_charged", "is_forwarded", "mutations", "size", "wait_ms")
+    __slots__ = (
+        "_used",
+        "began",
+        "is_charged",
+        "is_forwarded",
+        "is_no_node",
+        "mutations",
+        "size",
+        "wait_ms",
+    )
 
     def __init__(self, size: int, began: float, is_forwarded: bool = False) -> None:
         self.size = size
         self.began = began
         self.is_forwarded = is_forwarded
-        self.is_charged = False
+        self.is_charged = self.is_no_node = False
         self.wait_ms = 0
         self.mutations: MutationQuota = NO_MUTATION_QUOTA
         self._used = 0.0
@@ -76,7 +88,7 @@ def charge(
         metered.wait_ms = 0
         return response
     metered.is_charged = True
-    if (
+    if not metered.is_no_node and (
         route.cluster_action
         or route.api_key == _WRITE_TXN_MARKERS
         or (on_controller and route.api_key == _FETCH)
@@ -86,7 +98,7 @@ def charge(
     wait_ms = 0
     if response is not None or route.api_key != _PRODUCE:
         wait_ms = _of_time(dispatcher, context, metered, now_ms)
-    if route.api_key == _PRODUCE:
+    if route.api_key in (_PRODUCE, _APPEND_MIRRORED):
         wait_ms = max(
             wait_ms, _charged(context, dispatcher.quotas.produce, metered.size, now_ms, wait_ms)
         )

@@ -9,7 +9,7 @@ Owns `SaslListener`, for all connections of one listener, and each connection's 
    log; meanwhile nothing is read, and then the connection ends. What breaks the protocol before
    authentication ends it at once, with a line within the same bound.
 4. No line holds a password, a key or a token. Names that the client sent are quoted, and the lines
-   are bounded in a flood.
+   are bounded in a flood: none hides the failures of another client or user.
 5. A connection that is not authenticated counts as one that never sent a request: on a controller's
    listener it makes way for others.
 6. A connection that is not authenticated `LOGIN_SECONDS` after it was opened is closed, with one
@@ -60,6 +60,8 @@ _logger = Logger(namespace="replog.net")
 _END_SECONDS = 5.0
 # As long as a handshake of TLS may take.
 LOGIN_SECONDS = 30.0
+# Lines a minute of one client's failures for one reason, which names the user where there is one.
+_COUNTED_BY, _MOST_LINES = ("client", "mechanism", "reason"), 3
 Lookup = Callable[[ScramMechanism, str], ScramCredential | None]
 
 
@@ -79,7 +81,9 @@ class SaslListener:
         self._jwks = jwks
         self.runtime, self.settings = runtime, settings
         self.successes = self.failures = 0
-        self.lines = EventLines(_logger, runtime.clock, listener=name)
+        self.lines = EventLines(
+            _logger, runtime.clock, by=_COUNTED_BY, most=_MOST_LINES, listener=name
+        )
         self.mechanisms: Mapping[str, Callable[[], ServerMechanism]] = {
             each: self._factory(each, lookup) for each in settings.mechanisms
         }

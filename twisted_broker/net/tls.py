@@ -4,7 +4,8 @@
    required, one that is not trusted, a subject without a name.
 2. A server that we call is refused unless its certificate is trusted, and for the name by which it
    was called (`ssl.endpoint.identification.algorithm`; empty: for any name).
-3. A failed handshake is one line, and a flood of them one line a minute for each reason.
+3. A failed handshake is one line, and a flood of them one line a minute for each reason of an
+   address; what is beyond 64 of these, or 8 of an address, shares one.
 
 Ring 2. Source: Kafka's `SslChannelBuilder`, `SslTransportLayer`, RFC 9110 (names in certificates),
 by service-identity. Not here: settings (`net/tls_context.py`), bytes (`net/tls_protocol.py`).
@@ -12,7 +13,6 @@ by service-identity. Not here: settings (`net/tls_context.py`), bytes (`net/tls_
 
 from __future__ import annotations
 
-from collections import Counter
 from ipaddress import ip_address
 from typing import Any
 
@@ -36,7 +36,8 @@ from twisted_broker.security.principal_mapping import NoRuleMatches
 from twisted_broker.security.security_protocol import SecurityProtocol
 
 _LINE_SECONDS = 60.0
-_MOST_REASONS = 64
+_MOST_REASONS, _MOST_OF_ADDRESS = 64, 8
+_OTHER_REASONS = "for one of many other reasons"
 
 _logger = Logger(namespace="replog.tls")
 
@@ -57,24 +58,47 @@ class FailedHandshakes:
 
     def __init__(self, listener: str, clock: IClock) -> None:
         self._listener, self._clock = listener, clock
-        self._counts: Counter[str] = Counter()
-        self._silent_until: dict[str, float] = {}
+        # By address and reason: since when, and how many since the line.
+        self._silent: dict[tuple[str, str], tuple[float, int]] = {}
 
     def add(self, host: str, words: str) -> None:
         now, words = self._clock.seconds(), one_line(words)
-        if words not in self._silent_until and len(self._silent_until) >= _MOST_REASONS:
-            words = "for one of many other reasons"
-        self._counts[words] += 1
-        if now < self._silent_until.get(words, now):
+        key = self._key(host, words, now)
+        until, count = self._silent.get(key, (now, 0))
+        if now < until:
+            self._silent[key] = until, count + 1
             return
-        self._silent_until[words] = now + _LINE_SECONDS
-        count = self._counts.pop(words)
+        self._silent[key] = now + _LINE_SECONDS, 0
         _logger.warn(
             "listener {listener}: no TLS connection with {host}: {words}{more}",
             listener=self._listener,
             host=host,
-            words=words,
-            more="" if count == 1 else f" ({count} such connections since the last line)",
+            words=key[1],
+            more=f" ({count + 1} such connections since the last line)" if count else "",
+        )
+
+    def _key(self, host: str, words: str, now: float) -> tuple[str, str]:
+        """What shares a line a minute: beyond the bounds an address's reasons, then addresses."""
+        key = host, words
+        if key in self._silent:
+            return key
+        if self._is_full(host):
+            # Those with a count stay a minute longer: their next line says it.
+            self._silent = {
+                each: (until, count)
+                for each, (until, count) in self._silent.items()
+                if now < until + (_LINE_SECONDS if count else 0.0)
+            }
+            if self._is_full(host):
+                key = host, _OTHER_REASONS
+                if key not in self._silent and len(self._silent) >= _MOST_REASONS:
+                    key = "", _OTHER_REASONS
+        return key
+
+    def _is_full(self, host: str) -> bool:
+        held = self._silent
+        return len(held) >= _MOST_REASONS or (
+            sum(each == host for each, _ in held) >= _MOST_OF_ADDRESS
         )
 
 

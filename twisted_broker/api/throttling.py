@@ -10,10 +10,10 @@ then.
 3. Any request costs the time that the broker's thread worked on it until its answer was there:
    a Produce with acks=0 only its bytes. What is sent later costs no time.
 4. Exempt is what nodes of the cluster send: followers' fetches, markers, rows with
-   `cluster_action`, but not what is refused to one who may not act as a node; and what comes before
-   a connection's authentication: it has no user yet.
+   `cluster_action`; and what comes before a connection's authentication: it has no user yet.
 5. A forwarded request is charged by the controller as well, and waited for at its broker. On a
    controller's listener nobody is made to wait who may act as a broker.
+6. What is refused because its client may not act as a node is not exempt.
 
 Source: Kafka's `KafkaApis`, `RequestHandlerHelper`, `ControllerApis`; KIP-13, KIP-124, KIP-219,
 KIP-599. Not here: the quotas (`security/quota`), the wait (`net/connection.py`).

@@ -55,13 +55,13 @@ from twisted_broker.wire.errors import WireError
 if TYPE_CHECKING:
     from twisted_broker.net.jwks import JwksKeys
 
+# Lines a minute of one client's failures for one reason, which names the user where there is one.
+_COUNTED_BY, _MOST_LINES = ("client", "mechanism", "reason"), 3
 _logger = Logger(namespace="replog.net")
 # For a peer that does not take the last answer.
 _END_SECONDS = 5.0
 # As long as a handshake of TLS may take.
 LOGIN_SECONDS = 30.0
-# Lines a minute of one client's failures for one reason, which names the user where there is one.
-_COUNTED_BY, _MOST_LINES = ("client", "mechanism", "reason"), 3
 Lookup = Callable[[ScramMechanism, str], ScramCredential | None]
 
 

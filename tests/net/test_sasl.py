@@ -312,7 +312,7 @@ def test_who_does_not_authenticate_in_time_is_closed() -> None:
     with capturedLogs() as logs:
         broker.pass_time(30.0)
     assert all(each.lost for each in many)
-    assert len(lines(logs, "not authenticated within 30 s")) == MOST_LINES
+    assert len(lines(logs, "not authenticated within 30 s")) == 3  # a reason of an address
     assert other.serves()
     broker.stop()
 
@@ -360,12 +360,13 @@ def test_lines_of_strangers_are_bounded() -> None:
             broker.pass_time(0.0)
             assert one.lost
     found = [*lines(logs, "before authentication"), *lines(logs, "too short")]
-    assert len(found) == MOST_LINES and not lines(logs, "closing the connection")
+    assert len(found) == 2 * 3 and not lines(logs, "closing the connection")
     remedy = "listener CLIENTS is SASL_PLAINTEXT: set the client's security.protocol=SASL_PLAINTEXT"
     assert all(remedy in line for line in found)
     with capturedLogs() as logs:
         broker.pass_time(60.0)
-    assert f"count={MOST_LINES}" in lines(logs, "more in that minute")[0]
+    more = lines(logs, "more in that minute")
+    assert len(more) == 2 and all(line.endswith(f" count={MOST_LINES - 3}") for line in more)
     broker.stop()
 
 

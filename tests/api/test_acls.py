@@ -4,12 +4,10 @@ audit says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from twisted.internet.error import ConnectionClosed
-from twisted.logger import formatEvent, globalLogPublisher
 
 from tests.cluster.test_acl_changes import creation, wanted
 from tests.memory_broker import MemoryBroker
@@ -25,19 +23,6 @@ from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequ
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 CLUSTER, DENY = 4, 2
 REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-
-
-@pytest.fixture
-def lines() -> Iterator[list[str]]:
-    found: list[str] = []
-
-    def observe(event: Any) -> None:
-        if event.get("log_namespace") == "replog.audit":
-            found.append(formatEvent(event))
-
-    globalLogPublisher.addObserver(observe)
-    yield found
-    globalLogPublisher.removeObserver(observe)
 
 
 def house(files: Any = None, **settings: str) -> MemoryBroker:

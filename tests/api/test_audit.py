@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from twisted.logger import formatEvent, globalLogPublisher
 
 from tests.api.group_api import LISTENER, ApiRun, Denying
 from tests.api.test_groups import member_of
@@ -34,17 +33,9 @@ from twisted_broker.wire.messages.offsets import (
 FORGED = 'x\naudit topic deleted node=1 topic="orders"\x1b[31m\u2028'
 
 
-@pytest.fixture
-def lines() -> Iterator[list[str]]:
-    found: list[str] = []
-
-    def observe(event: Any) -> None:
-        if event.get("log_namespace") == "replog.audit":
-            found.append(formatEvent(event))
-
-    globalLogPublisher.addObserver(observe)
-    yield found
-    globalLogPublisher.removeObserver(observe)
+@pytest.fixture(autouse=True)
+def own_levels() -> Iterator[None]:
+    yield
     broker_loggers._own.clear()
     broker_loggers._apply()
 

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from replog_pipeline.errors import PipelineError, line_of
-from twisted_broker.cli.installed import install
+from twisted_broker.installed import install
 
 PACKAGE = "replog_pipeline"
 COMMANDS = {

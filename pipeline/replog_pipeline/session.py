@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.machine import jars, java
 from replog_pipeline.sources import connector
-from twisted_broker.cli.installed import install
+from twisted_broker.installed import install
 
 if TYPE_CHECKING:
     from pyspark import SparkConf

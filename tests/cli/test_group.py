@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from twisted_broker.cli import group
-from twisted_broker.cli.installed import install
 from twisted_broker.cli.main import main
+from twisted_broker.installed import install
 
 
 @click.command("weather")

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from replog_pipeline import cli
 from replog_pipeline.errors import PipelineError, root_line
 from replog_pipeline.machine import doctor, jars, java
-from twisted_broker.cli.installed import install
+from twisted_broker.installed import install
 
 RUN = (
     "import sys; {before}\nfrom twisted_broker.cli.main import main\nmain(sys.argv[1:], "

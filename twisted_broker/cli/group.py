@@ -13,7 +13,7 @@ from importlib.util import find_spec
 
 import click
 
-from twisted_broker.cli.installed import install
+from twisted_broker.installed import install
 
 GROUP = "replog.commands"
 EXTRAS = {"pipeline": "spark"}

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import click
 
-from twisted_broker.cli.installed import install
+from twisted_broker.installed import install
 
 _DAYS = 365
 _HOSTS = ("localhost", "127.0.0.1", "::1")

@@ -129,10 +129,12 @@ def _tls_settings(
 
         from twisted_broker.net.tls_context import TlsSettings
     except ImportError as error:
+        from twisted_broker.installed import install
+
         raise ConfigError(
             PROTOCOL_MAP,
             f"{listener}:{protocol.name}",
             "",
-            f"{error.name} is not installed: pip install 'twisted-broker[tls]'",
+            f"{error.name} is not installed: {install('tls')}",
         ) from None
     return TlsSettings(config.listener_config(listener), files, protocol, is_server)

@@ -186,11 +186,13 @@ def sasl_settings(config: BrokerConfig, plan: ListenerPlan) -> dict[str, ServerS
                     "mechanisms without SCRAM: with zookeeper.connect its users are not read",
                 )
             if settings.oauth is not None and find_spec("jwt") is None:
+                from twisted_broker.installed import install
+
                 raise ConfigError(
                     "sasl.enabled.mechanisms",
                     ",".join(settings.mechanisms),
                     "",
-                    "OAUTHBEARER needs a library: pip install 'twisted-broker[oauth]'",
+                    f"OAUTHBEARER needs a library: {install('oauth')}",
                 )
             found[each.name] = settings
     return found

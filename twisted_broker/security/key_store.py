@@ -202,7 +202,7 @@ def _jks(data: bytes, password: str | None, name: str, setting: str):  # type: i
         import jks
     except ImportError:
         raise StoreError(
-            f"{name} is a JKS store, and pyjks is not installed: pip install 'twisted-broker[tls]'"
+            f"{name} is a JKS store, and pyjks is not installed: pip install pyjks"
         ) from None
     try:
         return jks.KeyStore.loads(data, password)

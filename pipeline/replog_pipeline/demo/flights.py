@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from replog_pipeline.errors import PipelineError
-from twisted_broker.cli.installed import install
+from twisted_broker.installed import install
 
 ALL = 336_776
 

@@ -29,7 +29,7 @@ from replog_pipeline.lake import table
 from replog_pipeline.lake.files import check_writable
 from replog_pipeline.progress import Progress
 from replog_pipeline.sources import kafka_admin
-from twisted_broker.cli.installed import install
+from twisted_broker.installed import install
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,7 +18,7 @@ import click
 
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.machine import jars, java
-from twisted_broker.cli.installed import install
+from twisted_broker.installed import install
 
 SPARK = install("spark")
 PACKAGES: Mapping[str, Callable[[tuple[int, ...]], bool]] = {

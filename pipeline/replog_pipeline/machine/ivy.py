@@ -20,7 +20,7 @@ from xml.sax.saxutils import quoteattr
 
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.machine import java, trust
-from twisted_broker.cli.installed import install
+from twisted_broker.installed import install
 
 Coordinates = tuple[str, str, str]
 LIMIT_SECONDS = 600

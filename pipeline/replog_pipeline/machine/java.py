@@ -24,7 +24,7 @@ from pathlib import Path
 
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.machine import cache
-from twisted_broker.cli.installed import install
+from twisted_broker.installed import install
 
 OLDEST = 17
 REMEDY = f"install Java 17 or newer and set JAVA_HOME, or: {install('java')}"

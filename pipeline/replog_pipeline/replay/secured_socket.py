@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.kafka_cluster import ClientConfig
-from twisted_broker.cli.installed import install
+from twisted_broker.installed import install
 from twisted_broker.security.sasl.errors import SaslFailure
 from twisted_broker.security.sasl.jaas import PLAIN, SCRAM, JaasError, parse_jaas
 from twisted_broker.security.sasl.plain import PlainClient

@@ -15,7 +15,7 @@ import pytest
 
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.machine import java
-from twisted_broker.cli.installed import install
+from twisted_broker.installed import install
 
 
 def fake_java(home: Path, version: str) -> Path:

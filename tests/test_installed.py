@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from twisted_broker.cli import installed
-from twisted_broker.cli.installed import command, install, noted
+from twisted_broker import installed
+from twisted_broker.installed import command, install, noted
 
 
 @pytest.fixture
@@ -41,6 +41,14 @@ def test_from_a_checkout(checkout: Path, site: Path, editable: bool, options: li
     assert "%20" in origin["url"]
     both = [*options, f"{checkout}/pipeline", *options, f"{checkout}[spark]"]
     assert words("spark", origin, site) == ["pip", "install", *both]
+
+
+@pytest.mark.parametrize("extra", sorted(installed.OF_BROKER))
+def test_an_extra_of_the_broker_brings_no_pipeline(checkout: Path, site: Path, extra: str) -> None:
+    origin = {"url": checkout.as_uri(), "dir_info": {}}
+    assert words(extra, origin, site) == ["pip", "install", f"{checkout}[{extra}]"]
+    url = {"url": "https://host/x.git", "vcs_info": {"vcs": "git"}}
+    assert not [word for word in words(extra, url, site) if installed.PIPELINE in word]
 
 
 def test_from_a_wheel(tmp_path: Path, site: Path) -> None:

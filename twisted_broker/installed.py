@@ -5,8 +5,9 @@ installed.
    repository. From there the extra comes too.
 2. Without such a note a checkout is known by its `pyproject.toml` beside the package; anything else
    came from an index, by its name.
-3. Every extra but `test` needs the pipeline's distribution, of the same version. What holds the
-   source of one holds the other's, in the folder `pipeline`; wheels lie in one folder.
+3. The extras of the pipeline need its distribution, of the same version; the broker's own
+   (`OF_BROKER`) do not, and it is large. What holds the source of one holds the other's, in the
+   folder `pipeline`; wheels lie in one folder.
 
 A checkout or file that is gone meanwhile is passed over.
 """
@@ -23,6 +24,7 @@ from urllib.parse import unquote, urlsplit
 
 PACKAGE = "twisted-broker"
 PIPELINE, FOLDER = "twisted-broker-pipeline", "pipeline"
+OF_BROKER = frozenset({"oauth", "test", "tls", "zookeeper"})
 
 
 def install(extra: str) -> str:
@@ -46,7 +48,7 @@ def noted(text: str | None) -> Mapping[str, Any]:
 
 def beside_package() -> Path:
     """The folder that holds the package: of a checkout its root."""
-    return Path(__file__).absolute().parents[2]
+    return Path(__file__).absolute().parents[1]
 
 
 def command(extra: str, origin: Mapping[str, Any], beside: Path) -> str:
@@ -76,14 +78,18 @@ def command(extra: str, origin: Mapping[str, Any], beside: Path) -> str:
 
 
 def from_checkout(root: Path, extra: str, is_editable: bool) -> str:
+    """Of a folder that holds the source."""
     option = ["-e"] if is_editable else []
-    return pip(*option, str(root / FOLDER), *option, f"{root}[{extra}]")
+    pipeline = [] if extra in OF_BROKER else [*option, str(root / FOLDER)]
+    return pip(*pipeline, *option, f"{root}[{extra}]")
 
 
 def from_source(url: str, extra: str) -> str:
     """Of a repository or an archive of one."""
-    return pip(f"{PIPELINE} @ {url}#subdirectory={FOLDER}", f"{PACKAGE}[{extra}] @ {url}")
+    pipeline = [] if extra in OF_BROKER else [f"{PIPELINE} @ {url}#subdirectory={FOLDER}"]
+    return pip(*pipeline, f"{PACKAGE}[{extra}] @ {url}")
 
 
 def pip(*arguments: str) -> str:
+    """As a shell takes it."""
     return f"pip install {shlex.join(arguments)}"

@@ -394,6 +394,9 @@ class TlsSettings:
             raise ConfigError(setting, hidden, "", str(error)) from None
 
     def _bytes(self, path: str) -> bytes:
+        if self._files.exists(path) and not self._files.is_file(path):
+            # To open a FIFO would hold the reactor until somebody writes it.
+            raise StoreError("it is no regular file: name one")
         file = self._files.open(path, read_only=True)
         try:
             size = file.size()

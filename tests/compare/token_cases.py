@@ -1,7 +1,7 @@
 """Cases: delegation tokens. On a listener without authentication nobody may have one, which is all
 that a broker's listener shows there; the controller's believes an Envelope. What it answers then
-is one error where `delegation.token.secret.key` is not set, so these cases are worth most between
-two nodes that have it; `tokens.py` asks the same over SASL.
+is one error where `delegation.token.secret.key` is not set: these cases are worth most between
+two nodes that have it.
 """
 
 from __future__ import annotations

@@ -283,6 +283,28 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         0,
         unit="ms",
     ),
+    _password(
+        "delegation.token.secret.key",
+        "From which delegation tokens are made, the same on all nodes; not set: there are none.",
+    ),
+    _ms(
+        "delegation.token.max.lifetime.ms",
+        604_800_000,
+        "Longest life of a delegation token, however often it is renewed.",
+        1,
+    ),
+    _ms(
+        "delegation.token.expiry.time.ms",
+        86_400_000,
+        "Time after which a delegation token must be renewed.",
+        1,
+    ),
+    _ms(
+        "delegation.token.expiry.check.interval.ms",
+        3_600_000,
+        "How often delegation tokens that expired are removed.",
+        1,
+    ),
     *_tls_rows(),
     _list("controller.quorum.voters", (), "Controllers, as ID@HOST:PORT."),
     _list(

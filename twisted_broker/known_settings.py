@@ -39,10 +39,6 @@ controller.quorum.fetch.max.bytes int 1048576 1..
 controller.quorum.fetch.snapshot.max.bytes int 1048576 1..
 controller.socket.timeout.ms int 30000
 create.topic.policy.class.name class -
-delegation.token.expiry.check.interval.ms long 3600000 1..
-delegation.token.expiry.time.ms long 86400000 1..
-delegation.token.max.lifetime.ms long 604800000 1..
-delegation.token.secret.key password -
 early.start.listeners list -
 follower.fetch.last.tiered.offset.enable boolean false +
 group.consumer.assignment.interval.ms int 1000 0.. +

@@ -79,7 +79,7 @@ class SaslConnector:
         mechanism: ClientMechanism = self._login(token_urlsafe(NONCE_BYTES))
         return ClientAuthenticator(mechanism, self._client_id)
 
-    def failed(self, address: str, reason: str) -> None:
+    def failed(self, address: str, reason: str, mechanism: str) -> None:
         """One line for the operator."""
         name = self.config.name if isinstance(self.config, ListenerConfig) else ""
         self._lines.warn(
@@ -87,7 +87,7 @@ class SaslConnector:
             node=address,
             listener=name,
             reason=reason,
-            see=f"listener.name.{name.lower()}.MECHANISM.sasl.jaas.config",
+            see=f"listener.name.{name.lower()}.{mechanism.lower()}.sasl.jaas.config",
         )
 
     @property
@@ -178,16 +178,21 @@ class _Exchange(Protocol):
         self._fail(f"no answer within {timeout:.1f} s")
 
     def _fail(self, reason: str) -> None:
-        self._connector.failed(self._address, reason)
+        self._say(reason)
         done = self._ended()
         transport: Any = self.transport
         transport.abortConnection()
         done.errback(CannotAuthenticate(f"{self._address} did not authenticate: {reason}"))
 
+    def _say(self, reason: str) -> None:
+        authenticator = self._authenticator
+        assert authenticator is not None
+        self._connector.failed(self._address, reason, authenticator.mechanism)
+
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self._done is not None:
             text = "the connection ended while it was authenticated"
-            self._connector.failed(self._address, text)
+            self._say(text)
             self._ended().errback(CannotAuthenticate(f"{self._address}: {text}"))
         self._inner.connectionLost(reason)
 

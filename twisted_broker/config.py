@@ -1403,6 +1403,11 @@ class ListenerConfig:
         self.name, self._config = name, config
         self._prefix = f"{LISTENER_PREFIX}{name.lower()}."
 
+    @property
+    def whose(self) -> str:
+        """For lines of the log."""
+        return f"listener {self.name}"
+
     def __getitem__(self, name: str) -> Value:
         return self.value(name)
 

@@ -131,15 +131,15 @@ class TlsSettings:
             self._check_same(made)
         except ConfigError as error:
             _logger.warn(
-                "listener {listener}: keys and certificates stay as they were: {error}",
-                listener=self.listener,
+                "{whose}: keys and certificates stay as they were: {error}",
+                whose=self._config.whose,
                 error=error,
             )
             return
         self._made = made
         _logger.info(
-            "listener {listener}: new keys and certificates{until}",
-            listener=self.listener,
+            "{whose}: new keys and certificates{until}",
+            whose=self._config.whose,
             until="" if made.own is None else f", valid until {made.own.not_valid_after_utc}",
         )
 

@@ -85,10 +85,12 @@ class ClientAuthenticator:
             raise SaslFailure(
                 f"the broker does not offer {self._mechanism.name}, but "
                 f"{', '.join(answer.mechanisms) or 'nothing'}: the mechanism set here must be in "
-                "its sasl.enabled.mechanisms"
+                "its sasl.enabled.mechanisms",
+                code=ErrorCode.UNSUPPORTED_SASL_MECHANISM,
             )
         if answer.error_code:
-            raise SaslFailure(error_of(answer.error_code).sentence)
+            code = error_of(answer.error_code)
+            raise SaslFailure(code.sentence, code=code)
         self._is_handshake = False
         return self._authenticate(self._mechanism.first())
 

@@ -59,7 +59,7 @@ client is `User:ANONYMOUS`; ACLs can still tell hosts apart.
 - An ALLOW of READ, WRITE, DELETE or ALTER implies DESCRIBE; of ALTER_CONFIGS, DESCRIBE_CONFIGS. A
   DENY implies nothing.
 - A change acts on the controller when it is acknowledged, on a broker when it has read that part
-  of the metadata log.
+  of the metadata log. A hundred thousand ACLs take 50 to 80 MB of each role of a node.
 
 What is denied is a line of the log, `audit denied principal=.. client.id=.. client=.. api=..
 operation=.. resource=.. count=.. names=..`, one for each operation on a kind of resource in a

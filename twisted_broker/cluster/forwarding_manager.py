@@ -8,7 +8,7 @@ producer ids.
    REQUEST_TIMED_OUT. That is before the client's own 30 s: a client that gave up first would never
    learn why, and some give up for good.
 3. No producer id is given twice: an id comes from a block that the controller gave to this broker
-   alone.
+   alone. A broker that is denied one requests it less and less often (`denials.py`).
 
 Source: Kafka's `ForwardingManager`, `DefaultAutoTopicCreationManager`, `RPCProducerIdManager`;
 KIP-590, KIP-730; `RL 8.1`. Not here: permission (the controller decides), which requests are passed
@@ -31,6 +31,7 @@ from twisted_broker.cluster.controller_channel import (
     RegisteredBroker,
     check_answer,
 )
+from twisted_broker.cluster.denials import Denials, is_denial
 from twisted_broker.interfaces import Runtime
 from twisted_broker.security.principal import Principal, encode_principal
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -51,7 +52,7 @@ LONGEST_WAIT_MS = 20_000
 """For a client's request to the controller: clients wait 30 s (request.timeout.ms)."""
 _SHORTEST_WAIT_MS = 1_000
 """Where a request names less: the way to the controller and back."""
-PRODUCER_ID_WAIT_MS = 5_000
+PRODUCER_ID_WAIT_MS, PRODUCER_ID_PAUSE_MS = 5_000, 50
 
 
 def packed_address(host: str) -> bytes:
@@ -87,6 +88,7 @@ class ForwardingManager:
         self.channel = channel
         self.producer_ids = ProducerIdManager(runtime, node_id, channel, member)
         self._creating: set[str] = set()
+        self._denials = Denials("clients' requests to the controller")
 
     async def forward(
         self, context: ForwardableRequest, response_class: Any, timeout_ms: int = LONGEST_WAIT_MS
@@ -105,10 +107,12 @@ class ForwardingManager:
         sent = ensureDeferred(self.channel.send_until_answered(envelope, 0, wait_ms))
         answer = await _within(sent, self._runtime, wait_ms)
         if answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            # of this broker, not of its client
-            _logger.warn("a client's request was not passed on: {reason}", reason=DENIED_TO_NODE)
+            # Of this broker, not of its client: who sends it, and how often, is the client's.
+            denied = BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, DENIED_TO_NODE)
+            self._denials.pause_ms(denied, 0)
             raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR)
         check_answer(answer.error_code)
+        self._denials.succeeded()
         if answer.response_data is None:
             raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "the controller's answer is empty")
         _, offset = decode_response_header(answer.response_data, context.api_key, context.version)
@@ -175,6 +179,9 @@ class ProducerIdManager:
         self._runtime = runtime
         self._node_id, self._channel, self._member = node_id, channel, member
         self._next = self._end = 0
+        self._denials = Denials("requests for producer ids")
+        self._denied: BrokerError | None = None
+        self._denied_until_ms = 0
         self._fetching: Deferred[None] | None = None
         self._waiting: list[Deferred[None]] = []
 
@@ -187,6 +194,8 @@ class ProducerIdManager:
         deadline = self._runtime.now_ms() + PRODUCER_ID_WAIT_MS
         # Checked again after each wait: others that waited may have used the block up.
         while self._next >= self._end:
+            if self._denied is not None and self._runtime.now_ms() < self._denied_until_ms:
+                raise self._denied  # each client would have it requested again
             waiter: Deferred[None] = Deferred()
             self._waiting.append(waiter)
             if self._fetching is None:
@@ -216,6 +225,14 @@ class ProducerIdManager:
             broker_id=self._node_id, broker_epoch=self._member.broker_epoch
         )
         response = await self._channel.send_until_answered(request, 0)
-        check_answer(response.error_code)
+        try:
+            check_answer(response.error_code)
+        except BrokerError as error:
+            self._denied = error if is_denial(error) else None
+            pause_ms = self._denials.pause_ms(error, PRODUCER_ID_PAUSE_MS)
+            self._denied_until_ms = self._runtime.now_ms() + pause_ms
+            raise
+        self._denied = None
+        self._denials.succeeded()
         start: int = response.producer_id_start
         return start, start + response.producer_id_len

@@ -15,10 +15,15 @@ from typing import Any
 from typing import Protocol as Protocol_
 
 from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectError
 
 from twisted_broker.config import ListenerConfig
 from twisted_broker.interfaces import INetwork
 from twisted_broker.security.security_protocol import SecurityProtocol
+
+
+class PeerRefused(ConnectError):
+    """The other side and this node do not trust each other: an operator must do something."""
 
 
 class Connector(Protocol_):

@@ -19,7 +19,6 @@ from secrets import token_urlsafe
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectError
 from twisted.internet.protocol import ClientFactory, Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -27,7 +26,7 @@ from twisted.python.failure import Failure
 from twisted_broker.config import ListenerConfig
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import IClock, IDelayedCall, INetwork
-from twisted_broker.net.connector import Connector
+from twisted_broker.net.connector import Connector, PeerRefused
 from twisted_broker.net.frames import FrameReader
 from twisted_broker.security.sasl.client import ClientAuthenticator, ClientMechanism
 from twisted_broker.security.sasl.errors import SaslFailure
@@ -41,7 +40,7 @@ _AGAIN_SECONDS = 10.0
 _logger = Logger(namespace="replog.net")
 
 
-class CannotAuthenticate(ConnectError):
+class CannotAuthenticate(PeerRefused):
     """The other node refused this one, or did not prove who it is."""
 
     def __init__(self, reason: str) -> None:

@@ -540,6 +540,19 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         1,
     ),
     _int(
+        "alter.log.dirs.replication.quota.window.num",
+        11,
+        "Windows over which the rate of copies between log directories is measured.",
+        1,
+    ),
+    _int(
+        "alter.log.dirs.replication.quota.window.size.seconds",
+        1,
+        "Length of one of these windows.",
+        1,
+        unit="s",
+    ),
+    _int(
         "replication.quota.window.size.seconds",
         1,
         "Length of one of these windows.",

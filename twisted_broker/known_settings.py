@@ -23,8 +23,6 @@ from twisted_broker.settings import Setting, Type, Value
 ZOOKEEPER_CONNECT = "zookeeper.connect"
 _BROKER = """
 alter.config.policy.class.name class -
-alter.log.dirs.replication.quota.window.num int 11 1..
-alter.log.dirs.replication.quota.window.size.seconds int 1 1..
 background.threads int 10 1.. +
 broker.id int -1
 client.quota.callback.class class -

@@ -197,6 +197,12 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         ("CONTROLLER",),
         "Names of the listeners that belong to the controller.",
     ),
+    _list(
+        "early.start.listeners",
+        None,
+        "Listeners that accept connections before the ACLs are loaded: until then only super users "
+        "are served. If not set, the controllers'. A broker's own accept none before that.",
+    ),
     _text(
         "inter.broker.listener.name",
         None,

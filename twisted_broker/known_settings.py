@@ -41,7 +41,6 @@ delegation.token.expiry.check.interval.ms long 3600000 1..
 delegation.token.expiry.time.ms long 86400000 1..
 delegation.token.max.lifetime.ms long 604800000 1..
 delegation.token.secret.key password -
-early.start.listeners list -
 follower.fetch.last.tiered.offset.enable boolean false +
 group.consumer.assignment.interval.ms int 1000 0.. +
 group.consumer.assignors list uniform,range

@@ -44,6 +44,9 @@ change and list them:
     kafka-acls --bootstrap-server HOST:PORT --command-config admin.properties --add \\
         --allow-principal User:alice --operation Read --topic orders --group billing
 
+A broker's listeners open when it has the metadata, and so the ACLs. A controller's open before,
+for super users only; those that `early.start.listeners` leaves out open once the ACLs are there.
+
 Brokers and controllers are clients of each other: their principal needs ClusterAction on the
 cluster, or is a super user. Without either a broker cannot join. On a PLAINTEXT listener every
 client is `User:ANONYMOUS`; ACLs can still tell hosts apart.

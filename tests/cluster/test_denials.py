@@ -122,7 +122,7 @@ class Denying:
 
     async def send_once(self, request: Any, version: int) -> Any:
         self.asked += 1
-        await deferLater(self._clock, 0.001)  # type: ignore[arg-type]
+        await deferLater(self._clock, 0.001)
         return SimpleNamespace(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
     send_until_answered = send_once

@@ -488,6 +488,8 @@ class Broker:
         endpoints = [Endpoint(each.name, each.host, each.port, each.protocol) for each in found]
         with _naming(directory):
             await controller.start(endpoints, replayed)
+        if any(each.name not in self.plan.early for each in found):
+            self._open.start_accepting(lambda listener: listener.is_controller)
 
     def _until_stopped(self, work: Generator[None, None, T]) -> Generator[None, None, T]:
         """`work`; its directory is closed where this broker was stopped meanwhile. Raises
@@ -554,7 +556,7 @@ class Broker:
             self._security.served(endpoint.name, factory),
             advertised,
             is_controller,
-            is_controller,
+            is_controller and endpoint.name in self.plan.early,
             protocol,
         )
         self.listeners.append(listener)

@@ -197,6 +197,12 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         ("CONTROLLER",),
         "Names of the listeners that belong to the controller.",
     ),
+    _list(
+        "early.start.listeners",
+        None,
+        "Listeners that accept connections before the ACLs are loaded: until then only super users "
+        "are served. If not set, the controllers'. A broker's own accept none before that.",
+    ),
     _text(
         "inter.broker.listener.name",
         None,
@@ -560,6 +566,19 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         11,
         "Windows over which the rates of throttled replicas are measured.",
         1,
+    ),
+    _int(
+        "alter.log.dirs.replication.quota.window.num",
+        11,
+        "Windows over which the rate of copies between log directories is measured.",
+        1,
+    ),
+    _int(
+        "alter.log.dirs.replication.quota.window.size.seconds",
+        1,
+        "Length of one of these windows.",
+        1,
+        unit="s",
     ),
     _int(
         "replication.quota.window.size.seconds",

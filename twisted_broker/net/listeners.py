@@ -6,7 +6,8 @@ Owns the parsing of `listeners`, `advertised.listeners` and their like, and the 
    others are the broker's.
 2. Port 0 becomes the port that the system gave, in what is advertised too.
 3. No address is advertised that cannot be reached: 0.0.0.0 and :: are refused there.
-4. Ports are bound at the start; they accept connections once the broker can serve them.
+4. Ports are bound at the start; they accept connections once the broker can serve them, a
+   controller's before its ACLs are loaded where `early.start.listeners` names it.
 5. Every listener has a security protocol, and so has each name of a controller's listener: brokers
    that have none of their own reach controllers by it.
 6. An address that cannot be bound is refused in one line: the setting, why, and what to change.
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 _ENTRY = re.compile(
     r"(?P<name>[A-Za-z0-9_-]+)://(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:/\[\]]*)):(?P<port>\d{1,5})\Z"
 )
+EARLY_START = "early.start.listeners"
 _META_ADDRESSES = ("0.0.0.0", "::")
 
 
@@ -103,7 +105,7 @@ def parse_endpoints(setting: str, entries: Sequence[str]) -> list[ConfiguredList
 class ListenerPlan(NamedTuple):
     """What is to be listened on. `inter_broker` is the name by which other brokers come,
     `to_controllers` the one by which this node reaches controllers; `protocols` has the protocol
-    of every name here.
+    of every name here; `early` names those that accept connections before the ACLs are loaded.
     """
 
     broker: list[ConfiguredListener]
@@ -112,6 +114,7 @@ class ListenerPlan(NamedTuple):
     inter_broker: str
     to_controllers: str
     protocols: dict[str, SecurityProtocol]
+    early: frozenset[str] = frozenset()
 
 
 def plan_listeners(config: BrokerConfig) -> ListenerPlan:
@@ -139,7 +142,22 @@ def plan_listeners(config: BrokerConfig) -> ListenerPlan:
         _inter_broker(config, [each.name for each in broker]),
         to_controllers,
         _protocols(config, [each.name for each in endpoints], controller_names),
+        _early(config, [each.name for each in endpoints], controller_names),
     )
+
+
+def _early(
+    config: BrokerConfig, names: Sequence[str], controllers: Sequence[str]
+) -> frozenset[str]:
+    """KIP-801. Not set: the controllers' listeners, which load the ACLs themselves."""
+    if not config.is_set(EARLY_START):
+        return frozenset(controllers)
+    found = [name.upper() for name in config.names(EARLY_START)]
+    for name in found:
+        if name not in names and name not in controllers:
+            accepted = "names that listeners or controller.listener.names has: "
+            raise ConfigError(EARLY_START, name, accepted + ", ".join((*names, *controllers)))
+    return frozenset(found)
 
 
 def _inter_broker(config: BrokerConfig, names: Sequence[str]) -> str:
@@ -347,10 +365,10 @@ class OpenListeners:
             port.stopReading()
         return listener
 
-    def start_accepting(self) -> None:
-        """Accepts on every port."""
-        for _, port in self._ports:
-            if hasattr(port, "startReading"):
+    def start_accepting(self, which: Callable[[Listener], bool] = lambda listener: True) -> None:
+        """Accepts on the ports of `which`, by default on every one."""
+        for listener, port in self._ports:
+            if which(listener) and hasattr(port, "startReading"):
                 port.startReading()
 
     def close(self, which: Callable[[Listener], bool]) -> Deferred[Any]:

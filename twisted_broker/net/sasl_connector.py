@@ -26,7 +26,7 @@ from twisted.python.failure import Failure
 from twisted_broker.config import ListenerConfig
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import IClock, IDelayedCall, INetwork
-from twisted_broker.net.connector import Connector, Refused
+from twisted_broker.net.connector import Connector, PeerRefused
 from twisted_broker.net.frames import FrameReader
 from twisted_broker.security.sasl.client import ClientAuthenticator, ClientMechanism
 from twisted_broker.security.sasl.errors import SaslFailure
@@ -40,7 +40,7 @@ _AGAIN_SECONDS = 10.0
 _logger = Logger(namespace="replog.net")
 
 
-class CannotAuthenticate(Refused):
+class CannotAuthenticate(PeerRefused):
     """The other node refused this one, or did not prove who it is."""
 
     by_sasl = True

@@ -109,8 +109,8 @@ def test_a_seed_is_its_options() -> None:
 
 
 def test_a_core_that_is_connected_must_get_on() -> None:
-    """Here no producer does, since there is none. (While a round trip within the core takes longer
-    than a batch may, that would prove nothing: seed 330775.)
+    """Here no producer does, since there is none. While a round trip within the core takes longer
+    than a batch may, that would prove nothing: seed 330775.
     """
     options = options_of(3)
     options.seconds, options.faults, options.fault_seconds = 50, ["cut"], 1e6

@@ -164,6 +164,9 @@ BEHAVIOUR = """
 - **Client quotas** ([QUOTAS.md](QUOTAS.md)): an `ip` is an address, names of hosts are refused; `request_percentage` is of the one thread that serves
   requests, and does not count the sending of answers. What is measured is bounded: 20,000 clients for each kind of quota.
 - **A name that a request has twice** (a topic, a partition) has an answer for each mention. Kafka answers once.
+- **Requests that no client sends** have a refusal or a meaning where Kafka fails (UNKNOWN_SERVER_ERROR) or guesses: an unknown isolation level counts as 0, a
+  limit of bytes below 0 as 0, an empty name in DescribeTopicPartitions is INVALID_TOPIC_EXCEPTION, a replica id below -2 and a rebalance timeout below 0
+  are INVALID_REQUEST. Records for a partition that is not there are UNKNOWN_TOPIC_OR_PARTITION, also where they cannot be read; Kafka reads them first.
 - **AppendMirrored** (30000) is an API of ours, for [`replog mirror`](MIRROR.md): batches of another cluster keep their offsets. ApiVersions lists it; Kafka's clients
   skip keys that they do not know. A topic with the setting `replog.mirror.source`, ours as well, takes nothing from producers (POLICY_VIOLATION).
 - **Files** are Kafka's own, in both directions. Index entries may differ from those that Kafka would write; a lookup finds the same offset.

@@ -285,18 +285,29 @@ async def create_topics(
     context: RequestContext, request: topics.CreateTopicsRequest
 ) -> topics.CreateTopicsResponse:
     controller = _controller(context)
-    counts, budget = (
-        await _counted(context, (topic.name for topic in request.topics)),
-        topic_changes.MAX_PARTITIONS_PER_REQUEST,
-    )
+    counts = await _counted(context, (topic.name for topic in request.topics))
     refused = await permissions.refuse_creations(context, request, counts)
     response = topics.CreateTopicsResponse()
+    wanted = 0
+    async for topic in context.each(request.topics):
+        if counts[topic.name] == 1:
+            wanted += topic_changes.wanted_partitions(controller.view, topic)
+    if wanted > topic_changes.MAX_PARTITIONS_PER_REQUEST:
+        error = topic_changes.too_many()
+        response.topics = [
+            topics.CreatableTopicResult(
+                name=topic.name, error_code=error.code, error_message=error.message, configs=[]
+            )
+            async for topic in context.each(request.topics)
+        ]
+        response.topics += refused
+        return response
     permit = permits(context, 6)
 
     def decide(some: list[topics.CreatableTopic]) -> Decision[topics.CreateTopicsResponse]:
         part = topics.CreateTopicsRequest(topics=some, validate_only=request.validate_only)
         return topic_changes.create_topics(
-            controller.view, part, controller.runtime.random, counts, budget, permit
+            controller.view, part, controller.runtime.random, counts, permit
         )
 
     def done(some: list[topics.CreatableTopic], answer: topics.CreateTopicsResponse) -> None:
@@ -305,7 +316,6 @@ async def create_topics(
 
     async for some, found, answer in _written(context, request.topics, decide, done):
         response.topics += answer.topics
-        budget -= sum(each.num_partitions for each in answer.topics if not each.error_code)
         context.elements_left -= 10 * len(some) + len(found) // 4
     await permissions.hide_configs(context, response)
     response.topics += refused
@@ -590,7 +600,8 @@ async def alter_user_scram_credentials(
 
     answered: dict[str, sasl.AlterUserScramCredentialsResult] = {}
     async for some, found, answer in _written(context, changes, decide, done):
-        answered |= {each.user: each for each in answer.results}
+        for each in answer.results:
+            answered.setdefault(each.user, each)
         context.elements_left -= len(some) + 10 * len(found)
     response.results = list(answered.values())
     return response

@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 
 from twisted_broker.config import ListenerConfig
 from twisted_broker.interfaces import IFileSystem, INetwork, Runtime
-from twisted_broker.net.connector import PLAIN, Connector, PlainConnector, PeerRefused
+from twisted_broker.net.connector import PLAIN, Connector, PeerRefused, PlainConnector
 from twisted_broker.security.client_security import (
     JAAS,
     MECHANISM,

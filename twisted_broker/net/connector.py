@@ -38,8 +38,10 @@ class Connector(Protocol_):
 
 
 class PeerRefused(ConnectError):
-    """One of the two sides does not take the other: an operator must do something. `words`: why, without the address; `by_sasl`:
-    else by TLS, with `cause`, None where the connection only ended.
+    """One of the two sides does not take the other: an operator must do something.
+
+    `words`: why, without the address; `by_sasl`: else by TLS, with `cause`, None where the
+    connection only ended.
     """
 
     by_sasl = False

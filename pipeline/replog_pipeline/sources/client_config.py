@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 OWN = {
     "bootstrap.servers": "the address is in the kafka:// URL",
-    "group.id": "the jobs keep their place in the table, not in a group",
+    "group.id": "the jobs keep their place in the table; see `archive --group`",
     "enable.auto.commit": "no offset is committed",
     "auto.offset.reset": "the jobs know their offsets",
     "isolation.level": "use --read-committed",

@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 
 from twisted_broker.config import ListenerConfig
 from twisted_broker.interfaces import IFileSystem, INetwork, Runtime
-from twisted_broker.net.connector import PLAIN, Connector, PlainConnector, Refused
+from twisted_broker.net.connector import PLAIN, Connector, PeerRefused, PlainConnector
 from twisted_broker.security.client_security import (
     JAAS,
     MECHANISM,
@@ -112,7 +112,7 @@ class _ClientConnector:
 
     def _refused(self, failure: Failure, address: str) -> Failure:
         error = failure.value
-        if not isinstance(error, Refused):
+        if not isinstance(error, PeerRefused):
             return failure  # nobody is there: no matter of security
         words = error.words
         if error.by_sasl:

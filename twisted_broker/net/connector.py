@@ -37,9 +37,11 @@ class Connector(Protocol_):
         ...
 
 
-class Refused(ConnectError):
-    """One of the two sides does not take the other. `words`: why, without the address; `by_sasl`:
-    else by TLS, with `cause`, None where the connection only ended.
+class PeerRefused(ConnectError):
+    """One of the two sides does not take the other: an operator must do something.
+
+    `words`: why, without the address; `by_sasl`: else by TLS, with `cause`, None where the
+    connection only ended.
     """
 
     by_sasl = False

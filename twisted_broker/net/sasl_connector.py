@@ -26,7 +26,7 @@ from twisted.python.failure import Failure
 from twisted_broker.config import ListenerConfig
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import IClock, IDelayedCall, INetwork
-from twisted_broker.net.connector import Connector, Refused
+from twisted_broker.net.connector import Connector, PeerRefused
 from twisted_broker.net.frames import FrameReader
 from twisted_broker.security.sasl.client import ClientAuthenticator, ClientMechanism
 from twisted_broker.security.sasl.errors import SaslFailure
@@ -40,7 +40,7 @@ _AGAIN_SECONDS = 10.0
 _logger = Logger(namespace="replog.net")
 
 
-class CannotAuthenticate(Refused):
+class CannotAuthenticate(PeerRefused):
     """The other node refused this one, or did not prove who it is."""
 
     by_sasl = True
@@ -74,7 +74,7 @@ class SaslConnector:
         mechanism: ClientMechanism = self._login(token_urlsafe(NONCE_BYTES))
         return ClientAuthenticator(mechanism, self._client_id)
 
-    def failed(self, address: str, reason: str) -> None:
+    def failed(self, address: str, reason: str, mechanism: str) -> None:
         """One line for the operator."""
         name = self.config.name if isinstance(self.config, ListenerConfig) else ""
         self._lines.warn(
@@ -82,7 +82,7 @@ class SaslConnector:
             node=address,
             listener=name,
             reason=reason,
-            see=f"listener.name.{name.lower()}.MECHANISM.sasl.jaas.config",
+            see=f"listener.name.{name.lower()}.{mechanism.lower()}.sasl.jaas.config",
         )
 
     @property
@@ -177,17 +177,22 @@ class _Exchange(Protocol):
         self._fail(f"no answer within {timeout:.1f} s")
 
     def _fail(self, reason: str, cause: Exception | None = None) -> None:
-        self._connector.failed(self._address, reason)
+        self._say(reason)
         done = self._ended()
         transport: Any = self.transport
         transport.abortConnection()
         line = f"{self._address} did not authenticate: {reason}"
         done.errback(CannotAuthenticate(line, reason, cause))
 
+    def _say(self, reason: str) -> None:
+        authenticator = self._authenticator
+        assert authenticator is not None
+        self._connector.failed(self._address, reason, authenticator.mechanism)
+
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self._done is not None:
             text = "the connection ended while it was authenticated"
-            self._connector.failed(self._address, text)
+            self._say(text)
             self._ended().errback(CannotAuthenticate(f"{self._address}: {text}", text))
         self._inner.connectionLost(reason)
 

@@ -27,7 +27,7 @@ from twisted.python.failure import Failure
 from twisted_broker.config import ListenerConfig
 from twisted_broker.interfaces import IClock, INetwork
 from twisted_broker.net.connection import one_line
-from twisted_broker.net.connector import Refused
+from twisted_broker.net.connector import PeerRefused
 from twisted_broker.net.tls_context import UNREADABLE, TlsSettings
 from twisted_broker.net.tls_protocol import HANDSHAKE_SECONDS, TlsProtocol
 from twisted_broker.security.key_store import alternative_names, subject_of
@@ -42,7 +42,7 @@ _OTHER_REASONS = "for one of many other reasons"
 _logger = Logger(namespace="replog.tls")
 
 
-class TlsRefused(Refused):
+class TlsRefused(PeerRefused):
     """The other side and we do not agree on TLS; `str()` is one line."""
 
 

@@ -56,6 +56,10 @@ class ClientAuthenticator:
         self.complete = False
         self.lifetime_ms = 0
 
+    @property
+    def mechanism(self) -> str:
+        return self._mechanism.name
+
     def begin(self) -> bytes:
         """The first frame, with its length."""
         return self._frame(SaslHandshakeRequest(mechanism=self._mechanism.name), _HANDSHAKE_VERSION)

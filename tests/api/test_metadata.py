@@ -151,7 +151,11 @@ def test_a_topic_is_created_as_the_brokers_own_file_says(
     """Kafka's AutoTopicCreationManager: the controller may have other numbers in its file."""
     house = MemoryBroker(**own).start()
     asked: list[CreatableTopic] = []
-    monkeypatch.setattr(house.broker.parts.forwarding, "create_in_background", asked.extend)
+    monkeypatch.setattr(
+        house.broker.parts.forwarding,
+        "create_in_background",
+        lambda context, topics: asked.extend(topics),
+    )
     ask(house, named("fresh"), 12)
     assert [(each.num_partitions, each.replication_factor) for each in asked] == [wanted]
 

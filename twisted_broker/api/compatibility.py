@@ -150,8 +150,11 @@ BEHAVIOUR = """
   (InitProducerId 6) is not supported. The pattern of ListTransactions is RE2's without Unicode classes and `\\b`, of 300 elements at most.
 - **Unclean elections** happen at once when `unclean.leader.election.enable` is set for a topic (or for all) that has no leader; Kafka checks every
   five minutes. When a cancelled reassignment leaves no former replica in sync, the new leader is recorded as recovering.
-- **SASL**: GSSAPI (Kerberos) and delegation tokens are not supported, and no setting names a class that is loaded. A JAAS line is a setting of its
+- **SASL**: GSSAPI (Kerberos) is not supported, and no setting names a class that is loaded. A JAAS line is a setting of its
   listener; no JAAS file is read. SCRAM's last message must repeat the header of the first (RFC 5802), which Kafka does not check.
+- **Delegation tokens**: one that expired is refused at once, not only once it was removed. An owner is of type User. A principal has requested
+  10,000 tokens at most at a time (POLICY_VIOLATION), with owner and renewers of 8 KiB (INVALID_REQUEST). A controller's listener does not
+  advertise DescribeDelegationToken, which Kafka's advertises and answers with UNKNOWN_SERVER_ERROR.
 - **Settings without effect** are parsed, refused when wrong, stored and described as in Kafka: {count} of brokers, those of groups, of client metrics
   and of tiered storage (`remote.storage.enable=true` is refused, as by a Kafka broker without tiered storage). Listeners and SASL
   settings cannot change while a broker runs, those of TLS can for one listener (`listener.name.NAME.ssl.*`). A cluster's compaction lags that contradict each other get INVALID_CONFIG; Kafka accepts them, and then refuses

@@ -280,7 +280,7 @@ async def _create(
             context.offsets_topic.create()
         elif name not in INTERNAL_TOPICS and len(wanted) < _MOST_CREATED:
             wanted.append(_new_topic(context.config, name))
-    context.forwarding.create_in_background(wanted)
+    context.forwarding.create_in_background(context, wanted)
 
 
 def _new_topic(config: BrokerConfig, name: str) -> CreatableTopic:

@@ -28,6 +28,7 @@ from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import IClock, IDelayedCall, INetwork
 from twisted_broker.net.connector import Connector, PeerRefused
 from twisted_broker.net.frames import FrameReader
+from twisted_broker.security.sasl import oauth_client
 from twisted_broker.security.sasl.client import ClientAuthenticator, ClientMechanism
 from twisted_broker.security.sasl.errors import SaslFailure
 from twisted_broker.security.sasl.scram import NONCE_BYTES
@@ -186,8 +187,9 @@ class _Exchange(Protocol):
 
     def _say(self, reason: str) -> None:
         authenticator = self._authenticator
-        assert authenticator is not None
-        self._connector.failed(self._address, reason, authenticator.mechanism)
+        # Only a token may be missing before the first byte.
+        mechanism = oauth_client.MECHANISM if authenticator is None else authenticator.mechanism
+        self._connector.failed(self._address, reason, mechanism)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self._done is not None:

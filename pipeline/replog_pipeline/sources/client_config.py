@@ -23,7 +23,7 @@ import click
 
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.kafka_cluster import ClientConfig
-from twisted_broker.settings import parse_properties, property_lines
+from twisted_broker.settings import PropertiesError, client_properties
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -101,17 +101,11 @@ def client_config(path: str | None, lines: Iterable[str] = (), prefix: str = "")
 
 def from_file(path: str, setting: str = "--kafka-config") -> dict[str, str]:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return client_properties(Path(path).read_bytes())
     except OSError as error:
         raise PipelineError(f"{setting} {path}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise PipelineError(f"{setting} {path}: it is not a text in UTF-8") from None
-    for number, name, has_value in property_lines(text):
-        if not has_value:
-            raise PipelineError(
-                f"{setting} {path}, line {number}: {name!r} has no value; write NAME=VALUE"
-            )
-    return parse_properties(text)
+    except PropertiesError as error:
+        raise PipelineError(f"{setting} {path}: {error}") from None
 
 
 def checked(properties: Mapping[str, str], setting: str) -> None:

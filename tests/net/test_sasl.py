@@ -22,6 +22,7 @@ from twisted_broker.net.client import BrokerConnection
 from twisted_broker.net.connector import PlainConnector
 from twisted_broker.net.sasl_connector import SaslConnector
 from twisted_broker.security.sasl import jaas
+from twisted_broker.security.sasl.errors import SaslFailure
 from twisted_broker.security.sasl.plain import PlainClient
 from twisted_broker.security.sasl.settings import client_login, server_settings
 from twisted_broker.security.security_protocol import SASL_TO_BROKERS
@@ -395,6 +396,22 @@ def test_our_side_is_authenticated_before_its_first_request(shared: MemoryBroker
     ours = connection(shared)
     answer = shared.run(ours.send(MetadataRequest(topics=[]), 4))
     assert answer.brokers and str(near(shared).principal) == "User:alice"
+    ours.close()
+
+
+def test_our_side_without_a_token_is_one_line(shared: MemoryBroker) -> None:
+    """It fails before it says anything."""
+
+    def login(nonce: str) -> Any:
+        raise SaslFailure("there is no access token")
+
+    inner = PlainConnector(config=BrokerConfig(SETTINGS).listener_config("CLIENTS"))
+    connector = SaslConnector(inner, login, shared.clock, "me")
+    ours = BrokerConnection(shared.runtime, "127.0.0.1", PORT, "me", connector=connector)
+    with capturedLogs() as logs, pytest.raises(ConnectError, match="no access token"):
+        shared.run(ours.send(MetadataRequest(topics=[]), 4))
+    (line,) = lines(logs, "authentication to another node failed")
+    assert "see=listener.name.clients.oauthbearer.sasl.oauthbearer.token.endpoint.url" in line
     ours.close()
 
 

@@ -95,7 +95,7 @@ class _ClientConnector:
             from twisted_broker.net.sasl_connector import SaslConnector
 
             class Sasl(SaslConnector):
-                def failed(self, address: str, reason: str) -> None:
+                def failed(self, address: str, reason: str, mechanism: str) -> None:
                     """Whoever connects gets the line."""
 
             login = security.login(lambda path: _token_bytes(files, path))

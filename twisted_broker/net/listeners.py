@@ -37,7 +37,7 @@ from twisted_broker.config import (
     is_secret,
     override_row,
 )
-from twisted_broker.interfaces import IFileSystem, Runtime
+from twisted_broker.interfaces import Runtime
 from twisted_broker.known_settings import ZOOKEEPER_CONNECT
 from twisted_broker.security.security_protocol import (
     PROTOCOL_MAP,
@@ -49,7 +49,6 @@ from twisted_broker.security.security_protocol import (
     protocol_of,
 )
 from twisted_broker.settings import ConfigError
-from twisted_broker.topic_names import METADATA_DIRECTORY
 
 if TYPE_CHECKING:
     from twisted_broker.security.sasl.settings import ServerSettings
@@ -265,45 +264,7 @@ def check_sasl(config: BrokerConfig, plan: ListenerPlan) -> None:
         if plan.protocols.get(listener, SecurityProtocol.PLAINTEXT).uses_sasl:
             from twisted_broker.security.sasl.settings import client_login
 
-            client_login(config.listener_config(listener), mechanism)
-
-
-def check_first_user(config: BrokerConfig, plan: ListenerPlan, files: IFileSystem) -> None:
-    """That a new cluster whose nodes log in by SCRAM begins with a user. Raises ConfigError."""
-    if "controller" not in config.names("process.roles"):
-        return
-    path = config.metadata_directory
-    for listener, setting in (
-        (plan.to_controllers, SASL_TO_CONTROLLERS),
-        (plan.inter_broker, SASL_TO_BROKERS),
-    ):
-        protocol = plan.protocols.get(listener, SecurityProtocol.PLAINTEXT)
-        mechanism = config.listener_config(listener).text(setting) or "" if listener else ""
-        if protocol.uses_sasl and mechanism.startswith("SCRAM-"):
-            if not _has_users(files, path):
-                raise ConfigError(
-                    setting,
-                    mechanism,
-                    "",
-                    f"the new cluster in {path} has no user, so no node could log in: give it "
-                    f"the first one by replog format --add-scram '{mechanism}=[name=USER,"
-                    "password=PASSWORD]', the user of sasl.jaas.config",
-                )
-            return
-
-
-def _has_users(files: IFileSystem, path: str) -> bool:
-    """Whether the cluster of this metadata directory may have any."""
-    from twisted_broker.cluster.bootstrap import read_bootstrap
-    from twisted_broker.cluster.metadata_check import holds_records
-    from twisted_broker.log.errors import CheckpointError
-
-    try:
-        if holds_records(files, f"{path}/{METADATA_DIRECTORY}"):
-            return True
-        return bool(read_bootstrap(files, path).users)
-    except (OSError, CheckpointError):
-        return True  # the start reads the same, and says what is wrong
+            client_login(config.listener_config(listener), mechanism, lambda login: str)
 
 
 def _advertised(

@@ -127,7 +127,7 @@ class Bench:
             for each in found:
                 producer.produce(target, each.value(), partition=0)
             producer.send_offsets_to_transaction(
-                [TopicPartition(source, 0, found[-1].offset() + 1)],
+                [TopicPartition(source, 0, max(each.offset() or 0 for each in found) + 1)],
                 consumer.consumer_group_metadata(),
                 FIRST_SECONDS,
             )

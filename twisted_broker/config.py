@@ -197,6 +197,12 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         ("CONTROLLER",),
         "Names of the listeners that belong to the controller.",
     ),
+    _list(
+        "early.start.listeners",
+        None,
+        "Listeners that accept connections before the ACLs are loaded: until then only super users "
+        "are served. If not set, the controllers'. A broker's own accept none before that.",
+    ),
     _text(
         "inter.broker.listener.name",
         None,
@@ -282,6 +288,28 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "How long a failed authentication is answered later; less than connections.max.idle.ms.",
         0,
         unit="ms",
+    ),
+    _password(
+        "delegation.token.secret.key",
+        "From which delegation tokens are made, the same on all nodes; not set: there are none.",
+    ),
+    _ms(
+        "delegation.token.max.lifetime.ms",
+        604_800_000,
+        "Longest life of a delegation token, however often it is renewed.",
+        1,
+    ),
+    _ms(
+        "delegation.token.expiry.time.ms",
+        86_400_000,
+        "Time after which a delegation token must be renewed.",
+        1,
+    ),
+    _ms(
+        "delegation.token.expiry.check.interval.ms",
+        3_600_000,
+        "How often delegation tokens that expired are removed.",
+        1,
     ),
     *_tls_rows(),
     _list("controller.quorum.voters", (), "Controllers, as ID@HOST:PORT."),
@@ -538,6 +566,19 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         11,
         "Windows over which the rates of throttled replicas are measured.",
         1,
+    ),
+    _int(
+        "alter.log.dirs.replication.quota.window.num",
+        11,
+        "Windows over which the rate of copies between log directories is measured.",
+        1,
+    ),
+    _int(
+        "alter.log.dirs.replication.quota.window.size.seconds",
+        1,
+        "Length of one of these windows.",
+        1,
+        unit="s",
     ),
     _int(
         "replication.quota.window.size.seconds",
@@ -1380,6 +1421,11 @@ class ListenerConfig:
     def __init__(self, config: BrokerConfig, name: str) -> None:
         self.name, self._config = name, config
         self._prefix = f"{LISTENER_PREFIX}{name.lower()}."
+
+    @property
+    def whose(self) -> str:
+        """For lines of the log."""
+        return f"listener {self.name}"
 
     def __getitem__(self, name: str) -> Value:
         return self.value(name)

@@ -177,7 +177,7 @@ class Options(UsageOptions):
         """One configuration per broker. Raises ConfigError."""
         from twisted_broker.config import BrokerConfig
         from twisted_broker.config_validation import check_together
-        from twisted_broker.net.listeners import check_sasl, plan_listeners
+        from twisted_broker.net.listeners import check_first_user, check_sasl, plan_listeners
 
         if brokers == 1:
             configs = [BrokerConfig(chosen)]
@@ -194,11 +194,15 @@ class Options(UsageOptions):
         for config in configs:
             plan = plan_listeners(config)
             check_sasl(config, plan)
-            if any(protocol.uses_tls for protocol in plan.protocols.values()):
+            protocols = plan.protocols.values()
+            if any(protocol.uses_tls or protocol.uses_sasl for protocol in protocols):
                 from twisted_broker.log.filesystem import OsFileSystem
                 from twisted_broker.net.listener_security import check_tls
 
-                check_tls(config, plan, OsFileSystem())
+                files = OsFileSystem()
+                if any(protocol.uses_tls for protocol in protocols):
+                    check_tls(config, plan, files)
+                check_first_user(config, plan, files)
         return configs
 
     def _chosen(self) -> dict[str, str]:

@@ -114,6 +114,27 @@ def test_listeners_without_a_meaning_are_refused(settings: dict[str, str], words
         plan_listeners(BrokerConfig(given))
 
 
+@pytest.mark.parametrize(
+    ("settings", "early"),
+    [
+        ({}, {"CONTROLLER"}),
+        ({"controller.listener.names": "CONTROLLER,NEXT"}, {"CONTROLLER", "NEXT"}),
+        ({"early.start.listeners": "out, controller"}, {"OUT", "CONTROLLER"}),
+        ({"early.start.listeners": "OUT"}, {"OUT"}),
+        ({"early.start.listeners": ""}, set()),
+    ],
+)
+def test_which_listeners_start_early(settings: dict[str, str], early: set[str]) -> None:
+    """KIP-801, Kafka's KafkaConfig.earlyStartListeners."""
+    given = {"listeners": LISTENERS, "listener.security.protocol.map": PROTOCOLS} | settings
+    if "NEXT" in settings.get("controller.listener.names", ""):
+        given["listener.security.protocol.map"] += ",NEXT:PLAINTEXT"
+    assert plan_listeners(BrokerConfig(given)).early == early
+    given["early.start.listeners"] = "OUT,NO"
+    with pytest.raises(ConfigError, match=r"early\.start\.listeners='NO'"):
+        plan_listeners(BrokerConfig(given))
+
+
 def test_a_broker_without_a_controller_needs_the_protocol_of_the_controllers() -> None:
     given = {
         "listeners": "PLAINTEXT://h:2",

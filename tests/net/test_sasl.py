@@ -196,6 +196,15 @@ def test_a_mechanism_that_is_not_offered(shared: MemoryBroker) -> None:
     assert answer.mechanisms == ["PLAIN", "SCRAM-SHA-256"] and one.lost
 
 
+def test_who_wants_sasl_where_there_is_none_is_one_line(shared: MemoryBroker) -> None:
+    one = client(shared, 9092)
+    with capturedLogs() as logs:
+        assert one.handshake().error_code == ErrorCode.ILLEGAL_SASL_STATE
+    (line,) = lines(logs, "SASL")
+    assert "listener=PLAINTEXT" in line and "client=127.0.0.1" in line
+    assert "listener PLAINTEXT is PLAINTEXT: set the client's security.protocol=PLAINTEXT" in line
+
+
 def test_bare_tokens(shared: MemoryBroker) -> None:
     one, other = client(shared), client(shared)
     for each in (one, other):
@@ -394,6 +403,7 @@ def test_our_side_is_refused_in_one_line(shared: MemoryBroker) -> None:
     with capturedLogs() as logs, pytest.raises(ConnectError, match="wrong user name or password"):
         shared.run(ours.send(MetadataRequest(topics=[]), 4))
     (line,) = lines(logs, "authentication to another node failed")
+    assert "see=listener.name.clients.plain.sasl.jaas.config" in line
     assert "sasl.jaas.config" in line and "127.0.0.1:9094" in line
     assert not lines(logs, "secret")
     assert not ours.connected

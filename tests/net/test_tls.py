@@ -4,6 +4,7 @@ memory.
 
 from __future__ import annotations
 
+import os
 import ssl
 from base64 import encodebytes
 from collections.abc import Iterator
@@ -691,6 +692,18 @@ def test_settings_that_cannot_work_are_refused_in_one_line(
     with pytest.raises(ConfigError, match=words) as caught:
         House(**settings)
     assert "\n" not in str(caught.value) and SECRET not in str(caught.value)
+
+
+def test_a_store_that_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+    """To open a FIFO waits for whoever writes it; a directory has no bytes."""
+    from twisted_broker.log.filesystem import OsFileSystem
+
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", tmp_path):
+        values = certificates.settings(certificates.made()) | {"ssl.keystore.location": str(path)}
+        config = BrokerConfig(values).listener_config("OUT")
+        with pytest.raises(ConfigError, match=f"ssl.keystore.location='{path}'.* no regular file"):
+            TlsSettings(config, OsFileSystem(), SecurityProtocol.SSL, is_server=True)
 
 
 def test_inline_pem_and_versions_and_suites() -> None:

@@ -30,6 +30,7 @@ from twisted.python.failure import Failure
 
 from twisted_broker.cluster.broker_controlled_shutdown import ControlledShutdown
 from twisted_broker.cluster.controller_channel import ControllerChannel, check_answer
+from twisted_broker.cluster.denials import Denials
 from twisted_broker.cluster.observer import MetadataObserver
 from twisted_broker.cluster.records import CORDON_LEVEL
 from twisted_broker.cluster.registration import Registration
@@ -97,6 +98,7 @@ class BrokerLifecycleManager:
         self._timer: IDelayedCall | None = None
         self._heartbeat_in_flight = self._send_again = False
         self._refused_with: ErrorCode | None = None
+        self._denials = Denials(most_ms=self._interval_ms)
         self._unexpected_errors = UnexpectedErrors("heartbeats")
         self._controlled_shutdown = ControlledShutdown(runtime, config, observer, self._shut_down)
         self._registering: Deferred[None] | None = None
@@ -203,16 +205,18 @@ class BrokerLifecycleManager:
             offline_log_dirs=list(self._offline),
             cordoned_log_dirs=cordoned,
         )
-        delay_ms = _RETRY_MS
+        delay_ms = refused_ms = _RETRY_MS
         try:
             version = 1 if cordoned is None else 2
             response = await self._channel.send_once(request, version, self._heartbeat_timeout_ms)
             check_answer(response.error_code)
             delay_ms = self._answered(response, is_shutting_down)
             self._refused_with = None
+            self._denials.succeeded()
             self._unexpected_errors.worked()
         except BrokerError as error:
             self._heartbeat_refused(error)
+            refused_ms = self._denials.pause_ms(error, _RETRY_MS)
         except CancelledError:
             raise
         except Exception as error:
@@ -224,7 +228,7 @@ class BrokerLifecycleManager:
         if self._send_again:
             self.send_heartbeat()
         elif self.state not in (BrokerState.SHUTTING_DOWN, BrokerState.NOT_RUNNING):
-            self._schedule(delay_ms)
+            self._schedule(max(delay_ms, refused_ms))
 
     def _cordoned_to_report(self) -> list[bytes] | None:
         """KIP-1066: the directories that take no new replica, when the metadata says others; None

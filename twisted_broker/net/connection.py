@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any
 from typing import Protocol as Protocol_
 
 from twisted.internet.protocol import Protocol, connectionDone
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.net.frames import FrameReader
 from twisted_broker.net.request_bytes import RequestBytes
@@ -48,7 +48,6 @@ _PRODUCE = b"\0\0"
 # Shorter frames are not counted (`RequestBytes`, invariant 2): `FrameReader` uses the same bound.
 _LONG = 32768
 
-_logger = Logger(namespace="replog.net")
 
 Answer = bytes | list[Any] | None
 
@@ -103,6 +102,7 @@ class ListenerContext(Protocol_):
     frame_limit: int
     dispatch: Dispatch
     request_bytes: RequestBytes
+    lines: EventLines
     sasl: SaslListener | None
 
     def opened(self, connection: KafkaConnection) -> None: ...
@@ -111,12 +111,13 @@ class ListenerContext(Protocol_):
 
 
 class KafkaConnection(Protocol):
-    """The protocol of an accepted connection. `active` is set by traffic and cleared by the idle
-    watch; `has_requested`: whether a request ever came; `arriving_bytes`: what was granted to a
-    long request that is not all here yet; `held_since` is when the request that is started now had
-    come, on the clock, if it had to wait for those before it, else 0; `is_follower` is set by a
-    fetch of a follower; `throttled`: its client waits for its quota; `sasl` is there on a listener
-    with SASL; `is_stranger`: it has to authenticate there, and never did.
+    """The protocol of an accepted connection. `active` is set by a whole request and cleared by the
+    idle watch, which keeps `idle_rounds` and `seen_bytes`; `has_requested`: whether a request ever
+    came; `arriving_bytes`: what was granted to a long request that is not all here yet;
+    `held_since` is when the request that is started now had come, on the clock, if it had to wait
+    for those before it, else 0; `is_follower` is set by a fetch of a follower; `throttled`: its
+    client waits for its quota; `sasl` is there on a listener with SASL; `is_stranger`: it has to
+    authenticate there, and never did.
     """
 
     is_follower = is_stranger = False
@@ -128,7 +129,7 @@ class KafkaConnection(Protocol):
         self.principal = ANONYMOUS
         self.client_software = ("unknown", "unknown")
         self.active = True
-        self.idle_rounds = 0
+        self.idle_rounds = self.seen_bytes = 0
         self.has_requested = self.hung_up = False
         self.frames = FrameReader(listener.frame_limit, may_receive=self._allocate_long)
         self.output: SendQueue = None  # type: ignore[assignment]
@@ -184,12 +185,10 @@ class KafkaConnection(Protocol):
         return self.frames.space()
 
     def received(self, count: int) -> None:
-        self.active = True
         self.frames.filled(count)
         self.serve()
 
     def dataReceived(self, data: bytes) -> None:
-        self.active = True
         self.frames.feed(data)
         self.serve()
 
@@ -217,7 +216,7 @@ class KafkaConnection(Protocol):
                 frame = next_frame()
                 if frame is None:
                     return
-                self.has_requested = True
+                self.has_requested = self.active = True
                 self.arriving_bytes = 0
                 self.held_since = 0.0
             else:
@@ -279,6 +278,7 @@ class KafkaConnection(Protocol):
     def _read_again(self) -> None:
         if not self.closing:
             self.frames.waits = False
+            self.active = True  # it was not read from: its time begins anew
             self.serve()
 
     def _allocated_bytes(self) -> int:
@@ -381,10 +381,8 @@ class KafkaConnection(Protocol):
         if self.sasl is not None and self.is_stranger:
             self.sasl.broken(reason)  # anybody can come here at any rate: its lines are bounded
         else:
-            _logger.warn(
-                "closing the connection of {client}: {reason}",
-                client=self.client_host,
-                reason=one_line(reason),
+            self.listener.lines.warn(
+                "closing the connection", client=self.client_host, reason=one_line(reason)
             )
         self.close()
 

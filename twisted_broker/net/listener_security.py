@@ -124,6 +124,23 @@ def _tls_settings(
     protocol: SecurityProtocol,
     is_server: bool,
 ) -> TlsSettings:
+    own = config.listener_config(listener)
+    return tls_settings(
+        own, files, protocol, PROTOCOL_MAP, f"{listener}:{protocol.name}", is_server
+    )
+
+
+def tls_settings(
+    config: ListenerConfig,
+    files: IFileSystem,
+    protocol: SecurityProtocol,
+    setting: str,
+    value: str,
+    is_server: bool = False,
+) -> TlsSettings:
+    """Of a listener, or of a client; `setting`, with this `value`, is what wants TLS. Raises
+    ConfigError.
+    """
     try:
         import service_identity  # noqa: F401
 
@@ -132,9 +149,9 @@ def _tls_settings(
         from twisted_broker.installed import install
 
         raise ConfigError(
-            PROTOCOL_MAP,
-            f"{listener}:{protocol.name}",
+            setting,
+            value,
             "",
             f"{error.name} is not installed: {install('tls')}",
         ) from None
-    return TlsSettings(config.listener_config(listener), files, protocol, is_server)
+    return TlsSettings(config, files, protocol, is_server)

@@ -6,7 +6,8 @@ Owns the parsing of `listeners`, `advertised.listeners` and their like, and the 
    others are the broker's.
 2. Port 0 becomes the port that the system gave, in what is advertised too.
 3. No address is advertised that cannot be reached: 0.0.0.0 and :: are refused there.
-4. Ports are bound at the start; they accept connections once the broker can serve them.
+4. Ports are bound at the start; they accept connections once the broker can serve them, a
+   controller's before its ACLs are loaded where `early.start.listeners` names it.
 5. Every listener has a security protocol, and so has each name of a controller's listener: brokers
    that have none of their own reach controllers by it.
 6. An address that cannot be bound is refused in one line: the setting, why, and what to change.
@@ -29,7 +30,7 @@ from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 from twisted.internet.error import CannotListenError
 
 from twisted_broker.config import BrokerConfig
-from twisted_broker.interfaces import Runtime
+from twisted_broker.interfaces import IFileSystem, Runtime
 from twisted_broker.known_settings import ZOOKEEPER_CONNECT
 from twisted_broker.security.security_protocol import (
     PROTOCOL_MAP,
@@ -40,6 +41,7 @@ from twisted_broker.security.security_protocol import (
     protocol_of,
 )
 from twisted_broker.settings import ConfigError
+from twisted_broker.topic_names import METADATA_DIRECTORY
 
 if TYPE_CHECKING:
     from twisted_broker.security.sasl.settings import ServerSettings
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 _ENTRY = re.compile(
     r"(?P<name>[A-Za-z0-9_-]+)://(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:/\[\]]*)):(?P<port>\d{1,5})\Z"
 )
+EARLY_START = "early.start.listeners"
 _META_ADDRESSES = ("0.0.0.0", "::")
 
 
@@ -102,7 +105,7 @@ def parse_endpoints(setting: str, entries: Sequence[str]) -> list[ConfiguredList
 class ListenerPlan(NamedTuple):
     """What is to be listened on. `inter_broker` is the name by which other brokers come,
     `to_controllers` the one by which this node reaches controllers; `protocols` has the protocol
-    of every name here.
+    of every name here; `early` names those that accept connections before the ACLs are loaded.
     """
 
     broker: list[ConfiguredListener]
@@ -111,6 +114,7 @@ class ListenerPlan(NamedTuple):
     inter_broker: str
     to_controllers: str
     protocols: dict[str, SecurityProtocol]
+    early: frozenset[str] = frozenset()
 
 
 def plan_listeners(config: BrokerConfig) -> ListenerPlan:
@@ -138,7 +142,22 @@ def plan_listeners(config: BrokerConfig) -> ListenerPlan:
         _inter_broker(config, [each.name for each in broker]),
         to_controllers,
         _protocols(config, [each.name for each in endpoints], controller_names),
+        _early(config, [each.name for each in endpoints], controller_names),
     )
+
+
+def _early(
+    config: BrokerConfig, names: Sequence[str], controllers: Sequence[str]
+) -> frozenset[str]:
+    """KIP-801. Not set: the controllers' listeners, which load the ACLs themselves."""
+    if not config.is_set(EARLY_START):
+        return frozenset(controllers)
+    found = [name.upper() for name in config.names(EARLY_START)]
+    for name in found:
+        if name not in names and name not in controllers:
+            accepted = "names that listeners or controller.listener.names has: "
+            raise ConfigError(EARLY_START, name, accepted + ", ".join((*names, *controllers)))
+    return frozenset(found)
 
 
 def _inter_broker(config: BrokerConfig, names: Sequence[str]) -> str:
@@ -211,6 +230,44 @@ def check_sasl(config: BrokerConfig, plan: ListenerPlan) -> None:
             from twisted_broker.security.sasl.settings import client_login
 
             client_login(config.listener_config(listener), mechanism)
+
+
+def check_first_user(config: BrokerConfig, plan: ListenerPlan, files: IFileSystem) -> None:
+    """That a new cluster whose nodes log in by SCRAM begins with a user. Raises ConfigError."""
+    if "controller" not in config.names("process.roles"):
+        return
+    path = config.metadata_directory
+    for listener, setting in (
+        (plan.to_controllers, SASL_TO_CONTROLLERS),
+        (plan.inter_broker, SASL_TO_BROKERS),
+    ):
+        protocol = plan.protocols.get(listener, SecurityProtocol.PLAINTEXT)
+        mechanism = config.listener_config(listener).text(setting) or "" if listener else ""
+        if protocol.uses_sasl and mechanism.startswith("SCRAM-"):
+            if not _has_users(files, path):
+                raise ConfigError(
+                    setting,
+                    mechanism,
+                    "",
+                    f"the new cluster in {path} has no user, so no node could log in: give it "
+                    f"the first one by replog format --add-scram '{mechanism}=[name=USER,"
+                    "password=PASSWORD]', the user of sasl.jaas.config",
+                )
+            return
+
+
+def _has_users(files: IFileSystem, path: str) -> bool:
+    """Whether the cluster of this metadata directory may have any."""
+    from twisted_broker.cluster.bootstrap import read_bootstrap
+    from twisted_broker.cluster.metadata_check import holds_records
+    from twisted_broker.log.errors import CheckpointError
+
+    try:
+        if holds_records(files, f"{path}/{METADATA_DIRECTORY}"):
+            return True
+        return bool(read_bootstrap(files, path).users)
+    except (OSError, CheckpointError):
+        return True  # the start reads the same, and says what is wrong
 
 
 def _advertised(
@@ -308,10 +365,10 @@ class OpenListeners:
             port.stopReading()
         return listener
 
-    def start_accepting(self) -> None:
-        """Accepts on every port."""
-        for _, port in self._ports:
-            if hasattr(port, "startReading"):
+    def start_accepting(self, which: Callable[[Listener], bool] = lambda listener: True) -> None:
+        """Accepts on the ports of `which`, by default on every one."""
+        for listener, port in self._ports:
+            if which(listener) and hasattr(port, "startReading"):
                 port.startReading()
 
     def close(self, which: Callable[[Listener], bool]) -> Deferred[Any]:

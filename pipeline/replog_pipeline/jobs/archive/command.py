@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 
 import click
 
 from replog_pipeline import sources
 from replog_pipeline.errors import PipelineError
+from replog_pipeline.jobs.archive.figures import Figures
+from replog_pipeline.jobs.archive.heartbeat import heartbeat
 from replog_pipeline.jobs.archive.job import ArchiveConfig, run
+from replog_pipeline.jobs.archive.metrics import serving
 from replog_pipeline.jobs.archive.signals import on_signals
 from replog_pipeline.kafka_cluster import ClientConfig
 from replog_pipeline.lake import guards, table
 from replog_pipeline.lake.file_sizing import TARGET_MB
 from replog_pipeline.progress import Progress
-from replog_pipeline.sources import extents
+from replog_pipeline.sources import KafkaSource, extents
 from replog_pipeline.sources.client_config import client_options
 
 
@@ -79,6 +83,18 @@ from replog_pipeline.sources.client_config import client_options
     metavar="N",
     help="A batch makes one file for each date, and more only of what is larger than N MiB.",
 )
+@click.option(
+    "--group",
+    metavar="NAME",
+    help="Commit what the table has reached as this consumer group's offsets, for tools that show "
+    "lag.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Metrics for Prometheus at http://127.0.0.1:PORT/metrics; 0: a free port.",
+)
 @client_options
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 @click.option("--quiet", is_flag=True, help="No progress.")
@@ -93,6 +109,8 @@ def command(
     read_committed: bool,
     allow_gaps: bool,
     file_mb: int,
+    group: str | None,
+    metrics_port: int | None,
     client: ClientConfig,
     as_json: bool,
     quiet: bool,
@@ -117,19 +135,27 @@ def command(
         allow_gaps,
         file_mb,
         client,
+        group,
     )
     progress = Progress(quiet)
     url = sources.parse(source, client=client)
+    if group is not None and not (group and isinstance(url, KafkaSource)):
+        raise PipelineError("--group: name a group, and a cluster as --from (kafka://)")
     ledger = table.check_to(to, format)
     found = extents.check(url)
     if ledger and ledger.batch and found:
         guards.check_topics(ledger, found, to)
-    spark = session.build("replog archive", formats=("kafka", "delta"), tell=progress.say)
-    warning = session.lost_on_workers(spark, to)
-    if warning:
-        click.echo(f"replog pipeline: {warning}", err=True)
-    with on_signals() as stopper:  # after the session, which takes SIGINT for itself
-        result = run(spark, config, progress, stopper)
+    figures = Figures()
+    with serving(figures, metrics_port) as address:
+        if address:
+            progress.say(f"archive: metrics at {address}")
+        spark = session.build("replog archive", formats=("kafka", "delta"), tell=progress.say)
+        warning = session.lost_on_workers(spark, to)
+        if warning:
+            click.echo(f"replog pipeline: {warning}", err=True)
+        beating = heartbeat(figures, progress) if continuous else nullcontext()
+        with on_signals() as stopper, beating:  # after the session, which takes SIGINT for itself
+            result = run(spark, config, progress, stopper, figures)
     click.echo(
         json.dumps(result.to_json())
         if as_json

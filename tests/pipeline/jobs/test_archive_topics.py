@@ -74,7 +74,7 @@ class Model:
         source = f"kafka://h:1/{names}"
         self.figures = Figures()
         self.topics = Topics(
-            None,  # type: ignore[arg-type]
+            None,
             ArchiveConfig(source, str(to), "parquet"),
             parse_pattern(source, "--from"),
             Progress(stream=self.said),

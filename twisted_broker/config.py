@@ -417,7 +417,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _bytes("socket.request.max.bytes", 104857600, "Longest request that is read.", 1),
     _long(
         "queued.max.request.bytes",
-        268435456,
+        134217728,
         "Bytes of long requests in memory at a time, over all connections; -1: no limit.",
         unit="bytes",
     ),

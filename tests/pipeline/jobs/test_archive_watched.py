@@ -110,7 +110,7 @@ def test_only_what_is_new_is_committed_and_all_of_it_now_and_then(
     now = [0.0]
     monkeypatch.setattr(kafka_admin, "check_group_is_free", lambda *_: None)
     monkeypatch.setattr(kafka_admin, "commit_group", lambda *given: sent.append(given[-1]))
-    made = Group(None, KafkaCluster("h:1"), "g", lambda: now[0])  # type: ignore[arg-type]
+    made = Group(None, KafkaCluster("h:1"), "g", lambda: now[0])
     for offsets in ({("a", 0): 1, ("a", 1): 1}, {("a", 0): 1, ("a", 1): 2}, {("a", 0): 1}):
         made.reached(offsets)
     assert sent == [{("a", 0): 1, ("a", 1): 1}, {("a", 1): 2}]

@@ -176,6 +176,7 @@ class Kafka(Program):
         (self.directory / "server.properties").write_text(
             f"process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:{controller}\n"
             f"listeners={self.listeners()},CONTROLLER://127.0.0.1:{controller}\ncontroller.listener.names=CONTROLLER\n"
+            "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
             f"offsets.topic.replication.factor=1\nlog.dirs={self.directory / 'data'}\n"
             f"group.initial.rebalance.delay.ms=0\n{self.settings()}\n"
         )

@@ -40,3 +40,16 @@ def test_a_manual_assignment_keeps_to_the_limit() -> None:
     refused = ErrorCode.POLICY_VIOLATION
     assert [topic.error_code for topic in answer.topics] == [refused, 0, refused, 0]
     house.stop()
+
+
+def test_more_topics_than_that_are_refused_together() -> None:
+    house = MemoryBroker().start()
+    wanted = [
+        CreatableTopic(name=f"t{number}", num_partitions=1, replication_factor=1)
+        for number in range(MAX_PARTITIONS_PER_REQUEST + 1)
+    ]
+    answer = house.ask(CreateTopicsRequest(topics=wanted, timeout_ms=1000), 7)
+    assert {topic.error_code for topic in answer.topics} == {ErrorCode.POLICY_VIOLATION}
+    assert [topic.name for topic in answer.topics] == [topic.name for topic in wanted]
+    assert not house.broker.parts.metadata.image.topics_by_name
+    house.stop()

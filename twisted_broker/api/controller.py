@@ -281,6 +281,7 @@ async def allocate_producer_ids(
 async def create_topics(
     context: RequestContext, request: topics.CreateTopicsRequest
 ) -> topics.CreateTopicsResponse:
+    topic_changes.check_count(request.topics)
     controller = _controller(context)
     counts, budget = (
         await _counted(context, (topic.name for topic in request.topics)),

@@ -175,6 +175,14 @@ def _new_partitions(
     return _placed(view, placer, factor, count)
 
 
+def check_count(topics: Sequence[object]) -> None:
+    """Raises BrokerError(POLICY_VIOLATION): more topics than partitions would take minutes for
+    those that fit, after which the client is gone.
+    """
+    if len(topics) > MAX_PARTITIONS_PER_REQUEST:
+        raise _too_many()
+
+
 def _too_many() -> BrokerError:
     return BrokerError(
         ErrorCode.POLICY_VIOLATION,

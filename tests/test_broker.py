@@ -14,11 +14,13 @@ from twisted.internet.error import CannotListenError
 from tests.memory_broker import MemoryBroker
 from twisted_broker.api.routes import served
 from twisted_broker.broker import Broker
+from twisted_broker.cluster.controller import Controller
 from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.log.segment_file import SegmentFile
 from twisted_broker.replication import role_change
 from twisted_broker.settings import ConfigError
+from twisted_broker.testing.memory_network import MemoryPort
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Fault
 from twisted_broker.wire.errors import ErrorCode
@@ -285,6 +287,35 @@ def test_listeners_are_checked_before_anything_is_opened() -> None:
     ):
         with pytest.raises(ConfigError, match="listeners"):
             MemoryBroker(listeners=listeners)
+
+
+@pytest.mark.parametrize("early", [None, "PLAINTEXT"])
+def test_when_a_controllers_listener_accepts_connections(
+    early: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-801: before the metadata, and so the ACLs, are there, unless `early.start.listeners`
+    leaves it out; a broker's only when it is let in.
+    """
+    events: list[str] = []
+    for name in ("stopReading", "startReading"):
+
+        def noted(port: MemoryPort, name: str = name) -> None:
+            events.append(f"{name} {port.getHost().port}")
+
+        monkeypatch.setattr(MemoryPort, name, noted, raising=False)
+    start = Controller.start
+
+    async def started(self: Controller, *arguments: Any) -> None:
+        await start(self, *arguments)
+        events.append("loaded")
+
+    monkeypatch.setattr(Controller, "start", started)
+    house = MemoryBroker(**{} if early is None else {"early_start_listeners": early}).start()
+    order = ["loaded", "stopReading 9092"]
+    if early:
+        order = ["stopReading 9093", "loaded", "startReading 9093", "stopReading 9092"]
+    assert events[: len(order)] == order and events[-1].startswith("startReading")
+    house.stop()
 
 
 def test_the_last_directory_gone_is_the_end() -> None:

@@ -57,7 +57,7 @@ OTHERS: dict[str, Callable[[MemoryBroker], Any]] = {
     "num.replica.fetchers": lambda house: house.broker.role.fetchers.count,
     "producer.id.expiration.ms": lambda house: log_config(house).producer_id_expiration_ms,
     "replica.alter.log.dirs.io.max.bytes.per.second": lambda house: (
-        house.broker.role.replica_manager.moves._throttle._rate()
+        house.broker.role.replica_manager.moves.throttle._rate()
     ),
     "replog.log.dir.free.warn.bytes": lambda house: house.broker.log_manager.free_space.limit,
     "replog.refuse.unclean.truncation": lambda house: house.broker.role.fetchers._refuses_unclean(),

@@ -21,7 +21,7 @@ from twisted_broker.net.client import BrokerConnection
 from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from twisted_broker.security.principal import Principal
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.messages import configs, reassignment, topics
+from twisted_broker.wire.messages import configs, metadata, reassignment, topics
 from twisted_broker.wire.messages.broker_lifecycle import BrokerHeartbeatRequest
 from twisted_broker.wire.messages.groups import DeleteGroupsRequest, LeaveGroupRequest
 from twisted_broker.wire.messages.offsets import (
@@ -85,6 +85,16 @@ def edited(kind: int, name: str, *edits: tuple[str, str | None], only: bool = Fa
 def creation(name: str, only: bool = False) -> Any:
     new = topics.CreatableTopic(name=name, num_partitions=2, replication_factor=1)
     return topics.CreateTopicsRequest(topics=[new], validate_only=only, timeout_ms=30_000)
+
+
+def test_a_topic_that_a_client_names_is_created_as_that_client(
+    house: MemoryBroker, lines: list[str]
+) -> None:
+    """Kafka's AutoTopicCreationManager passes it on in an Envelope."""
+    name = metadata.MetadataRequestTopic(name="named")
+    ask(house, metadata.MetadataRequest(topics=[name], allow_auto_topic_creation=True), 12)
+    house.pass_time(1)
+    wanted(lines, r"topic created: topic=named partitions=2 replication\.factor=1")
 
 
 def test_changes_of_topics_and_settings(house: MemoryBroker, lines: list[str]) -> None:

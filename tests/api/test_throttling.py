@@ -16,6 +16,7 @@ from tests.log.batches import batch
 from tests.memory_broker import MemoryBroker
 from tests.net.echo import Far, framed
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.net.client import BrokerConnection
 from twisted_broker.status.metric_text import Exposition
 from twisted_broker.status.metrics import BrokerCollector
 from twisted_broker.status.view import BrokerView
@@ -24,7 +25,7 @@ from twisted_broker.wire.header import RequestHeader, encode_request_header
 from twisted_broker.wire.messages.cluster import DescribeClusterRequest
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from twisted_broker.wire.messages.groups import ListGroupsRequest
-from twisted_broker.wire.messages.metadata import MetadataRequest
+from twisted_broker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from twisted_broker.wire.messages.mirror import (
     AppendMirroredRequest,
     MirroredPartition,
@@ -299,6 +300,25 @@ def test_mutations_beyond_the_quota_are_refused_or_waited_for(quotas: Quotas) ->
         gone = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=1000)
         answer, _ = quotas.ask(gone, 6)
         assert answer.responses[0].error_code == code
+
+
+def test_topics_created_by_a_clients_metadata_are_charged_to_it(quotas: Quotas) -> None:
+    """What is beyond its tokens is created when it asks again later. Another client's at once."""
+    quotas.alter({"client-id": "test"}, controller_mutation_rate=1)
+
+    def named(connection: BrokerConnection, *names: str) -> set[str]:
+        topics = [MetadataRequestTopic(name=each) for each in names]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=True)
+        quotas.house.run(connection.send(request, 12))
+        quotas.house.pass_time(0.1)
+        return quotas.house.broker.role.observer.image.topics_by_name.keys() & set(names)
+
+    assert 11 <= len(named(quotas.connection, *(f"n{number}" for number in range(20)))) <= 12
+    assert not named(quotas.connection, "late")
+    other = BrokerConnection(quotas.house.runtime, "127.0.0.1", 9092, "other")
+    assert named(other, "others") == {"others"}
+    quotas.house.pass_time(3)
+    assert named(quotas.connection, "late") == {"late"}
 
 
 def test_a_broker_is_not_made_to_wait_at_its_controller(quotas: Quotas) -> None:

@@ -193,6 +193,17 @@ def forwarded(
     host: str,
     version: int = 7,
 ) -> Any:
+    context = client_context(member, request, principal, host, version)
+    return ensureDeferred(member.forwarding.forward(context, topics.CreateTopicsResponse))
+
+
+def client_context(
+    member: MemberSide,
+    request: topics.CreateTopicsRequest,
+    principal: str = "alice",
+    host: str = "10.0.0.1",
+    version: int = 7,
+) -> RequestContext:
     parts = BrokerParts(
         node_id=2,
         cluster_id="",
@@ -204,7 +215,7 @@ def forwarded(
         request, version
     )
     listener = ListenerName("PLAINTEXT")
-    context = RequestContext(
+    return RequestContext(
         parts,
         listener,
         19,
@@ -215,7 +226,6 @@ def forwarded(
         Principal("User", principal),
         raw_request=raw,
     )
-    return ensureDeferred(member.forwarding.forward(context, topics.CreateTopicsResponse))
 
 
 @pytest.mark.parametrize("version", [2, 5, 7])
@@ -281,8 +291,9 @@ def test_a_topic_is_asked_for_once_however_many_name_it(fixture: ControllerFixtu
     (member,) = members(fixture, 2)
     wanted = topics.CreatableTopic(name="auto", num_partitions=-1, replication_factor=-1)
     before = fixture.controller.log.end_offset
+    client = client_context(member, topics.CreateTopicsRequest())
     for _ in range(5):
-        member.forwarding.create_in_background([wanted])
+        member.forwarding.create_in_background(client, [wanted])
     fixture.settle()
     assert fixture.controller.log.end_offset == before + 2
     assert member.observer.image.topics_by_name["auto"].partitions[0].leader == 2

@@ -77,7 +77,9 @@ def reopened(disk: SimDisk, settings: LogConfig = SMALL, recovery_point: int = 0
     )
     assert again.leader_epochs.entries() == log.leader_epochs.entries()
     assert described(again) == described(log)
-    assert contents(disk) == before
+    # But for the snapshot at the base of an empty segment at the end, which no load needs.
+    gone = before.pop(log.producers.path(log.log_end_offset), None)
+    assert contents(disk) in (before, before | {log.producers.path(log.log_end_offset): gone})
     return log
 
 

@@ -699,6 +699,25 @@ def test_records_that_survive_a_power_failure_know_their_topic(seed: int) -> Non
     assert {log.topic_id for log in again} == {TOPIC_ID} and len(again.logs) == 5
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_topic_id_outlives_a_kill_and_a_power_loss_after_a_stop(seed: int) -> None:
+    """RL 3.6: killed before the second was over that its topic id waits for its sync (seed 340072):
+    the next process makes it durable with the first records.
+    """
+    world = World(SimDisk(seed), log_dirs="/d1")
+    manager = world.manager()
+    create(manager)
+    world.files._locks.clear()
+    again = World(world.files, log_dirs="/d1")  # a kill keeps all, durable or not
+    manager = again.manager()
+    log = manager.get(A)
+    assert log is not None and log.topic_id == TOPIC_ID
+    fill(log, 2)
+    again.stop(manager)
+    found = World(again.files.after_power_loss(keep=0.0), log_dirs="/d1").manager().get(A)
+    assert found is not None and found.topic_id == TOPIC_ID and values(found) == [b"0", b"1"]
+
+
 @pytest.mark.parametrize("known", ["first", "second", "neither"])
 def test_two_topics_of_one_name(known: str) -> None:
     """A directory was away while a topic was deleted and made again: the broker starts, the

@@ -116,6 +116,12 @@ def test_header_games(position: int, layout: str, value: int, code: ErrorCode) -
     assert error.message
 
 
+def test_a_base_offset_counts_before_the_size_and_the_crc() -> None:
+    """Kafka's order: a producer gives up at INVALID_RECORD, and sends again what is CORRUPT."""
+    data = patched(batch(b"value"), 0, ">q", 7, fix_crc=False)[:-1] + b"?"
+    refused(ErrorCode.INVALID_RECORD, new_log(max_message_bytes=len(data) - 1), data)
+
+
 def test_only_one_batch_from_a_client() -> None:
     """RL 3.2: a producer sends one batch per partition; more is INVALID_RECORD, bytes behind it
     are not appended.

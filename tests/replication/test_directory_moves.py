@@ -24,6 +24,8 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log import Log
 from twisted_broker.replication.directory_moves import alter_replica_log_dirs
+from twisted_broker.replication.explain.explanation import explain
+from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.replication.fetcher.directory_move import Assignment
 from twisted_broker.replication.fetcher.fetch_session_handler import (
     RequestedPartition,
@@ -230,6 +232,35 @@ def test_the_rate_bounds_all_moves_together() -> None:
     assert moving.place != target, "faster than the rate"
     moving.settle(10)
     assert moving.place == target
+
+
+def test_the_windows_of_the_rate_are_settings() -> None:
+    """`alter.log.dirs.replication.quota.window.*`: what is copied counts so long, and the
+    explanation says that it waits.
+    """
+    moving = filled(
+        30,
+        **SLOW,
+        alter_log_dirs_replication_quota_window_num="2",
+        alter_log_dirs_replication_quota_window_size_seconds="3",
+    )
+    moving.move(moving.other)
+    quota = moving.replicas.moves.throttle.quota
+    moving.settle(1)
+    now_ms = moving.replicas.runtime.now_ms()
+    assert quota.byte_rate(now_ms + 5_000) > 0 and quota.byte_rate(now_ms + 7_000) == 0
+    quota.record(1000, moving.replicas.runtime.now_ms())
+    reason = quota.reason(moving.replicas.runtime.now_ms())
+    assert reason.startswith("throttled: ")
+    assert reason.endswith(", above replica.alter.log.dirs.io.max.bytes.per.second=100")
+    (move,) = moving.replicas.moves.moves.values()
+    told = explain(
+        moving.partition,
+        Moment(moving.replicas.runtime.now_ms(), 0),
+        move=move,
+        move_throttled=reason,
+    )
+    assert told.moving is not None and told.moving.why.endswith(f"copying, {reason}")
 
 
 def test_a_follower_moves_as_well_and_goes_on_following() -> None:

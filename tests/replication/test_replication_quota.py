@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
 import pytest
 
 from tests.api.data_plane import Api, DenyList
@@ -20,6 +23,8 @@ from tests.replication.fixtures import (
 from tests.replication.pair import BACKOFF_MS, Node, nodes
 from tests.replication.test_idle_partitions import Follower
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.explain.explanation import fetching_now
+from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.replication.fetcher.fetch_session_handler import FetchSessionHandler
 from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
 from twisted_broker.replication.fetcher.followed_replicas import FollowedReplicas
@@ -27,10 +32,15 @@ from twisted_broker.replication.fetcher.replica_fetcher import ReplicaFetcher
 from twisted_broker.replication.idle_partitions import idle_reads
 from twisted_broker.replication.purgatory.delayed_operations import DelayedFetch
 from twisted_broker.replication.replication_quota import (
+    FOLLOWER_RATE,
     FOLLOWER_REPLICAS,
     LEADER_REPLICAS,
     ReplicationQuota,
 )
+from twisted_broker.status.view import BrokerView
+
+if TYPE_CHECKING:
+    from twisted_broker.status.view import NodeParts
 
 OTHER = TopicPartition("t", 1)
 RATE = 100
@@ -407,3 +417,46 @@ def test_the_settings_reach_both_quotas() -> None:
     assert leader.topics == {"t": {1}} and not followed.topics
     fixture.publish(configs={})
     assert not leader.topics
+
+
+def view_of(fixture: Fixture) -> BrokerView:
+    parts = SimpleNamespace(
+        runtime=fixture.runtime, replica_manager=fixture.replicas, log_manager=None
+    )
+    return BrokerView(lambda: cast("NodeParts", parts))
+
+
+def test_an_explanation_names_the_throttle() -> None:
+    """On the leader, of those that are not in sync; with its setting, only while it throttles."""
+    fixture = leading(isr=(1, 3))
+    fixture.produce(3)
+    view = view_of(fixture)
+    throttled, other = (
+        view.explanation(fixture.replicas.partitions[name], view.now()) for name in (TP, OTHER)
+    )
+    (out,) = throttled.out_of_sync
+    assert out.broker == 2
+    assert out.holds_back[0] == (
+        "throttled: 501 bytes a second, above leader.replication.throttled.rate=100"
+    )
+    assert not any("throttled" in each for out in other.out_of_sync for each in out.holds_back)
+    fixture.advance(6)
+    (out,) = view.explanation(fixture.replicas.partitions[TP], view.now()).out_of_sync
+    assert not any("throttled" in each for each in out.holds_back)
+
+
+def test_a_follower_names_its_throttle() -> None:
+    a, _, _ = throttled_follower()
+    quota = ReplicationQuota(lambda: RATE, setting=FOLLOWER_RATE)
+    quota.set_topic(TP.topic, "*", a.id)
+    quota.record(RATE * 3, a.now_ms())
+    state, now = a.fetcher.state.partitions[TP], Moment(a.now_ms(), 0)
+    why = fetching_now(a.held, "f", "b", state, now, quota.reason_for(TP, a.now_ms())).why
+    assert why.endswith(
+        ", throttled: 300 bytes a second, above follower.replication.throttled.rate=100"
+    )
+    quota.set_topic(TP.topic, "", a.id)
+    assert not quota.reason_for(TP, a.now_ms())
+    state.lag = 0
+    assert state.is_in_sync
+    assert "throttled" not in fetching_now(a.held, "f", "b", state, now, "throttled: x").why

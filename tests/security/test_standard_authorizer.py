@@ -5,20 +5,25 @@ of the rules.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
 
+from twisted_broker.image.acl_index import AclIndexDraft, canonical_host
+from twisted_broker.image.metadata_image import RECORDS_PER_STEP, MetadataImage
 from twisted_broker.security import standard_authorizer
 from twisted_broker.security.acl import Operation, PatternType, PermissionType, ResourceType
 from twisted_broker.security.principal import Principal
 from twisted_broker.security.standard_authorizer import (
     MOST_DECISIONS,
     StandardAuthorizer,
-    canonical_host,
 )
-from twisted_broker.wire.messages.metadata_records import AccessControlEntryRecord
+from twisted_broker.wire.messages.metadata_records import (
+    AccessControlEntryRecord,
+    RemoveAccessControlEntryRecord,
+)
 
 ALICE, BOB = Principal("User", "alice"), Principal("User", "bob")
 HERE = "127.0.0.1"
@@ -48,26 +53,18 @@ def acl(
     )
 
 
-@dataclass
-class Image:
-    acls: dict[bytes, AccessControlEntryRecord] = field(default_factory=dict)
-    offset: int = 0
-
-
 class Source:
     """A metadata log: each change is another image."""
 
     def __init__(self, *acls: AccessControlEntryRecord) -> None:
-        self.image = Image()
+        self.image = MetadataImage(offset=0)
         self.add(*acls)
 
     def add(self, *acls: AccessControlEntryRecord) -> None:
-        self.image = Image(self.image.acls | {each.id: each for each in acls})
+        self.image, _ = self.image.apply(acls)
 
     def remove(self, *acls: AccessControlEntryRecord) -> None:
-        gone = {each.id for each in acls}
-        kept = {key: each for key, each in self.image.acls.items() if key not in gone}
-        self.image = Image(kept)
+        self.image, _ = self.image.apply([RemoveAccessControlEntryRecord(id=a.id) for a in acls])
 
 
 def authorizer(
@@ -197,7 +194,7 @@ def test_a_change_acts_at_once() -> None:
     assert allowed(found, Operation.READ, "abc")
     source.remove(*many)
     assert not allowed(found, Operation.READ, "abc")
-    assert not found._index._patterns and not any(found._index._lengths.values())
+    assert not source.image.acl_index
 
 
 def test_an_acl_that_two_records_carry_stays_until_both_are_gone() -> None:
@@ -213,12 +210,12 @@ def test_an_acl_that_two_records_carry_stays_until_both_are_gone() -> None:
 def test_before_any_metadata_only_super_users_are_allowed() -> None:
     """Whatever holds where no ACL is found; that is not kept."""
     source = Source()
-    source.image.offset = -1
+    source.image = replace(source.image, offset=-1)
     found = StandardAuthorizer(source, frozenset({"User:bob"}), allow_if_none=True)
     assert not allowed(found, Operation.READ, "t")
     assert not found.authorize_by_resource_type(ALICE, HERE, Operation.WRITE, TOPIC)
     assert allowed(found, Operation.READ, "t", BOB)
-    source.image.offset = 0  # the same table of ACLs: none
+    source.image = replace(source.image, offset=0)  # the same table of ACLs: none
     assert allowed(found, Operation.READ, "t")
 
 
@@ -361,3 +358,54 @@ def test_any_resource_for_super_users_and_where_no_acl_is_found() -> None:
     assert found.authorize_by_resource_type(ALICE, HERE, Operation.WRITE, TOPIC)
     assert not found.authorize_by_resource_type(BOB, HERE, Operation.WRITE, TOPIC)
     assert authorizer(allow_if_none=True).authorize_by_resource_type(ALICE, HERE, 4, TOPIC)
+
+
+def test_many_acls_are_indexed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the image, whose steps they share; the first decision after it looks up its name only.
+    Another image shares what did not change.
+    """
+    many = [
+        acl(
+            f"t{number}", Operation.READ, principal=f"User:{number % 700}", prefixed=number % 9 == 0
+        )
+        for number in range(3000)
+    ]
+    indexed: Counter[int] = Counter()
+    step, add = [0], AclIndexDraft.add
+
+    def counted(draft: AclIndexDraft, each: AccessControlEntryRecord) -> None:
+        indexed[step[0]] += 1
+        add(draft, each)
+
+    monkeypatch.setattr(AclIndexDraft, "add", counted)
+    for step[0], _ in enumerate(MetadataImage(offset=0).apply_in_steps(many), 1):
+        pass
+    assert max(indexed.values()) <= RECORDS_PER_STEP and indexed.total() == len(many)
+
+    source = Source(*many)
+    found = StandardAuthorizer(source, frozenset())
+    calls: list[str] = []
+    sys.setprofile(
+        lambda frame, event, argument: (
+            calls.append(frame.f_code.co_name) if event == "call" else None
+        )
+    )
+    is_allowed = found.authorize(Principal("User", "7"), HERE, Operation.READ, TOPIC, "t707")
+    source.add(acl("t707", Operation.ALL, principal="User:7", deny=True))
+    was_allowed, is_allowed = (
+        is_allowed,
+        found.authorize(Principal("User", "7"), HERE, Operation.READ, TOPIC, "t707"),
+    )
+    sys.setprofile(None)
+    assert was_allowed and not is_allowed
+    assert len(calls) < 100, len(calls)
+
+
+def test_another_image_shares_what_did_not_change() -> None:
+    before, _ = MetadataImage().apply([acl(f"t{number}", Operation.READ) for number in range(500)])
+    after, _ = before.apply([acl("x", Operation.READ, principal="User:alice")])
+    for table in ("owners", "patterns"):
+        pairs = zip(getattr(before.acl_index, table), getattr(after.acl_index, table), strict=True)
+        assert sum(was is not now for was, now in pairs) == 1, table
+    assert not before.acl_index.of(TOPIC, "User:alice")
+    assert len(before.acl_index.of(TOPIC, "User:*")) == 500

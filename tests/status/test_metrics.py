@@ -253,3 +253,16 @@ def test_rates_are_between_two_scrapes() -> None:
     assert least(21_000, one=180) == 10
     assert least(22_000, one=190, two=1000) == 10
     assert rates.of("two", 1000) is None and rates.ratio("x", 1, 1) != rates.ratio("x", 1, 1)
+
+
+def test_the_rates_of_throttled_replicas() -> None:
+    """Kafka's `type=LeaderReplication`, `FollowerReplication`, `AlterLogDirsReplication`."""
+    fixture = Fixture()
+    now_ms = fixture.runtime.now_ms()
+    fixture.replicas.leader_quota.record(300, now_ms)
+    fixture.replicas.follower_quota.record(20, now_ms)
+    fixture.replicas.moves.throttle.copied(1, now_ms)
+    found = numbers(fixture)
+    for kind, rate in (("Leader", 300), ("Follower", 20), ("AlterLogDirs", 1)):
+        names = [n for n in found if f"{kind}replication_byte_rate".lower() in n.lower()]
+        assert names and {found[name] for name in names} == {rate}, (kind, names)

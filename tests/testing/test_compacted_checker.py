@@ -142,6 +142,19 @@ def test_a_reader_from_the_start_sees_the_last_of_each_key() -> None:
     assert "was acknowledged at 2" in world.checks.broken
 
 
+def test_a_reader_may_come_after_a_cleaner() -> None:
+    """The last of a key below the end of its pass was replaced, and cleaned, while it read: the
+    newer one lies behind that end (seeds 340014, 340015).
+    """
+    world = World(data(b"a", b"1"), data(b"b", b"1"), data(b"a", b"2"), data(b"c", b"1"))
+    world.truth.line(KEY).cleaned_upto = 2
+    world.checks.pass_ended("v", NAME, 2, 0.5, {b"b": 1})
+    assert "its last below 2 is at 0" in world.checks.broken
+    world.checks.broken, world.truth.line(KEY).cleaned_upto = "", 3
+    world.checks.pass_ended("v", NAME, 2, 0.5, {b"b": 1})
+    assert not world.checks.broken
+
+
 def test_where_something_was_lost_nothing_is_owed() -> None:
     world = World(data(b"a", b"1"), data(b"b", b"1"))
     world.truth.line(KEY).has_lost = True

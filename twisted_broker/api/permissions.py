@@ -44,6 +44,9 @@ change and list them:
     kafka-acls --bootstrap-server HOST:PORT --command-config admin.properties --add \\
         --allow-principal User:alice --operation Read --topic orders --group billing
 
+A broker's listeners open when it has the metadata, and so the ACLs. A controller's open before,
+for super users only; those that `early.start.listeners` leaves out open once the ACLs are there.
+
 Brokers and controllers are clients of each other: their principal needs ClusterAction on the
 cluster, or is a super user. Without either a broker cannot join. On a PLAINTEXT listener every
 client is `User:ANONYMOUS`; ACLs can still tell hosts apart.
@@ -59,7 +62,7 @@ client is `User:ANONYMOUS`; ACLs can still tell hosts apart.
 - An ALLOW of READ, WRITE, DELETE or ALTER implies DESCRIBE; of ALTER_CONFIGS, DESCRIBE_CONFIGS. A
   DENY implies nothing.
 - A change acts on the controller when it is acknowledged, on a broker when it has read that part
-  of the metadata log.
+  of the metadata log. A hundred thousand ACLs take 50 to 80 MB of each role of a node.
 
 What is denied is a line of the log, `audit denied principal=.. client.id=.. client=.. api=..
 operation=.. resource=.. count=.. names=..`, one for each operation on a kind of resource in a

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from twisted_broker.image.acl_index import WILDCARD
 from twisted_broker.security.acl import (
     CLUSTER_NAME,
     Operation,
@@ -21,7 +22,6 @@ from twisted_broker.security.acl import (
     PermissionType,
     ResourceType,
 )
-from twisted_broker.security.standard_authorizer import WILDCARD
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.messages import acls
 from twisted_broker.wire.messages.metadata_records import (

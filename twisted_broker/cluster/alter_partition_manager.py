@@ -5,7 +5,8 @@ Owns `AlterPartitionManager`, which gathers proposals into AlterPartition reques
 1. One request is in flight; what is proposed meanwhile goes with the next one, at once after a good
    answer.
 2. An answer is per partition. An error of the whole request, or none at all, is tried again after
-   50 ms with what is still wanted.
+   50 ms with what is still wanted; where the broker is denied it, less and less often
+   (`denials.py`).
 3. One proposal of a partition at a time; another one is answered OPERATION_NOT_ATTEMPTED.
 
 Source: Kafka's `AlterPartitionManager`; `RL 1.2`, `RL 2.5`. Not here: what an answer does to a
@@ -24,6 +25,7 @@ from twisted_broker.cluster.controller_channel import (
     RegisteredBroker,
     check_answer,
 )
+from twisted_broker.cluster.denials import Denials
 from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
 from twisted_broker.interfaces import Runtime
 from twisted_broker.replication.partition.isr_state import IsrAnswer, IsrProposal
@@ -52,6 +54,7 @@ class AlterPartitionManager:
         )
         self._wanted: dict[_Key, tuple[IsrProposal, Deferred[IsrAnswer]]] = {}
         self._unexpected_errors = UnexpectedErrors("ISR changes")
+        self._denials = Denials("this broker's changes of the ISR")
         self._in_flight = self._stopped = False
 
     def submit(self, proposal: IsrProposal) -> Deferred[IsrAnswer]:
@@ -95,9 +98,10 @@ class AlterPartitionManager:
             _logger.debug("AlterPartition is sent again: {error}", error=error)
             self._unexpected_errors.failed(error)
             self._in_flight = False
-            self._send_soon(RETRY_MS)
+            self._send_soon(self._denials.pause_ms(error, RETRY_MS))
             return
         self._unexpected_errors.worked()
+        self._denials.succeeded()
         self._in_flight = False
         answered = self._take(response, sent)
         self._send_soon(RETRY_MS if any(key not in answered for key in sent) else 0)

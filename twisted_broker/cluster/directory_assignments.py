@@ -28,6 +28,7 @@ from twisted_broker.cluster.controller_channel import (
     RegisteredBroker,
     check_answer,
 )
+from twisted_broker.cluster.denials import Denials
 from twisted_broker.cluster.records import DIRECTORIES_LEVEL
 from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
 from twisted_broker.image.entries import LOST, UNASSIGNED
@@ -64,6 +65,7 @@ class DirectoryAssignments:
         self._wanted: dict[_Key, bytes] = {}
         self._moving: dict[_Key, tuple[bytes, Callable[[], None]]] = {}
         self._unexpected_errors = UnexpectedErrors("assignments of directories")
+        self._denials = Denials("this broker's assignments of directories")
         self._in_flight = self._stopped = False
         self._is_supported = True
 
@@ -154,10 +156,12 @@ class DirectoryAssignments:
             check_answer(response.error_code)
             self._take(response, sent)
             self._unexpected_errors.worked()
+            self._denials.succeeded()
             delay_ms = 0 if len(self._wanted) < len(sent) else _RETRY_MS
         except Exception as error:
             _logger.debug("AssignReplicasToDirs is sent again: {error}", error=error)
             self._unexpected_errors.failed(error)
+            delay_ms = self._denials.pause_ms(error, delay_ms)
         self._in_flight = False
         self._send_soon(delay_ms)
 

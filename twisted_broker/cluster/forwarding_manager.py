@@ -1,14 +1,16 @@
 """What only the controller may do, passed on by the broker that got a client's request.
 
-Owns `ForwardingManager` (Envelope), the topics that a broker creates itself, and the blocks of
+Owns `ForwardingManager` (Envelope), the topics that a broker has created, and the blocks of
 producer ids.
 
-1. The controller sees the client's own bytes, principal and address; its answer goes back as it is.
-2. While no controller answers, it is tried again until the request's time is over:
+1. A topic that a client's Metadata creates is created as that client, in an Envelope; those that
+   coordinators need, as the node.
+2. The controller sees the client's own bytes, principal and address; its answer goes back as it is.
+3. While no controller answers, it is tried again until the request's time is over:
    REQUEST_TIMED_OUT. That is before the client's own 30 s: a client that gave up first would never
    learn why, and some give up for good.
-3. No producer id is given twice: an id comes from a block that the controller gave to this broker
-   alone.
+4. No producer id is given twice: an id comes from a block that the controller gave to this broker
+   alone. A broker that is denied one requests it less and less often (`denials.py`).
 
 Source: Kafka's `ForwardingManager`, `DefaultAutoTopicCreationManager`, `RPCProducerIdManager`;
 KIP-590, KIP-730; `RL 8.1`. Not here: permission (the controller decides), which requests are passed
@@ -31,10 +33,15 @@ from twisted_broker.cluster.controller_channel import (
     RegisteredBroker,
     check_answer,
 )
+from twisted_broker.cluster.denials import Denials, is_denial
 from twisted_broker.interfaces import Runtime
 from twisted_broker.security.principal import Principal, encode_principal
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.header import decode_response_header
+from twisted_broker.wire.header import (
+    RequestHeader,
+    decode_response_header,
+    encode_request_header,
+)
 from twisted_broker.wire.messages.broker_lifecycle import EnvelopeRequest
 from twisted_broker.wire.messages.producer_ids import AllocateProducerIdsRequest
 from twisted_broker.wire.messages.topics import (
@@ -42,7 +49,7 @@ from twisted_broker.wire.messages.topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from twisted_broker.wire.schema import decode_in_slices
+from twisted_broker.wire.schema import decode_in_slices, encode
 
 _logger = Logger()
 T = TypeVar("T")
@@ -51,7 +58,8 @@ LONGEST_WAIT_MS = 20_000
 """For a client's request to the controller: clients wait 30 s (request.timeout.ms)."""
 _SHORTEST_WAIT_MS = 1_000
 """Where a request names less: the way to the controller and back."""
-PRODUCER_ID_WAIT_MS = 5_000
+_CREATE_TOPICS_VERSION = 7  # every controller of KRaft's has it
+PRODUCER_ID_WAIT_MS, PRODUCER_ID_PAUSE_MS = 5_000, 50
 
 
 def packed_address(host: str) -> bytes:
@@ -71,6 +79,8 @@ class ForwardableRequest(Protocol):
     raw_request: bytes | memoryview
     principal: Principal
     client_host: str
+    client_id: str | None
+    correlation_id: int
     api_key: int
     version: int
 
@@ -87,6 +97,7 @@ class ForwardingManager:
         self.channel = channel
         self.producer_ids = ProducerIdManager(runtime, node_id, channel, member)
         self._creating: set[str] = set()
+        self._denials = Denials("clients' requests to the controller")
 
     async def forward(
         self, context: ForwardableRequest, response_class: Any, timeout_ms: int = LONGEST_WAIT_MS
@@ -96,41 +107,84 @@ class ForwardingManager:
 
         Raises BrokerError.
         """
+        wait_ms = min(max(timeout_ms, _SHORTEST_WAIT_MS), LONGEST_WAIT_MS)
+        return await self._pass_on(
+            context,
+            bytes(context.raw_request),
+            context.api_key,
+            context.version,
+            response_class,
+            wait_ms,
+        )
+
+    async def _pass_on(
+        self,
+        context: ForwardableRequest,
+        data: bytes,
+        api_key: int,
+        version: int,
+        response_class: Any,
+        wait_ms: int,
+    ) -> Any:
+        """A request for the client of `context`, its bytes with their header."""
         envelope = EnvelopeRequest(
-            request_data=bytes(context.raw_request),
+            request_data=data,
             request_principal=encode_principal(context.principal),
             client_host_address=packed_address(context.client_host),
         )
-        wait_ms = min(max(timeout_ms, _SHORTEST_WAIT_MS), LONGEST_WAIT_MS)
         sent = ensureDeferred(self.channel.send_until_answered(envelope, 0, wait_ms))
         answer = await _within(sent, self._runtime, wait_ms)
         if answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            # of this broker, not of its client
-            _logger.warn("a client's request was not passed on: {reason}", reason=DENIED_TO_NODE)
+            # Of this broker, not of its client: who sends it, and how often, is the client's.
+            denied = BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, DENIED_TO_NODE)
+            self._denials.pause_ms(denied, 0)
             raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR)
         check_answer(answer.error_code)
+        self._denials.succeeded()
         if answer.response_data is None:
             raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "the controller's answer is empty")
-        _, offset = decode_response_header(answer.response_data, context.api_key, context.version)
+        _, offset = decode_response_header(answer.response_data, api_key, version)
         return await context.in_slices(
-            decode_in_slices(response_class, answer.response_data, context.version, offset)
+            decode_in_slices(response_class, answer.response_data, version, offset)
         )
 
     def create_topics(self, request: CreateTopicsRequest) -> Deferred[CreateTopicsResponse]:
         """Has topics created on this broker's own behalf."""
-        return ensureDeferred(self.channel.send_until_answered(request, 7))
+        return ensureDeferred(self.channel.send_until_answered(request, _CREATE_TOPICS_VERSION))
 
-    def create_in_background(self, topics: Iterable[CreatableTopic]) -> None:
-        """Has topics created that a client named; one that is being created already is not asked
-        for again, and nobody waits.
+    def create_for(
+        self, context: ForwardableRequest, request: CreateTopicsRequest
+    ) -> Deferred[CreateTopicsResponse]:
+        """Has topics created that a client named: it is the client's doing, so its permission, its
+        quota and its line of the audit count.
+        """
+        header = RequestHeader(
+            request.api_key, _CREATE_TOPICS_VERSION, context.correlation_id, context.client_id
+        )
+        data = encode_request_header(header) + encode(request, _CREATE_TOPICS_VERSION)
+        return ensureDeferred(
+            self._pass_on(
+                context,
+                data,
+                request.api_key,
+                _CREATE_TOPICS_VERSION,
+                CreateTopicsResponse,
+                LONGEST_WAIT_MS,
+            )
+        )
+
+    def create_in_background(
+        self, context: ForwardableRequest, topics: Iterable[CreatableTopic]
+    ) -> None:
+        """Has topics created that the client of `context` named; one that is being created already
+        is not asked for again, and nobody waits.
         """
         fresh = [topic for topic in topics if topic.name not in self._creating]
         if fresh:
             names = {topic.name for topic in fresh}
             self._creating |= names
-            self.create_topics(CreateTopicsRequest(topics=fresh, timeout_ms=30_000)).addBoth(
-                self._created, names
-            )
+            request = CreateTopicsRequest(topics=fresh, timeout_ms=30_000)
+            self.create_for(context, request).addBoth(self._created, names)
 
     def _created(self, outcome: CreateTopicsResponse | Failure, names: set[str]) -> None:
         self._creating -= names
@@ -175,6 +229,9 @@ class ProducerIdManager:
         self._runtime = runtime
         self._node_id, self._channel, self._member = node_id, channel, member
         self._next = self._end = 0
+        self._denials = Denials("requests for producer ids")
+        self._denied: BrokerError | None = None
+        self._denied_until_ms = 0
         self._fetching: Deferred[None] | None = None
         self._waiting: list[Deferred[None]] = []
 
@@ -187,6 +244,8 @@ class ProducerIdManager:
         deadline = self._runtime.now_ms() + PRODUCER_ID_WAIT_MS
         # Checked again after each wait: others that waited may have used the block up.
         while self._next >= self._end:
+            if self._denied is not None and self._runtime.now_ms() < self._denied_until_ms:
+                raise self._denied  # each client would have it requested again
             waiter: Deferred[None] = Deferred()
             self._waiting.append(waiter)
             if self._fetching is None:
@@ -216,6 +275,14 @@ class ProducerIdManager:
             broker_id=self._node_id, broker_epoch=self._member.broker_epoch
         )
         response = await self._channel.send_until_answered(request, 0)
-        check_answer(response.error_code)
+        try:
+            check_answer(response.error_code)
+        except BrokerError as error:
+            self._denied = error if is_denial(error) else None
+            pause_ms = self._denials.pause_ms(error, PRODUCER_ID_PAUSE_MS)
+            self._denied_until_ms = self._runtime.now_ms() + pause_ms
+            raise
+        self._denied = None
+        self._denials.succeeded()
         start: int = response.producer_id_start
         return start, start + response.producer_id_len

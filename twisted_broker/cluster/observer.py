@@ -33,6 +33,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from twisted_broker.cluster.controller_channel import Address, check_answer
+from twisted_broker.cluster.denials import Denials
 from twisted_broker.cluster.metadata_check import EMPTY_LOG, LogEnd
 from twisted_broker.cluster.metadata_copy import MetadataCopy
 from twisted_broker.cluster.metadata_loader import MetadataLoader, MetadataRegression
@@ -109,6 +110,7 @@ class MetadataObserver:
         self._runtime, self._node_id, self._directory_id = runtime, config.node_id, directory_id
         self._timeout_ms = config.integer("controller.quorum.fetch.timeout.ms")
         self._backoff_ms = config.integer("controller.quorum.retry.backoff.ms")
+        self._denials = Denials()
         self._bootstrap = list(bootstrap)
         self._requested = 0
         self._copy = copy
@@ -164,9 +166,11 @@ class MetadataObserver:
 
     async def _follow(self) -> None:
         while not self._stopped:
+            pause_ms = self._backoff_ms
             try:
                 settled = await self._round()
                 self._refusals = 0
+                self._denials.succeeded()
             except CancelledError:
                 return
             except (WireError, AssertionError, MetadataRegression) as error:
@@ -185,15 +189,15 @@ class MetadataObserver:
                     )
                 self._refusals = 0
                 self._lost_leader()
-                settled = False
+                settled, pause_ms = False, self._denials.pause_ms(error, pause_ms)
             except Exception as error:
                 self._log_unreachable(error)
                 self._count_refusal(error)
                 self._lost_leader()
-                settled = False
+                settled, pause_ms = False, self._denials.pause_ms(error, pause_ms)
             if not settled:
                 try:
-                    await deferLater(self._runtime.clock, self._backoff_ms / 1000, lambda: None)  # type: ignore[arg-type]
+                    await deferLater(self._runtime.clock, pause_ms / 1000, lambda: None)  # type: ignore[arg-type]
                 except CancelledError:
                     return
 

@@ -9,7 +9,8 @@ refusal. The controller's side, which grants it, is `broker_registry.register`.
 2. A broker that runs and finds itself unknown (UnregisterBroker, a controller that lost its log)
    registers again at once, under the same incarnation. If another incarnation lives under its id
    then, it must end: two brokers of one id would answer for each other.
-3. A refusal that may pass is logged once for each reason, not at each try.
+3. A refusal that may pass is logged once for each reason, not at each try. Who is denied tries
+   less and less often, up to a session's length apart (`denials.py`).
 
 Source: Kafka's `BrokerLifecycleManager` (which does not register again); KRAFT 3.4; `RL 8.2`. Not
 here: heartbeats (`broker_lifecycle_manager.py`).
@@ -22,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from twisted.logger import Logger
 
 from twisted_broker.cluster.controller_channel import ControllerChannel, check_answer
+from twisted_broker.cluster.denials import Denials
 from twisted_broker.cluster.observer import MetadataObserver
 from twisted_broker.config import BrokerConfig
 from twisted_broker.image.entries import Endpoint, FeatureRange
@@ -59,6 +61,7 @@ class Registration:
         )
         self._request = broker_lifecycle_messages.BrokerRegistrationRequest()
         self._logged_code: ErrorCode | None = None
+        self._denials = Denials(most_ms=config.integer("broker.session.timeout.ms"))
 
     def describe(
         self,
@@ -108,10 +111,12 @@ class Registration:
             try:
                 return await self._register(max(deadline - self._runtime.now_ms(), 1))
             except BrokerError as error:
-                if error.code in _FATAL_ERRORS or self._runtime.now_ms() + _RETRY_MS >= deadline:
+                left_ms = deadline - self._runtime.now_ms()
+                if error.code in _FATAL_ERRORS or left_ms <= _RETRY_MS:
                     raise self._with_remedy(error) from error
                 self._log_refusal(error)
-                await self._channel.pause(_RETRY_MS)
+                pause_ms = self._denials.pause_ms(error, _RETRY_MS)
+                await self._channel.pause(min(pause_ms, left_ms - _RETRY_MS))
 
     async def again(self) -> int:
         """The new broker epoch of a broker that runs.
@@ -130,12 +135,13 @@ class Registration:
                 ):
                     raise self._with_remedy(error) from error
                 self._log_refusal(error)
-                await self._channel.pause(_RETRY_MS)
+                await self._channel.pause(self._denials.pause_ms(error, _RETRY_MS))
 
     async def _register(self, timeout_ms: int | None) -> int:
         response = await self._channel.send_until_answered(self._request, 4, timeout_ms)
         check_answer(response.error_code)
         self._logged_code = None
+        self._denials.succeeded()
         epoch: int = response.broker_epoch
         return epoch
 

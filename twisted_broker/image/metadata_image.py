@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from twisted_broker.image.acl_index import EMPTY_INDEX, AclIndex, AclIndexDraft
 from twisted_broker.image.entries import (
     BrokerRegistration,
     ControllerRegistration,
@@ -77,6 +78,8 @@ class MetadataImage:
     scram: Mapping[tuple[int, str], records.UserScramCredentialRecord] = field(default_factory=dict)
     tokens: Mapping[str, records.DelegationTokenRecord] = field(default_factory=dict)
     next_producer_id: int = 0
+    acl_index: AclIndex = field(default=EMPTY_INDEX, compare=False, repr=False)
+    """Of `acls`."""
 
     def apply(
         self,
@@ -134,7 +137,17 @@ class MetadataImage:
 class _Draft:
     """An image in the making: tables are copied when the first record touches them."""
 
-    __slots__ = ("base", "brokers", "configs", "features", "open", "quotas", "tables", "touched")
+    __slots__ = (
+        "acl_index",
+        "base",
+        "brokers",
+        "configs",
+        "features",
+        "open",
+        "quotas",
+        "tables",
+        "touched",
+    )
 
     def __init__(self, base: MetadataImage) -> None:
         self.base = base
@@ -145,6 +158,7 @@ class _Draft:
         self.configs: set[ConfigKey] = set()
         self.features: set[str] = set()
         self.quotas: set[QuotaEntity] = set()
+        self.acl_index: AclIndexDraft | None = None
 
     def table(self, name: str) -> Any:
         """This draft's own copy of a table."""
@@ -163,6 +177,8 @@ class _Draft:
         if self.open:
             self.table("topics_by_id").update(self.open)
             self.table("topics_by_name").update((topic.name, topic) for topic in self.open.values())
+        if self.acl_index is not None:
+            self.tables["acl_index"] = self.acl_index.finish()
         image = replace(
             self.base, offset=offset, epoch=epoch, timestamp_ms=timestamp_ms, **self.tables
         )
@@ -291,10 +307,21 @@ class _Draft:
         self.tables["next_producer_id"] = record.next_producer_id
 
     def acl(self, record: records.AccessControlEntryRecord) -> None:
-        self.table("acls")[bytes(record.id)] = record
+        acls, index = self.table("acls"), self.indexed_acls()
+        before = acls.get(bytes(record.id))
+        if before is not None:
+            index.remove(before)
+        acls[bytes(record.id)] = record
+        index.add(record)
 
     def remove_acl(self, record: records.RemoveAccessControlEntryRecord) -> None:
-        del self.table("acls")[bytes(record.id)]
+        self.indexed_acls().remove(self.table("acls").pop(bytes(record.id)))
+
+    def indexed_acls(self) -> AclIndexDraft:
+        """This draft's own index of the ACLs."""
+        if self.acl_index is None:
+            self.acl_index = AclIndexDraft(self.base.acl_index)
+        return self.acl_index
 
     def scram(self, record: records.UserScramCredentialRecord) -> None:
         self.table("scram")[record.mechanism, record.name] = record

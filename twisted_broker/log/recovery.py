@@ -112,6 +112,8 @@ def load_log(
         # before it synced it: the next sync makes it durable.
         recovery_point = min(recovery_point, active)
         log.durability.indexes_shrank = True
+        # So may its name and `partition.metadata` be: the process that made them was killed.
+        log.durability.name_is_durable = False
     _set_offsets(log, log_start_offset, recovery_point, wall_ms)
     _finish_epochs(log, epochs_lost, clean)
     _load_producers(log, recovered, wall_ms)

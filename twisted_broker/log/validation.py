@@ -106,6 +106,8 @@ def check_header(
         base_sequence,
         count,
     ) = header
+    if base_offset and origin == _CLIENT:  # before size and CRC, as Kafka
+        raise InvalidRecordError(f"a producer's batch begins at offset {base_offset}, not 0")
     if length + LOG_OVERHEAD > config.max_message_bytes:
         raise too_large(length + LOG_OVERHEAD, config)
     if crc32c(memoryview(records)[21:]) != crc:
@@ -113,8 +115,6 @@ def check_header(
     if count != delta + 1 or count <= 0:
         raise InvalidRecordError(f"{count} records, but the last offset delta is {delta}")
     if origin == _CLIENT:
-        if base_offset != 0:
-            raise InvalidRecordError(f"a producer's batch begins at offset {base_offset}, not 0")
         if attributes & CONTROL_FLAG:
             raise InvalidRecordError("clients may not write control records")
         if producer_id >= 0 and base_sequence < 0:

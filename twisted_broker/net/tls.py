@@ -20,7 +20,6 @@ from OpenSSL import SSL
 from service_identity import CertificateError, VerificationError
 from service_identity.pyopenssl import verify_hostname, verify_ip_address
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.error import ConnectError
 from twisted.internet.protocol import ClientFactory, Factory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -28,6 +27,7 @@ from twisted.python.failure import Failure
 from twisted_broker.config import ListenerConfig
 from twisted_broker.interfaces import IClock, INetwork
 from twisted_broker.net.connection import one_line
+from twisted_broker.net.connector import PeerRefused
 from twisted_broker.net.tls_context import UNREADABLE, TlsSettings
 from twisted_broker.net.tls_protocol import HANDSHAKE_SECONDS, TlsProtocol
 from twisted_broker.security.key_store import alternative_names, subject_of
@@ -42,15 +42,8 @@ _OTHER_REASONS = "for one of many other reasons"
 _logger = Logger(namespace="replog.tls")
 
 
-class TlsRefused(ConnectError):
+class TlsRefused(PeerRefused):
     """The other side and we do not agree on TLS; `str()` is one line."""
-
-    def __init__(self, words: str) -> None:
-        Exception.__init__(self, words)
-        self.osError = None
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class FailedHandshakes:
@@ -219,7 +212,8 @@ class _Call(ClientFactory):
             self.connected.callback(tls.inner)
 
     def failed(self, tls: TlsProtocol, words: str) -> None:
-        self._refuse(TlsRefused(f"no TLS connection with {self._host}:{self._port}: {words}"))
+        line = f"no TLS connection with {self._host}:{self._port}: {words}"
+        self._refuse(TlsRefused(line, words))
 
     def _not_connected(self, reason: Failure) -> None:
         if not self.connected.called:

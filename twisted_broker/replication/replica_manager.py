@@ -187,10 +187,10 @@ class ReplicaManager:
         self.stats = BrokerStats()
         windows, window_ms = config.integer(WINDOWS), config.integer(WINDOW_SECONDS) * 1000
         self.leader_quota = ReplicationQuota(
-            lambda: config.integer(LEADER_RATE), windows, window_ms
+            lambda: config.integer(LEADER_RATE), windows, window_ms, LEADER_RATE
         )
         self.follower_quota = ReplicationQuota(
-            lambda: config.integer(FOLLOWER_RATE), windows, window_ms
+            lambda: config.integer(FOLLOWER_RATE), windows, window_ms, FOLLOWER_RATE
         )
         self._image_source = image_source
         self._brokers = LiveBrokers(image_source)

@@ -1,7 +1,8 @@
 """Throttles of replication: which replicas are throttled, and whether the rate is above its bound.
 
-Owns `ReplicationQuota`, one for what a broker sends to followers and one for what it fetches as a
-follower; and `SimpleRate`, the rate that it compares.
+Owns `ReplicationQuota`, one for what a broker sends to followers, one for what it fetches as a
+follower, one for what it copies between its directories; and `SimpleRate`, the rate that it
+compares.
 
 1. The bytes of all throttled replicas count, also of those that are in sync; only replicas that are
    not in sync wait. Who calls knows which they are: a replica in sync that waited would leave the
@@ -47,11 +48,19 @@ class SimpleRate(Rate):
 class ReplicationQuota:
     """`bound()`: bytes per second, as set at each call. `topics`: topic -> the partitions whose
     replica on this broker is throttled, None for all. While it is empty nothing is to be done.
+    `setting`: what its reason names.
     """
 
-    __slots__ = ("_bound", "_rate", "topics")
+    __slots__ = ("_bound", "_rate", "_setting", "topics")
 
-    def __init__(self, bound: Callable[[], int], windows: int = 11, window_ms: int = 1000) -> None:
+    def __init__(
+        self,
+        bound: Callable[[], int],
+        windows: int = 11,
+        window_ms: int = 1000,
+        setting: str = "",
+    ) -> None:
+        self._setting = setting
         self.topics: dict[str, frozenset[int] | None] = {}
         self._bound = bound
         self._rate = SimpleRate(windows, window_ms)
@@ -85,9 +94,24 @@ class ReplicationQuota:
     def is_exceeded(self, now_ms: int) -> bool:
         return self._rate.measure(now_ms) > self._bound()
 
+    def throttle_ms(self, now_ms: int) -> int:
+        """How long until the rate is back at its bound; 0: it is not above."""
+        return self._rate.throttle_ms(self._bound(), now_ms)
+
     def byte_rate(self, now_ms: int) -> float:
         """Bytes per second of throttled replicas."""
         return self._rate.measure(now_ms)
+
+    def reason(self, now_ms: int) -> str:
+        """Why what is throttled waits; "" while it does not."""
+        if not self.is_exceeded(now_ms):
+            return ""
+        rate = int(self.byte_rate(now_ms))
+        return f"throttled: {rate:,} bytes a second, above {self._setting}={self._bound()}"
+
+    def reason_for(self, topic_partition: TopicPartition, now_ms: int) -> str:
+        """Why its replica waits, where that is not in sync; "" where it does not."""
+        return self.reason(now_ms) if self.is_throttled(topic_partition) else ""
 
 
 def _partitions_of(broker_id: int, entries: Iterable[str]) -> Iterator[int]:

@@ -43,7 +43,7 @@ from twisted_broker.status.metric_names import Kind, MBean
 from twisted_broker.status.metric_rates import Rates
 from twisted_broker.status.metric_text import Exposition, Family, labels_text
 from twisted_broker.status.partition_metrics import partitions
-from twisted_broker.status.quota_metrics import client_quotas
+from twisted_broker.status.quota_metrics import client_quotas, replication_throttles
 from twisted_broker.status.view import BrokerView, fetcher_name, mover_name
 
 _TOPIC_COUNTERS = (
@@ -122,6 +122,7 @@ class BrokerCollector:
         if replicas.fetchers is not None:
             yield from _fetchers(out, replicas.fetchers, self._rates, *_FOLLOWING)
         yield from _fetchers(out, replicas.moves, self._rates, *_MOVING)
+        replication_throttles(out, replicas, self._view.now().now_ms)
         if parts.groups is not None:
             yield from groups(out, parts.groups, replicas)
         if parts.transactions is not None:

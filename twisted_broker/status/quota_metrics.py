@@ -1,12 +1,14 @@
-"""The metrics of client quotas: what clients use, and how long they wait.
+"""The metrics of quotas: what clients use, and how long they wait; what throttled replicas use.
 Ring 0 (pure: docs/ARCHITECTURE.md 1).
 
 1. A client has a series while the quota's kind is measured, so only while there are quotas of it;
    of many clients the `MOST_CLIENTS` that were seen last.
-2. Names are Kafka's MBeans `type=Produce`, `Fetch`, `Request` and `ControllerMutation`.
+2. Names are Kafka's MBeans `type=Produce`, `Fetch`, `Request` and `ControllerMutation`;
+   `LeaderReplication`, `FollowerReplication` and `AlterLogDirsReplication`.
 
-Source: Kafka's `ClientQuotaManager`. Unlike there, `throttle-time` is the average of all waits of
-the sensor, not of the last minute. Not here: what is measured (`security/quota`).
+Source: Kafka's `ClientQuotaManager`, `ReplicationQuotaManager`. Unlike there, `throttle-time`
+is the average of all waits of the sensor, not of the last minute. Not here: what is measured
+(`security/quota`, `replication/replication_quota.py`).
 """
 
 from __future__ import annotations
@@ -53,6 +55,18 @@ def client_quotas(out: Exposition, parts: Any, now_ms: int) -> Iterator[None]:
         [((), throttled)],
     )
     yield
+
+
+def replication_throttles(out: Exposition, replicas: Any, now_ms: int) -> None:
+    """A broker's."""
+    for kind, doc, quota in (
+        ("LeaderReplication", "sent to followers", replicas.leader_quota),
+        ("FollowerReplication", "fetched as a follower", replicas.follower_quota),
+        ("AlterLogDirsReplication", "copied between directories", replicas.moves.throttle.quota),
+    ):
+        bean = MBean("server", kind, "byte-rate", Kind.ATTRIBUTE)
+        rate = round(quota.byte_rate(now_ms), 3)
+        out.bean(bean, f"Bytes a second of throttled replicas, {doc}.", [((), rate)])
 
 
 def _of_clients(

@@ -120,6 +120,7 @@ class BrokerView:
         `waiting` False leaves out what requests wait for: each looks at all of its partitions.
         """
         watching = self.watching(partition.topic_partition) if waiting else []
+        replicas, name = self.replicas, partition.topic_partition
         return explain(
             partition,
             now,
@@ -127,6 +128,8 @@ class BrokerView:
             None if partition.is_leader else self._fetching(partition, now),
             self.replicas.moves.moves.get(partition.topic_partition),
             self._cleaner_view(partition),
+            replicas.leader_quota.reason_for(name, now.now_ms),
+            replicas.moves.throttle.quota.reason(now.now_ms),
         )
 
     def _cleaner_view(self, partition: Partition) -> Any:
@@ -159,7 +162,11 @@ class BrokerView:
                 leader = str(fetcher.leader.endpoint) + (
                     "" if fetcher.reaches_leader else ", which is not reached,"
                 )
-                return fetching_now(partition, fetcher_name(leader_id, number), leader, state, now)
+                throttled = self.replicas.follower_quota.reason_for(
+                    partition.topic_partition, now.now_ms
+                )
+                named = fetcher_name(leader_id, number)
+                return fetching_now(partition, named, leader, state, now, throttled)
         return fetching_now(partition, "", "", None, now)
 
     def partitions(self) -> Iterator[TopicPartition]:

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.defer import Deferred
+
 from twisted_broker.cluster.controller_channel import ControllerChannel, RegisteredBroker
 from twisted_broker.cluster.forwarding_manager import (
     LONGEST_WAIT_MS,
@@ -24,6 +26,7 @@ from twisted_broker.cluster.forwarding_manager import (
 )
 from twisted_broker.interfaces import Runtime
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages.topics import CreateTopicsRequest, CreateTopicsResponse
 from twisted_broker.zookeeper.port import (
     BadVersionError,
     IZooKeeper,
@@ -62,6 +65,12 @@ class ZooKeeperForwarding(ForwardingManager):
             ErrorCode.NOT_CONTROLLER,
             "this broker is a member of a ZooKeeper cluster, and never its controller",
         )
+
+    def create_for(
+        self, context: ForwardableRequest, request: CreateTopicsRequest
+    ) -> Deferred[CreateTopicsResponse]:
+        """As this node: a ZooKeeper cluster's controller takes no Envelope."""
+        return self.create_topics(request)
 
 
 class ZnodeProducerIds(ProducerIdManager):

@@ -165,9 +165,13 @@ def explain(
     fetching: Fetching | None = None,
     move: Move | None = None,
     cleaner: CleanerView | None = None,
+    throttled: str = "",
+    move_throttled: str = "",
 ) -> Explanation:
     """`watching`: the operations that wait for it, with the ms left to each; `fetching`: see
-    `fetching_now`; `move`: to another directory; `cleaner`: what it makes of a compacted log.
+    `fetching_now`; `move`: to another directory; `cleaner`: what it makes of a compacted log;
+    `throttled`: why a leader sends nothing to replicas that are not in sync; `move_throttled`: why
+    the move waits.
     """
     log, leads, history, state = (
         partition.log,
@@ -201,19 +205,19 @@ def explain(
         epochs=[] if log is None else log.leader_epochs.entries()[-EPOCHS_SHOWN:],
         high_watermark_waits=None if leads is None else high_watermark_wait(partition, leads, now),
         last_stable_waits=None if log is None else last_stable_wait(log, now),
-        out_of_sync=[] if leads is None else out_of_sync(partition, leads, now),
+        out_of_sync=[] if leads is None else out_of_sync(partition, leads, now, throttled),
         followers=_followers(partition, now),
         fetching=None if leads is not None else fetching,
         waiting=waiting_requests(partition, watching),
         waiting_count=len(watching),
         truncations=[_truncation_info(truncation) for truncation in reversed(history.truncations)],
         offline_because=partition.offline_because,
-        moving=None if move is None else _moving(partition, move, now),
+        moving=None if move is None else _moving(partition, move, now, move_throttled),
         cleaning=cleaning_state(cleaner, now),
     )
 
 
-def _moving(partition: Partition, move: Move, now: Moment) -> DirectoryMove | None:
+def _moving(partition: Partition, move: Move, now: Moment, throttled: str) -> DirectoryMove | None:
     log, copy = partition.log, partition.future_log
     if log is None or copy is None:
         return None
@@ -221,6 +225,8 @@ def _moving(partition: Partition, move: Move, now: Moment) -> DirectoryMove | No
     phase = "failed" if move.error else move.assignment.value
     behind, for_ms = log.log_end_offset - copy.log_end_offset, now.ago(move.began_ms)
     stands = f"failed, until it is requested again: {move.error}" if move.error else phase
+    if throttled and not move.error:
+        stands += f", {throttled}"
     why = (
         f"moves from {source} to {target} for {duration(for_ms)}: copied up to "
         f"{copy.log_end_offset}, {offset_count(behind)} behind; {stands}"
@@ -289,11 +295,17 @@ def _truncation_info(truncation: Truncation) -> TruncationInfo:
 
 
 def fetching_now(
-    partition: Partition, fetcher: str, leader: str, state: PartitionFetchState | None, now: Moment
+    partition: Partition,
+    fetcher: str,
+    leader: str,
+    state: PartitionFetchState | None,
+    now: Moment,
+    throttled: str = "",
 ) -> Fetching:
     """How a follower is fetched.
 
-    `state` None: no fetcher has it; `leader` names the broker that is fetched from.
+    `state` None: no fetcher has it; `leader` names the broker that is fetched from; `throttled`:
+    why a replica that is not in sync is not fetched now.
     """
     failure = partition.history.failure
     if state is None and failure is not None:
@@ -322,6 +334,8 @@ def fetching_now(
     )
     pause = f", paused for {duration(delayed_ms)} after an error" if delayed_ms else ""
     why = f"{state.phase.value} from {leader} at {state.fetch_offset}, {lag}{pause}"
+    if throttled and not state.is_in_sync:
+        why += f", {throttled}"
     return Fetching(
         fetcher,
         state.phase.value,

@@ -94,17 +94,23 @@ class OutOfSync:
     why: str
 
 
-def out_of_sync(partition: Partition, log: Log, now: Moment) -> list[OutOfSync]:
-    """RL 2.4: the assigned replicas outside of the ISR, with the rule that put each there."""
+def out_of_sync(
+    partition: Partition, log: Log, now: Moment, throttled: str = ""
+) -> list[OutOfSync]:
+    """RL 2.4: the assigned replicas outside of the ISR, with the rule that put each there.
+    `throttled`: why they are sent nothing now.
+    """
     isr = partition.isr_state.isr
     return [
-        _out(partition, log, replica, now)
+        _out(partition, log, replica, now, throttled)
         for broker, replica in sorted(partition.remote_replicas.items())
         if broker not in isr
     ]
 
 
-def _out(partition: Partition, log: Log, replica: RemoteReplica, now: Moment) -> OutOfSync:
+def _out(
+    partition: Partition, log: Log, replica: RemoteReplica, now: Moment, throttled: str
+) -> OutOfSync:
     known = partition.history.out_of_isr.get(replica.broker_id)
     left = known or OutOfIsr(Cause.BEFORE_THIS_LEADER, partition.history.role_since_ms, -1, -1, -1)
     end = replica.log_end.offset
@@ -119,7 +125,7 @@ def _out(partition: Partition, log: Log, replica: RemoteReplica, now: Moment) ->
         last_fetch_ms=now.calendar(replica.last_fetch_ms),
         log_end=end,
         behind=log.log_end_offset - end if end >= 0 else -1,
-        holds_back=_holds_back(partition, log, replica, now),
+        holds_back=([throttled] if throttled else []) + _holds_back(partition, log, replica, now),
         why=_why_out(partition, left, now),
     )
 

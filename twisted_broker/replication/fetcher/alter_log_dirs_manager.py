@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from twisted_broker.log.log_manager import LogManager
 
 RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+WINDOWS = "alter.log.dirs.replication.quota.window.num"
+WINDOW_SECONDS = "alter.log.dirs.replication.quota.window.size.seconds"
 THREADS = "num.replica.alter.log.dirs.threads"
 
 
@@ -70,7 +72,12 @@ class ReplicaAlterLogDirsManager(FetcherManager):
         self._log_manager = log_manager
         self._lines = lines
         self._assignments = assignments
-        self._throttle = MoveThrottle(lambda: max(1, replicas.config.integer(RATE)))
+        self.throttle = MoveThrottle(
+            lambda: max(1, replicas.config.integer(RATE)),
+            config.integer(WINDOWS),
+            config.integer(WINDOW_SECONDS) * 1000,
+            RATE,
+        )
 
     def _create_fetcher(
         self, number: int, leader: BrokerEndPoint, failed: set[TopicPartition]
@@ -82,7 +89,7 @@ class ReplicaAlterLogDirsManager(FetcherManager):
             replicas.runtime,
             LocalLeaderEndPoint(
                 replicas,
-                self._throttle,
+                self.throttle,
                 self._is_due,
                 config.integer("replica.fetch.response.max.bytes"),
             ),
@@ -150,7 +157,7 @@ class ReplicaAlterLogDirsManager(FetcherManager):
         )
 
     def _appended(self, name: TopicPartition, size: int) -> None:
-        self._throttle.copied(size, self._replicas.runtime.now_ms())
+        self.throttle.copied(size, self._replicas.runtime.now_ms())
         move = self.moves.get(name)
         if move is None:
             return

@@ -9,9 +9,9 @@ Owns `LocalLeaderEndPoint`, and `MoveThrottle`, what all moves of a broker may c
    reaches the log end, both end alike at that moment, whatever is produced.
 4. Truncation is never part of an answer: epochs are compared first.
 
-Source: RL 1.8, 3.8; Kafka's `LocalLeaderEndPoint`, its setting
-`replica.alter.log.dirs.io.max.bytes.per.second`. Not here: what is done with it
-(`future_replicas`).
+Source: RL 1.8, 3.8; Kafka's `LocalLeaderEndPoint`, its settings
+`replica.alter.log.dirs.io.max.bytes.per.second`, `alter.log.dirs.replication.quota.window.*`. Not
+here: what is done with it (`future_replicas`).
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from twisted_broker.replication.partition.fetch_data import (
     FetchParams,
     FetchPartitionRequest,
 )
+from twisted_broker.replication.replication_quota import ReplicationQuota
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 # So soon a limit that was raised is seen.
@@ -44,30 +45,23 @@ _LONGEST_WAIT = 1.0
 
 
 class MoveThrottle:
-    """`rate()` gives bytes per second, as set at each call."""
+    """`rate()` gives bytes per second, as set at each call; measured over `windows`."""
 
-    __slots__ = ("_debt", "_ms", "_rate")
+    __slots__ = ("_rate", "quota")
 
-    def __init__(self, rate: Callable[[], int]) -> None:
+    def __init__(
+        self, rate: Callable[[], int], windows: int = 11, window_ms: int = 1000, setting: str = ""
+    ) -> None:
         self._rate = rate
-        self._debt = 0.0  # bytes copied too early, as of `_ms`
-        self._ms = 0
-
-    def _pass(self, now_ms: int) -> None:
-        self._debt = max(0.0, self._debt - (now_ms - self._ms) * self._rate() / 1000)
-        self._ms = now_ms
+        self.quota = ReplicationQuota(rate, windows, window_ms, setting)
 
     def copied(self, size: int, now_ms: int) -> None:
         """Whole batches only: what is read of one more is read again."""
-        self._pass(now_ms)
-        self._debt += size
+        self.quota.record(size, now_ms)
 
     def wait_seconds(self, now_ms: int) -> float:
         """0: read now."""
-        self._pass(now_ms)
-        # Below a millisecond's worth it counts as paid: a clock of milliseconds sees no less.
-        seconds = self._debt / self._rate()
-        return min(seconds, _LONGEST_WAIT) if seconds >= 0.001 else 0.0
+        return min(self.quota.throttle_ms(now_ms) / 1000, _LONGEST_WAIT)
 
     def most(self, max_bytes: int) -> int:
         """Of one read: what one second allows."""

@@ -41,6 +41,7 @@ PER_SECOND = 200
 SECONDS = 5.0
 LONGEST_SECONDS = 600.0
 DAY_MS = 86_400_000
+SEGMENT_BYTES = 16 << 20
 
 
 class Compacting(Ours):
@@ -171,12 +172,13 @@ def commits(groups: int, partitions: int, total: int) -> str:
             for name in names:
                 until(lambda name=name: served(connection, name, topic))  # type: ignore[misc]
         seconds, cpu = time.perf_counter() - began, cpu_seconds(server.pids)
-        longest = max(server.turns(), key=lambda turn: turn.worked, default=None)
+        turn = max(server.turns(), key=lambda turn: turn.worked, default=None)
+        longest = f"{turn.worked}, {turn.what}" if turn is not None else "none"
     finally:
         server.stop()
     return (
         f"| {sent:,} | {groups:,} x {partitions:,} | {rate:,.0f} | {largest:,.1f} | {end:,.1f} "
-        f"| {seconds:.2f} | {cpu:.2f} | {f'{longest.worked}, {longest.what}' if longest else 'none'} |"
+        f"| {seconds:.2f} | {cpu:.2f} | {longest} |"
     )
 
 
@@ -202,7 +204,7 @@ def fill(server: Compacting, admin: AdminClient, topic: str, megabytes: float) -
     config = {
         "cleanup.policy": "compact",
         "min.compaction.lag.ms": str(DAY_MS),
-        "segment.bytes": str(64 << 20),
+        "segment.bytes": str(SEGMENT_BYTES),
     }
     for done in admin.create_topics([NewTopic(topic, 1, 1, config=config)]).values():
         done.result(60)
@@ -292,6 +294,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--megabytes", type=float, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args(arguments)
+    if options.megabytes * 1e6 < 3 * SEGMENT_BYTES:
+        parser.error("--megabytes: below 51 no segment is full, and nothing is cleaned")
     Compacting.offsets_partitions = options.partitions
     only = options.only or ["offsets", "produce"]
     if "offsets" in only:

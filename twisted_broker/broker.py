@@ -381,7 +381,7 @@ class Broker:
             if not self.cluster_id:
                 await self._adopt_cluster_id()
             await self._start_logs()
-            self._security.start()
+            await self._security.start()
             if "controller" in self.roles:
                 await self._start_controller()
             if "broker" in self.roles:

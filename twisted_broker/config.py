@@ -272,6 +272,29 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         unit="s",
     ),
     _text("sasl.oauthbearer.sub.claim.name", "sub", "The claim of a token that names the user."),
+    _text(
+        "sasl.oauthbearer.token.endpoint.url",
+        None,
+        "Where this node gets the access token by which it logs in to others: a URL, or "
+        "file:///PATH of the token.",
+    ),
+    Setting(
+        "sasl.oauthbearer.jwt.retriever.class",
+        Type.CLASS,
+        "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
+        "How it gets that token: Kafka's name of the one for files, for client credentials, or of "
+        "the default, which takes either.",
+    ),
+    _text(
+        "sasl.oauthbearer.client.credentials.client.id",
+        None,
+        "The client id for that endpoint; before clientId of the JAAS line.",
+    ),
+    _password(
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "The secret of that client; before clientSecret of the JAAS line.",
+    ),
+    _text("sasl.oauthbearer.scope", None, "The scope of the token; before scope of the JAAS line."),
     _bytes(
         "sasl.server.max.receive.size",
         524_288,
@@ -394,7 +417,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _bytes("socket.request.max.bytes", 104857600, "Longest request that is read.", 1),
     _long(
         "queued.max.request.bytes",
-        268435456,
+        134217728,
         "Bytes of long requests in memory at a time, over all connections; -1: no limit.",
         unit="bytes",
     ),

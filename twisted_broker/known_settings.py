@@ -174,15 +174,10 @@ sasl.oauthbearer.assertion.file string -
 sasl.oauthbearer.assertion.private.key.file string -
 sasl.oauthbearer.assertion.private.key.passphrase password -
 sasl.oauthbearer.assertion.template.file string -
-sasl.oauthbearer.client.credentials.client.id string -
-sasl.oauthbearer.client.credentials.client.secret password -
 sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000
 sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100
-sasl.oauthbearer.jwt.retriever.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever
 sasl.oauthbearer.jwt.validator.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator
-sasl.oauthbearer.scope string -
 sasl.oauthbearer.scope.claim.name string scope
-sasl.oauthbearer.token.endpoint.url string -
 sasl.server.callback.handler.class class -
 security.providers string -
 server.max.startup.time.ms long 9223372036854775807 0.. #

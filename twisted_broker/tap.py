@@ -38,6 +38,7 @@ from twisted_broker.reactor_watch import ReactorWatch, WatchedClock
 from twisted_broker.settings import ConfigError
 from twisted_broker.start_checks import (
     StartError,
+    check_first_user,
     check_machine,
     check_options,
     check_run_file,
@@ -177,7 +178,7 @@ class Options(UsageOptions):
         """One configuration per broker. Raises ConfigError."""
         from twisted_broker.config import BrokerConfig
         from twisted_broker.config_validation import check_together
-        from twisted_broker.net.listeners import check_first_user, check_sasl, plan_listeners
+        from twisted_broker.net.listeners import check_sasl, plan_listeners
 
         if brokers == 1:
             configs = [BrokerConfig(chosen)]

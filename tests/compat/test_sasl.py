@@ -341,6 +341,39 @@ def test_our_own_client_with_a_token(broker: BrokerProcess, tmp_path: Path) -> N
     run_in_reactor(work)
 
 
+def test_nodes_that_log_in_by_tokens(tmp_path: Path) -> None:
+    """A broker to its controller, in sessions of two seconds."""
+    jwks, file = tmp_path / "jwks.json", tmp_path / "token"
+    entry = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(ISSUER.public_key()))
+    jwks.write_text(json.dumps({"keys": [entry | {"kid": "one"}]}))
+    own, _ = token(seconds=600)
+    file.write_text(own)
+    settings = settings_of(mechanism="OAUTHBEARER") | {
+        "node.id": "1",
+        "listeners": "CLIENTS://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:olga",
+        "listener.name.controller.oauthbearer.connections.max.reauth.ms": "2000",
+    }
+    for name in ("clients", "controller"):
+        prefix = f"listener.name.{name}.oauthbearer.sasl.oauthbearer."
+        settings[f"{prefix}jwks.endpoint.url"] = jwks.as_uri()
+        settings[f"{prefix}token.endpoint.url"] = file.as_uri()
+    made = BrokerProcess(tmp_path, settings).start()
+    try:
+        admin = AdminClient(oauth(made, ISSUER))
+        admin.poll(0)
+        deadline, number = time.monotonic() + 4, 0  # longer than a session
+        while time.monotonic() < deadline:
+            number += 1
+            admin.create_topics([NewTopic(f"t{number}", 1, 1)])[f"t{number}"].result(PATIENCE)
+    finally:
+        made.stop()
+    log = made.log.read_text()
+    assert "authentication" not in log and own not in log
+
+
 def test_a_plain_client_is_one_line(broker: BrokerProcess) -> None:
     client = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     with pytest.raises(KafkaException):

@@ -411,6 +411,30 @@ def test_a_batch_that_costs_too_much_to_count_is_to_be_split() -> None:
 
 
 @pytest.mark.parametrize("codec", range(1, 5))
+def test_what_is_walked_is_bounded(codec: int) -> None:
+    """RL 3.2: of a compacted topic, too; a larger max.message.bytes allows more."""
+    compacted: dict[str, Any] = {"cleanup_policy": frozenset({"compact"})}
+    bomb = compress(codec, bytes(records_count.MOST_BYTES + 1))
+    most = len(bomb) + 1000
+    refused(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        new_log(**compacted, max_message_bytes=most),
+        claiming(bomb, 1, codec),
+    )
+    refused(  # inflated, and no records
+        ErrorCode.INVALID_RECORD,
+        new_log(**compacted, max_message_bytes=max(most, records_count.MOST_BYTES // 4)),
+        claiming(bomb, 1, codec),
+    )
+    many = compress(codec, records_bytes(1) * (records_count.MOST_RECORDS + 1))
+    refused(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        new_log(**compacted),
+        claiming(many, records_count.MOST_RECORDS + 1, codec),
+    )
+
+
+@pytest.mark.parametrize("codec", range(1, 5))
 def test_honest_batches_are_not_inflated(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """ARCHITECTURE 2: record bytes stay bytes where the count is plausible."""
     monkeypatch.setattr(records_count, "decompress", lambda *_: pytest.fail("it was inflated"))

@@ -21,7 +21,7 @@ from twisted_broker.net.connection_limits import (
 )
 from twisted_broker.wire.errors import WireError
 
-PRODUCE, FETCH = b"\0\0", b"\0\1"
+PRODUCE, FETCH, METADATA = b"\0\0", b"\0\1", b"\0\3"
 
 
 class Script:
@@ -130,6 +130,32 @@ def test_a_client_that_never_reads_is_not_read_from() -> None:
     house.run()
     assert len(script.started) == 100
     assert len(client.data) == 100 * 10_006
+
+
+def test_many_requests_at_once_share_the_reactor() -> None:
+    """Requests that take 2 ms each, 40 in one read: others are served between, order stays, and a
+    connection that ends meanwhile starts no more.
+    """
+
+    class Slow(Script):
+        def __call__(self, connection: Any, frame: bytes) -> Any:
+            if frame[:2] == FETCH:
+                house.clock.rightNow += 0.002
+            else:
+                gone.transport.abortConnection()
+            return super().__call__(connection, frame)
+
+    script = Slow()
+    house = House(script)
+    many, gone, other = (house.client() for _ in range(3))
+    for each in (many, gone):
+        each.transport.write(b"".join(framed(FETCH + bytes([n])) for n in range(40)))
+    other.transport.write(framed(METADATA))
+    house.run()
+    assert script.started.index(METADATA) <= 10  # 5 ms of each, begun with a request
+    assert len(script.started) <= 41 + 10
+    assert many.data == b"".join(framed(FETCH + bytes([n])) for n in range(40))
+    assert not house.clock.getDelayedCalls()
 
 
 def test_malformed_input_closes_this_connection_only() -> None:

@@ -127,6 +127,7 @@ BEHAVIOUR = """
   the record count, and stores the batch as it came: a record whose timestamp is larger than the header says is not noticed.
   `replog.validate.records=true` checks every record of every batch, as Kafka does. A compressed batch that claims more records than it has bytes is
   decompressed and its records are counted, up to 65,536 records and 8 MiB. Above that it is refused with MESSAGE_TOO_LARGE, and producers split it.
+  So is a compressed batch whose records are read, above 65,536 records or eight times `max.message.bytes`.
 - **LogAppendTime** in a producer's batch gets INVALID_TIMESTAMP on every topic; Kafka accepts it on topics with CreateTime and clears the flag.
 - **A timeout of 0** in CreateTopics, DeleteTopics and CreatePartitions: the request is carried out and answered. Kafka answers REQUEST_TIMED_OUT and
   changes nothing, since its controller checks the time first; ours needs one turn of its reactor.
@@ -178,7 +179,7 @@ BEHAVIOUR = """
 | elements of all arrays in one request | 100,000 | the connection is closed, one log line |
 | tagged fields in one structure | 1,024 | the connection is closed, one log line |
 | partitions in one Fetch of more than 400 | 10,000 more than the broker holds | the connection is closed, one log line |
-| bytes of long requests in memory (`queued.max.request.bytes`) | 256 MiB; Kafka: no limit | connections with long requests wait |
+| bytes of long requests in memory (`queued.max.request.bytes`) | 128 MiB; Kafka: no limit | connections with long requests wait |
 | topics that one Metadata request may create | 1,000 | the others are not created |
 | consumer groups that one broker serves | 1,000,000 | an idle group is dropped from memory, else COORDINATOR_NOT_AVAILABLE |
 | members of one group, whatever `group.max.size` is; ids given to members that did not come back yet | 3,000 each | GROUP_MAX_SIZE_REACHED |

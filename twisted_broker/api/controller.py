@@ -449,6 +449,7 @@ async def alter_client_quotas(
     context: RequestContext, request: quotas.AlterClientQuotasRequest
 ) -> quotas.AlterClientQuotasResponse:
     _check_cluster(context, Operation.ALTER_CONFIGS)
+    quota_changes.check_count(request.entries)
     controller = _controller(context)
     results: quota_changes.Results = {}
 

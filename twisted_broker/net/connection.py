@@ -7,7 +7,8 @@ Owns the order of one connection's requests.
    starts until it is answered. A Produce may start while earlier ones wait for replicas, once those
    are in the logs (`appended`): at most `PIPELINED` of them, and `PIPELINED_BYTES`.
 3. A client that does not read its answers is not read from: nothing starts while the transport is
-   full, and at most one read's worth of bytes waits here.
+   full, and at most one read's worth of bytes waits here. A client that sends many requests at once
+   has `SHARE_SECONDS` of a turn; the next one begins in a turn of its own, after other connections.
 4. Malformed input is one log line and the end of this connection. Text from the client is quoted.
 5. When the connection ends, a waiting request that only reads is cancelled; one that has appended
    finishes without an answer.
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 # Enough for a producer with many requests in flight; each one that waits holds an answer here.
 PIPELINED = 32
 PIPELINED_BYTES = 8 << 20
+SHARE_SECONDS = 0.005
+"""A read may bring a thousand requests that are short, and long to answer."""
 _PRODUCE = b"\0\0"
 # Shorter frames are not counted (`RequestBytes`, invariant 2): `FrameReader` uses the same bound.
 _LONG = 32768
@@ -142,7 +145,7 @@ class KafkaConnection(Protocol):
         self._pending: deque[PendingResponse] = deque()
         self._held: bytes | memoryview | None = None
         self._in_progress_bytes = self._starting = self.arriving_bytes = 0
-        self._serving = self._is_unbooked = False
+        self._serving = self._is_unbooked = self._will_serve = False
         self._reading = True
         self.throttled = False
         self._throttle_end: IDelayedCall | None = None
@@ -210,6 +213,7 @@ class KafkaConnection(Protocol):
 
     def _start_requests(self) -> None:
         next_frame, dispatch, output = self.frames.next_frame, self._dispatch, self.output
+        is_first, share_ends = True, 0.0
         while not output.full and not self.closing and not self.throttled:
             frame = self._held
             if frame is None:
@@ -221,6 +225,17 @@ class KafkaConnection(Protocol):
                 self.held_since = 0.0
             else:
                 self._held = None
+            if is_first:  # as a rule a read brings one: that one costs no look at the clock
+                is_first = False
+            else:
+                now = self.listener.runtime.clock.seconds()
+                if not share_ends:
+                    share_ends = now + SHARE_SECONDS
+                elif now >= share_ends:
+                    self._held = frame
+                    self.held_since = self.held_since or now
+                    self._serve_soon()
+                    return
             # Held outside of `frames`: the frame was taken already, and goes first when its turn
             # comes.
             if self._pending and not self._may_start(frame):
@@ -248,6 +263,16 @@ class KafkaConnection(Protocol):
             if self._starting:
                 self._starting = 0
                 self.listener.request_bytes.release(granted)
+
+    def _serve_soon(self) -> None:
+        """Goes on in a turn of its own, once, whoever calls `serve` before."""
+        if not self._will_serve:
+            self._will_serve = True
+            self.listener.runtime.clock.callLater(0, self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._will_serve = False
+        self.serve()
 
     def _may_start(self, frame: bytes | memoryview) -> bool:
         pending = self._pending

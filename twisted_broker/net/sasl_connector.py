@@ -28,16 +28,17 @@ from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import IClock, IDelayedCall, INetwork
 from twisted_broker.net.connector import Connector, PeerRefused
 from twisted_broker.net.frames import FrameReader
-from twisted_broker.security.sasl import oauth_client
 from twisted_broker.security.sasl.client import ClientAuthenticator, ClientMechanism
 from twisted_broker.security.sasl.errors import SaslFailure
 from twisted_broker.security.sasl.scram import NONCE_BYTES
-from twisted_broker.security.sasl.settings import NewClient
+from twisted_broker.security.sasl.settings import OAUTHBEARER, NewClient
 from twisted_broker.wire.errors import WireError
 
 _FRAME_LIMIT = 1 << 20
 _OF_A_SESSION = 0.9
 _AGAIN_SECONDS = 10.0
+_JAAS = "sasl.jaas.config"
+_SETTINGS = {OAUTHBEARER: "sasl.oauthbearer.token.endpoint.url"}
 _logger = Logger(namespace="replog.net")
 
 
@@ -78,12 +79,13 @@ class SaslConnector:
     def failed(self, address: str, reason: str, mechanism: str) -> None:
         """One line for the operator."""
         name = self.config.name if isinstance(self.config, ListenerConfig) else ""
+        setting = _SETTINGS.get(mechanism, _JAAS)
         self._lines.warn(
             "authentication to another node failed",
             node=address,
             listener=name,
             reason=reason,
-            see=f"listener.name.{name.lower()}.{mechanism.lower()}.sasl.jaas.config",
+            see=f"listener.name.{name.lower()}.{mechanism.lower()}.{setting}",
         )
 
     @property
@@ -186,9 +188,9 @@ class _Exchange(Protocol):
         done.errback(CannotAuthenticate(line, reason, cause))
 
     def _say(self, reason: str) -> None:
+        # Without one it had no token to begin with.
         authenticator = self._authenticator
-        # Only a token may be missing before the first byte.
-        mechanism = oauth_client.MECHANISM if authenticator is None else authenticator.mechanism
+        mechanism = OAUTHBEARER if authenticator is None else authenticator.mechanism
         self._connector.failed(self._address, reason, mechanism)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:

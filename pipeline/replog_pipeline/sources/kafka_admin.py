@@ -50,6 +50,12 @@ def exists(spark: SparkSession, cluster: KafkaCluster, topic: str) -> bool:
         return bool(call(cluster, lambda: admin.listTopics().names().get().contains(topic)))
 
 
+def topics(spark: SparkSession, cluster: KafkaCluster) -> list[str]:
+    """All topics that are not internal, in order."""
+    with client(spark, cluster) as admin:
+        return sorted(call(cluster, lambda: admin.listTopics().names().get()))
+
+
 def offsets(
     spark: SparkSession,
     cluster: KafkaCluster,

@@ -17,6 +17,7 @@ from tests.coordinator.transaction.transaction_run import (
     image_of,
 )
 from twisted_broker import turns as turns_module
+from twisted_broker.coordinator.bucket_dict import EACH
 from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.coordinator.transaction import transaction_state_manager
 from twisted_broker.coordinator.transaction.transaction_coordinator import END_WAIT_MS, NO_PRODUCER
@@ -568,6 +569,10 @@ def test_no_piece_of_a_load_or_unload_walks_over_all_ids(monkeypatch: pytest.Mon
     shard = run.coordinator.states.shards[0]
     assert (len(shard.transactions), len(shard.ongoing)) == (count, count // 2)
     assert shard.id_bytes == sum(map(len, shard.transactions))
+    for ids in (shard.transactions, shard.ongoing):
+        assert max(map(len, ids.parts())) <= 2 * EACH  # no dict that takes long to grow or copy
+    listed = [len(part) for part in run.coordinator.listings()]
+    assert sum(listed) == count and max(listed) <= 500
     run.coordinator.states.unload(0, 1)
     while shard.transactions:
         before = len(shard.ongoing)

@@ -64,6 +64,7 @@ from twisted_broker.coordinator.transaction.transaction_metadata import (
 from twisted_broker.coordinator.transaction.transaction_state_manager import (
     TransactionShard,
     TransactionStateManager,
+    in_steps,
 )
 from twisted_broker.interfaces import IDelayedCall, TopicPartition
 from twisted_broker.periodic import PeriodicTask
@@ -428,8 +429,9 @@ class TransactionCoordinator:
         them.
         """
         for shard in list(self.states.shards.values()):
-            ids = list(shard.transactions) if shard.state is CoordinatorState.ACTIVE else []
-            for start in range(0, len(ids), LISTED_PER_STEP):
+            if shard.state is not CoordinatorState.ACTIVE:
+                continue
+            for names in in_steps(shard.transactions, LISTED_PER_STEP):
                 yield [
                     TransactionListing(
                         metadata.transactional_id,
@@ -437,7 +439,7 @@ class TransactionCoordinator:
                         metadata.state,
                         metadata.start_ms,
                     )
-                    for name in ids[start : start + LISTED_PER_STEP]
+                    for name in names
                     if (metadata := shard.transactions.get(name)) is not None
                     and metadata.pending is not DEAD
                 ]

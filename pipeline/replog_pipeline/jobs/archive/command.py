@@ -10,6 +10,7 @@ import click
 
 from replog_pipeline import sources
 from replog_pipeline.errors import PipelineError
+from replog_pipeline.jobs.archive import topics
 from replog_pipeline.jobs.archive.figures import Figures
 from replog_pipeline.jobs.archive.heartbeat import heartbeat
 from replog_pipeline.jobs.archive.job import ArchiveConfig, run
@@ -19,7 +20,7 @@ from replog_pipeline.kafka_cluster import ClientConfig
 from replog_pipeline.lake import guards, table
 from replog_pipeline.lake.file_sizing import TARGET_MB
 from replog_pipeline.progress import Progress
-from replog_pipeline.sources import KafkaSource, extents
+from replog_pipeline.sources import extents
 from replog_pipeline.sources.client_config import client_options
 
 
@@ -29,7 +30,7 @@ from replog_pipeline.sources.client_config import client_options
     "source",
     required=True,
     metavar="URL",
-    help="kafka://HOST:PORT/TOPIC[,TOPIC] or segments:DIRECTORY.",
+    help="kafka://HOST:PORT/TOPIC[,TOPIC], with patterns as orders-.*, or segments:DIRECTORY.",
 )
 @click.option(
     "--to",
@@ -84,6 +85,11 @@ from replog_pipeline.sources.client_config import client_options
     help="A batch makes one file for each date, and more only of what is larger than N MiB.",
 )
 @click.option(
+    "--table-per-topic",
+    is_flag=True,
+    help="A table for each topic, in the folder of its name in --to; always so with patterns.",
+)
+@click.option(
     "--group",
     metavar="NAME",
     help="Commit what the table has reached as this consumer group's offsets, for tools that show "
@@ -109,6 +115,7 @@ def command(
     read_committed: bool,
     allow_gaps: bool,
     file_mb: int,
+    table_per_topic: bool,
     group: str | None,
     metrics_port: int | None,
     client: ClientConfig,
@@ -116,7 +123,7 @@ def command(
     quiet: bool,
 ) -> None:
     """Copy topics into a Delta or Parquet table, partitioned by the day of the timestamp, each
-    record exactly once.
+    record exactly once. Of a pattern each topic gets its table, also those that come later.
 
     Where the last run ended stands in the table itself; run it again after any failure.
     """
@@ -138,13 +145,16 @@ def command(
         group,
     )
     progress = Progress(quiet)
-    url = sources.parse(source, client=client)
-    if group is not None and not (group and isinstance(url, KafkaSource)):
+    is_cluster = source.startswith("kafka://")
+    many = table_per_topic or bool(
+        is_cluster and sources.parse_pattern(source, "--from", client).patterns
+    )
+    if group is not None and not (group and is_cluster):
         raise PipelineError("--group: name a group, and a cluster as --from (kafka://)")
-    ledger = table.check_to(to, format)
-    found = extents.check(url)
-    if ledger and ledger.batch and found:
-        guards.check_topics(ledger, found, to)
+    if many:
+        topics.check(config)
+    else:
+        check(config)
     figures = Figures()
     with serving(figures, metrics_port) as address:
         if address:
@@ -155,10 +165,16 @@ def command(
             click.echo(f"replog pipeline: {warning}", err=True)
         beating = heartbeat(figures, progress) if continuous else nullcontext()
         with on_signals() as stopper, beating:  # after the session, which takes SIGINT for itself
-            result = run(spark, config, progress, stopper, figures)
-    click.echo(
-        json.dumps(result.to_json())
-        if as_json
-        else f"{result.rows:,} records in {result.batches} batches to {to} ({result.format})"
-    )
-    sys.exit(1 if result.findings else 0)
+            job = topics.run_topics if many else run
+            result = job(spark, config, progress, stopper, figures)
+    click.echo(json.dumps(result.to_json()) if as_json else str(result))
+    sys.exit(2 if result.refused else 1 if result.findings else 0)
+
+
+def check(config: ArchiveConfig) -> None:
+    """What can be known of one table and its source without Spark. PipelineError."""
+    url = sources.parse(config.source, client=config.client)
+    ledger = table.check_to(config.to, config.format)
+    found = extents.check(url)
+    if ledger and ledger.batch and found:
+        guards.check_topics(ledger, found, config.to)

@@ -25,13 +25,13 @@ from replog_pipeline.jobs.archive.figures import Figures
 from replog_pipeline.jobs.archive.group import Group
 from replog_pipeline.jobs.archive.retry import look_again
 from replog_pipeline.jobs.archive.signals import Stopper
-from replog_pipeline.kafka_cluster import PLAINTEXT, ClientConfig
+from replog_pipeline.kafka_cluster import PLAINTEXT, ClientConfig, KafkaCluster
 from replog_pipeline.lake import guards, table
 from replog_pipeline.lake.conflict import AnotherWriterError
 from replog_pipeline.lake.file_sizing import TARGET_MB, by_date, sized
 from replog_pipeline.lake.ledger import Ledger
 from replog_pipeline.progress import Progress
-from replog_pipeline.sources import KafkaSource, Source, Wanted, extents
+from replog_pipeline.sources import KafkaPattern, SegmentsSource, Source, Wanted, extents
 from replog_pipeline.sources.extents import Extent
 
 if TYPE_CHECKING:
@@ -80,6 +80,14 @@ class ArchiveResult:
         """The gaps that were allowed."""
         return [str(gap) for gap in self.gaps]
 
+    @property
+    def refused(self) -> dict[str, str]:
+        """Nothing: what refuses the one table is raised."""
+        return {}
+
+    def __str__(self) -> str:
+        return f"{self.rows:,} records in {self.batches} batches to {self.to} ({self.format})"
+
     def to_json(self) -> dict[str, object]:
         topics = self.ledger.to_json()["topics"]
         return {
@@ -111,8 +119,7 @@ def run(
     figures: Figures | None = None,
 ) -> ArchiveResult:
     """Archive. Raises PipelineError, with nothing written by the batch that it stopped."""
-    if not int(spark.conf.get(OPEN_WRITERS, "0") or 0):
-        spark.conf.set(OPEN_WRITERS, DATES_AT_ONCE)
+    bound_writers(spark)
     source = sources.parse(config.source, client=config.client)
     target = table.to_append(spark, config.to, config.format)
     archive = Archive(
@@ -133,14 +140,22 @@ def run(
     return archive.result
 
 
-def group_of(spark: SparkSession, config: ArchiveConfig, source: Source) -> Group | None:
-    if config.group is None or not isinstance(source, KafkaSource):
+def bound_writers(spark: SparkSession) -> None:
+    """How many files a task writes at once, unless the session says."""
+    if not int(spark.conf.get(OPEN_WRITERS, "0") or 0):
+        spark.conf.set(OPEN_WRITERS, DATES_AT_ONCE)
+
+
+def group_of(
+    spark: SparkSession, config: ArchiveConfig, source: Source | KafkaPattern
+) -> Group | None:
+    if config.group is None or isinstance(source, SegmentsSource):
         return None
-    return Group(spark, source.cluster, config.group)
+    return Group(spark, KafkaCluster(source.bootstrap, source.client), config.group)
 
 
 class Archive:
-    """One run over one source and one table."""
+    """One run over one source and one table. `about`: what its progress lines begin with."""
 
     def __init__(
         self,
@@ -157,7 +172,7 @@ class Archive:
         self.progress, self.stopper = progress, stopper
         self.figures, self.group = figures, group
         self.result = ArchiveResult(config.to, target.format)
-        self.name = uuid.uuid4().hex
+        self.name, self.about = uuid.uuid4().hex, ""
         self.goal: Offsets | None = None
         self.conflicts = 0
 
@@ -227,7 +242,7 @@ class Archive:
         began = time.monotonic()
         with (
             self.progress.step(
-                f"archive: batch {after.batch}, {plan.offsets:,} offsets", self.spark
+                f"archive: {self.about}batch {after.batch}, {plan.offsets:,} offsets", self.spark
             ),
             sized(self.spark, self.config.file_mb),
         ):

@@ -103,8 +103,8 @@ test-java: $(VENV)/.test ## tests beside Apache Kafka's own programs: KAFKA_JARS
 	ls "$(KAFKA39_JARS)"/kafka_*-3.9.*.jar > /dev/null 2>&1 || { echo "make test-java KAFKA39_JARS=folder: needs Apache Kafka 3.9's jars (libs of its distribution), kafka_*-3.9.*.jar is not in '$(KAFKA39_JARS)'" >&2; missing=1; }; \
 	test -z "$$missing" || exit 2
 	KAFKA_JARS="$(KAFKA_JARS)" KAFKA39_JARS="$(KAFKA39_JARS)" $(BIN)/python -m pytest --timeout=400 \
-		tests/compat/test_kafka_tools.py tests/compat/test_kafka_cleaner.py tests/compat/test_zookeeper.py \
-		tests/compat/test_secured_tools.py \
+		tests/compat/test_kafka_tools.py tests/compat/test_kafka_cleaner.py tests/compat/test_kafka_secured.py tests/compat/test_zookeeper.py \
+		tests/compat/test_console_tools.py \
 		tests/log/test_golden.py tests/cluster/test_metadata_log.py $(ARGS)
 
 test-long: $(VENV)/.test ## the long runs: 1,000 kills and more

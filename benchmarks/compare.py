@@ -20,6 +20,8 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from benchmarks.load import MEASURES, Figures, Target, warm_up
 from benchmarks.meter import resident_mb
@@ -57,23 +59,33 @@ def cold_starts(programs: list[Program], rounds: int, samples: Samples) -> None:
         note(f"cold start {round_number + 1} of {rounds}")
 
 
-def loads(programs: list[Program], options: argparse.Namespace, samples: Samples) -> list[float]:
+def loads(
+    programs: Sequence[Any],
+    options: argparse.Namespace,
+    samples: Samples,
+    measures: Mapping[str, Callable[[Any], Figures]],
+    target_of: Callable[[Any, float], Target],
+) -> list[float]:
     """All measures, in turn; what other programs used meanwhile."""
     targets: dict[str, Target] = {}
     for one in programs:
         one.start()
-        targets[one.name] = Target(one.address, one.pids, options.scale)
+        targets[one.name] = target_of(one, options.scale)
         warm_up(targets[one.name])
         targets[one.name].other_cores.clear()
         note(f"{one.name} is warm")
     for round_number in range(options.rounds):
-        for measure, work in MEASURES.items():
+        for measure, work in measures.items():
             if options.only and measure not in options.only:
                 continue
             for name, target in targets.items():
                 add(samples, name, work(target))
             note(f"round {round_number + 1} of {options.rounds}: {measure}")
     return [cores for target in targets.values() for cores in target.other_cores]
+
+
+def target_of(one: Program, scale: float) -> Target:
+    return Target(one.address, one.pids, scale)
 
 
 def number(value: float) -> str:
@@ -157,13 +169,22 @@ def main() -> None:
     try:
         if not options.no_start:
             cold_starts(programs, options.rounds, samples)
-        others = loads(programs, options, samples)
+        others = loads(programs, options, samples, MEASURES, target_of)
     finally:
-        for one in programs:
-            with contextlib.suppress(OSError):
-                one.stop()
-            if isinstance(one, Commit):
-                one.remove()
+        end(programs)
+    report(programs, samples, others)
+
+
+def end(programs: Sequence[Program]) -> None:
+    for one in programs:
+        with contextlib.suppress(OSError):
+            one.stop()
+        if isinstance(one, Commit):
+            one.remove()
+
+
+def report(programs: Sequence[Program], samples: Samples, others: list[float]) -> None:
+    """Prints the table. SystemExit when a turn of a reactor was too long."""
     print(table(samples, [one.name for one in programs]))
     print(disturbance(others))
     slow = [

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import os
 import select
-import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from benchmarks.meter import Meter, resident_mb
 from benchmarks.requests import (
     Address,
     Connection,
+    Opener,
     batch,
     fetch,
     fetch_error_at,
@@ -28,6 +28,7 @@ from benchmarks.requests import (
     list_offsets,
     list_offsets_error_at,
     next_offset,
+    open_plain,
     produce,
     produce_error_at,
 )
@@ -47,16 +48,26 @@ IDLE_CONNECTIONS, MANY_PARTITIONS = 1000, 1000
 class Target:
     """A server under load. `scale` shortens every measure."""
 
-    def __init__(self, address: Address, pids: list[int], scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        address: Address,
+        pids: list[int],
+        scale: float = 1.0,
+        opener: Opener = open_plain,
+    ) -> None:
         self.address, self.pids, self.scale = address, pids, scale
+        self.opener = opener
         self.topics = 0
         self.other_cores: list[float] = []
+
+    def connect(self, buffer_bytes: int = 1 << 16) -> Connection:
+        return Connection(self.address, buffer_bytes, self.opener)
 
     @contextmanager
     def topic(self, partitions: int = 1) -> Iterator[str]:
         self.topics += 1
         name = f"load-{os.getpid()}-{self.topics}"
-        with Connection(self.address) as connection:
+        with self.connect() as connection:
             connection.create(name, partitions)
             yield name
             connection.delete(name)
@@ -80,6 +91,7 @@ def closed_loop(
     seconds: float,
     error_at: int,
     most: float = math.inf,
+    opener: Opener = open_plain,
 ) -> list[float]:
     """Seconds that each request took; every connection sends its next request when the last one
     is answered.
@@ -87,8 +99,7 @@ def closed_loop(
     poll = select.epoll()
     sockets = {}
     for _ in range(connections):
-        connected = socket.create_connection(address, 60)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected = opener(address)
         sockets[connected.fileno()] = connected
         poll.register(connected.fileno(), select.EPOLLIN)
     latencies: list[float] = []
@@ -128,12 +139,15 @@ def rates(
     name: str,
     request: bytes,
     error_at: int,
+    opener: Opener = open_plain,
 ) -> Figures:
     """Requests/s, p99 and server CPU of one request on 1, 10 and 50 connections to `address`."""
     figures: Figures = {}
     for connections in CONNECTIONS:
         with metered() as meter:
-            latencies = closed_loop(address, request, connections, RATE_SECONDS * scale, error_at)
+            latencies = closed_loop(
+                address, request, connections, RATE_SECONDS * scale, error_at, opener=opener
+            )
         label = f"{name}, {connections} connection{'s' if connections > 1 else ''}"
         figures[f"{label}: requests/s"] = len(latencies) / meter.seconds
         figures[f"{label}: p99 ms"] = percentile_ms(latencies, 0.99)
@@ -151,12 +165,13 @@ def produce_rates(target: Target) -> Figures:
             "produce",
             produce(topic, batch(1, 100), 1),
             produce_error_at(topic),
+            target.opener,
         )
 
 
 def fetch_rates(target: Target) -> Figures:
     """About 1 KiB from the start of the log, no waiting."""
-    with target.topic() as topic, Connection(target.address) as connection:
+    with target.topic() as topic, target.connect() as connection:
         for _ in range(100):
             connection.socket.sendall(produce(topic, batch(1, 100), 1))
             connection.receive()
@@ -167,6 +182,7 @@ def fetch_rates(target: Target) -> Figures:
             "fetch",
             fetch(topic, 0, 1024),
             fetch_error_at(topic),
+            target.opener,
         )
 
 
@@ -182,6 +198,7 @@ def offset_rates(target: Target) -> Figures:
             "list offsets",
             list_offsets(topic),
             list_offsets_error_at(topic),
+            target.opener,
         )
 
 
@@ -214,7 +231,7 @@ def read_through(connection: Connection, topic: str, seconds: float) -> int:
 def bulk(target: Target) -> Figures:
     """Batches of 0.94 MB in and out over one connection."""
     figures: Figures = {}
-    with target.topic() as topic, Connection(target.address, 4 << 20) as connection:
+    with target.topic() as topic, target.connect(4 << 20) as connection:
         for name, work in (
             ("bulk produce", lambda: fill(connection, topic, BULK_BYTES * target.scale)),
             ("bulk fetch", lambda: read_through(connection, topic, RATE_SECONDS * target.scale)),
@@ -232,8 +249,8 @@ def latency(target: Target) -> Figures:
     """
     with (
         target.topic() as topic,
-        Connection(target.address) as reader,
-        Connection(target.address) as writer,
+        target.connect() as reader,
+        target.connect() as writer,
     ):
         arrivals = list(follow(topic, reader, writer, max(50, int(LATENCY_RECORDS * target.scale))))
     return {
@@ -280,7 +297,7 @@ def idle_connections(target: Target) -> Figures:
     connections = []
     began = time.perf_counter()
     for _ in range(IDLE_CONNECTIONS):
-        connections.append(Connection(target.address, 4096))
+        connections.append(target.connect(4096))
         connections[-1].call(18, 0, b"")
     took = time.perf_counter() - began
     grown = resident_mb(target.pids) - before
@@ -294,7 +311,7 @@ def many_partitions(target: Target) -> Figures:
     takes.
     """
     name = f"many-{os.getpid()}-{time.monotonic_ns()}"
-    with Connection(target.address) as connection:
+    with target.connect() as connection:
         created = connection.create(name, MANY_PARTITIONS)
         began = time.perf_counter()
         for _ in range(20):
@@ -318,7 +335,7 @@ MEASURES: dict[str, Callable[[Target], Figures]] = {
 
 def warm_up(target: Target) -> None:
     """So that a just-in-time compiler has seen the paths."""
-    with target.topic() as topic, Connection(target.address, 4 << 20) as connection:
+    with target.topic() as topic, target.connect(4 << 20) as connection:
         closed_loop(
             target.address,
             produce(topic, batch(1, 100), 1),
@@ -326,6 +343,7 @@ def warm_up(target: Target) -> None:
             60,
             produce_error_at(topic),
             WARM_PRODUCE * target.scale,
+            target.opener,
         )
         closed_loop(
             target.address,
@@ -334,16 +352,19 @@ def warm_up(target: Target) -> None:
             60,
             fetch_error_at(topic),
             WARM_FETCH * target.scale,
+            target.opener,
         )
         fill(connection, topic, WARM_BYTES * target.scale)
 
 
-def first_metadata(address: Address, limit_seconds: float = 120) -> None:
+def first_metadata(
+    address: Address, limit_seconds: float = 120, opener: Opener = open_plain
+) -> None:
     """Returns when a broker answers Metadata with itself in it."""
     end = time.perf_counter() + limit_seconds
     while True:
         try:
-            with Connection(address) as connection:
+            with Connection(address, opener=opener) as connection:
                 if connection.metadata()[0]:
                     return
         except (OSError, struct.error):

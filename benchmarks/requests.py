@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import struct
 import time
+from collections.abc import Callable
 from typing import Any
 
 import crc32c
 
 Address = tuple[str, int]
+Opener = Callable[[Address], socket.socket]
+"""Gives a blocking socket that takes requests: over TLS and authenticated where that is wanted."""
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS = 0, 1, 2, 3, 19, 20
 PRODUCE_VERSION, FETCH_VERSION, LIST_OFFSETS_VERSION = 7, 11, 5
 BATCH_HEAD = struct.Struct(">qi")
@@ -144,12 +148,21 @@ class Reader:
         return bytes(self.data[self.at - size : self.at]).decode()
 
 
+def open_plain(address: Address) -> socket.socket:
+    made = socket.create_connection(address, 60)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return made
+
+
 class Connection:
     """Blocking; `receive` gives an answer without its length, valid until the next one."""
 
-    def __init__(self, address: Address, buffer_bytes: int = 1 << 16) -> None:
-        self.socket = socket.create_connection(address, 60)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def __init__(
+        self, address: Address, buffer_bytes: int = 1 << 16, opener: Opener = open_plain
+    ) -> None:
+        self.socket = opener(address)
+        # Python's TLS knows no flags, and gives one record at a time.
+        self.flags = 0 if isinstance(self.socket, ssl.SSLSocket) else socket.MSG_WAITALL
         self.buffer = memoryview(bytearray(buffer_bytes))
 
     def __enter__(self) -> Connection:
@@ -167,7 +180,7 @@ class Connection:
     def exactly(self, size: int) -> memoryview:
         got = 0
         while got < size:
-            more = self.socket.recv_into(self.buffer[got:size], size - got, socket.MSG_WAITALL)
+            more = self.socket.recv_into(self.buffer[got:size], size - got, self.flags)
             if not more:
                 raise ConnectionError("closed by the server")
             got += more

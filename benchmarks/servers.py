@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from benchmarks.load import first_metadata
-from benchmarks.requests import Address
+from benchmarks.requests import Address, Opener, open_plain
 from tests.faults.slow_turns import SlowTurn, slow_turns
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -54,6 +54,7 @@ class Program:
         self.directory = Path(tempfile.mkdtemp(prefix="load-"))
         self.process: subprocess.Popen[bytes] | None = None
         self.address: Address = ("127.0.0.1", 0)
+        self.opener: Opener = open_plain
         self.pids: list[int] = []
         self.slow: list[SlowTurn] = []
         """turns of its reactor that its log names, of all that was stopped"""
@@ -83,7 +84,7 @@ class Program:
                 env=self.environment(),
             )
         self.pids = [self.process.pid]
-        first_metadata(self.address, self.start_seconds)
+        first_metadata(self.address, self.start_seconds, self.opener)
         return time.perf_counter() - began
 
     def stop(self) -> None:
@@ -171,12 +172,13 @@ class Kafka(Program):
 
     def prepare(self) -> None:
         super().prepare()
-        port, controller = self.address[1], free_port()
+        controller = free_port()
         (self.directory / "server.properties").write_text(
             f"process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:{controller}\n"
-            f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\ncontroller.listener.names=CONTROLLER\n"
-            "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\noffsets.topic.replication.factor=1\n"
-            f"log.dirs={self.directory / 'data'}\ngroup.initial.rebalance.delay.ms=0\n"
+            f"listeners={self.listeners()},CONTROLLER://127.0.0.1:{controller}\ncontroller.listener.names=CONTROLLER\n"
+            "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
+            f"offsets.topic.replication.factor=1\nlog.dirs={self.directory / 'data'}\n"
+            f"group.initial.rebalance.delay.ms=0\n{self.settings()}\n"
         )
         format_it = self.java(
             "kafka.tools.StorageTool",
@@ -187,6 +189,13 @@ class Kafka(Program):
             str(self.directory / "server.properties"),
         )
         subprocess.run(format_it, check=True, capture_output=True)
+
+    def listeners(self) -> str:
+        return f"PLAINTEXT://127.0.0.1:{self.address[1]}"
+
+    def settings(self) -> str:
+        """More lines of its properties."""
+        return "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT"
 
     def command(self) -> list[str]:
         return self.java("kafka.Kafka", str(self.directory / "server.properties"))

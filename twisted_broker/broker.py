@@ -90,7 +90,7 @@ if TYPE_CHECKING:
     from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
     from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
     from twisted_broker.replication.replica_manager import ReplicaManager
-    from twisted_broker.security.sasl.scram import ScramCredential, ScramMechanism
+    from twisted_broker.security.sasl.scram import ScramCredential, ScramMechanism, TokenLogin
     from twisted_broker.zookeeper.role_requests import RoleRequests
 
 _logger = Logger(namespace="replog")
@@ -381,7 +381,7 @@ class Broker:
             if not self.cluster_id:
                 await self._adopt_cluster_id()
             await self._start_logs()
-            self._security.start()
+            await self._security.start()
             if "controller" in self.roles:
                 await self._start_controller()
             if "broker" in self.roles:
@@ -574,13 +574,22 @@ class Broker:
             source = self.parts.controller if is_controller else self.parts.metadata
             return None if source is None else stored_credential(source.image, mechanism, user)
 
+        def token(mechanism: ScramMechanism, token_id: str) -> TokenLogin | None:
+            secret = self.parts.tokens.secret
+            source = self.parts.controller if is_controller else self.parts.metadata
+            if secret is None or source is None:
+                return None
+            from twisted_broker.cluster.token_changes import login_of
+
+            return login_of(source.image, secret, mechanism, token_id, self.runtime.wall_ms())
+
         jwks = None
         if settings.oauth is not None:
             from twisted_broker.net.jwks import JwksKeys
 
             jwks = JwksKeys(settings.oauth.jwks_url, settings.oauth.refresh_ms, self.runtime.clock)
             await jwks.load()
-        return SaslListener(self.runtime, name, settings, lookup, jwks)
+        return SaslListener(self.runtime, name, settings, lookup, jwks, token)
 
     async def _start_broker(self) -> None:
         from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager

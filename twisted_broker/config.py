@@ -272,6 +272,29 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         unit="s",
     ),
     _text("sasl.oauthbearer.sub.claim.name", "sub", "The claim of a token that names the user."),
+    _text(
+        "sasl.oauthbearer.token.endpoint.url",
+        None,
+        "Where this node gets the access token by which it logs in to others: a URL, or "
+        "file:///PATH of the token.",
+    ),
+    Setting(
+        "sasl.oauthbearer.jwt.retriever.class",
+        Type.CLASS,
+        "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
+        "How it gets that token: Kafka's name of the one for files, for client credentials, or of "
+        "the default, which takes either.",
+    ),
+    _text(
+        "sasl.oauthbearer.client.credentials.client.id",
+        None,
+        "The client id for that endpoint; before clientId of the JAAS line.",
+    ),
+    _password(
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "The secret of that client; before clientSecret of the JAAS line.",
+    ),
+    _text("sasl.oauthbearer.scope", None, "The scope of the token; before scope of the JAAS line."),
     _bytes(
         "sasl.server.max.receive.size",
         524_288,
@@ -288,6 +311,28 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "How long a failed authentication is answered later; less than connections.max.idle.ms.",
         0,
         unit="ms",
+    ),
+    _password(
+        "delegation.token.secret.key",
+        "From which delegation tokens are made, the same on all nodes; not set: there are none.",
+    ),
+    _ms(
+        "delegation.token.max.lifetime.ms",
+        604_800_000,
+        "Longest life of a delegation token, however often it is renewed.",
+        1,
+    ),
+    _ms(
+        "delegation.token.expiry.time.ms",
+        86_400_000,
+        "Time after which a delegation token must be renewed.",
+        1,
+    ),
+    _ms(
+        "delegation.token.expiry.check.interval.ms",
+        3_600_000,
+        "How often delegation tokens that expired are removed.",
+        1,
     ),
     *_tls_rows(),
     _list("controller.quorum.voters", (), "Controllers, as ID@HOST:PORT."),
@@ -372,7 +417,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _bytes("socket.request.max.bytes", 104857600, "Longest request that is read.", 1),
     _long(
         "queued.max.request.bytes",
-        268435456,
+        134217728,
         "Bytes of long requests in memory at a time, over all connections; -1: no limit.",
         unit="bytes",
     ),
@@ -1399,6 +1444,11 @@ class ListenerConfig:
     def __init__(self, config: BrokerConfig, name: str) -> None:
         self.name, self._config = name, config
         self._prefix = f"{LISTENER_PREFIX}{name.lower()}."
+
+    @property
+    def whose(self) -> str:
+        """For lines of the log."""
+        return f"listener {self.name}"
 
     def __getitem__(self, name: str) -> Value:
         return self.value(name)

@@ -107,10 +107,12 @@ def warnings_for(config: BrokerConfig) -> list[str]:
         config.integer("broker.session.timeout.ms"),
     )
     found = []
-    if config.text(_AUTHORIZER) and not super_users(config):
+    is_closed = not config.boolean("allow.everyone.if.no.acl.found")
+    if config.text(_AUTHORIZER) and is_closed and not super_users(config):
         found.append(
-            f"{_AUTHORIZER} is set and {_SUPER_USERS} is empty: on a new cluster nobody may do "
-            "anything, its brokers neither"
+            f"{_AUTHORIZER} is set and {_SUPER_USERS} is empty: on a cluster without ACLs nobody "
+            f"may do anything, its brokers neither; set {_SUPER_USERS}=User:NAME;User:NAME on "
+            "every node, an administrator and the names by which the nodes call each other"
         )
     joined = [each for each in sorted(super_users(config)) if _JOINED.search(each)]
     if joined:

@@ -37,10 +37,6 @@ controller.quorum.fetch.max.bytes int 1048576 1..
 controller.quorum.fetch.snapshot.max.bytes int 1048576 1..
 controller.socket.timeout.ms int 30000
 create.topic.policy.class.name class -
-delegation.token.expiry.check.interval.ms long 3600000 1..
-delegation.token.expiry.time.ms long 86400000 1..
-delegation.token.max.lifetime.ms long 604800000 1..
-delegation.token.secret.key password -
 follower.fetch.last.tiered.offset.enable boolean false +
 group.consumer.assignment.interval.ms int 1000 0.. +
 group.consumer.assignors list uniform,range
@@ -178,15 +174,10 @@ sasl.oauthbearer.assertion.file string -
 sasl.oauthbearer.assertion.private.key.file string -
 sasl.oauthbearer.assertion.private.key.passphrase password -
 sasl.oauthbearer.assertion.template.file string -
-sasl.oauthbearer.client.credentials.client.id string -
-sasl.oauthbearer.client.credentials.client.secret password -
 sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000
 sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100
-sasl.oauthbearer.jwt.retriever.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever
 sasl.oauthbearer.jwt.validator.class class org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator
-sasl.oauthbearer.scope string -
 sasl.oauthbearer.scope.claim.name string scope
-sasl.oauthbearer.token.endpoint.url string -
 sasl.server.callback.handler.class class -
 security.providers string -
 server.max.startup.time.ms long 9223372036854775807 0.. #

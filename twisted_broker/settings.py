@@ -35,6 +35,10 @@ class ConfigError(Exception):
         super().__init__(f"setting {name}={value!r} is refused: {reason or 'it takes ' + accepted}")
 
 
+class PropertiesError(Exception):
+    """A file of properties cannot be used; `str()` is one line without a value."""
+
+
 class Type(Enum):
     """Kafka's type of a setting, with the number that DescribeConfigs carries."""
 
@@ -182,6 +186,18 @@ def parse_properties(text: str) -> dict[str, str]:
         key, value = _split_property(line)
         found[_unescape(key)] = _unescape(value)
     return found
+
+
+def client_properties(data: bytes) -> dict[str, str]:
+    """A client's file of properties. Raises PropertiesError, also for a name without a value."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise PropertiesError("it is not a text in UTF-8") from None
+    for number, name, has_value in property_lines(text):
+        if not has_value:
+            raise PropertiesError(f"line {number}: {name!r} has no value; write NAME=VALUE")
+    return parse_properties(text)
 
 
 def property_lines(text: str) -> list[tuple[int, str, bool]]:

@@ -23,7 +23,7 @@ from twisted_broker.settings import ConfigError, parse_properties, property_line
 if TYPE_CHECKING:
     from twisted_broker.config import BrokerConfig
     from twisted_broker.interfaces import IFileSystem
-    from twisted_broker.net.listeners import ConfiguredListener
+    from twisted_broker.net.listeners import ConfiguredListener, ListenerPlan
     from twisted_broker.systemd import InheritedSockets
 
 _META_PROPERTIES, _LOCK = "meta.properties", ".lock"
@@ -236,3 +236,48 @@ def _try_lock(files: IFileSystem, path: str) -> None:
         ) from None
     except OSError:
         return  # the start itself names it: an offline directory, if there are others
+
+
+def check_first_user(config: BrokerConfig, plan: ListenerPlan, files: IFileSystem) -> None:
+    """That a new cluster whose nodes log in by SCRAM begins with a user. Raises ConfigError."""
+    from twisted_broker.security.security_protocol import (
+        SASL_TO_BROKERS,
+        SASL_TO_CONTROLLERS,
+        SecurityProtocol,
+    )
+
+    if "controller" not in config.names("process.roles"):
+        return
+    path = config.metadata_directory
+    for listener, setting in (
+        (plan.to_controllers, SASL_TO_CONTROLLERS),
+        (plan.inter_broker, SASL_TO_BROKERS),
+    ):
+        protocol = plan.protocols.get(listener, SecurityProtocol.PLAINTEXT)
+        mechanism = config.listener_config(listener).text(setting) or "" if listener else ""
+        if protocol.uses_sasl and mechanism.startswith("SCRAM-"):
+            if not _has_users(files, path):
+                raise ConfigError(
+                    setting,
+                    mechanism,
+                    "",
+                    f"the new cluster in {path} has no user, so no node could log in: give it "
+                    f"the first one by replog format --add-scram '{mechanism}=[name=USER,"
+                    "password=PASSWORD]', the user of sasl.jaas.config",
+                )
+            return
+
+
+def _has_users(files: IFileSystem, path: str) -> bool:
+    """Whether the cluster of this metadata directory may have any."""
+    from twisted_broker.cluster.bootstrap import read_bootstrap
+    from twisted_broker.cluster.metadata_check import holds_records
+    from twisted_broker.log.errors import CheckpointError
+    from twisted_broker.topic_names import METADATA_DIRECTORY
+
+    try:
+        if holds_records(files, f"{path}/{METADATA_DIRECTORY}"):
+            return True
+        return bool(read_bootstrap(files, path).users)
+    except (OSError, CheckpointError):
+        return True  # the start reads the same, and says what is wrong

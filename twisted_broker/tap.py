@@ -38,6 +38,7 @@ from twisted_broker.reactor_watch import ReactorWatch, WatchedClock
 from twisted_broker.settings import ConfigError
 from twisted_broker.start_checks import (
     StartError,
+    check_first_user,
     check_machine,
     check_options,
     check_run_file,
@@ -194,11 +195,15 @@ class Options(UsageOptions):
         for config in configs:
             plan = plan_listeners(config)
             check_sasl(config, plan)
-            if any(protocol.uses_tls for protocol in plan.protocols.values()):
+            protocols = plan.protocols.values()
+            if any(protocol.uses_tls or protocol.uses_sasl for protocol in protocols):
                 from twisted_broker.log.filesystem import OsFileSystem
                 from twisted_broker.net.listener_security import check_tls
 
-                check_tls(config, plan, OsFileSystem())
+                files = OsFileSystem()
+                if any(protocol.uses_tls for protocol in protocols):
+                    check_tls(config, plan, files)
+                check_first_user(config, plan, files)
         return configs
 
     def _chosen(self) -> dict[str, str]:

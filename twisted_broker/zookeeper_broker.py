@@ -54,11 +54,13 @@ def kazoo_client(runtime: Runtime, config: BrokerConfig) -> IZooKeeper:
     try:
         from twisted_broker.zookeeper.kazoo_client import KazooZooKeeper
     except ImportError as error:
+        from twisted_broker.installed import install
+
         raise ConfigError(
             CONNECT,
             str(config[CONNECT]),
             "",
-            f"{error.name} is not installed: pip install 'twisted-broker[zookeeper]'",
+            f"{error.name} is not installed: {install('zookeeper')}",
         ) from None
     from twisted.internet import reactor
 

@@ -163,8 +163,10 @@ def test_an_authorizer_without_super_users_is_warned_of() -> None:
     """Nobody could create the first ACL, and no broker register."""
     settings = {"authorizer.class.name": AUTHORIZER}
     (line,) = warnings_for(BrokerConfig(settings))
-    assert "super.users" in line
+    assert "set super.users=User:NAME;User:NAME on every node" in line
     assert not warnings_for(BrokerConfig(settings | {"super.users": "User:root"}))
+    # Without any ACL all is open then.
+    assert not warnings_for(BrokerConfig(settings | {"allow.everyone.if.no.acl.found": "true"}))
 
 
 @pytest.mark.parametrize("text", ["User:a,User:b", "User:c;User:a, User:b"])

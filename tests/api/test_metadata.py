@@ -102,6 +102,10 @@ def test_topics_by_id(house: MemoryBroker, version: int) -> None:
     assert (found.name, found.error_code, found.topic_id) == ("b", 0, known)
     both = metadata_messages.MetadataRequestTopic(name="a", topic_id=known)
     assert [topic.name for topic in ask(house, [both], version).topics] == ["b"]
+    # As Kafka: beside an id, a name alone is not looked at, and none is a creation.
+    mixed = [*named("a", "in/valid", "new"), both, metadata_messages.MetadataRequestTopic(name="")]
+    assert [topic.name for topic in ask(house, mixed, version).topics] == ["b"]
+    assert "new" not in house.broker.parts.metadata.image.topics_by_name
     assert (unknown.name, unknown.error_code, unknown.topic_id) == (
         None,
         ErrorCode.UNKNOWN_TOPIC_ID,

@@ -217,10 +217,13 @@ def test_the_transactional_id_is_asked_for_first():
 
 
 def test_invalid_acks():
-    """RL 1.6: INVALID_REQUIRED_ACKS and base offset -1."""
+    """RL 1.6: INVALID_REQUIRED_ACKS and base offset -1, where there is a partition."""
     api = made()
-    answer = sent(api, ("t", 0, batch()), acks=2)
-    assert codes(answer) == [ErrorCode.INVALID_REQUIRED_ACKS]
+    answer = sent(api, ("t", 0, batch()), ("t", 9, batch()), acks=2)
+    assert codes(answer) == [
+        ErrorCode.INVALID_REQUIRED_ACKS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
     assert answer.responses[0].partition_responses[0].base_offset == -1
 
 

@@ -31,6 +31,12 @@ from twisted_broker.wire.messages.offsets import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
+from twisted_broker.wire.messages.quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlteredEntry,
+    QuotaEntityData,
+)
 from twisted_broker.wire.schema import Struct, decode, encode
 
 CODE = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -125,3 +131,12 @@ def test_a_null_name_is_empty_where_the_answer_has_no_null() -> None:
     request = MetadataRequest(topics=[MetadataRequestTopic(topic_id=bytes(range(16)), name=None)])
     assert refusal(request, MetadataResponse, 10, CODE).topics[0].name == ""
     assert refusal(request, MetadataResponse, 12, CODE).topics[0].name is None
+
+
+def test_a_quotas_entity_is_named() -> None:
+    """By which a client finds its answer."""
+    entity = [QuotaEntityData(entity_type="user", entity_name="u")]
+    request = AlterClientQuotasRequest(entries=[AlteredEntry(entity=entity)])
+    answer = refusal(request, AlterClientQuotasResponse, 1, CODE)
+    (refused,) = answer.entries
+    assert (refused.error_code, refused.entity) == (CODE, entity)

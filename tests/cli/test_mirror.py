@@ -32,6 +32,27 @@ def test_wrong_arguments(arguments: list[str], words: str, tmp_path: Path) -> No
     assert not (tmp_path / "state").exists()
 
 
+@pytest.mark.parametrize("option", ["--from-config", "--to-config"])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("security.protocol=TLS\n", ": setting security.protocol='TLS' is refused"),
+        (
+            "security.protocol=SSL\nssl.truststore.location=/none\n",
+            ": setting ssl.truststore.location='/none' is refused: it cannot be read",
+        ),
+    ],
+)
+def test_properties_that_cannot_work(option: str, text: str, words: str, tmp_path: Path) -> None:
+    """Exit status 2, and the option is named: there are two files."""
+    file = tmp_path / "client.properties"
+    file.write_text(text)
+    arguments = ["--from", "h:1", "--topics", "t", "--state", str(tmp_path / "s")]
+    done = CliRunner().invoke(main, ["mirror", *arguments, option, str(file)])
+    assert done.exit_code == 2 and words in done.output
+    assert f"Error: {option}" in done.output and not (tmp_path / "s").exists()
+
+
 def test_no_broker_at_the_address(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -177,3 +178,51 @@ def test_a_first_user_is_for_a_new_cluster(tmp_path: Path) -> None:
     assert "top-secret" not in wrong and not (tmp_path / "2").exists()
     done = formatted(*both, "--set", f"metadata.log.dir={tmp_path}/meta", *user)
     assert done.exit_code == 0 and "and with user admin" in done.output, done.output
+
+
+def test_nodes_that_log_in_by_scram_begin_with_a_user(tmp_path: Path) -> None:
+    """Else the start would make a cluster that no node can ever join."""
+    line = "org.apache.kafka.common.security.scram.ScramLoginModule required username=a password=b;"
+    settings = {
+        "listeners": "IN://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+        "listener.security.protocol.map": "IN:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "IN",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+        "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256",
+        "sasl.mechanism.controller.protocol": "SCRAM-SHA-256",
+        "listener.name.in.scram-sha-256.sasl.jaas.config": line,
+        "listener.name.controller.scram-sha-256.sasl.jaas.config": line,
+    }
+    data = tmp_path / "data"
+    start = ["--data", str(data)]
+    for name, value in settings.items():
+        start += ["--set", f"{name}={value}"]
+    for _ in ("empty", "formatted without a user"):
+        with pytest.raises(SystemExit) as refused:
+            Options().parseOptions(start)
+        text = str(refused.value)
+        assert "sasl.mechanism.controller.protocol" in text and "\n" not in text.strip()
+        assert "replog format --add-scram 'SCRAM-SHA-256=[name=USER,password=" in text
+        assert str(data) in text
+        if not data.exists():
+            formatted("--data", data)
+    shutil.rmtree(data)
+    formatted("--data", data, "--add-scram", "SCRAM-SHA-256=[name=a,password=b]")
+    Options().parseOptions(start)
+    # A cluster that is there has its users in its metadata.
+    (data / "bootstrap.checkpoint").unlink()
+    log = data / "__cluster_metadata-0"
+    log.mkdir(exist_ok=True)
+    (log / f"{0:020d}.log").write_bytes(b"records")
+    Options().parseOptions(start)
+
+
+def test_levels_of_a_cluster_that_is_there_are_not_changed(tmp_path: Path) -> None:
+    """As in kafka-storage nothing changes; here one line says so."""
+    formatted("--data", tmp_path / "1")
+    again = ("--data", tmp_path / "1", "--ignore-formatted")
+    said = "keeps its levels; change them with kafka-features"
+    for options in (("--feature", "metadata.version=25"), ("--release-version", "4.0")):
+        done = formatted(*again, *options)
+        assert done.exit_code == 0 and done.output.count(said) == 1
+    assert said not in formatted(*again).output

@@ -49,6 +49,18 @@ def test_a_second_run_keeps_the_authority(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.tmp"))
 
 
+def test_each_authority_has_a_name_of_its_own(tmp_path: Path) -> None:
+    """Java and OpenSSL look an authority up by its name: of two alike in a trust store one hides
+    the other.
+    """
+    found = set()
+    for name in ("one", "two"):
+        run(str(tmp_path / name))
+        pem = (tmp_path / name / "ca.pem").read_bytes()
+        found.add(load_pem_x509_certificate(pem).subject.rfc4514_string())
+    assert len(found) == 2 and all(each.startswith("CN=replog trial auth") for each in found)
+
+
 def test_what_cannot_be_written_or_used_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "ca.key").write_text("nothing")
     (tmp_path / "ca.pem").write_text("nothing")

@@ -8,6 +8,8 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -15,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from twisted_broker.cli.main import main
 from twisted_broker.wire.header import request_header_version, response_header_version
+from twisted_broker.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from twisted_broker.wire.messages.cluster import (
     DescribeClusterBroker,
     DescribeClusterResponse,
@@ -26,6 +29,7 @@ from twisted_broker.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from twisted_broker.wire.messages.sasl import SaslHandshakeResponse
 from twisted_broker.wire.schema import Response, decode, encode
 
 RUNNING = DescribeClusterResponse(
@@ -50,6 +54,12 @@ class Peer:
             60: RUNNING,
             3: held_by(1),
             64: UnregisterBrokerResponse(error_message=None),
+            18: ApiVersionsResponse(
+                api_keys=[
+                    ApiVersion(api_key=key, min_version=0, max_version=version)
+                    for key, version in ((3, 12), (18, 4), (60, 2), (64, 0))
+                ]
+            ),
         }
         self.unregistered: list[int] = []
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -59,7 +69,8 @@ class Peer:
 
     def _serve(self) -> None:
         connection, _ = self._listening.accept()
-        with connection, connection.makefile("rb") as stream:
+        # What it says last may not be read: its end is a reset then.
+        with suppress(ConnectionError), connection, connection.makefile("rb") as stream:
             while size := stream.read(4):
                 frame = stream.read(struct.unpack(">i", size)[0])
                 key, version, correlation, length = struct.unpack_from(">hhih", frame)
@@ -126,7 +137,59 @@ def test_nobody_there() -> None:
         port = taken.getsockname()[1]
     done = unregister(f"127.0.0.1:{port}", "--id", "4")
     assert done.exit_code == 1
-    assert f"127.0.0.1:{port} cannot be used: " in done.stderr
+    assert f"no broker of bootstrap.servers=127.0.0.1:{port} answered" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("security.protocol=SSSL\n", "security.protocol='SSSL' is refused: it takes one of"),
+        ("a=b\nsasl.mechanism\n", "line 2: 'sasl.mechanism' has no value; write NAME=VALUE"),
+        ("ssl.truststore.locaton=/x\n", "did you mean ssl.truststore.location?"),
+        (
+            "security.protocol=SSL\nssl.truststore.location=/none\n",
+            "--command-config: setting ssl.truststore.location='/none' is refused: it cannot be",
+        ),
+    ],
+)
+def test_properties_that_cannot_work(tmp_path: Path, text: str, words: str) -> None:
+    """Exit status 2, one line behind click's own, and nobody is called."""
+    file = tmp_path / "admin.properties"
+    file.write_text(text)
+    done = unregister("127.0.0.1:1", "--id", "4", "--command-config", str(file))
+    assert done.exit_code == 2 and words in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("Error: --command-config")
+
+
+def test_properties_that_are_not_there(tmp_path: Path) -> None:
+    done = unregister("127.0.0.1:1", "--id", "4", "--command-config", str(tmp_path / "none"))
+    assert done.exit_code == 2 and "No such file or directory" in done.stderr
+
+
+def test_what_is_not_read_of_the_properties_is_named(peer: Peer, tmp_path: Path) -> None:
+    """Once: a file of a producer does as well, and a setting of it has no effect in secret."""
+    file = tmp_path / "admin.properties"
+    file.write_text("security.protocol=PLAINTEXT\nacks=all\nclient.id=x\n")
+    done = unregister(peer.address, "--id", "4", "--command-config", str(file))
+    assert done.exit_code == 0
+    assert done.stderr == (
+        f"--command-config {file}: only TLS and SASL are read, not acks, client.id\n"
+    )
+
+
+def test_a_plain_peer_behind_tls_settings(peer: Peer, tmp_path: Path) -> None:
+    """One line that names option and property, exit status 1."""
+    file = tmp_path / "admin.properties"
+    file.write_text("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n")
+    with file.open("a") as more:
+        more.write("sasl.username=alice\nsasl.password=wrong-secret\n")
+    peer.answers[17] = SaslHandshakeResponse(error_code=34)
+    done = unregister(peer.address, "--id", "4", "--command-config", str(file))
+    assert (done.exit_code, peer.unregistered) == (1, [])
+    assert done.stderr.startswith(f"--command-config: {peer.address}: authentication failed: ")
+    assert "look at security.protocol=SASL_PLAINTEXT" in done.stderr
+    assert done.stderr.count("\n") == 1 and "secret" not in done.stderr
 
 
 def test_an_address_without_a_port() -> None:

@@ -214,5 +214,11 @@ def test_a_mirrored_log_is_truncated_under_a_new_leader_epoch(fixture: Fixture) 
         assert (answer.error_code, answer.leader_epoch, answer.isr) == (0, epoch, [1])
         assert (cluster.partition.leader_recovery_state, cluster.partition.elr) == (1, ())
         assert fixture.controller.unclean_elections == epoch
+    # It is recovering until its next ISR change, as in Kafka. To come back is no unclean election.
+    fixture.beat(1, cluster.epochs[1], want_fence=True)
+    assert (cluster.partition.leader, cluster.partition.elr) == (-1, (1,))
+    fixture.beat(1, cluster.epochs[1])
+    assert (cluster.partition.leader, cluster.partition.leader_recovery_state) == (1, 1)
+    assert fixture.controller.unclean_elections == 2
     assert cluster.ask([1, 2]).error_code == ErrorCode.NONE
     assert cluster.partition.leader_recovery_state == 0

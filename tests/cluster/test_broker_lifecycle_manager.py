@@ -17,12 +17,14 @@ from twisted_broker.cluster import broker_registry, heartbeat_decision
 from twisted_broker.cluster.broker_lifecycle_manager import BrokerState
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.image.entries import Endpoint, FeatureRange
+from twisted_broker.image.metadata_image import METADATA_VERSION
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.broker_lifecycle import (
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
 )
 from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
+from twisted_broker.wire.messages.metadata_records import FeatureLevelRecord, RegisterBrokerRecord
 
 
 @pytest.fixture
@@ -336,6 +338,57 @@ def test_a_living_broker_that_was_unregistered_registers_anew(fixture: Controlle
     assert fixture.controller.image.topics_by_name["t"].partitions[0].leader == 2
     lines = [line for line in map(formatEvent, told) if "again" in line or "heartbeat" in line]
     assert len(lines) == 2 and lines[-1] == f"registered again, under broker epoch {broker.epoch}"
+
+
+def at_level(fixture: ControllerFixture, level: int) -> None:
+    record = FeatureLevelRecord(name=METADATA_VERSION, feature_level=level)
+    fixture.controller.write([record])
+    fixture.settle()
+
+
+def test_directories_are_registered_when_the_metadata_can_name_them(
+    fixture: ControllerFixture,
+) -> None:
+    """Kafka's BrokerRegistrationTracker: once, at the level where they belong to a registration;
+    the broker epoch stays, and it is not fenced meanwhile.
+    """
+    at_level(fixture, 15)
+    member = MemberSide(fixture, 2).follow().join()
+    epoch, image = member.lifecycle.broker_epoch, fixture.controller.image
+    assert image.brokers[2].directories == () and not image.brokers[2].fenced
+    at_level(fixture, 16)
+    assert fixture.controller.image.brokers[2].directories == ()
+    with capturedLogs() as told:
+        at_level(fixture, 17)
+    broker = fixture.controller.image.brokers[2]
+    assert broker.directories == (DIRECTORY_ID[:15] + bytes([2]),)
+    assert (broker.epoch, broker.fenced) == (epoch, False)
+    assert (member.lifecycle.broker_epoch, member.lifecycle.state) == (epoch, BrokerState.RUNNING)
+    assert sum("registering them" in line for line in map(formatEvent, told)) == 1
+
+
+def test_a_controller_that_takes_no_directories_is_not_asked_again_and_again(
+    fixture: ControllerFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for each level, though every registration is a change of this broker."""
+    at_level(fixture, 15)
+    member = MemberSide(fixture, 2).follow().join()
+    heard: list[BrokerRegistrationRequest] = []
+    register = broker_registry.register
+
+    def without_directories(view: Any, request: Any, *rest: Any) -> Any:
+        heard.append(request)
+        decision = yield from register(view, request, *rest)
+        (record,) = decision.records
+        assert isinstance(record, RegisterBrokerRecord)
+        record.log_dirs = []
+        return decision
+
+    monkeypatch.setattr(broker_registry, "register", without_directories)
+    at_level(fixture, 17)
+    at_level(fixture, 18)
+    fixture.pass_time(5.0)
+    assert len(heard) == 2 and member.lifecycle.state is BrokerState.RUNNING
 
 
 def test_a_broker_that_was_unregistered_may_leave_at_once(fixture: ControllerFixture) -> None:

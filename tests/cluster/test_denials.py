@@ -73,7 +73,7 @@ def test_the_pause_doubles_up_to_its_limit() -> None:
         *(MOST_MS, MOST_MS),
     ]
     assert denials.pause_ms(BrokerError(ErrorCode.NOT_CONTROLLER), 50) == 50
-    assert denials.pause_ms(PeerRefused(), 50) == MOST_MS
+    assert denials.pause_ms(PeerRefused("n1:1 refused: why", "why"), 50) == MOST_MS
     denials.succeeded()
     assert denials.pause_ms(DENIED, 50) == 50
     assert Denials(most_ms=10).pause_ms(DENIED, 50) == 50

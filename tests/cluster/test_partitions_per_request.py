@@ -15,8 +15,8 @@ from twisted_broker.wire.messages.topics import (
 
 
 def test_a_manual_assignment_keeps_to_the_limit() -> None:
-    """10,001 partitions assigned by hand are refused as 10,001 counted ones are; so is what a
-    counted topic before it leaves no room for.
+    """10,001 partitions assigned by hand are refused as 10,001 counted ones are; with them, as in
+    Kafka, the whole request, whatever else is wrong with it.
     """
     house = MemoryBroker().start()
 
@@ -29,14 +29,19 @@ def test_a_manual_assignment_keeps_to_the_limit() -> None:
             name=name, num_partitions=-1, replication_factor=-1, assignments=chosen
         )
 
-    counted = CreatableTopic(name="counted", num_partitions=5, replication_factor=1)
-    topics = [
-        by_hand("wide", MAX_PARTITIONS_PER_REQUEST + 1),
-        counted,
-        by_hand("rest", MAX_PARTITIONS_PER_REQUEST - 4),
-        by_hand("fits", 3),
+    def counted(name: str, count: int) -> CreatableTopic:
+        return CreatableTopic(name=name, num_partitions=count, replication_factor=1)
+
+    def codes(*topics: CreatableTopic) -> list[int]:
+        request = CreateTopicsRequest(topics=list(topics), timeout_ms=1000)
+        return [topic.error_code for topic in house.ask(request, 7).topics]
+
+    most, refused = MAX_PARTITIONS_PER_REQUEST, ErrorCode.POLICY_VIOLATION
+    assert codes(by_hand("wide", most + 1), counted("a/b", 1)) == [refused, refused]
+    assert codes(counted("a", 5), by_hand("b", most - 4)) == [refused, refused]
+    assert codes(counted("twice", most), counted("twice", most), counted("a", -1)) == [
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NONE,
     ]
-    answer = house.ask(CreateTopicsRequest(topics=topics, validate_only=True, timeout_ms=1000), 7)
-    refused = ErrorCode.POLICY_VIOLATION
-    assert [topic.error_code for topic in answer.topics] == [refused, 0, refused, 0]
     house.stop()

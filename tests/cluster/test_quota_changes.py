@@ -12,6 +12,7 @@ from twisted_broker.cluster.quota_changes import (
     SPECIFIED,
     QuotaFilter,
     alter_client_quotas,
+    check_count,
     entity_of,
 )
 from twisted_broker.image.metadata_image import EMPTY, MetadataImage, QuotaEntity
@@ -40,6 +41,14 @@ def altered(image: MetadataImage, *entries: AlteredEntry) -> tuple[MetadataImage
     found, results = alter_client_quotas(image, entries)
     codes = [0 if refused is None else int(refused.code) for refused in results.values()]
     return image.apply(found)[0], codes
+
+
+def test_a_request_has_10_000_changes_at_most() -> None:
+    most = [entry([("user", str(n))], ("producer_byte_rate", 1)) for n in range(10_000)]
+    check_count(most)
+    with pytest.raises(BrokerError) as caught:
+        check_count([*most, entry(USER, ("producer_byte_rate", 1))])
+    assert caught.value.code == ErrorCode.POLICY_VIOLATION
 
 
 def test_an_entity_gets_changes_and_loses_its_quotas() -> None:

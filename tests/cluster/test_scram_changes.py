@@ -80,6 +80,29 @@ def test_a_user_is_changed_once_in_a_request(fixture: Fixture) -> None:
     assert alice is not None and alice.iterations == 4096
 
 
+def test_what_is_wrong_with_a_users_first_change_comes_before_the_second(fixture: Fixture) -> None:
+    """As Kafka's ScramControlManager: deletions first, and a user's first error stays."""
+    found = altered(
+        fixture,
+        [upsertion("alice"), upsertion("bob"), upsertion("carol"), upsertion("carol", 3)],
+        [deletion("alice"), deletion("bob", 33)],
+    )
+    assert found == {
+        "alice": ErrorCode.RESOURCE_NOT_FOUND,
+        "bob": ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+        "carol": ErrorCode.DUPLICATE_RESOURCE,
+    }
+    assert not image(fixture).scram
+
+
+def test_the_first_change_of_a_user_counts_in_a_long_request(fixture: Fixture) -> None:
+    """One that is decided on in several parts."""
+    names = ["late", *(f"user-{number}" for number in range(25)), "late"]
+    found = altered(fixture, [upsertion(each, 1 if at else 3) for at, each in enumerate(names)])
+    assert found.pop("late") == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+    assert len(found) == 25 and not any(found.values())
+
+
 @pytest.mark.parametrize(
     ("change", "code"),
     [

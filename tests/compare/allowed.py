@@ -570,8 +570,8 @@ def _described() -> Iterator[Allowed]:
     yield from row(
         "bounded by default",
         "queued.max.request.bytes",
-        (".value", "'-1'", "'268435456'"),
-        (".synonyms.'queued.max.request.bytes'/5.value", "'-1'", "'268435456'"),
+        (".value", "'-1'", "'134217728'"),
+        (".synonyms.'queued.max.request.bytes'/5.value", "'-1'", "'134217728'"),
     )
     for pattern in (
         "ssl.*",

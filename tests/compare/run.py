@@ -26,6 +26,7 @@ from tests.compare import (
     data_cases,
     group_cases,
     sasl_cases,
+    token_cases,
     transaction_cases,
 )
 from tests.compare.allowed import ALLOWED, Allowed
@@ -55,9 +56,17 @@ MORE = {"ApiVersions": (3,)}  # leaves out features from 0 on, which 4 has
 def cases(on_controller: bool = False) -> dict[str, Case]:
     """API name -> its cases on the one kind of listener."""
     modules: tuple[Any, ...] = (
-        (controller_cases,)
+        (controller_cases, token_cases)
         if on_controller
-        else (data_cases, group_cases, transaction_cases, sasl_cases, admin_cases, acl_cases)
+        else (
+            data_cases,
+            group_cases,
+            transaction_cases,
+            sasl_cases,
+            admin_cases,
+            acl_cases,
+            token_cases,
+        )
     )
     found = {}
     for name, route in ROUTE_OF.items():

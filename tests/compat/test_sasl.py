@@ -35,11 +35,15 @@ from confluent_kafka.admin import (
 )
 from cryptography.hazmat.primitives.asymmetric import ec
 from kafka import KafkaConsumer, KafkaProducer
+from twisted.internet.error import ConnectError
 
 from tests.compat.broker_process import BrokerProcess
 from tests.compat.cluster_processes import Cluster
 from tests.net.echo import framed
+from twisted_broker.cli.command_config import run_in_reactor
 from twisted_broker.cli.tls import make_certificates
+from twisted_broker.consumer import SimpleConsumer
+from twisted_broker.interfaces import Runtime
 from twisted_broker.wire.header import RequestHeader, encode_request_header
 from twisted_broker.wire.messages.sasl import SaslHandshakeRequest
 from twisted_broker.wire.schema import encode
@@ -309,6 +313,65 @@ def test_tokens_of_oauthbearer(broker: BrokerProcess) -> None:
     client = AdminClient(oauth(broker, STRANGER) | {"error_cb": errors.append})
     until(lambda: client.poll(0.1) or errors, "an error")
     until(lambda: "the token's signature is wrong" in broker.log.read_text(), "a line")
+
+
+def test_our_own_client_with_a_token(broker: BrokerProcess, tmp_path: Path) -> None:
+    """Of a callable, and of a file; a stranger's is refused in one line without it."""
+    file = tmp_path / "token"
+    file.write_text(token(ISSUER)[0] + "\n")
+    settings = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+    of_a_file = settings | {"sasl.oauthbearer.token.endpoint.url": file.as_uri()}
+    strange = token(STRANGER)[0]
+
+    async def work(runtime: Runtime) -> None:
+        for wanted, source in ((settings, lambda: token(ISSUER)[0]), (of_a_file, None)):
+            one = SimpleConsumer(
+                *broker.address, runtime=runtime, settings=wanted, oauth_token=source
+            )
+            assert (await one.topic_metadata(["t"])).topics["t"].partitions
+            one.close()
+        one = SimpleConsumer(
+            *broker.address, runtime=runtime, settings=settings, oauth_token=lambda: strange
+        )
+        with pytest.raises(ConnectError, match=r"authentication failed: .*; look at ") as refused:
+            await one.topic_metadata(["t"])
+        assert strange not in str(refused.value)
+        one.close()
+
+    run_in_reactor(work)
+
+
+def test_nodes_that_log_in_by_tokens(tmp_path: Path) -> None:
+    """A broker to its controller, in sessions of two seconds."""
+    jwks, file = tmp_path / "jwks.json", tmp_path / "token"
+    entry = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(ISSUER.public_key()))
+    jwks.write_text(json.dumps({"keys": [entry | {"kid": "one"}]}))
+    own, _ = token(seconds=600)
+    file.write_text(own)
+    settings = settings_of(mechanism="OAUTHBEARER") | {
+        "node.id": "1",
+        "listeners": "CLIENTS://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:olga",
+        "listener.name.controller.oauthbearer.connections.max.reauth.ms": "2000",
+    }
+    for name in ("clients", "controller"):
+        prefix = f"listener.name.{name}.oauthbearer.sasl.oauthbearer."
+        settings[f"{prefix}jwks.endpoint.url"] = jwks.as_uri()
+        settings[f"{prefix}token.endpoint.url"] = file.as_uri()
+    made = BrokerProcess(tmp_path, settings).start()
+    try:
+        admin = AdminClient(oauth(made, ISSUER))
+        admin.poll(0)
+        deadline, number = time.monotonic() + 4, 0  # longer than a session
+        while time.monotonic() < deadline:
+            number += 1
+            admin.create_topics([NewTopic(f"t{number}", 1, 1)])[f"t{number}"].result(PATIENCE)
+    finally:
+        made.stop()
+    log = made.log.read_text()
+    assert "authentication" not in log and own not in log
 
 
 def test_a_plain_client_is_one_line(broker: BrokerProcess) -> None:

@@ -68,13 +68,19 @@ class ClientProcesses:
     """
 
     def __init__(
-        self, directory: Path, bootstrap: str, topic: str, partitions: int, acks: str = "all"
+        self,
+        directory: Path,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        acks: str = "all",
+        authority: str = "",
     ) -> None:
         self.directory, self.topic, self.partitions = directory, topic, partitions
         self.history = History()
         self.replaced: list[str] = []
         self.clients: list[Client] = []
-        self._blank = Job("", "", "", bootstrap, topic, partitions, "", "", acks)
+        self._blank = Job("", "", "", bootstrap, topic, partitions, "", "", acks, authority)
         directory.mkdir(parents=True, exist_ok=True)
 
     def __enter__(self) -> ClientProcesses:

@@ -18,6 +18,8 @@ from typing import Any
 from tests.faults.asking import NO_ANSWER, Address, PartitionHistory, create_topic, standings
 from tests.faults.node import PATIENCE_SECONDS, Node
 from tests.faults.relay import BEHIND, FRONT, Relays
+from tests.faults.security import PLAINTEXT, add_user, secured
+from twisted_broker.cli.tls import make_certificates
 from twisted_broker.interfaces import TopicPartition
 
 CONTROLLER = "100"
@@ -47,10 +49,22 @@ class Cluster:
         relays: Relays,
         combined: bool = False,
         more: Mapping[str, str] | None = None,
+        security: str = PLAINTEXT,
     ) -> None:
-        """`more`: settings of the brokers."""
+        """`more`: settings of the brokers. `security`: of all connections but those of `asking`,
+        which go past the relays to a listener of their own.
+        """
         self.relays, self.combined, self._more = relays, combined, dict(more or {})
         self.nodes: dict[str, Node] = {}
+        self._client_ports: dict[str, int] = {}
+        self._directory, self._is_secured = directory, security != PLAINTEXT
+        if self._is_secured:
+            make_certificates(directory / "tls", (FRONT,))
+            relays.pids = lambda: {
+                node.name: node.process.pid
+                for node in self.nodes.values()
+                if node.process is not None
+            }
         controller = "1" if combined else CONTROLLER
         self.controller_port = relays.front(controller)
         if not combined:
@@ -63,15 +77,29 @@ class Cluster:
                 "advertised.listeners": self._controller(FRONT),
                 "broker.session.timeout.ms": str(SESSION_MS),
             }
+            settings |= self._security()
             self.nodes[CONTROLLER] = Node(CONTROLLER, directory / "controller", settings)
         for name in BROKERS:
             self.nodes[name] = self._broker(name, directory / f"broker-{name}")
+        if self._is_secured:
+            add_user(self.controller)
+
+    @property
+    def authority(self) -> str:
+        """The file of the certificate that clients trust; "" without security."""
+        return str(self._directory / "tls/ca.pem") if self._is_secured else ""
+
+    def _security(self) -> dict[str, str]:
+        return secured(self._directory / "tls") if self._is_secured else {}
 
     def _controller(self, host: str) -> str:
         return f"CONTROLLER://{host}:{self.controller_port}"
 
     def _broker(self, name: str, directory: Path) -> Node:
         ports = {"PLAINTEXT": self.relays.front(name), "BROKERS": self.relays.front(name)}
+        self._client_ports[name] = ports["PLAINTEXT"]
+        if self._is_secured:
+            self._client_ports[name] = ports["CLIENTS"] = self.relays.front(name)
         is_controller = self.combined and name == "1"
 
         def listeners(host: str) -> str:
@@ -82,6 +110,7 @@ class Cluster:
 
         settings = (
             _SETTINGS
+            | self._security()
             | self._more
             | {
                 "node.id": name,
@@ -104,7 +133,7 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(f"{FRONT}:{broker.port}" for broker in self.brokers)
+        return ",".join(f"{FRONT}:{self._client_ports[name]}" for name in BROKERS)
 
     @property
     def addresses(self) -> dict[int, Address]:

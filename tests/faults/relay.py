@@ -6,7 +6,8 @@ Owns `Relays`: fronts (listening ports that stand for a node), and the ways from
 
 1. Who calls is read from the client id of the first request: `broker-N-...` and `raft-client-N` are
    node N, everything else is `clients`. So the way a connection takes is known whoever shares its
-   port.
+   port. What begins a TLS connection cannot be read: there the process counts that the calling
+   socket is of (`caller_of`, by `Relays.pids`).
 2. A front on 127.0.0.1:P stands for a node on 127.0.0.2:P. Holding the one port keeps the other
    free for the node, over its restarts.
 
@@ -17,8 +18,11 @@ set-up there).
 from __future__ import annotations
 
 import asyncio
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -28,6 +32,8 @@ FRONT, BEHIND = "127.0.0.1", "127.0.0.2"
 CLIENTS = "clients"
 _NODE = re.compile(rb"(?:broker|raft-client)-(\d+)")
 _CLIENT_ID_AT = 4 + 2 + 2 + 4 + 2
+# A request begins with its length: that byte would be one of 300 MB or more.
+_TLS_HANDSHAKE = 0x16
 
 
 class Near(asyncio.Protocol):
@@ -47,7 +53,14 @@ class Near(asyncio.Protocol):
             self.there.feed(data)
             return
         self._begin += data
-        source = caller(self._begin)
+        if self._begin[0] == _TLS_HANDSHAKE:
+            source = caller_of(
+                self.transport.get_extra_info("peername")[1],
+                self.transport.get_extra_info("sockname")[1],
+                self.relays.pids(),
+            )
+        else:
+            source = caller(self._begin)
         if source:
             self.there = Pump(
                 self.relays.find(source, self.target), self.transport, self.relays.loop
@@ -96,13 +109,34 @@ def caller(begin: bytes) -> str:
     return node[1].decode() if node else CLIENTS
 
 
+def caller_of(port: int, front: int, pids: Mapping[str, int]) -> str:
+    """Whose socket it is that is connected from that port of FRONT to the other one: the node of
+    one of these processes, or `clients`.
+    """
+    ends = [f"0100007F:{each:04X}" for each in (port, front)]
+    inode = ""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        words = line.split()
+        if words[1:3] == ends:
+            inode = words[9]
+    for name, pid in pids.items() if inode not in ("", "0") else ():
+        with suppress(OSError):  # the process has ended, or a file of it was closed meanwhile
+            for each in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):
+                    if os.readlink(each) == f"socket:[{inode}]":
+                        return name
+    return CLIENTS
+
+
 class Relays:
     """Use as a context; on leaving all connections end.
 
-    Names are node ids as text, and `clients`.
+    Names are node ids as text, and `clients`. `pids`: of the nodes that run, by name; needed with
+    TLS.
     """
 
     def __init__(self) -> None:
+        self.pids: Callable[[], Mapping[str, int]] = dict
         self.loop = asyncio.new_event_loop()
         self._ways: dict[tuple[str, str], RelayLink] = {}
         self._thread = Thread(target=self.loop.run_forever, name="relays", daemon=True)

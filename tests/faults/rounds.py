@@ -28,6 +28,7 @@ from tests.faults.cluster import BROKERS, Cluster, ways
 from tests.faults.kinds import KINDS, Scene
 from tests.faults.node import PATIENCE_SECONDS
 from tests.faults.relay import CLIENTS, Relays
+from tests.faults.security import PLAINTEXT
 from tests.faults.slow_turns import slow_turns, too_slow
 from tests.faults.summary import Summary, plan
 from twisted_broker.cli.verify import PARTITION
@@ -56,6 +57,7 @@ class Run:
         kinds: Sequence[str] = (),
         acks: str = "all",
         tell: Callable[[str], object] = print,
+        security: str = PLAINTEXT,
     ) -> None:
         self.seed, self.directory, self.combined, self.acks, self.tell = (
             seed,
@@ -64,15 +66,24 @@ class Run:
             acks,
             tell,
         )
+        self.security = security
         self.plan = plan(seed, rounds, kinds)
         self.summary = Summary()
 
     def run(self) -> Summary:
         """Never raises for what the brokers did: that is in the summary."""
-        with Relays() as relays, Cluster(self.directory, relays, self.combined) as self.cluster:
+        with (
+            Relays() as relays,
+            Cluster(self.directory, relays, self.combined, security=self.security) as self.cluster,
+        ):
             self.cluster.create_topic(TOPIC, PARTITIONS)
             with ClientProcesses(
-                self.directory / "clients", self.cluster.bootstrap, TOPIC, PARTITIONS, self.acks
+                self.directory / "clients",
+                self.cluster.bootstrap,
+                TOPIC,
+                PARTITIONS,
+                self.acks,
+                self.cluster.authority,
             ) as self.client_processes:
                 healthy = (
                     self._is_fine("the beginning", self._begin)

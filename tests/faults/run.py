@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.faults.kinds import KINDS
 from tests.faults.rounds import Run
+from tests.faults.security import PLAINTEXT, SASL_SSL
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -33,6 +34,12 @@ def main(arguments: list[str] | None = None) -> int:
         choices=("all", "1"),
         default="all",
         help="1: without idempotence; faults that kill leaders must lose records then",
+    )
+    parser.add_argument(
+        "--security",
+        choices=(PLAINTEXT, SASL_SSL),
+        default=PLAINTEXT,
+        help="SASL_SSL: TLS, and SCRAM-SHA-256, between all nodes and clients",
     )
     parser.add_argument(
         "--keep",
@@ -56,6 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
         chosen.kind or (),
         chosen.acks,
         tell,
+        chosen.security,
     ).run()
     print("\n".join(summary.lines()))
     if summary.problems:

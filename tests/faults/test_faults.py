@@ -15,6 +15,7 @@ import pytest
 from tests.faults.kinds import KINDS
 from tests.faults.node import PATIENCE_SECONDS
 from tests.faults.rounds import Run
+from tests.faults.security import SASL_SSL
 from tests.faults.summary import plan
 
 SHORT = ("kill-leader", "stop-broker", "rolling-restart", "cut-controller", "kill-controller")
@@ -45,6 +46,14 @@ def test_a_plan_has_every_kind_before_any_comes_again() -> None:
 def test_five_rounds(tmp_path: Path) -> None:
     """A kill, a stop, a rolling restart, a partition, and the death of the controller."""
     passes(Run(5, len(SHORT), tmp_path, kinds=SHORT))
+
+
+@pytest.mark.clients
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_five_rounds_over_sasl_ssl(tmp_path: Path) -> None:
+    """The same with TLS and SCRAM between all nodes and clients."""
+    passes(Run(5, len(SHORT), tmp_path, kinds=SHORT, security=SASL_SSL))
 
 
 @pytest.mark.clients

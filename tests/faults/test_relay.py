@@ -5,6 +5,8 @@ breaks.
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -181,3 +183,35 @@ def test_a_node_that_is_not_there_is_a_connection_lost(node: Node) -> None:
     with pytest.raises(ConnectionResetError):
         near.recv(1)
     near.close()
+
+
+def test_a_caller_with_tls_is_known_by_its_process(relays: Relays, node: Node) -> None:
+    """Its first request cannot be read: a node's process is that node, any other is a client."""
+    hello = b"\x16\x03\x01\x00\x05hello"
+    child = subprocess.Popen(
+        [
+            *(sys.executable, "-c"),
+            "import socket, sys; sys.stdin.readline()\n"
+            f"made = socket.create_connection(({FRONT!r}, {node.port}))\n"
+            f"made.sendall({hello!r})\n"
+            "sys.stdin.read()",
+        ],
+        stdin=subprocess.PIPE,
+    )
+    relays.pids = lambda: {"1": 2**22 + 1, "3": child.pid}  # a process that is no more, too
+    assert child.stdin is not None
+    child.stdin.write(b"\n")
+    child.stdin.flush()
+    try:
+        first, _ = node.listening.accept()
+        assert exactly(first, len(hello)) == hello
+        assert {("3", "2"), ("2", "3")} <= relays.used()
+        with socket.create_connection((FRONT, node.port), PATIENCE_SECONDS) as own:
+            own.sendall(hello)
+            second, _ = node.listening.accept()
+            assert exactly(second, len(hello)) == hello
+            assert (CLIENTS, "2") in relays.used()
+            second.close()
+        first.close()
+    finally:
+        child.communicate(b"")

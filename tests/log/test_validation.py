@@ -116,6 +116,12 @@ def test_header_games(position: int, layout: str, value: int, code: ErrorCode) -
     assert error.message
 
 
+def test_a_base_offset_counts_before_the_size_and_the_crc() -> None:
+    """Kafka's order: a producer gives up at INVALID_RECORD, and sends again what is CORRUPT."""
+    data = patched(batch(b"value"), 0, ">q", 7, fix_crc=False)[:-1] + b"?"
+    refused(ErrorCode.INVALID_RECORD, new_log(max_message_bytes=len(data) - 1), data)
+
+
 def test_only_one_batch_from_a_client() -> None:
     """RL 3.2: a producer sends one batch per partition; more is INVALID_RECORD, bytes behind it
     are not appended.
@@ -402,6 +408,30 @@ def test_a_batch_that_costs_too_much_to_count_is_to_be_split() -> None:
     bomb = compress(4, bytes(records_count.MOST_BYTES + 1))
     assert len(bomb) < 4000
     refused(ErrorCode.MESSAGE_TOO_LARGE, new_log(), claiming(bomb, 4000, 4))
+
+
+@pytest.mark.parametrize("codec", range(1, 5))
+def test_what_is_walked_is_bounded(codec: int) -> None:
+    """RL 3.2: of a compacted topic, too; a larger max.message.bytes allows more."""
+    compacted: dict[str, Any] = {"cleanup_policy": frozenset({"compact"})}
+    bomb = compress(codec, bytes(records_count.MOST_BYTES + 1))
+    most = len(bomb) + 1000
+    refused(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        new_log(**compacted, max_message_bytes=most),
+        claiming(bomb, 1, codec),
+    )
+    refused(  # inflated, and no records
+        ErrorCode.INVALID_RECORD,
+        new_log(**compacted, max_message_bytes=max(most, records_count.MOST_BYTES // 4)),
+        claiming(bomb, 1, codec),
+    )
+    many = compress(codec, records_bytes(1) * (records_count.MOST_RECORDS + 1))
+    refused(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        new_log(**compacted),
+        claiming(many, records_count.MOST_RECORDS + 1, codec),
+    )
 
 
 @pytest.mark.parametrize("codec", range(1, 5))

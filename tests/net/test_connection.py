@@ -10,14 +10,18 @@ import pytest
 from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 
-from tests.net.echo import DelayedOperation, House, framed
+from tests.net.echo import DelayedOperation, Far, House, framed
 from twisted_broker.config import BrokerConfig
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile
 from twisted_broker.net import connection_limits
-from twisted_broker.net.connection_limits import ConnectionCounts, DescriptorShares
+from twisted_broker.net.connection_limits import (
+    LEAST_RATE,
+    ConnectionCounts,
+    DescriptorShares,
+)
 from twisted_broker.wire.errors import WireError
 
-PRODUCE, FETCH = b"\0\0", b"\0\1"
+PRODUCE, FETCH, METADATA = b"\0\0", b"\0\1", b"\0\3"
 
 
 class Script:
@@ -126,6 +130,32 @@ def test_a_client_that_never_reads_is_not_read_from() -> None:
     house.run()
     assert len(script.started) == 100
     assert len(client.data) == 100 * 10_006
+
+
+def test_many_requests_at_once_share_the_reactor() -> None:
+    """Requests that take 2 ms each, 40 in one read: others are served between, order stays, and a
+    connection that ends meanwhile starts no more.
+    """
+
+    class Slow(Script):
+        def __call__(self, connection: Any, frame: bytes) -> Any:
+            if frame[:2] == FETCH:
+                house.clock.rightNow += 0.002
+            else:
+                gone.transport.abortConnection()
+            return super().__call__(connection, frame)
+
+    script = Slow()
+    house = House(script)
+    many, gone, other = (house.client() for _ in range(3))
+    for each in (many, gone):
+        each.transport.write(b"".join(framed(FETCH + bytes([n])) for n in range(40)))
+    other.transport.write(framed(METADATA))
+    house.run()
+    assert script.started.index(METADATA) <= 10  # 5 ms of each, begun with a request
+    assert len(script.started) <= 41 + 10
+    assert many.data == b"".join(framed(FETCH + bytes([n])) for n in range(40))
+    assert not house.clock.getDelayedCalls()
 
 
 def test_malformed_input_closes_this_connection_only() -> None:
@@ -342,6 +372,98 @@ def test_a_long_request_that_stops_midway_gives_its_memory_up() -> None:
         house.run()
     assert stalled.lost and not waiting.lost
     assert len(script.started) == 1 and house.factory.request_bytes.used == 0
+
+
+def second(house: House, *drips: tuple[Far, bytes]) -> None:
+    for client, data in drips:
+        if not client.lost:
+            client.transport.write(data)
+    house.run()
+    house.clock.advance(1)
+    house.run()
+
+
+def test_a_request_that_drips_is_closed_and_a_slow_one_goes_on() -> None:
+    """Bytes that drip are no traffic; a request of `LEAST_RATE` may take as long as it needs, and
+    whole requests may come as rarely as before.
+    """
+    script = Script()
+    house = House(script, idle_ms=10_000)
+    dripping, short, slow, rare = (house.client() for _ in range(4))
+    for each in (dripping, slow):
+        each.transport.write(framed(FETCH + bytes(LEAST_RATE * 30))[:100])
+    short.transport.write(b"\0\0")
+    with capturedLogs() as logs:
+        for number in range(29):
+            drips = [(dripping, bytes(LEAST_RATE - 1)), (slow, bytes(LEAST_RATE))]
+            if number < 13:
+                drips.append((short, b"\0" if number == 5 else b""))
+            if number % 9 == 8:
+                drips.append((rare, framed(FETCH)))
+            second(house, *drips)
+            assert dripping.lost == (number >= 10), number
+    assert short.lost and not slow.lost and not rare.lost
+    (line,) = [formatEvent(event) for event in logs]
+    assert "client=127.0.0.1" in line and f"less than {LEAST_RATE} bytes a second" in line
+    second(house, (slow, bytes(LEAST_RATE - 94)))
+    assert len(script.started) == 4 and len(script.started[-1]) == LEAST_RATE * 30 + 2
+    assert not slow.lost
+
+
+def test_while_others_wait_a_long_request_comes_in_its_time() -> None:
+    """A tenth of it in each tenth of `connections.max.idle.ms`; once room is free, who waited is
+    given time as well.
+    """
+    script = Script()
+    house = House(script, idle_ms=10_000, request_bytes=50_000)
+    dripping, steady, waiting = (house.client() for _ in range(3))
+    whole = framed(FETCH + bytes(49_998))
+    for each in (dripping, steady):
+        each.transport.write(whole[: 33_000 if each is steady else 32_900])
+        house.run()
+    assert house.factory.request_bytes.used == 50_000
+    assert len(house.factory.request_bytes.waiting) == 1  # steady
+    second(house, (dripping, bytes(4_900)))
+    second(house, (dripping, bytes(4_900)))
+    assert dripping.lost and not steady.lost and not waiting.lost
+    waiting.transport.write(whole[:33_000])
+    house.run()
+    assert len(house.factory.request_bytes.waiting) == 1  # waiting
+    for _ in range(3):
+        second(house, (steady, bytes(5_100)))
+    assert not steady.lost and not waiting.lost
+    second(house, (steady, bytes(17_004 - 3 * 5_100)))
+    for _ in range(3):
+        second(house, (waiting, bytes(5_100)))
+    second(house, (waiting, bytes(17_004 - 3 * 5_100)))
+    assert len(script.started) == 2 and not waiting.lost
+
+
+def test_lines_of_broken_connections_are_bounded() -> None:
+    """Three a minute for an address and a reason, then one that counts; an address that makes up
+    reasons hides no other.
+    """
+    house = House(Script(), idle_ms=0)
+    with capturedLogs() as logs:
+        for number in range(200):
+            for data in (framed(b"garbage"), (2**31 - 1 - number % 50).to_bytes(4, "big")):
+                client = house.client()
+                client.transport.write(data)
+                house.run()
+                assert client.lost
+    texts = [formatEvent(event) for event in logs]
+    assert sum("reason=garbage" in text for text in texts) == 3
+    assert 3 < len(texts) < 70
+    assert all(
+        "closing the connection listener=PLAINTEXT client=127.0.0.1" in each for each in texts
+    )
+    with capturedLogs() as logs:
+        house.clock.advance(60)
+    more = [formatEvent(event) for event in logs]
+    assert 2 <= len(more) <= 21
+    assert any("more in that minute" in each and each.endswith("count=197") for each in more)
+    house.factory.close_all()
+    assert not house.clock.getDelayedCalls()
 
 
 def test_shares_of_descriptors() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import jwt
@@ -53,3 +54,6 @@ def test_what_is_not_fetched(tmp_path: Path) -> None:
     big.write_bytes(bytes(MOST_BYTES + 1))
     with pytest.raises(ValueError, match="longer"):
         fetch(big.as_uri())
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(ValueError, match="no regular file"):
+        fetch((tmp_path / "fifo").as_uri())

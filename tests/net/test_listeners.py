@@ -115,6 +115,39 @@ def test_listeners_without_a_meaning_are_refused(settings: dict[str, str], words
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("outt.ssl.client.auth", "required", "'required' is refused: there is no listener outt"),
+        ("outt.ssl.key.password", "secret", "'[hidden]' is refused: there is no listener outt"),
+        ("OUT.ssl.client.auth", "required", "write one of controller, out, plaintext, in small"),
+        ("out.scram-sha256.sasl.jaas.config", "x", "there is no mechanism scram-sha256; write"),
+    ],
+)
+def test_a_setting_of_a_listener_that_is_not_there_is_refused(
+    name: str, value: str, words: str
+) -> None:
+    """Kafka ignores it: the listener that was meant would be open."""
+    given = {"listeners": LISTENERS, "listener.security.protocol.map": PROTOCOLS}
+    with pytest.raises(ConfigError) as refused:
+        plan_listeners(BrokerConfig(given | {f"listener.name.{name}": value}))
+    assert f"listener.name.{name}=" in str(refused.value) and words in str(refused.value)
+
+
+def test_settings_of_another_nodes_listeners_are_none_of_this_ones() -> None:
+    """One file for controllers and brokers: the map has all names."""
+    given = {
+        "listeners": "CONTROLLER://h:3",
+        "process.roles": "controller",
+        "controller.listener.names": "CONTROLLER,FAR",
+        "listener.security.protocol.map": PROTOCOLS,
+        "listener.name.out.ssl.client.auth": "required",
+        "listener.name.out.scram-sha-256.sasl.jaas.config": "x",
+        "listener.name.far.controller.quota.window.num": "5",
+    }
+    assert plan_listeners(BrokerConfig(given)).controller
+
+
+@pytest.mark.parametrize(
     ("settings", "early"),
     [
         ({}, {"CONTROLLER"}),

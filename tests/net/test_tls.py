@@ -4,6 +4,7 @@ memory.
 
 from __future__ import annotations
 
+import os
 import ssl
 from base64 import encodebytes
 from collections.abc import Iterator
@@ -224,7 +225,7 @@ def test_a_client_without_a_certificate_is_refused_where_one_is_required() -> No
         assert "refused us" in refusal(house, house.connector(**own(certificates.made("second"))))
     no_certificate, untrusted = lines(events)
     assert "it has no certificate, and ssl.client.auth=required wants one" in no_certificate
-    assert "its authority is not in the trust store (CN=replog trial authority, valid" in untrusted
+    assert "its authority is not in the trust store (CN=replog trial authority " in untrusted
     connection = house.call(house.connector(**own(certificates.made())))
     assert answers(house, connection)
     connection.close()
@@ -236,12 +237,13 @@ def forged(text: str, old: bytes = b"", new: bytes = b"", is_trusted: bool = Fal
     key = ec.generate_private_key(ec.SECP256R1())
     authority = (certificates.made() / "ca.key").read_bytes()
     signer: Any = load_pem_private_key(authority, None) if is_trusted else key
-    issuer = "replog trial authority" if is_trusted else text
+    trusted = x509.load_pem_x509_certificate((certificates.made() / "ca.pem").read_bytes())
+    issuer = trusted.subject if is_trusted else _name(text)
     now = datetime(2026, 1, 1, tzinfo=UTC)
     made = (
         x509.CertificateBuilder()
         .subject_name(_name(text))
-        .issuer_name(_name(issuer))
+        .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(5)
         .not_valid_before(now)
@@ -691,6 +693,18 @@ def test_settings_that_cannot_work_are_refused_in_one_line(
     with pytest.raises(ConfigError, match=words) as caught:
         House(**settings)
     assert "\n" not in str(caught.value) and SECRET not in str(caught.value)
+
+
+def test_a_store_that_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+    """To open a FIFO waits for whoever writes it; a directory has no bytes."""
+    from twisted_broker.log.filesystem import OsFileSystem
+
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", tmp_path):
+        values = certificates.settings(certificates.made()) | {"ssl.keystore.location": str(path)}
+        config = BrokerConfig(values).listener_config("OUT")
+        with pytest.raises(ConfigError, match=f"ssl.keystore.location='{path}'.* no regular file"):
+            TlsSettings(config, OsFileSystem(), SecurityProtocol.SSL, is_server=True)
 
 
 def test_inline_pem_and_versions_and_suites() -> None:

@@ -26,10 +26,13 @@ from tests.net.echo import framed
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile
+from twisted_broker.net import epoll_group
 from twisted_broker.net import network as network_module
 from twisted_broker.net.connection import KafkaConnection, PendingResponse
 from twisted_broker.net.connection_limits import ConnectionCounts, ConnectionFactory
+from twisted_broker.net.epoll_group import EpollGroup
 from twisted_broker.net.network import ReactorNetwork
+from twisted_broker.net.transport import ServerTransport
 from twisted_broker.reactor_watch import ReactorWatch
 
 needs_epoll = pytest.mark.skipif(not hasattr(select, "epoll"), reason="no epoll here")
@@ -472,3 +475,42 @@ def test_more_ready_connections_than_a_poll_gives_are_all_served(loopback: Loopb
         client.send(framed(b"x") * 3)
     for client in clients:
         assert loopback.receive(client, 15) == framed(b"x") * 3
+
+
+@needs_epoll
+def test_connections_that_cost_much_do_not_fill_a_turn(
+    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Handshakes of TLS take a millisecond each: a turn has 16 of them and what two ms hold, and
+    all are served in the end.
+    """
+    clients = [loopback.client() for _ in range(100)]
+    loopback.turn(lambda: len(loopback.factory.connections) == 100)
+    clock = [0.0]
+
+    def seconds() -> float:
+        clock[0] += 1e-6
+        return clock[0]
+
+    monkeypatch.setattr(epoll_group, "perf_counter", seconds)
+    read = ServerTransport.doRead
+
+    def costly(transport: ServerTransport) -> Any:
+        clock[0] += 0.001
+        return read(transport)
+
+    turns: list[float] = []
+    turn = EpollGroup.doRead
+
+    def timed(group: EpollGroup) -> None:
+        began = clock[0]
+        turn(group)
+        turns.append(clock[0] - began)
+
+    monkeypatch.setattr(ServerTransport, "doRead", costly)
+    monkeypatch.setattr(EpollGroup, "doRead", timed)
+    for client in clients:
+        client.send(framed(b"x"))
+    for client in clients:
+        assert loopback.receive(client, 5) == framed(b"x")
+    assert 0 < max(turns) <= 0.0181

@@ -4,23 +4,29 @@ connections by the same properties, and what is said when they are wrong.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 from cryptography.x509 import load_pem_x509_certificate
 from kafka import KafkaProducer
 
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.jobs import archive, replay
+from replog_pipeline.replay.bearer_token import HANDLER, HANDLERS, URL
 from replog_pipeline.sources import KafkaSource, kafka_admin, parse, reachable
 from replog_pipeline.sources.client_config import client_config
 from tests.compat.broker_process import BrokerProcess
+from tests.pipeline.replay.test_bearer_token import LOGIN, MODULE, Issuer
 from twisted_broker.cli.tls import make_certificates
 
 if TYPE_CHECKING:
@@ -37,6 +43,7 @@ class Secured:
     broker: BrokerProcess
     folder: Path
     properties: Path
+    issuer: Issuer
 
     @property
     def url(self) -> str:
@@ -48,6 +55,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """The topic `secured` has 50 records."""
     folder = tmp_path_factory.mktemp("secured")
     make_certificates(folder / "tls")
+    key = ec.generate_private_key(ec.SECP256R1())
+    public = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key.public_key()))
+    (folder / "keys.json").write_text(json.dumps({"keys": [public]}))
     jaas = f'{SCRAM} required username="archiver" password="{PASSWORD}";'
     subprocess.run(
         [
@@ -66,7 +76,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             "listener.security.protocol.map": "CLIENTS:SASL_SSL,CONTROLLER:PLAINTEXT",
             "inter.broker.listener.name": "CLIENTS",
             "controller.listener.names": "CONTROLLER",
-            "sasl.enabled.mechanisms": SHA,
+            "sasl.enabled.mechanisms": f"{SHA},OAUTHBEARER",
+            "sasl.oauthbearer.jwks.endpoint.url": (folder / "keys.json").as_uri(),
             "sasl.mechanism.inter.broker.protocol": SHA,
             "listener.name.clients.scram-sha-256.sasl.jaas.config": jaas,
             "ssl.keystore.type": "PEM",
@@ -80,6 +91,11 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         f"security.protocol=SASL_SSL\nsasl.mechanism={SHA}\nsasl.jaas.config={jaas}\n"
         f"ssl.truststore.type=PEM\nssl.truststore.location={folder / 'tls' / 'ca.pem'}\n"
     )
+    now = int(time.time())
+    claims = {"sub": "archiver", "iat": now, "exp": now + 3600}
+    issuer = Issuer()
+    token = jwt.encode(claims, key, algorithm="ES256")
+    issuer.answers = [(200, json.dumps({"access_token": token, "expires_in": 3600}).encode())]
     try:
         broker.start()
         producer = KafkaProducer(
@@ -93,8 +109,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         for number in range(RECORDS):
             producer.send("secured", b"%d" % number)
         producer.close()
-        yield Secured(broker, folder, properties)
+        yield Secured(broker, folder, properties, issuer)
     finally:
+        issuer.stop()
         broker.stop()
 
 
@@ -119,6 +136,33 @@ def test_there_and_back(spark: SparkSession, secured: Secured, tmp_path: Path) -
 
     frame = sources.read(spark, source)
     assert PASSWORD not in frame._jdf.queryExecution().toString()
+
+
+def by_token(secured: Secured) -> list[str]:
+    """Properties that change the mechanism."""
+    options = " ".join(f'{name}="{value}"' for name, value in LOGIN.items())
+    return [
+        "sasl.mechanism=OAUTHBEARER",
+        f"sasl.jaas.config={MODULE} required {options};",
+        f"{URL}={secured.issuer.url}",
+        f"{HANDLER}={HANDLERS[0]}",
+    ]
+
+
+def test_each_side_of_a_replay_by_its_own_properties(spark: SparkSession, secured: Secured) -> None:
+    """The source by a token: the connector and the admin client. The target by a password."""
+    config = replay.ReplayConfig(
+        secured.url,
+        f"{secured.url}-by-token",
+        client=client_config(str(secured.properties)),
+        source_client=client_config(str(secured.properties), by_token(secured)),
+    )
+    asked = len(secured.issuer.asked)
+    assert replay.run(spark, config).written == RECORDS
+    assert len(secured.issuer.asked) > asked
+    back = replay.ReplayConfig(f"{config.to}", secured.url, client=config.reads_by)
+    with pytest.raises(PipelineError, match="holds records"):
+        replay.run(spark, back)
 
 
 def test_a_wrong_password_in_java_is_one_line(spark: SparkSession, secured: Secured) -> None:
@@ -149,6 +193,7 @@ def found(secured: Secured, *lines: str) -> object:
         (["sasl.mechanism=SCRAM-SHA-512"], "the broker has no SCRAM-SHA-512; it has SCRAM-SHA-256"),
         (["sasl.mechanism=GSSAPI"], "sasl.mechanism: GSSAPI is not known"),
         (["sasl.jaas.config=x"], "sasl.jaas.config: "),
+        (["sasl.mechanism=OAUTHBEARER"], "OAUTHBEARER wants .*OAuthBearerLoginModule"),
         (["ssl.truststore.location="], "the broker's certificate is not accepted"),
         (["ssl.truststore.location=/nowhere"], "/nowhere: No such file"),
         (["ssl.truststore.type=BKS"], "'BKS' is none of PEM, PKCS12, JKS"),
@@ -162,6 +207,18 @@ def test_what_is_wrong_is_one_line_before_spark_starts(
     with pytest.raises(PipelineError, match=message) as error:
         found(secured, *lines)
     assert PASSWORD not in str(error.value)
+
+
+@pytest.mark.clients
+def test_a_token_of_our_own_connections(secured: Secured, tmp_path: Path) -> None:
+    assert found(secured, *by_token(secured))
+    file = tmp_path / "token"
+    (_, answer) = secured.issuer.answers[0]
+    file.write_text(json.loads(answer)["access_token"])
+    assert found(secured, *by_token(secured), f"{URL}={file.as_uri()}")
+    file.write_text(jwt.encode({"sub": "archiver"}, "k" * 32, algorithm="HS256"))
+    with pytest.raises(PipelineError, match=f"SASL authentication failed: .*: see {URL}"):
+        found(secured, *by_token(secured), f"{URL}={file.as_uri()}")
 
 
 @pytest.mark.clients

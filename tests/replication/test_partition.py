@@ -338,6 +338,23 @@ def test_caught_up_now_and_caught_up_then():
     assert fixture.partition.remote_replicas[2].last_caught_up_ms == start + 200
 
 
+@pytest.mark.parametrize("now_ms", [1, 1000, 1_000_000])
+def test_a_replica_that_never_caught_up_holds_nothing_back(now_ms):
+    """RL 2.3, on a machine that has just booted as well: its monotonic clock is near 0."""
+    fixture = PartitionFixture(replicas=(1, 2, 3), isr=(1, 2))
+    fixture.append(10)
+    fixture.now_ms = now_ms
+    fixture.follower_fetches(2, 10)
+    fixture.follower_fetches(3, 0)
+    fixture.append(5)
+    fixture.follower_fetches(2, 15)
+    new = fixture.partition.remote_replicas[3]
+    assert not new.is_caught_up(15, now_ms, 30_000) and fixture.log.high_watermark == 15
+    fixture.now_ms += 1
+    fixture.follower_fetches(3, 15)
+    assert new.is_caught_up(16, now_ms + 2, 1) and not new.is_caught_up(16, now_ms + 3, 1)
+
+
 def test_a_failed_read_counts_for_nothing():
     """ReplicaManagerTest: a follower's state is not updated when its read failed."""
     fixture = PartitionFixture()

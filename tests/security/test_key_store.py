@@ -49,7 +49,8 @@ def ders(found) -> list[bytes]:
 
 
 def test_pem_in_lines_and_in_one_line(pem: bytes, entry) -> None:
-    assert [subject_of(each) for each in entry.chain] == ["CN=broker", "CN=replog trial authority"]
+    own, authority = (subject_of(each) for each in entry.chain)
+    assert own == "CN=broker" and authority.startswith("CN=replog trial authority ")
     assert alternative_names(entry.chain[0]) == {"127.0.0.1", "localhost"}
     joined = pem.replace(b"\n", b" ")
     assert secret(pem_key_entry(joined, joined, None, "key", "chain")) == secret(entry)

@@ -38,6 +38,15 @@ def test_a_map_that_says_nothing_is_refused(text):
         parse_protocol_map(text)
 
 
+def test_a_typo_in_a_map_is_shown_with_its_listener():
+    with pytest.raises(ConfigError) as refused:
+        parse_protocol_map("A:SSL,CLIENTS:SASL_SSSL")
+    assert str(refused.value) == (
+        "setting listener.security.protocol.map='CLIENTS:SASL_SSSL' is refused: it takes for "
+        "CLIENTS one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"
+    )
+
+
 def test_a_controllers_name_is_plain_by_default_unless_security_is_in_use():
     """`CONTROLLER` without an entry: PLAINTEXT, but not beside a listener named SSL."""
     names = effective_protocols(DEFAULT, False, ["PLAINTEXT", "CONTROLLER"], ["CONTROLLER"])

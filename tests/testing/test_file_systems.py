@@ -107,6 +107,13 @@ def test_missing_files_are_file_not_found(place: Place) -> None:
             call()
 
 
+def test_what_is_a_file(place: Place) -> None:
+    files, root = place
+    write(files, root + "/a", b"")
+    assert files.is_file(root + "/a")
+    assert not files.is_file(root) and not files.is_file(root + "/no")
+
+
 def test_rename_replaces_and_keeps_open_files(place: Place) -> None:
     """A rename replaces its target in one step; who had the old file open still reads it."""
     files, root = place

@@ -64,6 +64,18 @@ def denied(context: RequestContext) -> None:
         )
 
 
+def sasl_refused(context: RequestContext) -> None:
+    """The client wants to authenticate itself where nobody can."""
+    protocol = context.listener.protocol.name
+    context.broker.audit.warn(
+        "audit SASL refused",
+        **_client(context),
+        listener=context.listener.name,
+        remedy=f"listener {context.listener.name} is {protocol}: set the client's "
+        f"security.protocol={protocol}",
+    )
+
+
 def _client(context: RequestContext) -> dict[str, object]:
     return {
         "principal": str(context.principal),

@@ -127,6 +127,7 @@ BEHAVIOUR = """
   the record count, and stores the batch as it came: a record whose timestamp is larger than the header says is not noticed.
   `replog.validate.records=true` checks every record of every batch, as Kafka does. A compressed batch that claims more records than it has bytes is
   decompressed and its records are counted, up to 65,536 records and 8 MiB. Above that it is refused with MESSAGE_TOO_LARGE, and producers split it.
+  So is a compressed batch whose records are read, above 65,536 records or eight times `max.message.bytes`.
 - **LogAppendTime** in a producer's batch gets INVALID_TIMESTAMP on every topic; Kafka accepts it on topics with CreateTime and clears the flag.
 - **A timeout of 0** in CreateTopics, DeleteTopics and CreatePartitions: the request is carried out and answered. Kafka answers REQUEST_TIMED_OUT and
   changes nothing, since its controller checks the time first; ours needs one turn of its reactor.
@@ -150,8 +151,11 @@ BEHAVIOUR = """
   (InitProducerId 6) is not supported. The pattern of ListTransactions is RE2's without Unicode classes and `\\b`, of 300 elements at most.
 - **Unclean elections** happen at once when `unclean.leader.election.enable` is set for a topic (or for all) that has no leader; Kafka checks every
   five minutes. When a cancelled reassignment leaves no former replica in sync, the new leader is recorded as recovering.
-- **SASL**: GSSAPI (Kerberos) and delegation tokens are not supported, and no setting names a class that is loaded. A JAAS line is a setting of its
+- **SASL**: GSSAPI (Kerberos) is not supported, and no setting names a class that is loaded. A JAAS line is a setting of its
   listener; no JAAS file is read. SCRAM's last message must repeat the header of the first (RFC 5802), which Kafka does not check.
+- **Delegation tokens**: one that expired is refused at once, not only once it was removed. An owner is of type User. A principal has requested
+  10,000 tokens at most at a time (POLICY_VIOLATION), with owner and renewers of 8 KiB (INVALID_REQUEST). A controller's listener does not
+  advertise DescribeDelegationToken, which Kafka's advertises and answers with UNKNOWN_SERVER_ERROR.
 - **Settings without effect** are parsed, refused when wrong, stored and described as in Kafka: {count} of brokers, those of groups, of client metrics
   and of tiered storage (`remote.storage.enable=true` is refused, as by a Kafka broker without tiered storage). Listeners and SASL
   settings cannot change while a broker runs, those of TLS can for one listener (`listener.name.NAME.ssl.*`). A cluster's compaction lags that contradict each other get INVALID_CONFIG; Kafka accepts them, and then refuses
@@ -161,6 +165,9 @@ BEHAVIOUR = """
 - **Client quotas** ([QUOTAS.md](QUOTAS.md)): an `ip` is an address, names of hosts are refused; `request_percentage` is of the one thread that serves
   requests, and does not count the sending of answers. What is measured is bounded: 20,000 clients for each kind of quota.
 - **A name that a request has twice** (a topic, a partition) has an answer for each mention. Kafka answers once.
+- **Requests that no client sends** have a refusal or a meaning where Kafka fails (UNKNOWN_SERVER_ERROR) or guesses: an unknown isolation level counts as 0, a
+  limit of bytes below 0 as 0, an empty name in DescribeTopicPartitions is INVALID_TOPIC_EXCEPTION, a replica id below -2 and a rebalance timeout below 0
+  are INVALID_REQUEST. Records for a partition that is not there are UNKNOWN_TOPIC_OR_PARTITION, also where they cannot be read; Kafka reads them first.
 - **AppendMirrored** (30000) is an API of ours, for [`replog mirror`](MIRROR.md): batches of another cluster keep their offsets. ApiVersions lists it; Kafka's clients
   skip keys that they do not know. A topic with the setting `replog.mirror.source`, ours as well, takes nothing from producers (POLICY_VIOLATION).
 - **Files** are Kafka's own, in both directions. Index entries may differ from those that Kafka would write; a lookup finds the same offset.
@@ -172,7 +179,7 @@ BEHAVIOUR = """
 | elements of all arrays in one request | 100,000 | the connection is closed, one log line |
 | tagged fields in one structure | 1,024 | the connection is closed, one log line |
 | partitions in one Fetch of more than 400 | 10,000 more than the broker holds | the connection is closed, one log line |
-| bytes of long requests in memory (`queued.max.request.bytes`) | 256 MiB; Kafka: no limit | connections with long requests wait |
+| bytes of long requests in memory (`queued.max.request.bytes`) | 128 MiB; Kafka: no limit | connections with long requests wait |
 | topics that one Metadata request may create | 1,000 | the others are not created |
 | consumer groups that one broker serves | 1,000,000 | an idle group is dropped from memory, else COORDINATOR_NOT_AVAILABLE |
 | members of one group, whatever `group.max.size` is; ids given to members that did not come back yet | 3,000 each | GROUP_MAX_SIZE_REACHED |

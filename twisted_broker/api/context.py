@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from twisted_broker.cluster.broker_lifecycle_manager import BrokerLifecycleManager
     from twisted_broker.cluster.controller import Controller
     from twisted_broker.cluster.forwarding_manager import ForwardingManager
+    from twisted_broker.cluster.token_changes import TokenSettings
     from twisted_broker.config import BrokerConfig
     from twisted_broker.coordinator.add_partitions_to_txn_manager import (
         AddPartitionsToTxnManager,
@@ -84,6 +85,7 @@ class BrokerParts:
     """
 
     __slots__ = (
+        "_tokens",
         "add_partitions_to_txn",
         "audit",
         "authorizer",
@@ -156,6 +158,16 @@ class BrokerParts:
         self.quotas = quotas or Quotas()
         self.controller_quotas = controller_quotas or Quotas()
         self.listener_security = listener_security
+        self._tokens: TokenSettings | None = None
+
+    @property
+    def tokens(self) -> TokenSettings:
+        """Of delegation tokens; loaded when somebody first asks for it."""
+        if self._tokens is None:
+            from twisted_broker.cluster.token_changes import token_settings
+
+            self._tokens = token_settings(self.config)
+        return self._tokens
 
 
 class Encoded:
@@ -170,7 +182,7 @@ class Encoded:
 
 
 class RequestContext:
-    """One request.
+    """One request. `is_forwarded`: it came to a controller inside an Envelope.
 
     Times are the runtime's; names come from the client and are quoted before they are logged.
     """
@@ -195,6 +207,8 @@ class RequestContext:
         "sliced",
         "version",
     )
+
+    is_forwarded = False
 
     def __init__(
         self,
@@ -424,3 +438,10 @@ class RequestContext:
         return authorized_operations(
             self.broker.authorizer, self.principal, self.client_host, resource, name
         )
+
+
+class ForwardedContext(RequestContext):
+    """Of a request inside an Envelope."""
+
+    __slots__ = ()
+    is_forwarded = True

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from twisted_broker.api import audit
 from twisted_broker.api import controller_permissions as permissions
+from twisted_broker.api import tokens as token_requests
 from twisted_broker.api.acls import check_authorizer
 from twisted_broker.api.context import RequestContext
 from twisted_broker.api.throttling import permits
@@ -31,6 +32,7 @@ from twisted_broker.cluster import (
     partition_requests,
     quota_changes,
     scram_changes,
+    token_changes,
     topic_changes,
 )
 from twisted_broker.cluster.broker_registry import RegistrationDecision
@@ -51,11 +53,12 @@ from twisted_broker.wire.messages import (
     quotas,
     reassignment,
     sasl,
+    tokens,
     topics,
 )
 from twisted_broker.wire.messages import fetch as fetch_messages
 from twisted_broker.wire.messages.metadata_records import FeatureLevelRecord, ProducerIdsRecord
-from twisted_broker.wire.primitives import new_uuid
+from twisted_broker.wire.primitives import new_uuid, uuid_text
 from twisted_broker.wire.schema import Record
 
 # Kafka's `ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE`: one record of the metadata log per 1,000
@@ -282,18 +285,29 @@ async def create_topics(
     context: RequestContext, request: topics.CreateTopicsRequest
 ) -> topics.CreateTopicsResponse:
     controller = _controller(context)
-    counts, budget = (
-        await _counted(context, (topic.name for topic in request.topics)),
-        topic_changes.MAX_PARTITIONS_PER_REQUEST,
-    )
+    counts = await _counted(context, (topic.name for topic in request.topics))
     refused = await permissions.refuse_creations(context, request, counts)
     response = topics.CreateTopicsResponse()
+    wanted = 0
+    async for topic in context.each(request.topics):
+        if counts[topic.name] == 1:
+            wanted += topic_changes.wanted_partitions(controller.view, topic)
+    if wanted > topic_changes.MAX_PARTITIONS_PER_REQUEST:
+        error = topic_changes.too_many()
+        response.topics = [
+            topics.CreatableTopicResult(
+                name=topic.name, error_code=error.code, error_message=error.message, configs=[]
+            )
+            async for topic in context.each(request.topics)
+        ]
+        response.topics += refused
+        return response
     permit = permits(context, 6)
 
     def decide(some: list[topics.CreatableTopic]) -> Decision[topics.CreateTopicsResponse]:
         part = topics.CreateTopicsRequest(topics=some, validate_only=request.validate_only)
         return topic_changes.create_topics(
-            controller.view, part, controller.runtime.random, counts, budget, permit
+            controller.view, part, controller.runtime.random, counts, permit
         )
 
     def done(some: list[topics.CreatableTopic], answer: topics.CreateTopicsResponse) -> None:
@@ -302,7 +316,6 @@ async def create_topics(
 
     async for some, found, answer in _written(context, request.topics, decide, done):
         response.topics += answer.topics
-        budget -= sum(each.num_partitions for each in answer.topics if not each.error_code)
         context.elements_left -= 10 * len(some) + len(found) // 4
     await permissions.hide_configs(context, response)
     response.topics += refused
@@ -436,6 +449,7 @@ async def alter_client_quotas(
     context: RequestContext, request: quotas.AlterClientQuotasRequest
 ) -> quotas.AlterClientQuotasResponse:
     _check_cluster(context, Operation.ALTER_CONFIGS)
+    quota_changes.check_count(request.entries)
     controller = _controller(context)
     results: quota_changes.Results = {}
 
@@ -587,10 +601,95 @@ async def alter_user_scram_credentials(
 
     answered: dict[str, sasl.AlterUserScramCredentialsResult] = {}
     async for some, found, answer in _written(context, changes, decide, done):
-        answered |= {each.user: each for each in answer.results}
+        for each in answer.results:
+            answered.setdefault(each.user, each)
         context.elements_left -= len(some) + 10 * len(found)
     response.results = list(answered.values())
     return response
+
+
+async def create_delegation_token(
+    context: RequestContext, request: tokens.CreateDelegationTokenRequest
+) -> tokens.CreateDelegationTokenResponse:
+    controller = _controller(context)
+    owner = token_requests.owner_of(context, request)
+    code = token_requests.creation_refused(context, owner)
+    if code:
+        return token_requests.not_created(context, owner, code)
+    settings, wall_ms = context.broker.tokens, controller.runtime.wall_ms()
+    try:
+        done = token_changes.create(
+            controller.view.image,
+            settings,
+            request,
+            context.principal,
+            owner,
+            uuid_text(new_uuid(controller.runtime.random.randbytes)),
+            wall_ms,
+        )
+    except BrokerError as error:
+        return token_requests.not_created(context, owner, error.code, timestamp=0)
+    await controller.write(done.records)
+    token = done.token
+    audit.changed(context, "delegation token created", token=token.token_id, owner=token.owner)
+    response = token_requests.not_created(context, owner, ErrorCode.NONE)
+    response.issue_timestamp_ms = token.issue_timestamp
+    response.expiry_timestamp_ms = token.expiration_timestamp
+    response.max_timestamp_ms = token.max_timestamp
+    response.token_id = token.token_id
+    assert settings.secret is not None
+    response.hmac = settings.secret.hmac_of(token.token_id)
+    return response
+
+
+async def renew_delegation_token(
+    context: RequestContext, request: tokens.RenewDelegationTokenRequest
+) -> tokens.RenewDelegationTokenResponse:
+    response = tokens.RenewDelegationTokenResponse()
+    await _change_token(
+        context, token_changes.renew, request.hmac, request.renew_period_ms, response
+    )
+    return response
+
+
+async def expire_delegation_token(
+    context: RequestContext, request: tokens.ExpireDelegationTokenRequest
+) -> tokens.ExpireDelegationTokenResponse:
+    response = tokens.ExpireDelegationTokenResponse()
+    await _change_token(
+        context, token_changes.expire, request.hmac, request.expiry_time_period_ms, response
+    )
+    return response
+
+
+async def _change_token(
+    context: RequestContext,
+    change: Callable[..., Generator[None, None, token_changes.TokenDecision]],
+    given: bytes,
+    period_ms: int,
+    response: Any,
+) -> None:
+    """Fills in the answer."""
+    controller = _controller(context)
+    if not token_requests.may_request(context):
+        response.error_code = token_requests.NOT_ALLOWED
+        response.expiry_timestamp_ms = token_requests.NO_TIME
+        return
+    settings, wall_ms = context.broker.tokens, controller.runtime.wall_ms()
+
+    def decision(view: ClusterView) -> Generator[None, None, token_changes.TokenDecision]:
+        return change(view.image, settings, given, period_ms, context.principal, wall_ms)
+
+    done, prepared = await _in_steps(context, controller.decide(decision, _RECORDS))
+    await controller.write(done.records, prepared)
+    response.expiry_timestamp_ms = done.token.expiration_timestamp
+    audit.changed(
+        context,
+        "delegation token " + ("removed" if done.is_removed else "expiry set"),
+        token=done.token.token_id,
+        owner=done.token.owner,
+        until_ms=done.token.expiration_timestamp,
+    )
 
 
 async def _written(

@@ -20,7 +20,7 @@ import socket
 from typing import Any
 
 from twisted_broker.api import audit
-from twisted_broker.api.context import REFUSAL_ELEMENTS, RequestContext
+from twisted_broker.api.context import REFUSAL_ELEMENTS, ForwardedContext, RequestContext
 from twisted_broker.api.throttling import Metered, charge
 from twisted_broker.security.principal import Principal, decode_principal
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
@@ -66,7 +66,7 @@ def _inside(context: RequestContext, request: EnvelopeRequest) -> tuple[Any, Req
         raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from None
     if served is None or not served.route.forward:
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"API {header.api_key} is not forwarded")
-    inner = RequestContext(
+    inner = ForwardedContext(
         context.broker,
         context.listener,
         header.api_key,

@@ -138,11 +138,15 @@ async def _requested_topics(
     answers: list[metadata_messages.MetadataResponseTopic] = []
     missing: dict[str, metadata_messages.MetadataResponseTopic] = {}
     seen: set[str | bytes] = set()
+    by_id = any(each.topic_id != NULL_UUID for each in requested)
     for each in requested:
         context.elements_left -= 1
         if context.elements_left < 0:
             await context.next_turn()
-        # Of both, the id counts.
+        # Of both, the id counts. As in Kafka, one id makes it a request by ids: names alone are
+        # not looked at.
+        if by_id and each.topic_id == NULL_UUID:
+            continue
         key = bytes(each.topic_id) if each.name is None or each.topic_id != NULL_UUID else each.name
         if key in seen:
             continue

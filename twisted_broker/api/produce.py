@@ -121,7 +121,7 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
         answer.log_append_time_ms = outcome.log_append_time_ms
         answer.log_start_offset = outcome.log_start_offset
         if outcome.error is not _NONE:
-            _fill_error(answer, outcome)
+            _fill_error(context, answer, outcome)
     # After the append: the partitions that were not refused are in their logs all the same.
     if acks == 0:
         _close_unless_all_went_in(topics)
@@ -255,8 +255,16 @@ def _records_refusal(records: Buffer | None, version: int) -> BrokerError | None
     return _WITHOUT_TRANSACTIONAL_ID if attributes & TRANSACTIONAL_FLAG else None
 
 
-def _fill_error(answer: PartitionProduceResponse, outcome: AppendOutcome) -> None:
+def _fill_error(
+    context: RequestContext, answer: PartitionProduceResponse, outcome: AppendOutcome
+) -> None:
     answer.error_code = outcome.error
+    if (
+        outcome.error is ErrorCode.INVALID_REQUIRED_ACKS
+        and context.metadata.image.partition(*outcome.topic_partition) is None
+    ):
+        # Kafka's order: whether it is there counts first. The append looks at acks alone.
+        answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     answer.error_message = outcome.error_message
     answer.record_errors = [
         BatchIndexAndErrorMessage(

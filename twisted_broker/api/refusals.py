@@ -113,9 +113,20 @@ def _answer(
 ) -> Generator[None, None, Any]:
     made = element()
     _copy_names(item, made, version)
+    if isinstance(item, Struct):
+        _copy_parts(item, made, version)
     if not _refuse(made, version, code, message) and isinstance(item, Struct):
         yield from _mirror(item, made, version, code, message)
     return made
+
+
+def _copy_parts(item: Struct, made: Any, version: int) -> None:
+    """What identifies an element by several parts of the same kind: the entity of a quota."""
+    sources = {field.name: field for field in _fields(item, version) if _is_structs(field)}
+    for field in _fields(made, version):
+        source = sources.get(field.name)
+        if source is not None and _is_structs(field) and source.element is field.element:
+            setattr(made, field.name, getattr(item, field.name))
 
 
 def _identifies(field: Field) -> bool:

@@ -148,6 +148,34 @@ ROUTES: tuple[Route, ...] = (
     Route(35, "DescribeLogDirs", "log_dirs", "log_dirs", broker="0-5"),
     Route(36, "SaslAuthenticate", "sasl", "*sasl", broker="0-2", controller="0-2"),
     Route(37, "CreatePartitions", "topics", broker="0-3", controller="0-3", forward=True),
+    Route(
+        38,
+        "CreateDelegationToken",
+        "tokens",
+        "tokens",
+        broker="1-3",
+        controller="1-3",
+        forward=True,
+    ),
+    Route(
+        39,
+        "RenewDelegationToken",
+        "tokens",
+        "tokens",
+        broker="1-2",
+        controller="1-2",
+        forward=True,
+    ),
+    Route(
+        40,
+        "ExpireDelegationToken",
+        "tokens",
+        "tokens",
+        broker="1-2",
+        controller="1-2",
+        forward=True,
+    ),
+    Route(41, "DescribeDelegationToken", "tokens", "tokens", broker="1-3"),
     Route(42, "DeleteGroups", "groups", "groups", broker="0-2"),
     Route(
         43,
@@ -217,8 +245,8 @@ ZOOKEEPER_ROUTES: tuple[Route, ...] = (
     ),
 )
 """Served besides, by a member of a ZooKeeper cluster: what its controller sends."""
-# DescribeClientQuotas, AlterClientQuotas, DescribeQuorum, UnregisterBroker
-_OF_A_QUORUM = frozenset({48, 49, 55, 64})
+# Delegation tokens, DescribeClientQuotas, AlterClientQuotas, DescribeQuorum, UnregisterBroker
+_OF_A_QUORUM = frozenset({38, 39, 40, 41, 48, 49, 55, 64})
 
 
 def served(on_controller: bool) -> dict[int, Route]:

@@ -1,7 +1,7 @@
 """SASL's APIs: authentication of a connection; what a broker tells of SCRAM users.
 
-1. On a listener without SASL, and on a connection that is authenticated and may not authenticate
-   again, both requests are answered with ILLEGAL_SASL_STATE.
+1. On a listener without SASL (there with one line), and on a connection that is authenticated and
+   may not authenticate again, both requests are answered with ILLEGAL_SASL_STATE.
 2. A failure is answered late, and the connection ends with it. The client is not told what was
    wrong, beyond what it said itself.
 
@@ -12,6 +12,7 @@ KIP-554. Not here: who may ask when (`net/sasl_gate.py`), changes of users
 
 from __future__ import annotations
 
+from twisted_broker.api import audit
 from twisted_broker.api.context import RequestContext
 from twisted_broker.cluster import scram_changes
 from twisted_broker.net.sasl_gate import SaslGate
@@ -26,6 +27,8 @@ async def sasl_handshake(
     context: RequestContext, request: sasl.SaslHandshakeRequest
 ) -> sasl.SaslHandshakeResponse:
     gate = _gate(context)
+    if gate is None:
+        audit.sasl_refused(context)
     if gate is None or gate.refuses_again():
         return sasl.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
     response = sasl.SaslHandshakeResponse(mechanisms=list(gate.authenticator.enabled))

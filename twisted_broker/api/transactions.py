@@ -167,6 +167,8 @@ async def _add(
                 producer,
                 partitions,
                 EPOCH_BUMP_VERSION if context.version >= FIRST_BETWEEN_BROKERS else 0,
+                # The answer to another broker is that of many transactions.
+                waits=context.version < FIRST_BETWEEN_BROKERS,
             )
     except BrokerError as refusal:
         return _results(topics, {}, refusal.code)
@@ -206,6 +208,7 @@ async def add_offsets_to_txn(
             request.transactional_id,
             ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
             [TopicPartition(OFFSETS_TOPIC, partition_for(request.group_id, count))],
+            waits=True,
         )
     return AddOffsetsToTxnResponse()
 

@@ -40,6 +40,22 @@ _LINE_SECONDS, _TABLE_SECONDS, _LOOK_SECONDS = 60.0, 0.5, 0.2
     help="A broker of the target, which must be ours.",
 )
 @click.option(
+    "--from-config",
+    "source_config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    default=None,
+    help="TLS and SASL to the source: properties of a Java client.",
+)
+@click.option(
+    "--to-config",
+    "target_config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    default=None,
+    help="The same to the target.",
+)
+@click.option(
     "--topics", metavar="REGEX", required=True, help="Which topics; the whole name must match."
 )
 @click.option(
@@ -77,6 +93,8 @@ _LINE_SECONDS, _TABLE_SECONDS, _LOOK_SECONDS = 60.0, 0.5, 0.2
 def mirror(
     source: str,
     target: str,
+    source_config: Path | None,
+    target_config: Path | None,
     topics: str,
     state: Path,
     replication_factor: int | None,
@@ -90,9 +108,10 @@ def mirror(
     Batches travel as they are; settings and partition counts follow. It runs until it is stopped,
     and goes on where it was when it is started again.
     """
+    from twisted_broker.cli.command_config import client_security
     from twisted_broker.consumer.errors import InvalidSetting
     from twisted_broker.mirror.errors import MirrorError
-    from twisted_broker.mirror.mirror import MirrorOptions
+    from twisted_broker.mirror.mirror import FROM_CONFIG, TO_CONFIG, MirrorOptions
 
     options = MirrorOptions(
         source,
@@ -102,6 +121,8 @@ def mirror(
         -1 if replication_factor is None else replication_factor,
         int(refresh * 1000),
         follow_loss=follow_loss,
+        source_client=client_security(source_config, FROM_CONFIG),
+        target_client=client_security(target_config, TO_CONFIG),
     )
     try:
         run = _Run(options, once, metrics_port)

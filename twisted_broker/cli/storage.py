@@ -110,6 +110,12 @@ def format_storage(
         raise click.UsageError(str(error)) from error
     for path in done.old:
         click.echo(f"{path} is formatted already")
+    if node.metadata_directory in done.old and (release_version or features):
+        click.echo(
+            f"--release-version and --feature are for a new cluster: that of "
+            f"{node.metadata_directory} keeps its levels; change them with kafka-features",
+            err=True,
+        )
     for path in done.new:
         click.echo(f"formatted {path} for node {node.node_id} of cluster {done.cluster_id}")
     if node.metadata_directory in done.new:

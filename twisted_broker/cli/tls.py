@@ -11,6 +11,7 @@ Source: RFC 5280; KIP-651 (PEM in Kafka). Not here: how a broker uses them (`net
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import sys
 from datetime import UTC, datetime, timedelta
@@ -145,10 +146,12 @@ def make_certificates(
         authority_key = loaded
     else:
         authority_key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "replog trial authority")])
+        # Each has a name of its own: with several in one trust store a certificate's authority is
+        # looked up by its name.
+        text = f"replog trial authority {secrets.token_hex(4)}"
         authority = (
-            builder("replog trial authority", authority_key, 3650)
-            .issuer_name(name)
+            builder(text, authority_key, 3650)
+            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]))
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
             .add_extension(_key_usage(x509, signs_certificates=True), True)
             .sign(authority_key, SHA256())

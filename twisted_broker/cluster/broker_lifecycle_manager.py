@@ -11,12 +11,16 @@ Owns `BrokerLifecycleManager`.
    recovery again.
 2. A change that others wait for (caught up, ready, stopping, a lost directory) is sent at once, not
    with the next heartbeat.
-3. One heartbeat is in flight at a time. One that is not answered within half a session is given up
+3. A registration from before the metadata named log directories is sent again when
+   metadata.version rises to where it does; the broker epoch stays (Kafka's
+   `BrokerRegistrationTracker`).
+4. One heartbeat is in flight at a time. One that is not answered within half a session is given up
    with its connection: the connection may have died for one side only, and the controller be well.
 
-Source: Kafka's `BrokerLifecycleManager`; KRAFT 3.5; `RL 8.2`. Not here: what a registration says
-(`registration.py`), how long a controlled shutdown may take (`broker_controlled_shutdown.py`), the
-controller's side (`broker_registry.py`), the clean-shutdown file (`broker.py` writes and reads it).
+Source: Kafka's `BrokerLifecycleManager`, `BrokerRegistrationTracker`; KRAFT 3.5; `RL 8.2`. Not
+here: what a registration says (`registration.py`), how long a controlled shutdown may take
+(`broker_controlled_shutdown.py`), the controller's side (`broker_registry.py`), the clean-shutdown
+file (`broker.py` writes and reads it).
 """
 
 from __future__ import annotations
@@ -32,11 +36,12 @@ from twisted_broker.cluster.broker_controlled_shutdown import ControlledShutdown
 from twisted_broker.cluster.controller_channel import ControllerChannel, check_answer
 from twisted_broker.cluster.denials import Denials
 from twisted_broker.cluster.observer import MetadataObserver
-from twisted_broker.cluster.records import CORDON_LEVEL
+from twisted_broker.cluster.records import CORDON_LEVEL, DIRECTORIES_LEVEL
 from twisted_broker.cluster.registration import Registration
 from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
 from twisted_broker.config import BrokerConfig
 from twisted_broker.image.entries import Endpoint, FeatureRange
+from twisted_broker.image.metadata_image import METADATA_VERSION, MetadataDelta
 from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
@@ -102,6 +107,10 @@ class BrokerLifecycleManager:
         self._unexpected_errors = UnexpectedErrors("heartbeats")
         self._controlled_shutdown = ControlledShutdown(runtime, config, observer, self._shut_down)
         self._registering: Deferred[None] | None = None
+        self._amending = False
+        self._amended = (-1, -1)
+        """the broker epoch and metadata.version that it was last amended at: once for each"""
+        observer.subscribe(self._metadata_changed)
 
     def start(
         self,
@@ -132,14 +141,58 @@ class BrokerLifecycleManager:
             "the controller does not know this broker any more (it was unregistered, or its "
             "broker epoch is old): registering again"
         )
+        epoch = await self._granted_again()
+        if epoch is not None:
+            await self._registered(epoch)
+
+    async def _granted_again(self) -> int | None:
+        """The broker epoch; None where this broker may not go on."""
         try:
             epoch = await self._registration.again()
         except BrokerError as error:
             self.state = BrokerState.NOT_RUNNING
             self._on_fatal(error.message or str(error))
-            return
+            return None
         _logger.info("registered again, under broker epoch {epoch}", epoch=epoch)
-        await self._registered(epoch)
+        return epoch
+
+    def _metadata_changed(self, delta: MetadataDelta) -> None:
+        if METADATA_VERSION in delta.features or self._config.node_id in delta.brokers:
+            self._amend_if_needed()
+
+    def _amend_if_needed(self) -> None:
+        """Registers again where the registration names no log directories and may: the controller
+        left them out under an older metadata.version.
+        """
+        image = self._observer.image
+        own = image.brokers.get(self._config.node_id)
+        if (
+            own is not None
+            and own.epoch == self.broker_epoch
+            and not own.directories
+            and image.metadata_version >= DIRECTORIES_LEVEL
+            and self._serves
+            and not self._amending
+            and self._amended != (own.epoch, image.metadata_version)
+        ):
+            self._amended = (own.epoch, image.metadata_version)
+            _logger.info("metadata.version includes log directories now: registering them")
+            self._amending = True
+            self._registering = ensureDeferred(self._amend()).addErrback(_stopped)
+
+    async def _amend(self) -> None:
+        try:
+            epoch = await self._granted_again()
+        finally:
+            self._amending = False
+        # Another epoch: it was unregistered meanwhile.
+        if epoch is not None and epoch != self.broker_epoch and self._serves:
+            self.state = BrokerState.STARTING
+            await self._registered(epoch)
+
+    @property
+    def _serves(self) -> bool:
+        return self.state in (BrokerState.RECOVERY, BrokerState.RUNNING)
 
     async def _registered(self, epoch: int) -> None:
         """Under this epoch; goes on when the metadata includes the registration."""
@@ -151,6 +204,7 @@ class BrokerLifecycleManager:
             if not self.caught_up.called:
                 self.caught_up.callback(None)
             self.send_heartbeat()
+            self._amend_if_needed()
 
     def _give_up(self, error: BrokerError) -> None:
         self.state = BrokerState.NOT_RUNNING
@@ -251,10 +305,7 @@ class BrokerLifecycleManager:
             and self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
         ):
             self._shut_down()
-        elif error.code is ErrorCode.STALE_BROKER_EPOCH and self.state in (
-            BrokerState.RECOVERY,
-            BrokerState.RUNNING,
-        ):
+        elif error.code is ErrorCode.STALE_BROKER_EPOCH and self._serves and not self._amending:
             self.state = BrokerState.STARTING
             self._registering = ensureDeferred(self._register_again()).addErrback(_stopped)
         elif error.code not in (

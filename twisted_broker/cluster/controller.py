@@ -121,6 +121,13 @@ class Controller:
         self._last_write_ms = self._last_step_ms = self._last_snapshot_ms = (
             self._last_balance_ms
         ) = 0
+        # Without the secret there are no tokens.
+        self._token_check_ms = (
+            config.integer("delegation.token.expiry.check.interval.ms")
+            if config.text("delegation.token.secret.key")
+            else 0
+        )
+        self._last_token_check_ms = 0
         self._ticks = PeriodicTask(runtime.clock, self.tick, "the controller's periodic work")
         self.elections = 0
         self._lines = EventLines(_logger, runtime.clock, controller=self.node_id)
@@ -193,6 +200,7 @@ class Controller:
         )
         started = self.write([controller_record(registration)])
         self._last_snapshot_ms = self._last_balance_ms = self.runtime.now_ms()
+        self._last_token_check_ms = self._last_balance_ms
         self._ticks.start(_TICK_MS / 1000)
         return started
 
@@ -414,6 +422,10 @@ class Controller:
             self._write_in_background([records.NoOpRecord()])
         self.log.sync()  # again, where the last one found no free descriptor; else nothing is due
         self._balance(now_ms)
+        if self._token_check_ms and now_ms - self._last_token_check_ms >= self._token_check_ms:
+            self._last_token_check_ms = now_ms
+            if self.decided.tokens:
+                self._turns.start(self._remove_tokens())
         if self._snapshot_due(now_ms):
             self._last_snapshot_ms = now_ms
             self.log.write_snapshot(self.committed)
@@ -443,6 +455,21 @@ class Controller:
             return  # it decides no more
         finally:
             self._being_fenced.discard(broker.id)
+
+    def _remove_tokens(self) -> Generator[None, None, None]:
+        """Of the delegation tokens those that hold no more."""
+        from twisted_broker.cluster.token_changes import removals
+
+        wall_ms = self.runtime.wall_ms()
+        try:
+            found, prepared = yield from self.decide(
+                lambda view: removals(view.image, wall_ms), lambda found: found
+            )
+        except BrokerError:
+            return  # it decides no more
+        if found:
+            self._lines.add("delegation tokens expired", count=len(found))
+            self._write_in_background(found, prepared)
 
     def _balance(self, now_ms: int) -> None:
         """Every so often, preferred leaders get their partitions back."""

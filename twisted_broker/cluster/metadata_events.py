@@ -73,7 +73,7 @@ def unclean_elections(delta: MetadataDelta) -> int:
         before is not None
         and after is not None
         and (before.leader != after.leader or _truncates(before, after))
-        and _is_unclean(after)
+        and _is_unclean(before, after)
         for _, _, _, before, after in delta.partitions.values()
     )
 
@@ -147,7 +147,7 @@ def _elections(changed: list[PartitionDelta]) -> Iterator[Event]:
                 "before": before.leader,
                 "leader_epoch": after.leader_epoch,
                 "isr": after.isr,
-                "unclean": _is_unclean(after),
+                "unclean": _is_unclean(before, after),
             },
         )
     elif elected:
@@ -158,15 +158,18 @@ def _elections(changed: list[PartitionDelta]) -> Iterator[Event]:
                 "partitions": len(elected),
                 "leaders": [f"{node}:{count}" for node, count in sorted(leaders.items())],
                 "offline": leaders[NO_LEADER],
-                "unclean": sum(_is_unclean(after) for _, _, after in elected),
+                "unclean": sum(_is_unclean(before, after) for _, before, after in elected),
                 "first": _name(elected[0][0]),
             },
         )
 
 
-def _is_unclean(after: PartitionRegistration) -> bool:
-    """Whether it has a leader from outside of the ISR."""
-    return after.leader != NO_LEADER and after.leader_recovery_state == RECOVERING
+def _is_unclean(before: PartitionRegistration, after: PartitionRegistration) -> bool:
+    """Whether it has a leader from outside of the ISR, or one that truncates."""
+    if after.leader == NO_LEADER or after.leader_recovery_state != RECOVERING:
+        return False
+    # A leader that comes back may be recovering still: it says so with its next ISR change only.
+    return after.leader not in (*before.isr, *before.elr) or _truncates(before, after)
 
 
 def _truncates(before: PartitionRegistration, after: PartitionRegistration) -> bool:

@@ -44,12 +44,21 @@ _OF_CLIENTS: Mapping[str, float | None] = {
 }
 _OF_ADDRESSES: Mapping[str, float | None] = {CONNECTION_CREATION_RATE: _INT}
 _LEAST_FRACTION = 1e-6
+MOST_CHANGES = 10_000  # Kafka's bound of records for one request
 Results = dict[QuotaEntity, BrokerError | None]
 
 
 def entity_of(parts: Iterable[records.EntityData | QuotaEntityData]) -> QuotaEntity:
     """As an image has it; of a type that is there twice the last counts."""
     return tuple(sorted({each.entity_type: each.entity_name for each in parts}.items()))
+
+
+def check_count(entries: Sequence[AlteredEntry]) -> None:
+    """Raises BrokerError(POLICY_VIOLATION) for more than `MOST_CHANGES` in one request."""
+    if sum(len(entry.ops) for entry in entries) > MOST_CHANGES:
+        raise BrokerError(
+            ErrorCode.POLICY_VIOLATION, f"more than {MOST_CHANGES} quotas in one request"
+        )
 
 
 def alter_client_quotas(

@@ -81,16 +81,17 @@ def alter(
     image: MetadataImage, changes: Sequence[Change], times: Counter[str]
 ) -> tuple[list[Record], AlterUserScramCredentialsResponse]:
     """The records of some of a request's changes, and their answer. `times`: how often the whole
-    request names each user.
+    request names each user. The first mention of a user answers for all: what is wrong with it, or
+    that there are others.
     """
     found: list[Record] = []
     results: dict[str, AlterUserScramCredentialsResult] = {}
     for change in changes:
-        refused = (
-            (ErrorCode.DUPLICATE_RESOURCE, "one request changes one credential of a user")
-            if times[change.name] > 1
-            else _refusal(image, change)
-        )
+        if change.name in results:
+            continue
+        refused = _refusal(image, change)
+        if refused is None and times[change.name] > 1:
+            refused = ErrorCode.DUPLICATE_RESOURCE, "one request changes one credential of a user"
         if refused is None:
             found.append(_record(change))
         code, message = refused or (ErrorCode.NONE, None)

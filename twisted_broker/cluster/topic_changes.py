@@ -4,7 +4,8 @@ Owns the decisions on CreateTopics, CreatePartitions and DeleteTopics. Each give
 write and the answer for when they are.
 
 1. A topic's records come together: the topic, its settings, its partitions.
-2. One topic's refusal does not touch the others of the request.
+2. One topic's refusal does not touch the others of the request; but one that would create more
+   partitions than a request may is refused whole (`wanted_partitions`).
 3. `validate_only` decides everything and writes nothing.
 
 Source: Kafka's `ReplicationControlManager`, `ControllerApis`; `RL 8.5`. Not here: create policies
@@ -54,14 +55,12 @@ def create_topics(
     request: topics_messages.CreateTopicsRequest,
     random: IRandom,
     counts: Counter[str] | None = None,
-    budget: int = MAX_PARTITIONS_PER_REQUEST,
     permit: Permit = _permitted,
 ) -> tuple[Found, topics_messages.CreateTopicsResponse]:
     """The records of all topics that can be created, and the answer, which has the refusals.
     `random` places replicas where the request does not.
 
-    For a part of a longer request: `counts`, how often the whole names each topic; `budget`, the
-    partitions that are left to it.
+    For a part of a longer request: `counts`, how often the whole names each topic.
     """
     found: Found = []
     results: list[topics_messages.CreatableTopicResult] = []
@@ -73,8 +72,8 @@ def create_topics(
             if counts[topic.name] > 1:
                 raise BrokerError(ErrorCode.INVALID_REQUEST, f"topic {topic.name} is named twice")
             _check_new_name(view, topic.name, taken)
-            partitions = _new_partitions(view, topic, placer, budget)
             configs = _new_configs(view, topic)
+            partitions = _new_partitions(view, topic, placer)
             permit(topic.name, len(partitions))
         except BrokerError as error:
             results.append(
@@ -87,7 +86,6 @@ def create_topics(
             )
             continue
         topic_id = new_uuid(random.randbytes)
-        budget -= len(partitions)
         taken[collision_key(topic.name)] = topic.name
         found.append(records.TopicRecord(name=topic.name, topic_id=topic_id))
         found += [
@@ -144,11 +142,8 @@ def _new_partitions(
     view: ClusterView,
     topic: topics_messages.CreatableTopic,
     placer: StripedReplicaPlacer,
-    budget: int,
 ) -> list[PartitionRegistration]:
     if topic.assignments:
-        if len(topic.assignments) > budget:
-            raise _too_many()
         return _assigned_by_hand(view, topic)
     if topic.replication_factor < -1 or topic.replication_factor == 0:
         raise BrokerError(
@@ -170,12 +165,22 @@ def _new_partitions(
         if topic.replication_factor == -1
         else topic.replication_factor
     )
-    if count > budget:
-        raise _too_many()
     return _placed(view, placer, factor, count)
 
 
-def _too_many() -> BrokerError:
+def wanted_partitions(view: ClusterView, topic: topics_messages.CreatableTopic) -> int:
+    """How many partitions a topic has in a request's `MAX_PARTITIONS_PER_REQUEST`, whatever else is
+    wrong with it.
+    """
+    if topic.assignments:
+        return len(topic.assignments)
+    if topic.num_partitions == -1:
+        return view.config.integer("num.partitions")
+    return max(topic.num_partitions, 0)
+
+
+def too_many() -> BrokerError:
+    """The refusal of a request beyond `MAX_PARTITIONS_PER_REQUEST`."""
     return BrokerError(
         ErrorCode.POLICY_VIOLATION,
         f"more than {MAX_PARTITIONS_PER_REQUEST} partitions in one request",
@@ -263,7 +268,8 @@ def create_partitions(
     permit: Permit = _permitted,
 ) -> tuple[Found, topics_messages.CreatePartitionsResponse]:
     """Grows topics to the requested counts, by no more partitions in all than one request may
-    add. `counts`, `budget`: as of `create_topics`.
+    add. For a part of a longer request: `counts`, how often the whole names each topic; `budget`,
+    the partitions that are left to it.
     """
     found: Found = []
     results: list[topics_messages.CreatePartitionsTopicResult] = []
@@ -308,7 +314,7 @@ def _grown(
         )
     missing = request.count - has
     if missing > budget:
-        raise _too_many()
+        raise too_many()
     fresh = (
         _grown_by_hand(view, request, topic, missing)
         if request.assignments is not None

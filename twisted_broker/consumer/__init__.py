@@ -5,6 +5,7 @@ Public: the names of `__all__`, their arguments and errors.
 """
 
 from twisted_broker.consumer.errors import (
+    AuthenticationFailed,
     BrokersUnreachable,
     ConsumerError,
     ConsumerTimeout,
@@ -23,6 +24,7 @@ from twisted_broker.consumer.streams import (
 )
 
 __all__ = [
+    "AuthenticationFailed",
     "BrokersUnreachable",
     "CommitFailed",
     "ConsumerConnector",

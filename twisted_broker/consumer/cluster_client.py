@@ -8,8 +8,8 @@ are known, one connection to each) and `ClusterMetadata`.
    a cluster whose brokers all moved is found again.
 3. Connections are bounded by the brokers of the last metadata; of others they are closed.
 
-Source: RL 7.2; Kafka's `NetworkClient`, `Metadata`. Plaintext only. Not here: fetching
-(`consumer_endpoint`), groups.
+Source: RL 7.2; Kafka's `NetworkClient`, `Metadata`. Not here: fetching (`consumer_endpoint`),
+groups, TLS and SASL (`net/client_connector.py`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,18 @@ from typing import Any, NamedTuple
 from twisted.internet.defer import CancelledError, Deferred
 
 from twisted_broker.consumer.consumer_config import ConsumerConfig
-from twisted_broker.consumer.errors import BrokersUnreachable
+from twisted_broker.consumer.errors import (
+    AuthenticationFailed,
+    BrokersUnreachable,
+    InvalidSetting,
+)
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.net.client import BrokerConnection
+from twisted_broker.net.client_connector import SecurityRefused, client_connector, lost_words
+from twisted_broker.net.connector import Connector
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
+from twisted_broker.security.client_security import ClientSecurity
+from twisted_broker.settings import ConfigError
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError, error_of
 from twisted_broker.wire.messages import list_offsets as listing
 from twisted_broker.wire.messages import metadata as meta
@@ -66,6 +74,7 @@ class ClientConnection:
         endpoint: BrokerEndPoint,
         client_id: str,
         request_timeout_ms: int,
+        connector: Connector,
     ) -> None:
         self.endpoint = endpoint
         self.raw = BrokerConnection(
@@ -75,6 +84,7 @@ class ClientConnection:
             client_id,
             request_timeout_ms=request_timeout_ms,
             connect_timeout_ms=min(_CONNECT_TIMEOUT_MS, request_timeout_ms),
+            connector=connector,
         )
 
     async def version(self, api_key: int, ours: int) -> int:
@@ -93,11 +103,15 @@ class ClientConnection:
 
 
 class ClusterClient:
-    """`close()` ends all connections."""
+    """`close()` ends all connections. `option`: of a command line, where its settings of TLS and
+    SASL are from. Raises `InvalidSetting`, of TLS's files.
+    """
 
-    def __init__(self, runtime: Runtime, config: ConsumerConfig) -> None:
+    def __init__(self, runtime: Runtime, config: ConsumerConfig, option: str = "") -> None:
         self.runtime = runtime
         self.client_id = config.text("client.id")
+        self._option = f"{option}: " if option else ""
+        self._connector = connector_of(runtime, config.security, self.client_id, self._option)
         self._timeout_ms = config.integer("request.timeout.ms")
         self._bootstrap = [BrokerEndPoint(_BOOTSTRAP, *server) for server in config.servers]
         self._brokers: dict[int, BrokerEndPoint] = {}
@@ -106,7 +120,9 @@ class ClusterClient:
 
     def connect(self, endpoint: BrokerEndPoint, client_id: str) -> ClientConnection:
         """A connection of the caller's own, which closes it."""
-        return ClientConnection(self.runtime, endpoint, client_id, self._timeout_ms)
+        return ClientConnection(
+            self.runtime, endpoint, client_id, self._timeout_ms, self._connector
+        )
 
     def connection(self, endpoint: BrokerEndPoint) -> ClientConnection:
         """The one that all share."""
@@ -120,33 +136,45 @@ class ClusterClient:
         return self._brokers.get(broker_id)
 
     async def send_to_any(self, request: Any, ours: int) -> Any:
-        """The answer of the first broker that gives one. Raises `BrokersUnreachable`, and
-        BrokerError(UNSUPPORTED_VERSION) of the last.
+        """The answer of the first broker that gives one. Raises `BrokersUnreachable`, with
+        `AuthenticationFailed` where brokers are there, and BrokerError(UNSUPPORTED_VERSION) of the
+        last.
         """
         known = list(self._brokers.values())
         self.runtime.random.shuffle(known)
         first = list(self._bootstrap)
         self.runtime.random.shuffle(first)
         failures: list[str] = []
+        refused = 0
         unsupported: BrokerError | None = None
         tried: set[tuple[str, int]] = set()
         for endpoint in (*known, *first):
             if (endpoint.host, endpoint.port) in tried:
                 continue
             tried.add((endpoint.host, endpoint.port))
+            connection = self.connection(endpoint)
             try:
-                return await self.connection(endpoint).send(request, ours)
+                return await connection.send(request, ours)
             except CancelledError:
                 raise
             except BrokerError as error:
                 unsupported = error
+            except SecurityRefused as error:
+                refused += 1
+                failures.append(str(error))
             except Exception as error:
-                failures.append(f"{endpoint.host}:{endpoint.port}: {error or type(error).__name__}")
+                # A listener that wants SASL answers ApiVersions, and nothing else.
+                words = str(error) or type(error).__name__
+                if connection.raw.answers <= 1:
+                    words = lost_words(error, self._connector.protocol)
+                failures.append(f"{endpoint.host}:{endpoint.port}: {words}")
             if self._closed:
                 break
         if unsupported is not None:
             raise unsupported
         servers = ",".join(f"{each.host}:{each.port}" for each in self._bootstrap)
+        if failures and refused == len(failures):
+            raise AuthenticationFailed(self._option + "; ".join(failures))
         raise BrokersUnreachable(
             f"no broker of bootstrap.servers={servers} answered ({'; '.join(failures)}); "
             "check the addresses, and that the brokers run"
@@ -179,6 +207,16 @@ class ClusterClient:
         done: Deferred[None] = Deferred(lambda _: timer.cancel() if timer.active() else None)
         timer = self.runtime.clock.callLater(milliseconds / 1000, done.callback, None)
         return done
+
+
+def connector_of(
+    runtime: Runtime, security: ClientSecurity, client_id: str, source: str = ""
+) -> Connector:
+    """How brokers are reached. Raises `InvalidSetting`; its line begins with `source`."""
+    try:
+        return client_connector(runtime, security, client_id)
+    except ConfigError as error:
+        raise InvalidSetting(f"{source}{error}") from None
 
 
 def metadata_request(topics: Iterable[str] | None) -> meta.MetadataRequest:

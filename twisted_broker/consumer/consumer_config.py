@@ -4,6 +4,7 @@ Owns `ConsumerConfig`: defaults, types, limits.
 
 1. A value is checked when the consumer is made: what is wrong is one line that names the setting
    and what it may be.
+2. Settings of TLS and SASL are those of a Java client, by `security/client_security.py`.
 
 Source: RL 7.3-7.5; Kafka's `ConsumerConfig` of 4.3.1, and of 0.8 for what has no successor. Not
 here: what the settings do.
@@ -11,11 +12,13 @@ here: what the settings do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 from twisted_broker.consumer.errors import InvalidSetting
+from twisted_broker.security.client_security import ClientSecurity, is_security
+from twisted_broker.settings import ConfigError
 
 SMALLEST, LARGEST, NONE = "smallest", "largest", "none"
 _RESETS: Final = {
@@ -72,12 +75,18 @@ _NAMES: Final = (*_INTEGERS, *_BOOLEANS, *_TEXTS, *_ALIASES)
 
 
 class ConsumerConfig:
-    """`settings` by name, as text or as what they are. Raises `InvalidSetting`."""
+    """`settings` by name, as text or as what they are; `token`: what gives tokens of OAUTHBEARER.
+    Raises `InvalidSetting`.
+    """
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Mapping[str, Any], token: Callable[[], str] | None = None) -> None:
+        secured = {name: value for name, value in settings.items() if is_security(str(name))}
+        self.security = security_of(secured, token)
         self._values: dict[str, Any] = {name: each.default for name, each in _INTEGERS.items()}
         self._values |= _BOOLEANS | _TEXTS
         for name, value in settings.items():
+            if name in secured:
+                continue
             if name not in _NAMES:
                 near = get_close_matches(str(name), _NAMES, 1)
                 hint = f"; did you mean {near[0]}?" if near else ""
@@ -115,6 +124,19 @@ class ConsumerConfig:
     def strategies(self) -> list[str]:
         """Names of assignors, the preferred one first."""
         return [each.strip() for each in self.text("partition.assignment.strategy").split(",")]
+
+
+def security_of(
+    settings: Mapping[str, Any], token: Callable[[], str] | None = None
+) -> ClientSecurity:
+    """Of settings that are all of TLS or SASL. Raises `InvalidSetting`."""
+    for name in settings:
+        if not is_security(str(name)):
+            raise InvalidSetting(f"{name}: this is no setting of TLS or SASL")
+    try:
+        return ClientSecurity({name: str(value) for name, value in settings.items()}, token)
+    except ConfigError as error:
+        raise InvalidSetting(str(error)) from None
 
 
 def _checked(name: str, value: Any) -> Any:

@@ -20,6 +20,10 @@ class BrokersUnreachable(ConsumerError):
     """None of the brokers that are known answered."""
 
 
+class AuthenticationFailed(BrokersUnreachable):
+    """Brokers answered, and none lets this client in, or none is trusted: TLS or SASL."""
+
+
 class OffsetGone(ConsumerError):
     """No place to go on from: `auto.offset.reset` is none. `log_start`, `log_end`: what the leader
     has.

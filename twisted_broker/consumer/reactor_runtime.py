@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from twisted_broker.interfaces import Runtime
+from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 from twisted_broker.net.network import ReactorNetwork
 
@@ -27,4 +28,5 @@ def reactor_runtime(reactor: Any = None) -> Runtime:
         files=MemoryFileSystem(),
         disk=lambda directory: InlineWorker(),
         random=Random(),
+        key_files=OsFileSystem(),
     )

@@ -10,17 +10,19 @@ Source: RL 7.6; Kafka 0.8's `SimpleConsumer`. Not here: groups and streams (`str
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 from twisted_broker.consumer.cluster_client import (
     METADATA,
     ClientConnection,
     ClusterMetadata,
     cluster_metadata,
+    connector_of,
     list_offset,
     metadata_request,
 )
+from twisted_broker.consumer.consumer_config import security_of
 from twisted_broker.consumer.group_offsets import commit_offsets, committed_offsets
 from twisted_broker.consumer.record_iterator import records_of
 from twisted_broker.interfaces import Runtime, TopicPartition
@@ -50,8 +52,11 @@ class PartitionRecords(NamedTuple):
 
 class SimpleConsumer:
     """Of the broker at `host`:`port`; all times in ms. `runtime` None: the program's reactor.
+    `settings`: of TLS and SASL, by a Java client's names; `oauth_token`: as of `ConsumerConnector`.
+    Raises `InvalidSetting`.
 
-    Methods raise `BrokerError`, and Twisted's connection errors.
+    Methods raise `BrokerError`, and Twisted's connection errors; a `ConnectError` with one line
+    where TLS or SASL failed.
     """
 
     def __init__(
@@ -61,13 +66,19 @@ class SimpleConsumer:
         client_id: str = "replog-simple-consumer",
         runtime: Runtime | None = None,
         request_timeout_ms: int = 30_000,
+        settings: Mapping[str, Any] | None = None,
+        oauth_token: Callable[[], str] | None = None,
     ) -> None:
         if runtime is None:
             from twisted_broker.consumer.reactor_runtime import reactor_runtime
 
             runtime = reactor_runtime()
         self._connection = ClientConnection(
-            runtime, BrokerEndPoint(-1, host, port), client_id, request_timeout_ms
+            runtime,
+            BrokerEndPoint(-1, host, port),
+            client_id,
+            request_timeout_ms,
+            connector_of(runtime, security_of(settings or {}, oauth_token), client_id),
         )
 
     async def fetch(

@@ -259,11 +259,17 @@ class ConsumerStream:
 
 class ConsumerConnector:
     """`settings` by their Kafka names (`bootstrap.servers` and `group.id` must be there). Raises
-    `InvalidSetting`. `runtime` None: the program's reactor.
+    `InvalidSetting`. `runtime` None: the program's reactor. `oauth_token()`: with OAUTHBEARER, a
+    token that is valid now; it is called for each connection, and must not block.
     """
 
-    def __init__(self, settings: Mapping[str, Any], runtime: Runtime | None = None) -> None:
-        self._config = ConsumerConfig(settings)
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        runtime: Runtime | None = None,
+        oauth_token: Callable[[], str] | None = None,
+    ) -> None:
+        self._config = ConsumerConfig(settings, oauth_token)
         if not self._config.text("group.id"):
             raise InvalidSetting("group.id: must be set; consumers of one group share its topics")
         if runtime is None:

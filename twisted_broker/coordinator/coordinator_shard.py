@@ -25,6 +25,7 @@ from enum import Enum
 
 from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
 
+from twisted_broker.coordinator.bucket_dict import BucketDict
 from twisted_broker.coordinator.classic_group import ClassicGroup
 from twisted_broker.coordinator.coordinator_context import CoordinatorContext, append_error
 from twisted_broker.coordinator.coordinator_timer import CoordinatorTimer
@@ -96,7 +97,7 @@ class CoordinatorShard:
     def __init__(self, context: CoordinatorContext, index: int, leader_epoch: int) -> None:
         self.context, self.index, self.leader_epoch = context, index, leader_epoch
         self.state = CoordinatorState.LOADING
-        self.groups: dict[str, GroupEntry] = {}
+        self.groups: BucketDict[str, GroupEntry] = BucketDict()
         self.manager = GroupMetadataManager(lambda: context.settings.group)
         self.offsets = OffsetMetadataManager(context, self.append, self.append_end_marker)
         self._timer = CoordinatorTimer(context.clock, self._timer_expired)

@@ -329,15 +329,19 @@ class GroupCoordinator:
         """
         found: list[GroupListing] = []
         for shard in list(self.runtime.shards.values()):
-            for name in list(shard.groups) if shard.state is CoordinatorState.ACTIVE else ():
-                entry = shard.groups.get(name)
-                if entry is not None:
-                    found.append(
-                        GroupListing(name, entry.group.protocol_type or "", entry.group.state.value)
-                    )
-                if len(found) == LISTED_PER_STEP:
-                    yield found
-                    found = []
+            if shard.state is not CoordinatorState.ACTIVE:
+                continue
+            for part in shard.groups.parts():
+                for name in part:
+                    entry = shard.groups.get(name)
+                    if entry is not None:
+                        group = entry.group
+                        found.append(
+                            GroupListing(name, group.protocol_type or "", group.state.value)
+                        )
+                    if len(found) == LISTED_PER_STEP:
+                        yield found
+                        found = []
         yield found
 
     def describe(self, group_id: str) -> GroupDescription | None:

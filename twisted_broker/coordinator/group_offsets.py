@@ -31,6 +31,7 @@ from twisted_broker.coordinator.classic_group import (
     STABLE,
     ClassicGroup,
 )
+from twisted_broker.coordinator.empty_dict import EMPTY_DICT
 from twisted_broker.coordinator.group_records import NO_EXPIRY, CommittedOffset
 from twisted_broker.wire.batch_header import NO_PRODUCER_ID
 from twisted_broker.wire.primitives import NULL_UUID
@@ -59,15 +60,19 @@ class GroupOffsets:
 
     def __init__(self) -> None:
         self.committed: dict[TopicPartition, CommittedOffset] = {}
-        self.transactional: dict[int, dict[TopicPartition, CommittedOffset]] = {}
-        self._in_flight: dict[TopicPartition, int] = {}
-        self._writes: dict[int, int] = {}  # by producer id: its offsets in flight
-        self._ended: dict[int, list[tuple[int, bool]]] = {}
-        self._ending: list[dict[TopicPartition, CommittedOffset]] = []
+        self.transactional: dict[int, dict[TopicPartition, CommittedOffset]] = EMPTY_DICT
+        self._in_flight: dict[TopicPartition, int] = EMPTY_DICT
+        self._writes: dict[int, int] = EMPTY_DICT  # by producer id: its offsets in flight
+        self._ended: dict[int, list[tuple[int, bool]]] = EMPTY_DICT
+        self._ending: tuple[dict[TopicPartition, CommittedOffset], ...] = ()
 
     def start_write(self, partition: TopicPartition, producer_id: int = NO_PRODUCER_ID) -> None:
+        if not self._in_flight:
+            self._in_flight = {}
         self._in_flight[partition] = self._in_flight.get(partition, 0) + 1
         if producer_id >= 0:
+            if not self._writes:
+                self._writes = {}
             self._writes[producer_id] = self._writes.get(producer_id, 0) + 1
 
     def end_write(self, partition: TopicPartition, producer_id: int = NO_PRODUCER_ID) -> None:
@@ -76,11 +81,15 @@ class GroupOffsets:
             self._in_flight[partition] = left
         else:
             del self._in_flight[partition]
+            if not self._in_flight:
+                self._in_flight = EMPTY_DICT
         if producer_id >= 0:
             self._writes[producer_id] -= 1
             if not self._writes[producer_id]:
                 del self._writes[producer_id]
                 self._ended.pop(producer_id, None)
+                if not self._writes:
+                    self._writes = self._ended = EMPTY_DICT
 
     def put(self, partition: TopicPartition, committed: CommittedOffset) -> bool:
         """Stores unless a later record is there; whether the partition had none."""
@@ -96,7 +105,7 @@ class GroupOffsets:
         """
         for producer_id, offsets in list(self.transactional.items()):
             if _forget(offsets, partition, record_offset) and not offsets:
-                del self.transactional[producer_id]
+                self._forget_transaction(producer_id)
         for offsets in self._ending:
             _forget(offsets, partition, record_offset)
         before = self.committed.get(partition)
@@ -139,10 +148,18 @@ class GroupOffsets:
                 if is_commit:
                     self.put(partition, committed)
                 return
+        if not self.transactional:
+            self.transactional = {}
         pending = self.transactional.setdefault(producer_id, {})
         before = pending.get(partition)
         if before is None or before.record_offset <= committed.record_offset:
             pending[partition] = committed
+
+    def _forget_transaction(self, producer_id: int) -> dict[TopicPartition, CommittedOffset]:
+        pending = self.transactional.pop(producer_id, {})
+        if not self.transactional:
+            self.transactional = EMPTY_DICT
+        return pending
 
     def end_transaction(
         self, producer_id: int, is_commit: bool, marker_offset: int | None = None
@@ -158,19 +175,23 @@ class GroupOffsets:
         decided with the first step.
         """
         if marker_offset is not None and producer_id in self._writes:
+            if not self._ended:
+                self._ended = {}
             self._ended.setdefault(producer_id, []).append((marker_offset, is_commit))
             self._ended[producer_id].sort()
-        ending = self.transactional.pop(producer_id, {})
+        ending = self._forget_transaction(producer_id)
         if marker_offset is not None:
             # Nearly never any: a producer writes nothing more until its marker is answered.
             later = {p: c for p, c in ending.items() if c.record_offset > marker_offset}
             if later:
+                if not self.transactional:
+                    self.transactional = {}
                 self.transactional[producer_id] = later
                 for partition in later:
                     del ending[partition]
         if not is_commit or not ending:
             return
-        self._ending.append(ending)
+        self._ending += (ending,)
         left = OFFSETS_PER_STEP
         try:
             while ending:
@@ -180,7 +201,7 @@ class GroupOffsets:
                     left = OFFSETS_PER_STEP
                     yield
         finally:
-            self._ending = [each for each in self._ending if each is not ending]
+            self._ending = tuple(each for each in self._ending if each is not ending)
 
     def is_unstable(self, partition: TopicPartition) -> bool:
         return (

@@ -104,7 +104,7 @@ class Membership:
             if len(group.pending_joins) >= MOST_PENDING:
                 self._refuse(token, ErrorCode.GROUP_MAX_SIZE_REACHED)
                 return
-            group.pending_joins[request.new_member_id] = None
+            group.add_pending_join(request.new_member_id)
             self._effects.schedule(
                 group, TimerKind.SESSION, request.session_timeout_ms, request.new_member_id
             )

@@ -124,13 +124,13 @@ class Pace:
 
 def _entries(shard: CoordinatorShard) -> Iterator[GroupEntry]:
     """Those that are there when their turn comes, while the shard is served."""
-    # A copy: groups come and go between two steps.
-    for group_id in list(shard.groups):
-        entry = shard.groups.get(group_id)
-        if shard.state is not CoordinatorState.ACTIVE:
-            return
-        if entry is not None and not entry.is_being_deleted:
-            yield entry
+    for part in shard.groups.parts():
+        for group_id in part:
+            entry = shard.groups.get(group_id)
+            if shard.state is not CoordinatorState.ACTIVE:
+                return
+            if entry is not None and not entry.is_being_deleted:
+                yield entry
 
 
 def _is_present(shard: CoordinatorShard, entry: GroupEntry) -> bool:

@@ -205,6 +205,9 @@ class OsFileSystem:
     def is_directory(self, path: str) -> bool:
         return os.path.isdir(path)
 
+    def is_file(self, path: str) -> bool:
+        return os.path.isfile(path)
+
     def size(self, path: str) -> int:
         return os.stat(path).st_size
 

@@ -152,6 +152,9 @@ class MemoryFileSystem:
     def is_directory(self, path: str) -> bool:
         return path in self.directories
 
+    def is_file(self, path: str) -> bool:
+        return path in self.nodes
+
     def size(self, path: str) -> int:
         return self._node(path).length
 

@@ -9,7 +9,8 @@ rewritten).
    recompression; `replog.validate.records`; a topic that bounds how far in the past a time may lie;
    a base or largest time in the header that is out of bounds or contradicts the other. A walk names
    every refused record (KIP-467) and corrects a largest time that no record has. Records are
-   counted where a compressed batch claims more of them than it has bytes.
+   counted where a compressed batch claims more of them than it has bytes. A walk is bounded:
+   a compressed batch has `MOST_RECORDS` and decompresses to `most_inflated` at most.
 3. The number of records fits the bytes: what claims more than they can hold takes no offsets
    (`wire.records_count`).
 4. Whatever is refused, is refused before a byte is written.
@@ -28,6 +29,7 @@ from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Buffer
 from twisted_broker.log.append_info import AppendOrigin, RecordError
 from twisted_broker.settings import LONG_MAX
+from twisted_broker.wire.corrupt_record import OutputLimitError
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.legacy import convert_up
 from twisted_broker.wire.records import (
@@ -38,6 +40,7 @@ from twisted_broker.wire.records import (
     LOG_APPEND_TIME,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD,
+    MAX_OUTPUT_BYTES,
     SMALLEST_RECORD,
     BatchBuilder,
     BatchHeader,
@@ -52,9 +55,11 @@ from twisted_broker.wire.records import (
     set_log_append_time,
     set_max_timestamp,
 )
+from twisted_broker.wire.records_count import MOST_BYTES, MOST_RECORDS
 
 _CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 _ZSTD = 4
+_MOST_RATIO = 8  # honest batches that compress better are smaller than `MOST_BYTES`
 _CLIENT = AppendOrigin.CLIENT
 
 
@@ -101,6 +106,8 @@ def check_header(
         base_sequence,
         count,
     ) = header
+    if base_offset and origin == _CLIENT:  # before size and CRC, as Kafka
+        raise InvalidRecordError(f"a producer's batch begins at offset {base_offset}, not 0")
     if length + LOG_OVERHEAD > config.max_message_bytes:
         raise too_large(length + LOG_OVERHEAD, config)
     if crc32c(memoryview(records)[21:]) != crc:
@@ -108,8 +115,6 @@ def check_header(
     if count != delta + 1 or count <= 0:
         raise InvalidRecordError(f"{count} records, but the last offset delta is {delta}")
     if origin == _CLIENT:
-        if base_offset != 0:
-            raise InvalidRecordError(f"a producer's batch begins at offset {base_offset}, not 0")
         if attributes & CONTROL_FLAG:
             raise InvalidRecordError("clients may not write control records")
         if producer_id >= 0 and base_sequence < 0:
@@ -243,6 +248,11 @@ def _level(config: LogConfig, codec: int) -> int | None:
     }.get(codec)
 
 
+def most_inflated(config: LogConfig) -> int:
+    """Bytes that a batch which is walked may decompress to: the reactor waits for it."""
+    return min(max(MOST_BYTES, _MOST_RATIO * config.max_message_bytes), MAX_OUTPUT_BYTES)
+
+
 def _walked(batch: BatchView, config: LogConfig, wall_ms: int) -> list[Record]:
     """The records of a batch, each checked; raises RecordsRefused with the index of every bad
     one.
@@ -250,7 +260,10 @@ def _walked(batch: BatchView, config: LogConfig, wall_ms: int) -> list[Record]:
     found: list[Record] = []
     errors: list[RecordError] = []
     code = ErrorCode.INVALID_RECORD
-    for index, record in enumerate(batch.records(sequential=True)):
+    most = most_inflated(config)
+    if batch.codec and batch.records_count > MOST_RECORDS:
+        raise OutputLimitError(most)
+    for index, record in enumerate(batch.records(most, sequential=True)):
         found.append(record)
         if config.compact and record.key is None:
             errors.append(RecordError(index, "a compacted topic takes no record without key"))
@@ -298,5 +311,5 @@ def _converted(
     """A message set of magic 0 or 1 as one batch of magic 2."""
     codec = None if config.compression_type == "producer" else _CODECS[config.compression_type]
     level = None if codec is None else _level(config, codec)
-    batch = convert_up(records, codec=codec, level=level)
+    batch = convert_up(records, codec=codec, level=level, max_output_bytes=most_inflated(config))
     return _prepared(BatchView(batch), config, origin, wall_ms)

@@ -42,9 +42,11 @@ from twisted_broker.mirror.mirrored_partition import MirroredPartition, Notifyin
 from twisted_broker.mirror.plan import TopicState, plan_for
 from twisted_broker.mirror.source_epochs import SourceEpochs
 from twisted_broker.mirror.target_writer import TargetWriter
+from twisted_broker.security.client_security import PLAINTEXT, ClientSecurity
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 CLIENT_ID: Final = "replog-mirror"
+FROM_CONFIG, TO_CONFIG = "--from-config", "--to-config"
 _QUICK_MS = 500
 _LOOKS_UNTIL_DELETED = 3
 _LATER = frozenset({ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
@@ -66,7 +68,8 @@ class Progress(NamedTuple):
 class MirrorOptions(NamedTuple):
     """`source`, `target`: HOST:PORT lists; `topics`: a regular expression that a whole name
     matches; `folder`: of the side files; `replication_factor` -1: the target's default;
-    `follow_loss`: what the source lost is dropped in the target as well.
+    `follow_loss`: what the source lost is dropped in the target as well. `source_client`,
+    `target_client`: TLS and SASL.
     """
 
     source: str
@@ -78,6 +81,8 @@ class MirrorOptions(NamedTuple):
     chunk_bytes: int = 1 << 20
     queued_chunks: int = 2
     follow_loss: bool = False
+    source_client: ClientSecurity = PLAINTEXT
+    target_client: ClientSecurity = PLAINTEXT
 
 
 class Mirror:
@@ -103,11 +108,13 @@ class Mirror:
                 "check.crcs": "false",  # the target checks them
                 "fetch.message.max.bytes": options.chunk_bytes,
                 "queued.max.message.chunks": options.queued_chunks,
+                **options.source_client.properties,
             }
         )
-        self._source = ClusterClient(runtime, config)
+        self._source = ClusterClient(runtime, config, FROM_CONFIG)
+        to_target = {"bootstrap.servers": options.target, "client.id": CLIENT_ID}
         self._target = ClusterClient(
-            runtime, ConsumerConfig({"bootstrap.servers": options.target, "client.id": CLIENT_ID})
+            runtime, ConsumerConfig(to_target | options.target_client.properties), TO_CONFIG
         )
         self._fetchers = ConsumerFetcherManager(self._source, config, CLIENT_ID)
         self._writer = TargetWriter(

@@ -7,7 +7,8 @@ Owns the order of one connection's requests.
    starts until it is answered. A Produce may start while earlier ones wait for replicas, once those
    are in the logs (`appended`): at most `PIPELINED` of them, and `PIPELINED_BYTES`.
 3. A client that does not read its answers is not read from: nothing starts while the transport is
-   full, and at most one read's worth of bytes waits here.
+   full, and at most one read's worth of bytes waits here. A client that sends many requests at once
+   has `SHARE_SECONDS` of a turn; the next one begins in a turn of its own, after other connections.
 4. Malformed input is one log line and the end of this connection. Text from the client is quoted.
 5. When the connection ends, a waiting request that only reads is cancelled; one that has appended
    finishes without an answer.
@@ -27,9 +28,9 @@ from typing import TYPE_CHECKING, Any
 from typing import Protocol as Protocol_
 
 from twisted.internet.protocol import Protocol, connectionDone
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.net.frames import FrameReader
 from twisted_broker.net.request_bytes import RequestBytes
@@ -44,11 +45,12 @@ if TYPE_CHECKING:
 # Enough for a producer with many requests in flight; each one that waits holds an answer here.
 PIPELINED = 32
 PIPELINED_BYTES = 8 << 20
+SHARE_SECONDS = 0.005
+"""A read may bring a thousand requests that are short, and long to answer."""
 _PRODUCE = b"\0\0"
 # Shorter frames are not counted (`RequestBytes`, invariant 2): `FrameReader` uses the same bound.
 _LONG = 32768
 
-_logger = Logger(namespace="replog.net")
 
 Answer = bytes | list[Any] | None
 
@@ -103,6 +105,7 @@ class ListenerContext(Protocol_):
     frame_limit: int
     dispatch: Dispatch
     request_bytes: RequestBytes
+    lines: EventLines
     sasl: SaslListener | None
 
     def opened(self, connection: KafkaConnection) -> None: ...
@@ -111,12 +114,13 @@ class ListenerContext(Protocol_):
 
 
 class KafkaConnection(Protocol):
-    """The protocol of an accepted connection. `active` is set by traffic and cleared by the idle
-    watch; `has_requested`: whether a request ever came; `arriving_bytes`: what was granted to a
-    long request that is not all here yet; `held_since` is when the request that is started now had
-    come, on the clock, if it had to wait for those before it, else 0; `is_follower` is set by a
-    fetch of a follower; `throttled`: its client waits for its quota; `sasl` is there on a listener
-    with SASL; `is_stranger`: it has to authenticate there, and never did.
+    """The protocol of an accepted connection. `active` is set by a whole request and cleared by the
+    idle watch, which keeps `idle_rounds` and `seen_bytes`; `has_requested`: whether a request ever
+    came; `arriving_bytes`: what was granted to a long request that is not all here yet;
+    `held_since` is when the request that is started now had come, on the clock, if it had to wait
+    for those before it, else 0; `is_follower` is set by a fetch of a follower; `throttled`: its
+    client waits for its quota; `sasl` is there on a listener with SASL; `is_stranger`: it has to
+    authenticate there, and never did.
     """
 
     is_follower = is_stranger = False
@@ -128,7 +132,7 @@ class KafkaConnection(Protocol):
         self.principal = ANONYMOUS
         self.client_software = ("unknown", "unknown")
         self.active = True
-        self.idle_rounds = 0
+        self.idle_rounds = self.seen_bytes = 0
         self.has_requested = self.hung_up = False
         self.frames = FrameReader(listener.frame_limit, may_receive=self._allocate_long)
         self.output: SendQueue = None  # type: ignore[assignment]
@@ -141,7 +145,7 @@ class KafkaConnection(Protocol):
         self._pending: deque[PendingResponse] = deque()
         self._held: bytes | memoryview | None = None
         self._in_progress_bytes = self._starting = self.arriving_bytes = 0
-        self._serving = self._is_unbooked = False
+        self._serving = self._is_unbooked = self._will_serve = False
         self._reading = True
         self.throttled = False
         self._throttle_end: IDelayedCall | None = None
@@ -184,12 +188,10 @@ class KafkaConnection(Protocol):
         return self.frames.space()
 
     def received(self, count: int) -> None:
-        self.active = True
         self.frames.filled(count)
         self.serve()
 
     def dataReceived(self, data: bytes) -> None:
-        self.active = True
         self.frames.feed(data)
         self.serve()
 
@@ -211,17 +213,29 @@ class KafkaConnection(Protocol):
 
     def _start_requests(self) -> None:
         next_frame, dispatch, output = self.frames.next_frame, self._dispatch, self.output
+        is_first, share_ends = True, 0.0
         while not output.full and not self.closing and not self.throttled:
             frame = self._held
             if frame is None:
                 frame = next_frame()
                 if frame is None:
                     return
-                self.has_requested = True
+                self.has_requested = self.active = True
                 self.arriving_bytes = 0
                 self.held_since = 0.0
             else:
                 self._held = None
+            if is_first:  # as a rule a read brings one: that one costs no look at the clock
+                is_first = False
+            else:
+                now = self.listener.runtime.clock.seconds()
+                if not share_ends:
+                    share_ends = now + SHARE_SECONDS
+                elif now >= share_ends:
+                    self._held = frame
+                    self.held_since = self.held_since or now
+                    self._serve_soon()
+                    return
             # Held outside of `frames`: the frame was taken already, and goes first when its turn
             # comes.
             if self._pending and not self._may_start(frame):
@@ -249,6 +263,16 @@ class KafkaConnection(Protocol):
             if self._starting:
                 self._starting = 0
                 self.listener.request_bytes.release(granted)
+
+    def _serve_soon(self) -> None:
+        """Goes on in a turn of its own, once, whoever calls `serve` before."""
+        if not self._will_serve:
+            self._will_serve = True
+            self.listener.runtime.clock.callLater(0, self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._will_serve = False
+        self.serve()
 
     def _may_start(self, frame: bytes | memoryview) -> bool:
         pending = self._pending
@@ -279,6 +303,7 @@ class KafkaConnection(Protocol):
     def _read_again(self) -> None:
         if not self.closing:
             self.frames.waits = False
+            self.active = True  # it was not read from: its time begins anew
             self.serve()
 
     def _allocated_bytes(self) -> int:
@@ -381,10 +406,8 @@ class KafkaConnection(Protocol):
         if self.sasl is not None and self.is_stranger:
             self.sasl.broken(reason)  # anybody can come here at any rate: its lines are bounded
         else:
-            _logger.warn(
-                "closing the connection of {client}: {reason}",
-                client=self.client_host,
-                reason=one_line(reason),
+            self.listener.lines.warn(
+                "closing the connection", client=self.client_host, reason=one_line(reason)
             )
         self.close()
 

@@ -8,11 +8,13 @@ Owns the open connections of a listener.
    names the limit that was reached, and how many it cost.
 2. A connection without traffic, a request in progress or a wait for its quota for
    `connections.max.idle.ms` is closed, at most a tenth of that late; so is one whose peer hung up
-   and that has waited so long. One timer serves all connections of the listener. A check that runs
-   late closes nothing: this process was stopped, and has not read yet what was sent to it
-   meanwhile.
-3. While others wait for room (`net/request_bytes.py`), a connection that stops in the middle of a
-   long request is closed after a tenth of that time.
+   and that has waited so long. Traffic is a whole request, or `LEAST_RATE` of one that is under
+   way: bytes that drip keep no connection. One timer serves all connections of the listener. A
+   check that runs late closes nothing: this process was stopped, and has not read yet what was
+   sent to it meanwhile.
+3. While others wait for room (`net/request_bytes.py`), a long request must come at a rate at which
+   `connections.max.idle.ms` is enough for it: a connection that was slower for a tenth of that
+   time is closed.
 4. A controller's listener has a share of its own. When it is used up, a new connection replaces the
    oldest one that never sent a request: a flood keeps no broker out.
 
@@ -36,6 +38,7 @@ from twisted.logger import Logger
 
 from twisted_broker.config import BrokerConfig, ConfigError
 from twisted_broker.config_validation import connections_by_address
+from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.net.connection import Dispatch, KafkaConnection
 from twisted_broker.net.request_bytes import RequestBytes
@@ -50,7 +53,13 @@ if TYPE_CHECKING:
 # A connection is idle after this many checks without traffic: a counter costs less than a time
 # stamp on each read.
 _ROUNDS = 10
+LEAST_RATE = 1024
+"""Bytes a second of a request that is under way; less is no traffic. A request of a line that is
+slower than any telephone line has ended before, by its client's own time limit.
+"""
 _LINE_SECONDS = 60
+# Lines a minute of one address for one reason why its connections are closed.
+_MOST_LINES = 3
 _MOST_HELD = 256
 _MAXIMUM, _PER_HOST = "max.connections is reached", "max.connections.per.ip is reached"
 _OF_LISTENER = "max.connections of the listener is reached"
@@ -260,6 +269,9 @@ class ConnectionFactory(Factory):
         self.connections: dict[KafkaConnection, None] = {}
         self.created = self.failed_handshakes = 0  # since the start; the latter of TLS
         self.held: dict[HeldConnection, None] = {}
+        self.lines = EventLines(
+            _logger, runtime.clock, by=("client", "reason"), most=_MOST_LINES, listener=name
+        )
         self._pause_ms = 0
         self._idle_check: IDelayedCall | None = None
         self._check_due = 0.0
@@ -315,7 +327,8 @@ class ConnectionFactory(Factory):
         self.connections.pop(connection, None)
 
     def close_all(self) -> None:
-        """Closes every connection, answered or not."""
+        """Closes every connection, answered or not; lines that were counted are written."""
+        self.lines.stop()
         if self._idle_check is not None and self._idle_check.active():
             self._idle_check.cancel()
         self._idle_check = None
@@ -339,7 +352,10 @@ class ConnectionFactory(Factory):
             self._schedule_check()
 
     def _close_idle(self) -> None:
+        round_ms = self.idle_ms / _ROUNDS
         for connection in list(self.connections):
+            # Without a whole request since the last check, the bytes that wait are of the same one.
+            before, connection.seen_bytes = connection.seen_bytes, connection.frames.pending
             if connection.active or (
                 (connection.busy or connection.throttled)
                 and not connection.output.full
@@ -348,9 +364,26 @@ class ConnectionFactory(Factory):
                 connection.active = False
                 connection.idle_rounds = 0
                 continue
-            connection.idle_rounds += 1
-            if connection.arriving_bytes and self.request_bytes.waiting:
-                connection.close()  # others wait for the memory of a request that does not come
-                continue
+            arrived = connection.seen_bytes - before
+            if arrived and (not before or arrived * 1000 >= LEAST_RATE * round_ms):
+                connection.idle_rounds = 0
+            else:
+                connection.idle_rounds += 1
             if connection.idle_rounds >= _ROUNDS:
+                if arrived:
+                    self._too_slow(connection, f"less than {LEAST_RATE} bytes a second")
                 connection.close()
+            elif (
+                before
+                and self.request_bytes.waiting
+                and arrived * _ROUNDS < connection.arriving_bytes
+            ):  # others wait for the memory of a request that does not come
+                self._too_slow(connection, "so slowly that others wait for its memory")
+                connection.close()
+
+    def _too_slow(self, connection: KafkaConnection, how: str) -> None:
+        self.lines.warn(
+            "closing the connection",
+            client=connection.client_host,
+            reason=f"a request comes too slowly: {how}",
+        )

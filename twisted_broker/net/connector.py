@@ -22,10 +22,6 @@ from twisted_broker.interfaces import INetwork
 from twisted_broker.security.security_protocol import SecurityProtocol
 
 
-class PeerRefused(ConnectError):
-    """The other side and this node do not trust each other: an operator must do something."""
-
-
 class Connector(Protocol_):
     """`config`: the settings of the listener, by which this side identifies itself; None for
     plain TCP.
@@ -39,6 +35,24 @@ class Connector(Protocol_):
     ) -> Deferred[Any]:
         """Fires with the protocol of `factory`. `timeout` in seconds, for all of it."""
         ...
+
+
+class PeerRefused(ConnectError):
+    """One of the two sides does not take the other: an operator must do something.
+
+    `words`: why, without the address; `by_sasl`: else by TLS, with `cause`, None where the
+    connection only ended.
+    """
+
+    by_sasl = False
+
+    def __init__(self, line: str, words: str, cause: Exception | None = None) -> None:
+        Exception.__init__(self, line)
+        self.osError = None
+        self.words, self.cause = words, cause
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class PlainConnector:

@@ -15,6 +15,7 @@ good (`security/sasl/oauthbearer.py`).
 
 from __future__ import annotations
 
+import os
 import urllib.request
 from collections.abc import Callable
 from urllib.parse import unquote, urlsplit
@@ -42,7 +43,10 @@ def fetch(url: str) -> bytes:
     if parts.scheme not in SCHEMES:
         raise ValueError(f"it takes a URL of {', '.join(SCHEMES)}")
     if parts.scheme == "file":
-        with open(unquote(parts.path), "rb") as file:
+        path = unquote(parts.path)
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise ValueError("it is no regular file")  # the thread would wait for a FIFO for ever
+        with open(path, "rb") as file:
             text = file.read(MOST_BYTES + 1)
     else:
         with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310  checked

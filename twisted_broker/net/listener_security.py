@@ -11,7 +11,10 @@ SASL (`net/sasl_gate.py`, `net/sasl_connector.py`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred, DeferredList
 
 from twisted_broker.config import BrokerConfig, ListenerConfig, LiveConfig
 from twisted_broker.interfaces import IFileSystem, Runtime
@@ -27,7 +30,9 @@ from twisted_broker.security.security_protocol import (
 from twisted_broker.settings import ConfigError
 
 if TYPE_CHECKING:
+    from twisted_broker.net.access_tokens import AccessTokens
     from twisted_broker.net.tls_context import TlsSettings
+    from twisted_broker.security.sasl.access_token import OAuthLogin
 
 LOOK_SECONDS = 10.0
 
@@ -38,6 +43,7 @@ class ListenerSecurity:
     def __init__(self, runtime: Runtime, config: BrokerConfig, plan: ListenerPlan) -> None:
         self._runtime, self._config, self._protocols = runtime, config, plan.protocols
         self._followed: list[TlsSettings] = []
+        self._tokens: list[AccessTokens] = []
         self._servers = {
             each.name: self._tls(each.name, is_server=True)
             for each in (*plan.broker, *plan.controller)
@@ -65,13 +71,18 @@ class ListenerSecurity:
         for each in self._followed:
             each.check(config)
 
-    def start(self) -> None:
-        """Looks for changed files from now on."""
+    def start(self) -> Deferred[Any]:
+        """Looks for changed files from now on; fires when access tokens were retrieved, well or
+        not.
+        """
         if self._followed:
             self._look.start(LOOK_SECONDS)
+        return DeferredList([each.load() for each in self._tokens])
 
     def stop(self) -> None:
         self._look.stop()
+        for each in self._tokens:
+            each.stop()
 
     def _refresh(self) -> None:
         for each in self._followed:
@@ -98,8 +109,16 @@ class ListenerSecurity:
         from twisted_broker.net.sasl_connector import SaslConnector
         from twisted_broker.security.sasl.settings import client_login
 
-        login, name = client_login(config, mechanism), f"broker-{self._config.node_id}"
+        login = client_login(config, mechanism, self._access_token)
+        name = f"broker-{self._config.node_id}"
         return SaslConnector(connector, login, self._runtime.clock, name)
+
+    def _access_token(self, login: OAuthLogin) -> Callable[[], str]:
+        from twisted_broker.net.access_tokens import AccessTokens
+
+        made = AccessTokens(login, self._runtime)
+        self._tokens.append(made)
+        return made.text
 
     def _tls(self, listener: str, is_server: bool) -> TlsSettings:
         files = self._runtime.key_files or self._runtime.files
@@ -124,6 +143,23 @@ def _tls_settings(
     protocol: SecurityProtocol,
     is_server: bool,
 ) -> TlsSettings:
+    own = config.listener_config(listener)
+    return tls_settings(
+        own, files, protocol, PROTOCOL_MAP, f"{listener}:{protocol.name}", is_server
+    )
+
+
+def tls_settings(
+    config: ListenerConfig,
+    files: IFileSystem,
+    protocol: SecurityProtocol,
+    setting: str,
+    value: str,
+    is_server: bool = False,
+) -> TlsSettings:
+    """Of a listener, or of a client; `setting`, with this `value`, is what wants TLS. Raises
+    ConfigError.
+    """
     try:
         import service_identity  # noqa: F401
 
@@ -132,9 +168,9 @@ def _tls_settings(
         from twisted_broker.installed import install
 
         raise ConfigError(
-            PROTOCOL_MAP,
-            f"{listener}:{protocol.name}",
+            setting,
+            value,
             "",
             f"{error.name} is not installed: {install('tls')}",
         ) from None
-    return TlsSettings(config.listener_config(listener), files, protocol, is_server)
+    return TlsSettings(config, files, protocol, is_server)

@@ -10,7 +10,8 @@ Owns the parsing of `listeners`, `advertised.listeners` and their like, and the 
    controller's before its ACLs are loaded where `early.start.listeners` names it.
 5. Every listener has a security protocol, and so has each name of a controller's listener: brokers
    that have none of their own reach controllers by it.
-6. An address that cannot be bound is refused in one line: the setting, why, and what to change.
+6. A setting of a listener, or of a mechanism, that there is none of is refused.
+7. An address that cannot be bound is refused in one line: the setting, why, and what to change.
 
 Source: Kafka's `SocketServerConfigs`, `KafkaConfig.effectiveAdvertisedBrokerListeners`,
 `getInterBrokerListenerNameAndSecurityProtocol`. Not here: names and protocols
@@ -29,7 +30,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 from twisted.internet.error import CannotListenError
 
-from twisted_broker.config import BrokerConfig
+from twisted_broker.config import (
+    BROKER_SETTINGS,
+    LISTENER_PREFIX,
+    BrokerConfig,
+    is_secret,
+    override_row,
+)
 from twisted_broker.interfaces import Runtime
 from twisted_broker.known_settings import ZOOKEEPER_CONNECT
 from twisted_broker.security.security_protocol import (
@@ -38,6 +45,7 @@ from twisted_broker.security.security_protocol import (
     SASL_TO_CONTROLLERS,
     SecurityProtocol,
     effective_protocols,
+    parse_protocol_map,
     protocol_of,
 )
 from twisted_broker.settings import ConfigError
@@ -50,6 +58,7 @@ _ENTRY = re.compile(
 )
 EARLY_START = "early.start.listeners"
 _META_ADDRESSES = ("0.0.0.0", "::")
+_MECHANISMS = ("plain", "scram-sha-256", "scram-sha-512", "oauthbearer", "gssapi")
 
 
 class ListenerName(NamedTuple):
@@ -134,6 +143,7 @@ def plan_listeners(config: BrokerConfig) -> ListenerPlan:
             "a listener named in controller.listener.names",
         )
     to_controllers = controller_names[0] if controller_names else ""
+    _check_prefixes(config, [*(each.name for each in endpoints), *controller_names])
     return ListenerPlan(
         broker,
         controller if "controller" in roles else [],
@@ -143,6 +153,32 @@ def plan_listeners(config: BrokerConfig) -> ListenerPlan:
         _protocols(config, [each.name for each in endpoints], controller_names),
         _early(config, [each.name for each in endpoints], controller_names),
     )
+
+
+def _check_prefixes(config: BrokerConfig, names: Sequence[str]) -> None:
+    """Kafka ignores settings of a listener that is not there: a typo would leave the listener that
+    was meant with the broker's own, by default weaker. A file may be that of several nodes: what
+    the map names is known, too.
+    """
+    of_map = parse_protocol_map(config.text(PROTOCOL_MAP) or "")
+    known = {each.lower() for each in (*names, *of_map)}
+    for name, text in config.static.items():
+        if not name.startswith(LISTENER_PREFIX):
+            continue
+        shown = "[hidden]" if is_secret(name) else text
+        listener, _, setting = name.removeprefix(LISTENER_PREFIX).partition(".")
+        if listener not in known:
+            there = ", ".join(sorted({each.lower() for each in names}))
+            reason = f"there is no listener {listener}; write one of {there}, in small letters"
+            raise ConfigError(name, shown, "", reason)
+        mechanism, _, of_mechanism = setting.partition(".")
+        if (
+            of_mechanism in BROKER_SETTINGS
+            and override_row(name) is BROKER_SETTINGS[of_mechanism]
+            and mechanism not in _MECHANISMS
+        ):
+            reason = f"there is no mechanism {mechanism}; write one of {', '.join(_MECHANISMS)}"
+            raise ConfigError(name, shown, "", reason)
 
 
 def _early(
@@ -228,7 +264,7 @@ def check_sasl(config: BrokerConfig, plan: ListenerPlan) -> None:
         if plan.protocols.get(listener, SecurityProtocol.PLAINTEXT).uses_sasl:
             from twisted_broker.security.sasl.settings import client_login
 
-            client_login(config.listener_config(listener), mechanism)
+            client_login(config.listener_config(listener), mechanism, lambda login: str)
 
 
 def _advertised(

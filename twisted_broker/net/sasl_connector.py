@@ -31,23 +31,21 @@ from twisted_broker.net.frames import FrameReader
 from twisted_broker.security.sasl.client import ClientAuthenticator, ClientMechanism
 from twisted_broker.security.sasl.errors import SaslFailure
 from twisted_broker.security.sasl.scram import NONCE_BYTES
-from twisted_broker.security.sasl.settings import NewClient
+from twisted_broker.security.sasl.settings import OAUTHBEARER, NewClient
 from twisted_broker.wire.errors import WireError
 
 _FRAME_LIMIT = 1 << 20
 _OF_A_SESSION = 0.9
 _AGAIN_SECONDS = 10.0
+_JAAS = "sasl.jaas.config"
+_SETTINGS = {OAUTHBEARER: "sasl.oauthbearer.token.endpoint.url"}
 _logger = Logger(namespace="replog.net")
 
 
 class CannotAuthenticate(PeerRefused):
     """The other node refused this one, or did not prove who it is."""
 
-    def __init__(self, reason: str) -> None:
-        Exception.__init__(self, reason)
-
-    def __str__(self) -> str:
-        return str(self.args[0])
+    by_sasl = True
 
 
 class SaslConnector:
@@ -78,15 +76,16 @@ class SaslConnector:
         mechanism: ClientMechanism = self._login(token_urlsafe(NONCE_BYTES))
         return ClientAuthenticator(mechanism, self._client_id)
 
-    def failed(self, address: str, reason: str) -> None:
+    def failed(self, address: str, reason: str, mechanism: str) -> None:
         """One line for the operator."""
         name = self.config.name if isinstance(self.config, ListenerConfig) else ""
+        setting = _SETTINGS.get(mechanism, _JAAS)
         self._lines.warn(
             "authentication to another node failed",
             node=address,
             listener=name,
             reason=reason,
-            see=f"listener.name.{name.lower()}.MECHANISM.sasl.jaas.config",
+            see=f"listener.name.{name.lower()}.{mechanism.lower()}.{setting}",
         )
 
     @property
@@ -132,8 +131,12 @@ class _Exchange(Protocol):
         self.__dict__.pop("dataReceived", None)
         done = self._done = Deferred()
         self._timer = self._connector.clock.callLater(timeout, self._too_late, timeout)
-        self._authenticator = self._connector.begin()
-        self._write(self._authenticator.begin())
+        try:
+            self._authenticator = self._connector.begin()
+        except SaslFailure as failure:  # of a token that is not there
+            self._fail(str(failure), failure)
+        else:
+            self._write(self._authenticator.begin())
         return done
 
     def _write(self, data: bytes) -> None:
@@ -152,7 +155,7 @@ class _Exchange(Protocol):
                 else:
                     self._write(answer)
         except (SaslFailure, WireError) as failure:
-            self._fail(str(failure))
+            self._fail(str(failure), failure)
 
     def _over(self, authenticator: ClientAuthenticator) -> None:
         clock = self._connector.clock
@@ -176,18 +179,25 @@ class _Exchange(Protocol):
     def _too_late(self, timeout: float) -> None:
         self._fail(f"no answer within {timeout:.1f} s")
 
-    def _fail(self, reason: str) -> None:
-        self._connector.failed(self._address, reason)
+    def _fail(self, reason: str, cause: Exception | None = None) -> None:
+        self._say(reason)
         done = self._ended()
         transport: Any = self.transport
         transport.abortConnection()
-        done.errback(CannotAuthenticate(f"{self._address} did not authenticate: {reason}"))
+        line = f"{self._address} did not authenticate: {reason}"
+        done.errback(CannotAuthenticate(line, reason, cause))
+
+    def _say(self, reason: str) -> None:
+        # Without one it had no token to begin with.
+        authenticator = self._authenticator
+        mechanism = OAUTHBEARER if authenticator is None else authenticator.mechanism
+        self._connector.failed(self._address, reason, mechanism)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self._done is not None:
             text = "the connection ended while it was authenticated"
-            self._connector.failed(self._address, text)
-            self._ended().errback(CannotAuthenticate(f"{self._address}: {text}"))
+            self._say(text)
+            self._ended().errback(CannotAuthenticate(f"{self._address}: {text}", text))
         self._inner.connectionLost(reason)
 
 

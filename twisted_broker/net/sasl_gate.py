@@ -31,7 +31,7 @@ from twisted.logger import Logger
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.net.connection import Answer, Dispatch, KafkaConnection, PendingResponse
-from twisted_broker.security.principal import Principal
+from twisted_broker.security.principal import Principal, TokenPrincipal
 from twisted_broker.security.sasl.authenticator import (
     API_VERSIONS,
     ServerAuthenticator,
@@ -48,6 +48,7 @@ from twisted_broker.security.sasl.scram import (
     ScramCredential,
     ScramMechanism,
     ScramServer,
+    TokenLogin,
 )
 from twisted_broker.security.sasl.settings import OAUTHBEARER, ServerSettings
 from twisted_broker.wire.errors import WireError
@@ -63,11 +64,13 @@ _END_SECONDS = 5.0
 # As long as a handshake of TLS may take.
 LOGIN_SECONDS = 30.0
 Lookup = Callable[[ScramMechanism, str], ScramCredential | None]
+TokenLookup = Callable[[ScramMechanism, str], TokenLogin | None]
 
 
 class SaslListener:
-    """What the connections of one listener share. `lookup` finds users of SCRAM; `jwks`: the keys
-    of OAUTHBEARER. Since the start: `successes` and `failures`.
+    """What the connections of one listener share. `lookup` finds users of SCRAM, `token` delegation
+    tokens that hold now; `jwks`: the keys of OAUTHBEARER. Since the start: `successes` and
+    `failures`.
     """
 
     def __init__(
@@ -77,8 +80,9 @@ class SaslListener:
         settings: ServerSettings,
         lookup: Lookup,
         jwks: JwksKeys | None = None,
+        token: TokenLookup = lambda mechanism, token_id: None,
     ) -> None:
-        self._jwks = jwks
+        self._jwks, self._token = jwks, token
         self.runtime, self.settings = runtime, settings
         self.successes = self.failures = 0
         self.lines = EventLines(
@@ -95,7 +99,10 @@ class SaslListener:
             return self._oauth()
         scram = MECHANISMS[mechanism]
         return lambda: ScramServer(
-            scram, lambda name: lookup(scram, name), token_urlsafe(NONCE_BYTES)
+            scram,
+            lambda name: lookup(scram, name),
+            token_urlsafe(NONCE_BYTES),
+            lambda token_id: self._token(scram, token_id),
         )
 
     def _oauth(self) -> Callable[[], ServerMechanism]:
@@ -204,7 +211,8 @@ class SaslGate:
         self._stop_timer()
         self._listener.successes += 1
         gone = None if self.authenticator.session_ends else self._dispatch
-        self._connection.authenticated(Principal("User", user), gone)
+        principal = TokenPrincipal if self.authenticator.by_token else Principal
+        self._connection.authenticated(principal("User", user), gone)
 
     async def failed(self, failure: SaslFailure) -> None:
         """One line; ends when the delay is over. Then the connection ends, after the answer that

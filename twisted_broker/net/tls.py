@@ -45,13 +45,6 @@ _logger = Logger(namespace="replog.tls")
 class TlsRefused(PeerRefused):
     """The other side and we do not agree on TLS; `str()` is one line."""
 
-    def __init__(self, words: str) -> None:
-        Exception.__init__(self, words)
-        self.osError = None
-
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class FailedHandshakes:
     """The lines about clients of one listener."""
@@ -219,7 +212,8 @@ class _Call(ClientFactory):
             self.connected.callback(tls.inner)
 
     def failed(self, tls: TlsProtocol, words: str) -> None:
-        self._refuse(TlsRefused(f"no TLS connection with {self._host}:{self._port}: {words}"))
+        line = f"no TLS connection with {self._host}:{self._port}: {words}"
+        self._refuse(TlsRefused(line, words))
 
     def _not_connected(self, reason: Failure) -> None:
         if not self.connected.called:

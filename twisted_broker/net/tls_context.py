@@ -67,6 +67,8 @@ _SETTINGS = (
     "ssl.truststore.password",
     "ssl.truststore.type",
 )
+_PARTIAL_WRITES = 0x1
+"""OpenSSL's SSL_MODE_ENABLE_PARTIAL_WRITE, which pyOpenSSL sets and has no name for."""
 T = TypeVar("T")
 _TYPES = ("JKS", "PKCS12", "PEM")
 _MOST_BYTES = 16 << 20
@@ -131,15 +133,15 @@ class TlsSettings:
             self._check_same(made)
         except ConfigError as error:
             _logger.warn(
-                "listener {listener}: keys and certificates stay as they were: {error}",
-                listener=self.listener,
+                "{whose}: keys and certificates stay as they were: {error}",
+                whose=self._config.whose,
                 error=error,
             )
             return
         self._made = made
         _logger.info(
-            "listener {listener}: new keys and certificates{until}",
-            listener=self.listener,
+            "{whose}: new keys and certificates{until}",
+            whose=self._config.whose,
             until="" if made.own is None else f", valid until {made.own.not_valid_after_utc}",
         )
 
@@ -185,6 +187,8 @@ class TlsSettings:
         )
         context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
         context.set_mode(SSL.MODE_RELEASE_BUFFERS)
+        # Into memory all is written anyway: with it, each record would be a call of its own.
+        context.clear_mode(_PARTIAL_WRITES)
         self._set_versions(context)
         self._set_ciphers(context)
         if entry is not None:
@@ -394,6 +398,9 @@ class TlsSettings:
             raise ConfigError(setting, hidden, "", str(error)) from None
 
     def _bytes(self, path: str) -> bytes:
+        if self._files.exists(path) and not self._files.is_file(path):
+            # To open a FIFO would hold the reactor until somebody writes it.
+            raise StoreError("it is no regular file: name one")
         file = self._files.open(path, read_only=True)
         try:
             size = file.size()

@@ -8,7 +8,7 @@ Owns one connection's handshake, and its bytes on their way through OpenSSL.
 2. Memory is bounded as without TLS: one read's worth of bytes on the way in, and on the way out
    what one `write` brought; the transport's pauses reach the protocol's producer.
 3. Reads are handed on as they come, several records at a time, into the frame's own buffer where
-   there is one.
+   there is one. A write is encrypted 256 KiB at a time, each in one call of OpenSSL.
 4. A handshake ends in time or the connection does. Why it failed is said once, to `Peer.failed`.
 
 Ring 2. Source: `twisted.protocols.tls.TLSMemoryBIOProtocol`, which makes a call of the transport of
@@ -33,8 +33,11 @@ HANDSHAKE_SECONDS = 30.0
 # A record holds this much at most; OpenSSL gives and takes one at a time.
 _RECORD_BYTES = 16384
 _OVERHEAD = 64
+# Encrypted, and given to the transport, at once.
+_PIECE_BYTES = 262144
 _READ_BYTES = 65536
 _TLS_HANDSHAKE = 0x16
+_NO_MORE = SSL.WantReadError()
 
 
 class Peer(Protocol):
@@ -98,6 +101,8 @@ class TlsProtocol(TwistedProtocol):
         self._unsent: list[bytes] = []
         self._inner_connected = self._established = self._closed = self._failed = False
         self._has_received = self._paused = self._more = False
+        self._is_drained = self._is_one_record = False
+        self._unread: int | None = 0
         self._reason: Failure | None = None
 
     # towards the transport
@@ -128,10 +133,27 @@ class TlsProtocol(TwistedProtocol):
                     else "it does not speak TLS: is that a PLAINTEXT listener?"
                 )
                 return
+        self._find_end(data)
         self.connection.bio_write(data)
         if not self._established and not self._shake_hands():
             return
         self._deliver()
+
+    def _find_end(self, data: bytes) -> None:
+        """Whether `data` is one record and all that OpenSSL has: a second read would find nothing.
+
+        `_unread`: what is missing of the last record; None once a header came in parts.
+        """
+        at, size = self._unread, len(data)
+        is_drained, self._is_drained, self._is_one_record = self._is_drained, False, False
+        if at is None:
+            return
+        if not at and size > 4 and size == 5 + (data[3] << 8) + data[4]:
+            self._is_one_record = is_drained
+            return
+        while at + 4 < size:
+            at += 5 + (data[at + 3] << 8) + data[at + 4]
+        self._unread = at - size if at >= size else None
 
     def _shake_hands(self) -> bool:
         """Whether the connection is established."""
@@ -178,7 +200,9 @@ class TlsProtocol(TwistedProtocol):
             error = self._receive() if view is None else self._receive_into(view)
             if error is not None:
                 self._more = False
-                if not isinstance(error, SSL.WantReadError):
+                if isinstance(error, SSL.WantReadError):
+                    self._is_drained = True
+                else:
                     self._ended(error)
                 return
         self._more = not self._closed
@@ -197,6 +221,9 @@ class TlsProtocol(TwistedProtocol):
                 break
             pieces.append(piece)
             size += len(piece)
+            if self._is_one_record:
+                stopped = _NO_MORE
+                break
         if pieces:
             self.inner.dataReceived(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         return stopped
@@ -292,14 +319,22 @@ class TlsProtocol(TwistedProtocol):
         if not self._established or self._unsent:
             self._unsent.append(bytes(data))
             return
-        send = self.connection.send
         size = len(data)
+        if size <= _PIECE_BYTES:
+            self._send(data, size, flush)
+            return
+        with memoryview(data) as view:
+            for start in range(0, size, _PIECE_BYTES):
+                end = min(start + _PIECE_BYTES, size)
+                # What OpenSSL holds stays small, and in the processor's cache.
+                self._send(view[start:end], end - start, flush or end < size)
+
+    def _send(self, data: bytes | memoryview, size: int, flush: bool) -> None:
+        if self._closed:
+            return  # a piece before this one ended it
         try:
-            sent = send(data)
-            if sent < size:
-                with memoryview(data) as view:
-                    while sent < size:
-                        sent += send(view[sent:])
+            # All of it (`_PARTIAL_WRITES`): the records go into memory.
+            self.connection.send(data)
         except SSL.Error as error:
             self._ended(error)
             return

@@ -63,7 +63,10 @@ def parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
             raise ConfigError(PROTOCOL_MAP, entry, "a list of NAME:PROTOCOL")
         if name in found:
             raise ConfigError(PROTOCOL_MAP, entry, f"each name once, {name} is there twice")
-        found[name] = protocol_named(protocol, PROTOCOL_MAP)
+        try:
+            found[name] = protocol_named(protocol, PROTOCOL_MAP)
+        except ConfigError as error:
+            raise ConfigError(PROTOCOL_MAP, entry, f"for {name} {error.accepted}") from None
     return found
 
 

@@ -39,10 +39,14 @@ def groups(out: Exposition, coordinator: Any, replicas: Any) -> Iterator[None]:
     for shard in list(coordinator.runtime.shards.values()):
         if shard.state.name != "ACTIVE":
             continue
-        for name, entry in list(shard.groups.items()):
-            states[entry.group.state.value] += 1
-            offsets += len(entry.offsets.committed)
-            yield from series.add(name, entry)
+        for part in shard.groups.parts():
+            for name in part:
+                entry = shard.groups.get(name)
+                if entry is None:
+                    continue  # it went meanwhile
+                states[entry.group.state.value] += 1
+                offsets += len(entry.offsets.committed)
+                yield from series.add(name, entry)
     _counts(out, states, offsets)
     out.add(
         "replog_metrics_omitted_offsets",

@@ -147,23 +147,35 @@ class Groups:
 
     def gather(self, coordinator: Any, replicas: Any) -> Iterator[None]:
         """In pieces."""
-        names: dict[str, Any] = {}
-        for shard in list(coordinator.runtime.shards.values()):
-            if shard.state.name != "ACTIVE":
-                continue
-            for number, (name, entry) in enumerate(list(shard.groups.items()), 1):
+        names: list[str] = []
+        shards = coordinator.runtime.shards
+        for shard in list(shards.values()):
+            if shard.state.name == "ACTIVE":
+                yield from self._gather_names(shard.groups, names)
+        self.matching = len(names)
+        ordered: list[str] = []
+        yield from sorted_part(names, self._first, self._most, ordered)
+        for name in ordered:
+            found = (shard.groups.get(name) for shard in list(shards.values()))
+            entry = next((each for each in found if each is not None), None)
+            if entry is not None:  # else it went meanwhile
+                row = yield from _group_row(name, entry, replicas)
+                self.rows.append(row)
+
+    def _gather_names(self, groups: Any, names: list[str]) -> Iterator[None]:
+        number = 0
+        for part in groups.parts():
+            for name in part:
+                entry = groups.get(name)
+                if entry is None:
+                    continue
                 self.total += 1
                 self.rebalancing += entry.group.state.value.endswith("Rebalance")
                 if self._wanted in name.lower():
-                    names[name] = entry
+                    names.append(name)
+                number += 1
                 if number % _REPLICAS_PER_PIECE == 0:
                     yield
-        self.matching = len(names)
-        ordered: list[str] = []
-        yield from sorted_part(list(names), self._first, self._most, ordered)
-        for name in ordered:
-            row = yield from _group_row(name, names[name], replicas)
-            self.rows.append(row)
 
 
 def _group_row(name: str, entry: Any, replicas: Any) -> Generator[None, None, GroupRow]:

@@ -19,6 +19,7 @@ it wherever it is.
 | `identity` | the producer id; offset to sequence |
 | `connection`, `cluster` | blocking requests with the package `wire`; who leads |
 | `secured_socket` | TLS and SASL beneath them |
+| `bearer_token` | OAUTHBEARER: where a token comes from |
 | `target` | the position and its proof |
 | `batches` | Arrow rows to record batches |
 | `writer` | one partition: batches in flight, and how it continues after a failure |

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.kafka_cluster import PLAINTEXT, ClientConfig
-from replog_pipeline.replay import secured_socket
+from replog_pipeline.replay import bearer_token, secured_socket
 from twisted_broker.wire.header import RequestHeader, decode_response_header, encode_request_header
 from twisted_broker.wire.messages.fetch import FetchRequest
 from twisted_broker.wire.messages.list_offsets import ListOffsetsRequest
@@ -101,12 +101,16 @@ class Connection:
                 f"{', '.join(answer.mechanisms) or 'none'}"
             )
 
+        setting = (
+            bearer_token.URL if mechanism.name == bearer_token.MECHANISM else "sasl.jaas.config"
+        )
+
         def send(token: bytes) -> bytes:
             answer = self.call(SaslAuthenticateRequest(auth_bytes=token), SaslAuthenticateResponse)
             if answer.error_code:
                 raise PipelineError(
                     f"SASL authentication failed: {answer.error_message or answer.error_code}: see "
-                    "sasl.jaas.config"
+                    f"{setting}"
                 )
             return bytes(answer.auth_bytes)
 

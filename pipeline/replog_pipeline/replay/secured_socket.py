@@ -8,8 +8,8 @@
 3. No error holds a password or a key.
 
 Source: Kafka's `SslConfigs`, `SaslConfigs`, KIP-651; the mechanisms are the broker's own
-(`twisted_broker.security.sasl`). Not here: OAUTHBEARER and GSSAPI, re-authentication (a broker ends
-a session that is over; the caller connects again).
+(`twisted_broker.security.sasl`). Not here: a token of OAUTHBEARER (`bearer_token`), GSSAPI,
+re-authentication (a broker ends a session that is over; the caller connects again).
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ from typing import Any, Protocol
 
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.kafka_cluster import ClientConfig
+from replog_pipeline.replay import bearer_token
 from twisted_broker.installed import install
 from twisted_broker.security.sasl.errors import SaslFailure
-from twisted_broker.security.sasl.jaas import PLAIN, SCRAM, JaasError, parse_jaas
+from twisted_broker.security.sasl.jaas import OAUTHBEARER, PLAIN, SCRAM, JaasError, parse_jaas
 from twisted_broker.security.sasl.plain import PlainClient
 from twisted_broker.security.sasl.scram import MECHANISMS, NONCE_BYTES, ScramClient
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 STORES = ("PEM", "PKCS12", "JKS")
+MODULES = {"PLAIN": PLAIN, bearer_token.MECHANISM: OAUTHBEARER} | dict.fromkeys(MECHANISMS, SCRAM)
 
 
 class Mechanism(Protocol):
@@ -207,18 +209,19 @@ def mechanism(client: ClientConfig) -> Mechanism | None:
     if not protocol(client).startswith("SASL"):
         return None
     name = client.get("sasl.mechanism", "GSSAPI").upper()
-    if name != "PLAIN" and name not in MECHANISMS:
+    if name not in MODULES:
         raise PipelineError(
             f"sasl.mechanism: {name} is not known to the pipeline's own connections; known are "
-            f"PLAIN, {', '.join(MECHANISMS)}"
+            f"{', '.join(MODULES)}"
         )
     try:
         login = parse_jaas(client.get("sasl.jaas.config"))
     except JaasError as error:
         raise PipelineError(f"sasl.jaas.config: it must have {error}") from None
-    wanted = PLAIN if name == "PLAIN" else SCRAM
-    if login.module != wanted:
-        raise PipelineError(f"sasl.jaas.config: {name} wants {wanted}, not {login.module}")
+    if login.module != MODULES[name]:
+        raise PipelineError(f"sasl.jaas.config: {name} wants {MODULES[name]}, not {login.module}")
+    if name == bearer_token.MECHANISM:
+        return bearer_token.client(client, login.options, tls_context)
     user, password = login.options.get("username"), login.options.get("password")
     if user is None or password is None:
         raise PipelineError('sasl.jaas.config: username="..." password="..." are missing')

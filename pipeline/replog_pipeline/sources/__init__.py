@@ -21,21 +21,25 @@ No job depends on which of the two it reads; `Wanted` says what is read of a sou
 from replog_pipeline.sources.reading import read, read_stream
 from replog_pipeline.sources.urls import (
     SHAPES,
+    KafkaPattern,
     KafkaSource,
     SegmentsSource,
     Source,
     parse,
+    parse_pattern,
     split,
 )
 from replog_pipeline.sources.wanted import Wanted
 
 __all__ = [
     "SHAPES",
+    "KafkaPattern",
     "KafkaSource",
     "SegmentsSource",
     "Source",
     "Wanted",
     "parse",
+    "parse_pattern",
     "read",
     "read_stream",
     "split",

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from replog_pipeline.columns import Offsets
-from replog_pipeline.errors import PipelineError, root_line
+from replog_pipeline.errors import PipelineError, from_spark, root_line
 from replog_pipeline.kafka_cluster import KafkaCluster
 from replog_pipeline.sources.away import BrokersAwayError
 from replog_pipeline.sources.topics import invalid, missing
@@ -48,6 +48,12 @@ def topic_ids(spark: SparkSession, cluster: KafkaCluster, topics: Sequence[str])
 def exists(spark: SparkSession, cluster: KafkaCluster, topic: str) -> bool:
     with client(spark, cluster) as admin:
         return bool(call(cluster, lambda: admin.listTopics().names().get().contains(topic)))
+
+
+def topics(spark: SparkSession, cluster: KafkaCluster) -> list[str]:
+    """All topics that are not internal, in order."""
+    with client(spark, cluster) as admin:
+        return sorted(call(cluster, lambda: admin.listTopics().names().get()))
 
 
 def offsets(
@@ -107,6 +113,47 @@ def create_topic(
     new = admin_api.NewTopic(topic, partitions, replication).configs(dict(config or {}))
     with client(spark, cluster) as admin:
         call(cluster, lambda: admin.createTopics([new]).all().get(), topic)
+
+
+def check_group_is_free(spark: SparkSession, cluster: KafkaCluster, group: str) -> None:
+    """PipelineError where a consumer group has members; one that is not there has none."""
+    with client(spark, cluster) as admin:
+        answer = admin.describeConsumerGroups([group]).describedGroups().get(group)
+        try:
+            members = answer.get().members().size()
+        except Exception as error:
+            if "GroupIdNotFoundException" in str(error):
+                return
+            raise group_error(error, cluster, group) from None
+    if members:
+        raise busy(group)
+
+
+def commit_group(spark: SparkSession, cluster: KafkaCluster, group: str, offsets: Offsets) -> None:
+    """Set the committed offsets of a group without members. Raises PipelineError."""
+    kafka: Any = spark._jvm.org.apache.kafka  # type: ignore[union-attr]
+    wanted = {
+        kafka.common.TopicPartition(*key): kafka.clients.consumer.OffsetAndMetadata(offset)
+        for key, offset in offsets.items()
+    }
+    with client(spark, cluster) as admin:
+        try:
+            admin.alterConsumerGroupOffsets(group, wanted).all().get()
+        except Exception as error:
+            raise group_error(error, cluster, group) from None
+
+
+def group_error(error: Exception, cluster: KafkaCluster, group: str) -> Exception:
+    """What it is for the user; itself when it is not Java's."""
+    if "UnknownMemberIdException" in str(error):
+        return busy(group)
+    return explained(error, cluster, "") if from_spark(error) else error
+
+
+def busy(group: str) -> PipelineError:
+    return PipelineError(
+        f"--group {group}: consumers are members of this group: choose a name that nobody else uses"
+    )
 
 
 def describe(spark: SparkSession, cluster: KafkaCluster, topics: Sequence[str]) -> dict[str, Any]:

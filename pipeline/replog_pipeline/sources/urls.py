@@ -5,11 +5,13 @@ Plain data. Not here: reading (`reading`), what is there now (`extents`).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.kafka_cluster import PLAINTEXT, ClientConfig, KafkaCluster
+from twisted_broker.topic_names import INTERNAL_TOPICS, name_problem
 
 SHAPES = "kafka://HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC] or segments:DIRECTORY[?topics=TOPIC[,TOPIC]]"
 
@@ -46,6 +48,34 @@ class SegmentsSource:
         )
 
 
+@dataclass(frozen=True)
+class KafkaPattern:
+    """The topics of a cluster that have one of these names, or match one that is a pattern: a
+    regular expression over the whole name. Internal topics match none.
+    """
+
+    bootstrap: str
+    names: tuple[str, ...]
+    client: ClientConfig = field(default=PLAINTEXT, repr=False)
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        return tuple(name for name in self.names if not is_topic_name(name))
+
+    def matches(self, topic: str) -> bool:
+        return topic in self.names or (
+            topic not in INTERNAL_TOPICS
+            and any(re.fullmatch(pattern, topic) for pattern in self.patterns)
+        )
+
+    def of(self, *topics: str) -> KafkaSource:
+        """These topics of the cluster."""
+        return KafkaSource(self.bootstrap, topics, self.client)
+
+    def __str__(self) -> str:
+        return f"kafka://{self.bootstrap}/{','.join(self.names)}"
+
+
 Source = KafkaSource | SegmentsSource
 
 
@@ -70,6 +100,28 @@ def parse_kafka(url: str, setting: str, client: ClientConfig = PLAINTEXT) -> Kaf
             f"{setting}: {url!r} names no topic; write kafka://{bootstrap}/TOPIC[,TOPIC]"
         )
     return KafkaSource(bootstrap, topics, client)
+
+
+def parse_pattern(url: str, setting: str, client: ClientConfig = PLAINTEXT) -> KafkaPattern:
+    """Names and patterns. Raises PipelineError."""
+    if not url.startswith("kafka://"):
+        raise PipelineError(
+            f"{setting}: {url!r} has no topics of a cluster; write kafka://HOST:PORT/.."
+        )
+    source = parse_kafka(url, setting, client)
+    found = KafkaPattern(source.bootstrap, source.topics, client)
+    for pattern in found.patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise PipelineError(
+                f"{setting}: {pattern!r} is no topic name, and no regular expression ({error.msg})"
+            ) from None
+    return found
+
+
+def is_topic_name(name: str) -> bool:
+    return name_problem(name) is None
 
 
 def is_address(text: str) -> bool:

@@ -17,9 +17,10 @@ from tests.coordinator.transaction.transaction_run import (
     image_of,
 )
 from twisted_broker import turns as turns_module
+from twisted_broker.coordinator.bucket_dict import EACH
 from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.coordinator.transaction import transaction_state_manager
-from twisted_broker.coordinator.transaction.transaction_coordinator import NO_PRODUCER
+from twisted_broker.coordinator.transaction.transaction_coordinator import END_WAIT_MS, NO_PRODUCER
 from twisted_broker.coordinator.transaction.transaction_decisions import ProducerIdAndEpoch
 from twisted_broker.coordinator.transaction.transaction_log import batch_of, transaction_record
 from twisted_broker.coordinator.transaction.transaction_metadata import (
@@ -193,6 +194,48 @@ def test_init_waits_for_the_markers(run: TransactionRun) -> None:
     assert run.init() is CONCURRENT and run.add(producer) is CONCURRENT
     run.cluster.sent[0].answer()
     assert isinstance(run.init(), ProducerIdAndEpoch)
+
+
+def test_the_next_transaction_waits_for_the_markers_of_the_one_before(run: TransactionRun) -> None:
+    """AddPartitionsToTxn and AddOffsetsToTxn right after EndTxn: librdkafka pauses 20 and 100 ms
+    when it gets CONCURRENT_TRANSACTIONS, for a marker that takes a millisecond.
+    """
+    run.cluster.answers = False
+    producer = run.begun(T0)
+    run.end(producer)
+    answer = run.add_waiting(producer, T2)
+    assert answer == []
+    run.cluster.sent[0].answer()
+    run.settle()
+    assert answer == [ErrorCode.NONE] and run.metadata().partitions == {T2}
+    assert run.metadata().state is ONGOING
+    run.pass_ms(2 * END_WAIT_MS)
+    assert answer == [ErrorCode.NONE] and run.coordinator._until_complete == {}
+
+
+def test_who_waits_for_markers_is_answered_in_any_case(run: TransactionRun) -> None:
+    """When they take long, when the broker stops, when the partition is led elsewhere; a producer
+    that is fenced does not wait.
+    """
+    run.cluster.answers = False
+    producer = run.begun(T0)
+    run.end(producer)
+    fenced = ProducerIdAndEpoch(producer.producer_id, producer.epoch - 1)
+    assert run.add_waiting(fenced) == [CONCURRENT]
+    answers = [run.add_waiting(producer), run.add_waiting(producer)]
+    run.pass_ms(END_WAIT_MS - 1)
+    assert answers == [[], []]
+    run.pass_ms(1)
+    assert answers == [[CONCURRENT], [CONCURRENT]] and run.coordinator._until_complete == {}
+    late = run.add_waiting(producer)
+    run.successor()
+    run.pass_ms(END_WAIT_MS)
+    assert late == [ErrorCode.NOT_COORDINATOR]
+    run.lead_all(run.epoch + 2)
+    last = run.add_waiting(producer)
+    run.coordinator.stop()
+    run.settle()
+    assert len(last) == 1 and run.coordinator._until_complete == {}
 
 
 def test_an_answer_that_was_lost(run: TransactionRun) -> None:
@@ -526,6 +569,10 @@ def test_no_piece_of_a_load_or_unload_walks_over_all_ids(monkeypatch: pytest.Mon
     shard = run.coordinator.states.shards[0]
     assert (len(shard.transactions), len(shard.ongoing)) == (count, count // 2)
     assert shard.id_bytes == sum(map(len, shard.transactions))
+    for ids in (shard.transactions, shard.ongoing):
+        assert max(map(len, ids.parts())) <= 2 * EACH  # no dict that takes long to grow or copy
+    listed = [len(part) for part in run.coordinator.listings()]
+    assert sum(listed) == count and max(listed) <= 500
     run.coordinator.states.unload(0, 1)
     while shard.transactions:
         before = len(shard.ongoing)

@@ -307,6 +307,16 @@ class TransactionRun:
         adding = self.coordinator.add_partitions(name, producer, partitions or (T0,), client)
         return self.ask(self._none(adding))
 
+    def add_waiting(self, producer: ProducerIdAndEpoch, *partitions: TopicPartition) -> list[Any]:
+        """As `add`, of a client that may have to wait; its answer once it is there."""
+        found: list[Any] = []
+        adding = self.coordinator.add_partitions("id", producer, partitions or (T0,), waits=True)
+        ensureDeferred(self._none(adding)).addErrback(
+            lambda failure: failure.value.code
+        ).addCallback(found.append)
+        self.settle()
+        return found
+
     async def _none(self, work: Awaitable[None]) -> ErrorCode:
         await work
         return ErrorCode.NONE

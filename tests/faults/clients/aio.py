@@ -10,8 +10,18 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
+from aiokafka.helpers import create_ssl_context
 
-from tests.faults.clients.job import HEARTBEAT_MS, PACE_SECONDS, REQUEST_MS, SESSION_MS, Work
+from tests.faults.clients.job import (
+    HEARTBEAT_MS,
+    MECHANISM,
+    PACE_SECONDS,
+    PASSWORD,
+    REQUEST_MS,
+    SESSION_MS,
+    USER,
+    Work,
+)
 
 _EXPIRY_MS = 60_000
 """A batch that finds no leader for as long as a request may take is dropped, sequence and all:
@@ -25,6 +35,17 @@ def _settings(work: Work, request_ms: int = REQUEST_MS) -> dict[str, Any]:
         "client_id": work.job.name,
         "request_timeout_ms": request_ms,
         "metadata_max_age_ms": 5000,
+        **(_security(work.job.authority) if work.job.authority else {}),
+    }
+
+
+def _security(authority: str) -> dict[str, Any]:
+    return {
+        "security_protocol": "SASL_SSL",
+        "ssl_context": create_ssl_context(cafile=authority),
+        "sasl_mechanism": MECHANISM,
+        "sasl_plain_username": USER,
+        "sasl_plain_password": PASSWORD,
     }
 
 

@@ -19,10 +19,13 @@ from confluent_kafka import (
 
 from tests.faults.clients.job import (
     HEARTBEAT_MS,
+    MECHANISM,
     PACE_SECONDS,
+    PASSWORD,
     PATIENCE_MS,
     REQUEST_MS,
     SESSION_MS,
+    USER,
     Work,
 )
 
@@ -36,6 +39,17 @@ def _settings(work: Work) -> dict[str, Any]:
         "socket.timeout.ms": REQUEST_MS,
         "reconnect.backoff.max.ms": 1000,
         "topic.metadata.refresh.interval.ms": 5000,
+        **(_security(work.job.authority) if work.job.authority else {}),
+    }
+
+
+def _security(authority: str) -> dict[str, Any]:
+    return {
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": authority,
+        "sasl.mechanism": MECHANISM,
+        "sasl.username": USER,
+        "sasl.password": PASSWORD,
     }
 
 

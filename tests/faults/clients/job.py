@@ -23,12 +23,15 @@ from twisted_broker.testing.checks.history import Fate, Recorder
 BURST, PACE_SECONDS, MOST_ON_THE_WAY = 4, 0.03, 400
 PATIENCE_MS = 600_000
 REQUEST_MS, SESSION_MS, HEARTBEAT_MS = 7_000, 6_000, 1_000
+MECHANISM, USER, PASSWORD = "SCRAM-SHA-256", "node", "node-secret"
+"""With security nodes and clients are the same user."""
 
 
 @dataclass(frozen=True)
 class Job:
     """`role`: produce or consume; `group` "": all partitions, assigned. `file` is where the
-    history goes. `acks` other than all: no idempotence.
+    history goes. `acks` other than all: no idempotence. `authority`: the file of the certificate
+    that signs those of the brokers, with SASL_SSL; "" without security.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Job:
     group: str
     file: str
     acks: str = "all"
+    authority: str = ""
 
     @property
     def idempotent(self) -> bool:

@@ -11,10 +11,13 @@ from kafka.errors import KafkaError
 
 from tests.faults.clients.job import (
     HEARTBEAT_MS,
+    MECHANISM,
     PACE_SECONDS,
+    PASSWORD,
     PATIENCE_MS,
     REQUEST_MS,
     SESSION_MS,
+    USER,
     Work,
 )
 
@@ -26,6 +29,17 @@ def _settings(work: Work) -> dict[str, Any]:
         "request_timeout_ms": REQUEST_MS,
         "reconnect_backoff_max_ms": 1000,
         "metadata_max_age_ms": 5000,
+        **(_security(work.job.authority) if work.job.authority else {}),
+    }
+
+
+def _security(authority: str) -> dict[str, Any]:
+    return {
+        "security_protocol": "SASL_SSL",
+        "ssl_cafile": authority,
+        "sasl_mechanism": MECHANISM,
+        "sasl_plain_username": USER,
+        "sasl_plain_password": PASSWORD,
     }
 
 

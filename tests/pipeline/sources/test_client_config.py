@@ -9,9 +9,15 @@ import pytest
 from click.testing import CliRunner
 
 from replog_pipeline.errors import PipelineError
+from replog_pipeline.jobs.replay.command import command as replay_command
 from replog_pipeline.kafka_cluster import ClientConfig, KafkaCluster
 from replog_pipeline.sources import KafkaSource, Wanted, connector, parse
-from replog_pipeline.sources.client_config import OWN, client_config, client_options
+from replog_pipeline.sources.client_config import (
+    OWN,
+    client_config,
+    client_options,
+    source_client_options,
+)
 
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required password="s3cret";'
 
@@ -97,3 +103,37 @@ def test_the_options_of_a_command(tmp_path: Path) -> None:
     ):
         assert CliRunner().invoke(command, arguments, catch_exceptions=False).exit_code == 0
     assert [dict(each.properties) for each in found] == [{"a": "1", "b": "3"}] * 2 + [{}]
+
+
+def test_the_sources_own_options(tmp_path: Path) -> None:
+    """They do not mix with the others, and errors name them."""
+    file = tmp_path / "f"
+    file.write_text("a=1\n")
+    found: list[tuple[ClientConfig, ClientConfig]] = []
+
+    @click.command()
+    @client_options
+    @source_client_options
+    def command(client: ClientConfig, source_client: ClientConfig) -> None:
+        found.append((client, source_client))
+
+    for line in (["--from-kafka-config", str(file)], ["--kafka-option", "b=2"]):
+        CliRunner().invoke(command, line, catch_exceptions=False)
+    assert [(dict(one.properties), dict(other.properties)) for one, other in found] == [
+        ({}, {"a": "1"}),
+        ({"b": "2"}, {}),
+    ]
+    for arguments, message in {
+        ("--from-kafka-config", str(tmp_path / "g")): "--from-kafka-config .*: No such file",
+        ("--from-kafka-option", "group.id=x"): "--from-kafka-option: group.id cannot be set",
+    }.items():
+        with pytest.raises(PipelineError, match=message):
+            CliRunner().invoke(command, list(arguments), catch_exceptions=False)
+
+
+def test_a_table_has_no_client_properties(tmp_path: Path) -> None:
+    line = ["--from", str(tmp_path), "--to", "kafka://127.0.0.1:1/t"]
+    with pytest.raises(PipelineError, match=r"--from-kafka-config, .* is no cluster"):
+        CliRunner().invoke(
+            replay_command, [*line, "--from-kafka-option", "a=b"], catch_exceptions=False
+        )

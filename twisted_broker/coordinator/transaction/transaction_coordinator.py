@@ -12,7 +12,10 @@ Owns `TransactionCoordinator`, whose methods the APIs of transactions call. It h
    state.
 4. A transaction that is open for longer than its timeout is aborted and its producer fenced, within
    `transaction.abort.timed.out.transaction.cleanup.interval.ms`.
-5. A call that raises does so with BrokerError.
+5. A client that begins its next transaction while the markers of the one before are written waits
+   for these, `END_WAIT_MS` at most: CONCURRENT_TRANSACTIONS would cost it 20 to 100 ms, which is
+   what clients pause, for the millisecond that a marker takes. Kafka answers at once.
+6. A call that raises does so with BrokerError.
 
 Source: Apache Kafka 4.3.1 `TransactionCoordinator`. Not here: permission and the wire
 (`api`), decisions (`transaction_decisions.py`).
@@ -23,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
-from twisted.internet.defer import ensureDeferred
+from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -53,6 +56,7 @@ from twisted_broker.coordinator.transaction.transaction_metadata import (
     EPOCH_BUMP_VERSION,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
+    PREPARED,
     TransactionMetadata,
     TransactionState,
     TxnTransitMetadata,
@@ -60,6 +64,7 @@ from twisted_broker.coordinator.transaction.transaction_metadata import (
 from twisted_broker.coordinator.transaction.transaction_state_manager import (
     TransactionShard,
     TransactionStateManager,
+    in_steps,
 )
 from twisted_broker.interfaces import IDelayedCall, TopicPartition
 from twisted_broker.periodic import PeriodicTask
@@ -68,6 +73,9 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 # About a millisecond of one turn.
 LISTED_PER_STEP = 500
+# As long as a partition's leader tries again for newer clients, by default
+# (`add.partitions.to.txn.retry.backoff.max.ms`).
+END_WAIT_MS = 100
 # Each is a record and, soon, markers.
 ABORTED_PER_STEP = 20
 _logger = Logger()
@@ -123,6 +131,8 @@ class TransactionCoordinator:
         self._expiry = PeriodicTask(context.clock, self._start_expiry, "the expiry of ids")
         self._is_aborting = self._is_expiring = False
         self._retries: set[IDelayedCall] = set()
+        # By id; one for each request that waits, and a connection has one at a time.
+        self._until_complete: dict[str, list[Deferred[None]]] = {}
         self.is_active = False
 
     def start(self) -> None:
@@ -140,6 +150,8 @@ class TransactionCoordinator:
         for call in self._retries:
             call.cancel()
         self._retries.clear()
+        for transactional_id in list(self._until_complete):
+            self._completed(transactional_id)
         self.states.unload_all()
 
     @property
@@ -207,14 +219,45 @@ class TransactionCoordinator:
         producer: ProducerIdAndEpoch,
         partitions: Collection[TopicPartition],
         client_transaction_version: int = 0,
+        waits: bool = False,
     ) -> None:
-        """They belong to the transaction, which begins with its first one. Raises BrokerError."""
+        """They belong to the transaction, which begins with its first one. `waits`: for the end of
+        the one before. Raises BrokerError.
+        """
         shard, metadata = self._find(transactional_id)
+        is_its_own = producer == (metadata.producer_id, metadata.producer_epoch)
+        if waits and self.is_active and is_its_own and metadata.state in PREPARED:
+            await self._complete(transactional_id)
+            shard, metadata = self._find(transactional_id)
         step = add_partitions(
             metadata, producer, partitions, client_transaction_version, self.context.wall_ms()
         )
         if step is not None:
             check(await self.states.append(shard, metadata, step))
+
+    def _complete(self, transactional_id: str) -> Deferred[None]:
+        """Fires when the transaction is complete, or has taken too long."""
+        waiting: Deferred[None] = Deferred()
+        self._until_complete.setdefault(transactional_id, []).append(waiting)
+
+        def late() -> None:
+            others = self._until_complete[transactional_id]
+            others.remove(waiting)
+            if not others:
+                del self._until_complete[transactional_id]
+            waiting.callback(None)
+
+        call = self.context.clock.callLater(END_WAIT_MS / 1000, late)
+
+        def in_time(_: None) -> None:
+            if call.active():
+                call.cancel()
+
+        return waiting.addCallback(in_time)
+
+    def _completed(self, transactional_id: str) -> None:
+        for waiting in self._until_complete.pop(transactional_id, ()):
+            waiting.callback(None)
 
     def verify_partitions(
         self,
@@ -311,7 +354,11 @@ class TransactionCoordinator:
 
         waiting: list[IDelayedCall] = []
         self.states.append(
-            pending.shard, pending.metadata, pending.transit, refused=refused
+            pending.shard,
+            pending.metadata,
+            pending.transit,
+            then=lambda: self._completed(pending.metadata.transactional_id),
+            refused=refused,
         ).addErrback(_failed)
 
     # time
@@ -382,8 +429,9 @@ class TransactionCoordinator:
         them.
         """
         for shard in list(self.states.shards.values()):
-            ids = list(shard.transactions) if shard.state is CoordinatorState.ACTIVE else []
-            for start in range(0, len(ids), LISTED_PER_STEP):
+            if shard.state is not CoordinatorState.ACTIVE:
+                continue
+            for names in in_steps(shard.transactions, LISTED_PER_STEP):
                 yield [
                     TransactionListing(
                         metadata.transactional_id,
@@ -391,7 +439,7 @@ class TransactionCoordinator:
                         metadata.state,
                         metadata.start_ms,
                     )
-                    for name in ids[start : start + LISTED_PER_STEP]
+                    for name in names
                     if (metadata := shard.transactions.get(name)) is not None
                     and metadata.pending is not DEAD
                 ]

@@ -15,7 +15,8 @@ Owns `TransactionStateManager` and `TransactionShard`, one partition's transacti
 5. Memory is bounded: beyond `max_transactional_ids`, or `max_id_bytes` of ids, a new id is refused
    with COORDINATOR_NOT_AVAILABLE. What is loaded is never refused: it had been accepted.
 6. An id expires `expiration_ms` after its last step, by a tombstone, never with a transaction open.
-7. A partition that cannot be read is not served, until its next leader epoch.
+7. No step is as long as the number of ids: they are in buckets (`bucket_dict.py`).
+8. A partition that cannot be read is not served, until its next leader epoch.
 
 Source: Apache Kafka 4.3.1 `TransactionStateManager`. Not here: requests
 (`transaction_coordinator.py`), markers (`transaction_marker_sender.py`).
@@ -30,6 +31,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from twisted_broker.coordinator.bucket_dict import BucketDict
 from twisted_broker.coordinator.coordinator_context import AppendUndecided
 from twisted_broker.coordinator.coordinator_loader import (
     FREEZE_EVERY,
@@ -79,8 +81,8 @@ class TransactionShard:
     def __init__(self, index: int, leader_epoch: int) -> None:
         self.index, self.leader_epoch = index, leader_epoch
         self.state = CoordinatorState.LOADING
-        self.transactions: dict[str, TransactionMetadata] = {}
-        self.ongoing: dict[str, TransactionMetadata] = {}
+        self.transactions: BucketDict[str, TransactionMetadata] = BucketDict()
+        self.ongoing: BucketDict[str, TransactionMetadata] = BucketDict()
         self.id_bytes = 0
 
     @property
@@ -97,16 +99,22 @@ class TransactionShard:
         self.note(metadata)
 
     def remove(self, transactional_id: str) -> None:
-        if self.transactions.pop(transactional_id, None) is not None:
+        if transactional_id in self.transactions:
+            del self.transactions[transactional_id]
             self.id_bytes -= len(transactional_id)
-            self.ongoing.pop(transactional_id, None)
+            self.forget_ongoing(transactional_id)
 
     def note(self, metadata: TransactionMetadata) -> None:
         """Its state is a new one."""
         if metadata.state is ONGOING:
             self.ongoing[metadata.transactional_id] = metadata
         else:
-            self.ongoing.pop(metadata.transactional_id, None)
+            self.forget_ongoing(metadata.transactional_id)
+
+    def forget_ongoing(self, transactional_id: str) -> None:
+        """It has no open transaction."""
+        if transactional_id in self.ongoing:  # a `pop` of what is not there costs an exception
+            del self.ongoing[transactional_id]
 
 
 class _Replay(LogReplay):
@@ -116,7 +124,7 @@ class _Replay(LogReplay):
 
     def __init__(self, position: int, one_by_one: bool = False) -> None:
         super().__init__(position, one_by_one)
-        self.transactions: dict[str, TransactionMetadata] = {}
+        self.transactions: BucketDict[str, TransactionMetadata] = BucketDict()
 
     def _replay_record(
         self, key: bytes | None, value: bytes | None, record_offset: int, producer_id: int
@@ -129,7 +137,8 @@ class _Replay(LogReplay):
         if read is None:
             return
         if read.value is None:
-            self.transactions.pop(read.transactional_id, None)
+            if read.transactional_id in self.transactions:
+                del self.transactions[read.transactional_id]
         else:
             self.transactions[read.transactional_id] = read.value
 
@@ -207,8 +216,7 @@ class TransactionStateManager:
                 yield caught_up
             if shard.is_closed or not committed[0]:
                 return
-            # The dict itself: to fill another one with a million ids, and to free this one, holds
-            # the reactor. Nobody looks into a shard that is loading.
+            # The dictionary itself: nothing is moved. Nobody looks into a shard that is loading.
             shard.transactions = replayed.transactions
             prepared: list[TransactionMetadata] = []
             for number, metadata in enumerate(shard.transactions.values(), 1):
@@ -364,20 +372,21 @@ class TransactionStateManager:
         """The transactions that are open for too long."""
         for shard in list(self.shards.values()):
             if shard.state is CoordinatorState.ACTIVE:
-                for metadata in list(shard.ongoing.values()):
-                    if metadata.is_timed_out(wall_ms):
-                        yield shard, metadata
+                for names in shard.ongoing.parts():
+                    for name in names:
+                        metadata = shard.ongoing.get(name)
+                        if metadata is not None and metadata.is_timed_out(wall_ms):
+                            yield shard, metadata
 
     def expire_steps(self) -> Steps:
         """Removes the ids that have expired."""
         for shard in list(self.shards.values()):
-            ids = list(shard.transactions)
-            for start in range(0, len(ids), CHECKED_PER_STEP):
+            for names in in_steps(shard.transactions, CHECKED_PER_STEP):
                 if shard.state is not CoordinatorState.ACTIVE:
                     break
                 some = [
                     metadata
-                    for name in ids[start : start + CHECKED_PER_STEP]
+                    for name in names
                     if (metadata := shard.transactions.get(name)) is not None
                     and metadata.is_expired(
                         self._context.wall_ms(), self._context.settings.expiration_ms
@@ -425,10 +434,17 @@ def _failed(failure: Failure) -> None:
     _logger.failure("taking over a record of __transaction_state failed", failure)
 
 
+def in_steps(ids: BucketDict[str, TransactionMetadata], most: int) -> Iterator[list[str]]:
+    """All ids, `most` at a time; they may come and go meanwhile."""
+    for part in ids.parts():
+        for start in range(0, len(part), most):
+            yield part[start : start + most]
+
+
 def _forget_steps(shard: TransactionShard) -> Iterator[None]:
     """A million of them do not all go in one turn."""
     yield
     while shard.transactions:
         for _ in range(min(CHECKED_PER_STEP, len(shard.transactions))):
-            shard.ongoing.pop(shard.transactions.popitem()[0], None)
+            shard.forget_ongoing(shard.transactions.popitem()[0])
         yield

@@ -46,7 +46,7 @@ class Cause(Enum):
 class OutOfIsr(NamedTuple):
     """A replica that left the ISR, or was never in it: why, since when, and how far it was then.
 
-    Offsets are -1 where nothing was known.
+    Offsets are -1 where nothing was known, and `last_caught_up_ms` is below 0 where it never was.
     """
 
     cause: Cause
@@ -241,9 +241,7 @@ def _leader_end(partition: Partition) -> int:
 
 
 def _out_of_isr(reason: Cause, replica: RemoteReplica, leader_end: int, now_ms: int) -> OutOfIsr:
-    return OutOfIsr(
-        reason, now_ms, replica.last_caught_up_ms or -1, replica.log_end.offset, leader_end
-    )
+    return OutOfIsr(reason, now_ms, replica.last_caught_up_ms, replica.log_end.offset, leader_end)
 
 
 def _cause(partition: Partition, broker: int, before: IsrState, leader_before: int | None) -> Cause:

@@ -10,6 +10,8 @@ which broker epoch it fetches.
 3. While it shares the rounds of its fetch session, every round is a fetch at the leader's end: the
    session's last round says when.
 
+4. What never was is `NEVER_MS`, not 0: a monotonic clock is near 0 when a machine has just booted.
+
 Source: RL 1.10, 2.2; Kafka's `Replica`. Times are monotonic milliseconds. Not here: the local log
 (`partition`), when a session's round stands for a fetch (`idle_partitions`).
 """
@@ -18,6 +20,9 @@ from __future__ import annotations
 
 from twisted_broker.log.offset_metadata import UNKNOWN, LogOffsetMetadata
 
+NEVER_MS = -(1 << 62)
+"""Longer ago than any limit."""
+
 
 class LastRound:
     """When a follower last fetched what its session does not read again."""
@@ -25,7 +30,7 @@ class LastRound:
     __slots__ = ("ms",)
 
     def __init__(self) -> None:
-        self.ms = 0
+        self.ms = NEVER_MS
 
 
 class RemoteReplica:
@@ -48,7 +53,7 @@ class RemoteReplica:
         self.log_end: LogOffsetMetadata = UNKNOWN
         self.last_fetch_leader_end = -1
         self.broker_epoch: int | None = None
-        self._fetch_ms = self._caught_up_ms = 0
+        self._fetch_ms = self._caught_up_ms = NEVER_MS
         self._last_round: LastRound | None = None
 
     @property
@@ -116,8 +121,8 @@ class RemoteReplica:
         forgotten when the leader is new.
         """
         self._last_round = None
-        self._caught_up_ms = now_ms if in_isr else 0
-        self._fetch_ms = now_ms if in_isr and not leader_is_new else 0
+        self._caught_up_ms = now_ms if in_isr else NEVER_MS
+        self._fetch_ms = now_ms if in_isr and not leader_is_new else NEVER_MS
         self.last_fetch_leader_end = -1 if leader_is_new else leader_end
         if leader_is_new:
             self.log_start_offset = -1

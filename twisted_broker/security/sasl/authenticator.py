@@ -30,7 +30,8 @@ _SHORTEST_BETWEEN_MS = 1_000
 class ServerMechanism(Protocol):
     """One authentication by one mechanism, the broker's side.
 
-    `authorization_id` and `expires_wall_ms` (None: never) hold once it is `complete`.
+    `authorization_id`, `expires_wall_ms` (None: never) and `by_token` (a delegation token) hold
+    once it is `complete`.
     """
 
     @property
@@ -44,6 +45,9 @@ class ServerMechanism(Protocol):
 
     @property
     def expires_wall_ms(self) -> int | None: ...
+
+    @property
+    def by_token(self) -> bool: ...
 
     def respond(self, token: bytes) -> bytes:
         """Raises SaslFailure."""
@@ -81,6 +85,7 @@ class ServerAuthenticator:
         "_lifetimes",
         "_mechanisms",
         "_previous",
+        "by_token",
         "state",
         "user",
     )
@@ -98,6 +103,7 @@ class ServerAuthenticator:
         self._previous: tuple[str, str] | None = None
         self.state = State.BEGIN
         self.user: str | None = None
+        self.by_token = False
 
     @property
     def enabled(self) -> Sequence[str]:
@@ -201,6 +207,7 @@ class ServerAuthenticator:
             self.state = State.FAILED
             raise
         self.user, self._previous = exchange.authorization_id, None
+        self.by_token = exchange.by_token
         self.state = State.AUTHENTICATED
         return Step(answer, True, self._begin_session(exchange, now_ms, wall_ms))
 

@@ -56,6 +56,10 @@ class ClientAuthenticator:
         self.complete = False
         self.lifetime_ms = 0
 
+    @property
+    def mechanism(self) -> str:
+        return self._mechanism.name
+
     def begin(self) -> bytes:
         """The first frame, with its length."""
         return self._frame(SaslHandshakeRequest(mechanism=self._mechanism.name), _HANDSHAKE_VERSION)
@@ -81,10 +85,12 @@ class ClientAuthenticator:
             raise SaslFailure(
                 f"the broker does not offer {self._mechanism.name}, but "
                 f"{', '.join(answer.mechanisms) or 'nothing'}: the mechanism set here must be in "
-                "its sasl.enabled.mechanisms"
+                "its sasl.enabled.mechanisms",
+                code=ErrorCode.UNSUPPORTED_SASL_MECHANISM,
             )
         if answer.error_code:
-            raise SaslFailure(error_of(answer.error_code).sentence)
+            code = error_of(answer.error_code)
+            raise SaslFailure(code.sentence, code=code)
         self._is_handshake = False
         return self._authenticate(self._mechanism.first())
 

@@ -10,8 +10,8 @@ Owns the broker's side, `JwtValidator` and the reading of keys (JWKS).
 4. No error holds the token or its claims.
 
 Source: RFC 7628, 7515, 7517; Kafka's `OAuthBearerSaslServer`, `BrokerJwtValidator`. PyJWT verifies
-the signatures (extra `oauth`). Not here: where keys come from (`net/jwks.py`), our own side (other
-nodes are reached by PLAIN or SCRAM), scopes, extensions.
+the signatures (extra `oauth`). Not here: where keys come from (`net/jwks.py`), our own side
+(`oauth_client.py`), scopes, extensions.
 """
 
 from __future__ import annotations
@@ -179,6 +179,7 @@ class OAuthServer:
     """One authentication. `wall_ms()`: the calendar."""
 
     name = MECHANISM
+    by_token = False
 
     def __init__(self, validator: JwtValidator, wall_ms: Callable[[], int]) -> None:
         self._validator, self._wall_ms = validator, wall_ms

@@ -7,10 +7,11 @@
 4. Iterations are from `MIN_ITERATIONS` to `MAX_ITERATIONS`, on both sides: a peer cannot make us
    compute for long, nor make us send what is guessed easily.
 5. A user is a name without normalisation (SASLprep), as in Kafka.
+6. Who names a delegation token (extension `tokenauth=true`) is its owner, as long as it holds.
 
-Source: RFC 5802; Kafka's `ScramSaslServer`, `ScramSaslClient`, `ScramFormatter`, `ScramMechanism`.
-Not here: where credentials are stored (`cluster/scram_changes.py`), delegation tokens, channel
-binding.
+Source: RFC 5802; Kafka's `ScramSaslServer`, `ScramSaslClient`, `ScramFormatter`, `ScramMechanism`;
+KIP-48. Not here: where credentials are stored (`cluster/scram_changes.py`), what a token's are
+(`tokens.py` of this package), channel binding.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ MOST_BYTES = 8192
 """In a message: what a connection that is not authenticated has stored here."""
 NONCE_BYTES = 20
 """What a server nonce, a client nonce or a salt is made of."""
+_EXTENSION = "tokenauth=true"
 _NAME = re.compile(r"(?:[^=,\0]|=2C|=3D)+\Z")
 _NONCE = re.compile(r"[\x21-\x2b\x2d-\x7e]+\Z")
 _FIRST = re.compile(
@@ -69,6 +71,14 @@ class ScramCredential(NamedTuple):
         return f"ScramCredential(iterations={self.iterations})"
 
 
+class TokenLogin(NamedTuple):
+    """What a delegation token gives who knows its HMAC. `owner`: the name of a user."""
+
+    credential: ScramCredential
+    owner: str
+    expires_wall_ms: int
+
+
 def salted_password(
     mechanism: ScramMechanism, password: str, salt: bytes, iterations: int
 ) -> bytes:
@@ -95,6 +105,11 @@ def _mac(mechanism: ScramMechanism, key: bytes, message: bytes) -> bytes:
 
 def _digest(mechanism: ScramMechanism, data: bytes) -> bytes:
     return hashlib.new(mechanism.hash_name, data).digest()
+
+
+def _names_token(extensions: str | None) -> bool:
+    """Whether the first message's extensions say that it names a delegation token."""
+    return _EXTENSION in (extensions or "").split(",")
 
 
 def _xor(left: bytes, right: bytes) -> bytes:
@@ -132,23 +147,24 @@ def decode_name(text: str) -> str:
 class ScramServer:
     """One authentication.
 
-    `lookup(name)` gives a user's credential or None; `nonce()` gives random text.
+    `lookup(name)` gives a user's credential or None; `nonce` is random text; `token(token_id)` a
+    delegation token that holds now, or None.
     """
-
-    expires_wall_ms: int | None = None
 
     def __init__(
         self,
         mechanism: ScramMechanism,
         lookup: Callable[[str], ScramCredential | None],
         nonce: str,
+        token: Callable[[str], TokenLogin | None] = lambda token_id: None,
     ) -> None:
         self.name = mechanism.name
-        self._mechanism, self._lookup = mechanism, lookup
+        self._mechanism, self._lookup, self._token = mechanism, lookup, token
         self._nonce = nonce
         self._credential: ScramCredential | None = None
-        self._user = self._header = self._first_messages = ""
-        self.complete = False
+        self._user = self._header = self._first_messages = self._owner = ""
+        self.complete = self.by_token = False
+        self.expires_wall_ms: int | None = None
         self.authorization_id = ""
 
     def respond(self, token: bytes) -> bytes:
@@ -167,15 +183,14 @@ class ScramServer:
         nonce, name = match["nonce"], decode_name(match["name"])
         if not _NONCE.match(nonce):
             raise SaslFailure("the nonce is empty or malformed")
-        if "tokenauth=true" in (match["extensions"] or "").split(","):
-            raise SaslFailure(f"{name!r} is a delegation token, which is not served")
         authorization_id = match["authzid"]
         if authorization_id and decode_name(authorization_id) != name:
             raise SaslFailure(
                 f"user {name!r} wants to act for {authorization_id!r}",
                 "Authentication failed: the authorization id is not the user name",
             )
-        found = self._lookup(name)
+        self.by_token = _names_token(match["extensions"])
+        found = self._token_credential(name) if self.by_token else self._lookup(name)
         if found is None:
             raise SaslFailure(f"user {name!r}: there is no {self.name} credential")
         if found.iterations < MIN_ITERATIONS:
@@ -188,6 +203,16 @@ class ScramServer:
         answer = f"r={self._nonce},s={b64encode(found.salt).decode()},i={found.iterations}"
         self._first_messages = f"{text[len(self._header) :]},{answer}"
         return answer.encode()
+
+    def _token_credential(self, token_id: str) -> ScramCredential:
+        found = self._token(token_id)
+        if found is None:
+            raise SaslFailure(
+                f"delegation token {token_id!r}: there is none that holds, or this node has no "
+                "delegation.token.secret.key"
+            )
+        self._owner, self.expires_wall_ms = found.owner, found.expires_wall_ms
+        return found.credential
 
     def _second(self, text: str) -> bytes:
         credential, mechanism = self._credential, self._mechanism
@@ -213,18 +238,29 @@ class ScramServer:
         signed = f"{self._first_messages},{without_proof}".encode()
         client_key = _xor(proof, _mac(mechanism, credential.stored_key, signed))
         if not hmac.compare_digest(_digest(mechanism, client_key), credential.stored_key):
-            raise SaslFailure(f"user {self._user!r}: the password is wrong")
-        self.complete, self.authorization_id = True, self._user
+            what, secret = ("delegation token", "HMAC") if self.by_token else ("user", "password")
+            raise SaslFailure(f"{what} {self._user!r}: the {secret} is wrong")
+        self.complete = True
+        self.authorization_id = self._owner if self.by_token else self._user
         return b"v=" + b64encode(_mac(mechanism, credential.server_key, signed))
 
 
 class ScramClient:
-    """Our side. `nonce` is random text."""
+    """Our side. `nonce` is random text; `by_token`: the user is the id of a delegation token, the
+    password its HMAC in base64.
+    """
 
-    def __init__(self, mechanism: ScramMechanism, user: str, password: str, nonce: str) -> None:
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        user: str,
+        password: str,
+        nonce: str,
+        by_token: bool = False,
+    ) -> None:
         self.name = mechanism.name
         self._mechanism, self._password, self._nonce = mechanism, password, nonce
-        self._first = f"n={encode_name(user)},r={nonce}"
+        self._first = f"n={encode_name(user)},r={nonce}" + (f",{_EXTENSION}" if by_token else "")
         self._signature: bytes | None = None
         self.complete = False
 

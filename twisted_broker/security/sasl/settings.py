@@ -13,19 +13,21 @@ values before the broker's (`config.py`), keys of OAUTHBEARER (`net/jwks.py`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from twisted_broker.config import LISTENER_PREFIX, ListenerConfig
 from twisted_broker.security.sasl import jaas, plain
+from twisted_broker.security.sasl.access_token import OAuthLogin
 from twisted_broker.security.sasl.client import ClientMechanism
+from twisted_broker.security.sasl.oauth_client import OAuthClient
 from twisted_broker.security.sasl.plain import PlainClient
 from twisted_broker.security.sasl.scram import MECHANISMS, ScramClient
 from twisted_broker.settings import ConfigError
 
 OAUTHBEARER = "OAUTHBEARER"
 SUPPORTED = (plain.MECHANISM, *MECHANISMS, OAUTHBEARER)
-AMONG_NODES = SUPPORTED[:-1]
 HIDDEN = "[hidden]"
 _ENABLED, _JAAS = "sasl.enabled.mechanisms", "sasl.jaas.config"
 _JWKS = "sasl.oauthbearer.jwks.endpoint.url"
@@ -39,12 +41,25 @@ _CLASSES = (
     "sasl.client.callback.handler.class",
 )
 # Kafka's own, which files of settings name: it does what is done here.
+_OAUTH_PACKAGE = "org.apache.kafka.common.security.oauthbearer."
 _VALIDATORS = tuple(
-    f"org.apache.kafka.common.security.oauthbearer.{package}OAuthBearerValidatorCallbackHandler"
+    f"{_OAUTH_PACKAGE}{package}OAuthBearer{what}CallbackHandler"
     for package in ("", "secured.")
+    for what in ("Validator", "Login")
 )
+_ENDPOINT, _RETRIEVER = (
+    "sasl.oauthbearer.token.endpoint.url",
+    "sasl.oauthbearer.jwt.retriever.class",
+)
+_BY_DEFAULT, _BY_FILE, _BY_CREDENTIALS = (
+    f"{_OAUTH_PACKAGE}{name}JwtRetriever" for name in ("Default", "File", "ClientCredentials")
+)
+# Nobody reads on the way what stays on the machine.
+_NEAR = re.compile(r"http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?/")
 NewClient = Callable[[str], ClientMechanism]
 """Our side of one authentication, from a random nonce."""
+TokenSource = Callable[[OAuthLogin], Callable[[], str]]
+"""What gives the access token of now, or raises SaslFailure."""
 
 
 class OAuthSettings(NamedTuple):
@@ -122,13 +137,22 @@ def _oauth(config: ListenerConfig) -> OAuthSettings:
     )
 
 
-def client_login(config: ListenerConfig, setting: str) -> NewClient:
+def _no_token(login: OAuthLogin) -> Callable[[], str]:
+    raise ConfigError(_ENDPOINT, login.url, "", "access tokens are for a node's own connections")
+
+
+def client_login(
+    config: ListenerConfig, setting: str, access_token: TokenSource = _no_token
+) -> NewClient:
     """How this node authenticates itself to listeners of that name; `setting` names the
-    mechanism. Raises ConfigError.
+    mechanism. `access_token`: what retrieves those of OAUTHBEARER. Raises ConfigError.
     """
     mechanism = config.text(setting) or ""
-    _check_mechanism(setting, mechanism, config, AMONG_NODES)
+    _check_mechanism(setting, mechanism, config)
     _check_classes(config, mechanism)
+    if mechanism == OAUTHBEARER:
+        token = access_token(_oauth_login(config))
+        return lambda nonce: OAuthClient(token())
     options = _login(config, mechanism).options
     user, password = options.get("username"), options.get("password")
     if not user or not password:
@@ -139,25 +163,62 @@ def client_login(config: ListenerConfig, setting: str) -> NewClient:
         )
     if mechanism == plain.MECHANISM:
         return lambda nonce: PlainClient(user, password)
-    return lambda nonce: ScramClient(MECHANISMS[mechanism], user, password, nonce)
+    by_token = options.get("tokenauth", "").lower() == "true"
+    return lambda nonce: ScramClient(MECHANISMS[mechanism], user, password, nonce, by_token)
 
 
-def _choices(config: ListenerConfig, choices: tuple[str, ...] = SUPPORTED) -> str:
-    return f"{', '.join(choices)}, for listener {config.name}"
+def _oauth_login(config: ListenerConfig) -> OAuthLogin:
+    """The credentials have settings of their own, before those of the JAAS line."""
+    retriever = config.text(_RETRIEVER, OAUTHBEARER) or _BY_DEFAULT
+    if retriever not in (_BY_DEFAULT, _BY_FILE, _BY_CREDENTIALS):
+        raise ConfigError(
+            _RETRIEVER,
+            retriever,
+            f"one of {_BY_DEFAULT}, {_BY_FILE}, {_BY_CREDENTIALS} (no class is ever loaded by its "
+            f"name), for listener {config.name}",
+        )
+    url = config.text(_ENDPOINT, OAUTHBEARER) or ""
+    is_file = url.startswith("file:")
+    if not is_file and not url.startswith("https://") and not _NEAR.match(url):
+        raise ConfigError(
+            _ENDPOINT,
+            url,
+            "the https URL of the endpoint, or the file: URL of a token, by which this node "
+            f"logs in to listener {config.name}",
+        )
+    if retriever != _BY_DEFAULT and is_file != (retriever == _BY_FILE):
+        raise ConfigError(_ENDPOINT, url, f"a URL that {retriever} takes")
+    options = _login(config, OAUTHBEARER).options if config.text(_JAAS, OAUTHBEARER) else {}
+    if is_file:
+        return OAuthLogin(url)
+    setting = "sasl.oauthbearer.client.credentials.client."
+    client_id = config.text(f"{setting}id", OAUTHBEARER) or options.get("clientId")
+    secret = config.text(f"{setting}secret", OAUTHBEARER) or options.get("clientSecret")
+    if not client_id or not secret:
+        raise ConfigError(
+            _jaas_name(config, OAUTHBEARER),
+            HIDDEN,
+            f"clientId= and clientSecret= (or {setting}id and .secret), by which this node gets "
+            "a token",
+        )
+    scope = config.text("sasl.oauthbearer.scope", OAUTHBEARER) or options.get("scope", "")
+    return OAuthLogin(url, client_id, secret, scope)
 
 
-def _check_mechanism(
-    setting: str, mechanism: str, config: ListenerConfig, choices: tuple[str, ...] = SUPPORTED
-) -> None:
+def _choices(config: ListenerConfig) -> str:
+    return f"{', '.join(SUPPORTED)}, for listener {config.name}"
+
+
+def _check_mechanism(setting: str, mechanism: str, config: ListenerConfig) -> None:
     if mechanism == "GSSAPI":
         raise ConfigError(
             setting,
             mechanism,
             "",
-            f"Kerberos (GSSAPI, Kafka's default) is not supported; set {_choices(config, choices)}",
+            f"Kerberos (GSSAPI, Kafka's default) is not supported; set {_choices(config)}",
         )
-    if mechanism not in choices:
-        raise ConfigError(setting, mechanism, _choices(config, choices))
+    if mechanism not in SUPPORTED:
+        raise ConfigError(setting, mechanism, _choices(config))
 
 
 def _check_classes(config: ListenerConfig, mechanism: str) -> None:

@@ -208,6 +208,17 @@ class SimNetwork:
         side.peer.pipe.resets = True
         side.clock.callLater(0, side.lost, ConnectionLost())
 
+    def round_trip(self, names: frozenset[str]) -> float:
+        """Seconds that the slowest connection between machines of `names` adds to a round trip."""
+        return max(
+            (
+                near.pipe.extra + near.peer.pipe.extra
+                for near in self.connections
+                if near.clock.name in names and near.peer.clock.name in names
+            ),
+            default=0.0,
+        )
+
     # ways
 
     def block(self, source: str, target: str) -> None:

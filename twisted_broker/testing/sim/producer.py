@@ -30,7 +30,8 @@ from twisted_broker.wire.messages import produce, producer_ids
 from twisted_broker.wire.messages.produce import PartitionProduceResponse
 from twisted_broker.wire.records import BatchBuilder
 
-_TIMEOUT_MS = 4_000
+TIMEOUT_MS = 4_000
+"""What a broker may take to replicate a batch."""
 _OLDEST_MS = 20_000
 _MAYBE_THERE = frozenset(
     {
@@ -149,7 +150,7 @@ class Producer(Client):
             partition_data=[data],
         )
         return partition, produce.ProduceRequest(
-            acks=attempt.acks, timeout_ms=_TIMEOUT_MS, topic_data=[topic]
+            acks=attempt.acks, timeout_ms=TIMEOUT_MS, topic_data=[topic]
         )
 
     def _value(self) -> bytes:

@@ -2,7 +2,8 @@
 
 Owns `Run`: its clients, the time with faults, the repair, and what an operator does meanwhile.
 
-1. While faults hit, a liveness run must make progress.
+1. While faults hit, a liveness run must make progress, unless the core's own connections are too
+   slow for what its producers wait.
 2. Then all faults end. Within a bounded time all replicas are back in their ISRs, the logs are
    equal, and consumers have read to the end.
 3. A run in which nothing was acknowledged or read proves nothing, and fails.
@@ -45,7 +46,7 @@ from twisted_broker.testing.sim.member import Member
 from twisted_broker.testing.sim.node import CLIENT_PORT, SimNode
 from twisted_broker.testing.sim.options import Options
 from twisted_broker.testing.sim.probes import Probes
-from twisted_broker.testing.sim.producer import Producer
+from twisted_broker.testing.sim.producer import TIMEOUT_MS, Producer
 from twisted_broker.testing.sim.reach import Reach
 from twisted_broker.testing.sim.replica_acts import THROTTLE, ease_throttles
 from twisted_broker.testing.sim.schedule import Action, Schedule
@@ -55,6 +56,10 @@ from twisted_broker.testing.sim.transactional_producer import TransactionalProdu
 _HEAL_SECONDS = 120
 _PATIENCE_SECONDS = 10
 _STALLED_FOR = 45.0
+_SLOW_SECONDS = TIMEOUT_MS / 2 / 1000
+"""A round trip that a batch is not surely replicated with in the time that its producer gives it:
+it waits for the fetch that is under way, and for the one that takes it.
+"""
 _IN_FLIGHT_SECONDS = 8
 """What was sent when the clients stopped is answered by then."""
 
@@ -83,6 +88,7 @@ class Run:
         self.checker = ClusterChecker(self.cluster)
         if options.liveness:
             self.checker.truth.core = frozenset(options.broker_ids[:2])
+        self._core = frozenset(f"n{each}" for each in self.checker.truth.core)
         self.reach = Reach()
         self.checker.truth.committed = ImageCounts(self.reach).committed
         self.notes = Notes()
@@ -96,7 +102,7 @@ class Run:
         self.known.keyed_acked, self.known.pass_ended = compacted.acked, self._pass_ended
         self.known.keyed_delivered = compacted.delivered
         self._running: list[Any] = []
-        self._operated = self._stopped_at = 0.0
+        self._operated = self._stopped_at = self._slow_at = 0.0
 
     def run(self) -> None:
         """Raises `Violation`."""
@@ -113,11 +119,11 @@ class Run:
         sim = self.cluster.sim
         while sim.now < when:
             sim.run_until(min(when, sim.now + 1.0))
-            if must_progress and sim.now - self.clients.last_ack_seconds > _STALLED_FOR:
-                raise Violation(
-                    f"no producer got on since {self.clients.last_ack_seconds:.1f}, though a "
-                    "core is healthy"
-                )
+            if self.cluster.network.round_trip(self._core) > _SLOW_SECONDS:
+                self._slow_at = sim.now
+            since = max(self.clients.last_ack_seconds, self._slow_at)
+            if must_progress and sim.now - since > _STALLED_FOR:
+                raise Violation(f"no producer got on since {since:.1f}, though a core is healthy")
 
     # clients
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 
 import click
 
 from replog_pipeline import sources
 from replog_pipeline.errors import PipelineError
+from replog_pipeline.jobs.archive import topics
+from replog_pipeline.jobs.archive.figures import Figures
+from replog_pipeline.jobs.archive.heartbeat import heartbeat
 from replog_pipeline.jobs.archive.job import ArchiveConfig, run
+from replog_pipeline.jobs.archive.metrics import serving
 from replog_pipeline.jobs.archive.signals import on_signals
 from replog_pipeline.kafka_cluster import ClientConfig
 from replog_pipeline.lake import guards, table
@@ -25,7 +30,7 @@ from replog_pipeline.sources.client_config import client_options
     "source",
     required=True,
     metavar="URL",
-    help="kafka://HOST:PORT/TOPIC[,TOPIC] or segments:DIRECTORY.",
+    help="kafka://HOST:PORT/TOPIC[,TOPIC], with patterns as orders-.*, or segments:DIRECTORY.",
 )
 @click.option(
     "--to",
@@ -79,6 +84,23 @@ from replog_pipeline.sources.client_config import client_options
     metavar="N",
     help="A batch makes one file for each date, and more only of what is larger than N MiB.",
 )
+@click.option(
+    "--table-per-topic",
+    is_flag=True,
+    help="A table for each topic, in the folder of its name in --to; always so with patterns.",
+)
+@click.option(
+    "--group",
+    metavar="NAME",
+    help="Commit what the table has reached as this consumer group's offsets, for tools that show "
+    "lag.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Metrics for Prometheus at http://127.0.0.1:PORT/metrics; 0: a free port.",
+)
 @client_options
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 @click.option("--quiet", is_flag=True, help="No progress.")
@@ -93,12 +115,15 @@ def command(
     read_committed: bool,
     allow_gaps: bool,
     file_mb: int,
+    table_per_topic: bool,
+    group: str | None,
+    metrics_port: int | None,
     client: ClientConfig,
     as_json: bool,
     quiet: bool,
 ) -> None:
     """Copy topics into a Delta or Parquet table, partitioned by the day of the timestamp, each
-    record exactly once.
+    record exactly once. Of a pattern each topic gets its table, also those that come later.
 
     Where the last run ended stands in the table itself; run it again after any failure.
     """
@@ -117,22 +142,39 @@ def command(
         allow_gaps,
         file_mb,
         client,
+        group,
     )
     progress = Progress(quiet)
-    url = sources.parse(source, client=client)
-    ledger = table.check_to(to, format)
+    is_cluster = source.startswith("kafka://")
+    many = table_per_topic or bool(
+        is_cluster and sources.parse_pattern(source, "--from", client).patterns
+    )
+    if group is not None and not (group and is_cluster):
+        raise PipelineError("--group: name a group, and a cluster as --from (kafka://)")
+    if many:
+        topics.check(config)
+    else:
+        check(config)
+    figures = Figures()
+    with serving(figures, metrics_port) as address:
+        if address:
+            progress.say(f"archive: metrics at {address}")
+        spark = session.build("replog archive", formats=("kafka", "delta"), tell=progress.say)
+        warning = session.lost_on_workers(spark, to)
+        if warning:
+            click.echo(f"replog pipeline: {warning}", err=True)
+        beating = heartbeat(figures, progress) if continuous else nullcontext()
+        with on_signals() as stopper, beating:  # after the session, which takes SIGINT for itself
+            job = topics.run_topics if many else run
+            result = job(spark, config, progress, stopper, figures)
+    click.echo(json.dumps(result.to_json()) if as_json else str(result))
+    sys.exit(2 if result.refused else 1 if result.findings else 0)
+
+
+def check(config: ArchiveConfig) -> None:
+    """What can be known of one table and its source without Spark. PipelineError."""
+    url = sources.parse(config.source, client=config.client)
+    ledger = table.check_to(config.to, config.format)
     found = extents.check(url)
     if ledger and ledger.batch and found:
-        guards.check_topics(ledger, found, to)
-    spark = session.build("replog archive", formats=("kafka", "delta"), tell=progress.say)
-    warning = session.lost_on_workers(spark, to)
-    if warning:
-        click.echo(f"replog pipeline: {warning}", err=True)
-    with on_signals() as stopper:  # after the session, which takes SIGINT for itself
-        result = run(spark, config, progress, stopper)
-    click.echo(
-        json.dumps(result.to_json())
-        if as_json
-        else f"{result.rows:,} records in {result.batches} batches to {to} ({result.format})"
-    )
-    sys.exit(1 if result.findings else 0)
+        guards.check_topics(ledger, found, config.to)

@@ -14,21 +14,24 @@ Source: our own. Not here: joining small files, decoding values.
 
 from __future__ import annotations
 
+import time
 import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from replog_pipeline import sources
 from replog_pipeline.columns import COLUMNS, Offsets
+from replog_pipeline.jobs.archive.figures import Figures
+from replog_pipeline.jobs.archive.group import Group
 from replog_pipeline.jobs.archive.retry import look_again
 from replog_pipeline.jobs.archive.signals import Stopper
-from replog_pipeline.kafka_cluster import PLAINTEXT, ClientConfig
+from replog_pipeline.kafka_cluster import PLAINTEXT, ClientConfig, KafkaCluster
 from replog_pipeline.lake import guards, table
 from replog_pipeline.lake.conflict import AnotherWriterError
 from replog_pipeline.lake.file_sizing import TARGET_MB, by_date, sized
 from replog_pipeline.lake.ledger import Ledger
 from replog_pipeline.progress import Progress
-from replog_pipeline.sources import Source, Wanted, extents
+from replog_pipeline.sources import KafkaPattern, SegmentsSource, Source, Wanted, extents
 from replog_pipeline.sources.extents import Extent
 
 if TYPE_CHECKING:
@@ -45,7 +48,7 @@ class ArchiveConfig:
     so often; None: what is there now.
 
     `max_records` bounds a batch, not the run. `file_mb`: a date's rows of a batch are one file up
-    to so many MiB.
+    to so many MiB. `group`: a consumer group whose committed offsets show what was reached.
     """
 
     source: str
@@ -57,6 +60,7 @@ class ArchiveConfig:
     allow_gaps: bool = False
     file_mb: int = TARGET_MB
     client: ClientConfig = PLAINTEXT
+    group: str | None = None
 
 
 @dataclass
@@ -75,6 +79,14 @@ class ArchiveResult:
     def findings(self) -> list[str]:
         """The gaps that were allowed."""
         return [str(gap) for gap in self.gaps]
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Nothing: what refuses the one table is raised."""
+        return {}
+
+    def __str__(self) -> str:
+        return f"{self.rows:,} records in {self.batches} batches to {self.to} ({self.format})"
 
     def to_json(self) -> dict[str, object]:
         topics = self.ledger.to_json()["topics"]
@@ -104,14 +116,21 @@ def run(
     config: ArchiveConfig,
     progress: Progress | None = None,
     stopper: Stopper | None = None,
+    figures: Figures | None = None,
 ) -> ArchiveResult:
     """Archive. Raises PipelineError, with nothing written by the batch that it stopped."""
-    if not int(spark.conf.get(OPEN_WRITERS, "0") or 0):
-        spark.conf.set(OPEN_WRITERS, DATES_AT_ONCE)
+    bound_writers(spark)
     source = sources.parse(config.source, client=config.client)
     target = table.to_append(spark, config.to, config.format)
     archive = Archive(
-        spark, config, source, target, progress or Progress(quiet=True), stopper or Stopper()
+        spark,
+        config,
+        source,
+        target,
+        progress or Progress(quiet=True),
+        stopper or Stopper(),
+        figures or Figures(),
+        group_of(spark, config, source),
     )
     with target.files.lock():
         target.recover()
@@ -119,6 +138,20 @@ def run(
         if config.interval is not None:
             look_again(archive.catch_up, config.interval, archive.stopper, archive.progress)
     return archive.result
+
+
+def bound_writers(spark: SparkSession) -> None:
+    """How many files a task writes at once, unless the session says."""
+    if not int(spark.conf.get(OPEN_WRITERS, "0") or 0):
+        spark.conf.set(OPEN_WRITERS, DATES_AT_ONCE)
+
+
+def group_of(
+    spark: SparkSession, config: ArchiveConfig, source: Source | KafkaPattern
+) -> Group | None:
+    if config.group is None or isinstance(source, SegmentsSource):
+        return None
+    return Group(spark, KafkaCluster(source.bootstrap, source.client), config.group)
 
 
 class Archive:
@@ -132,9 +165,12 @@ class Archive:
         target: table.ITable,
         progress: Progress,
         stopper: Stopper,
+        figures: Figures,
+        group: Group | None = None,
     ) -> None:
         self.spark, self.config, self.source, self.target = spark, config, source, target
         self.progress, self.stopper = progress, stopper
+        self.figures, self.group = figures, group
         self.result = ArchiveResult(config.to, target.format)
         self.name = uuid.uuid4().hex
         self.goal: Offsets | None = None
@@ -149,6 +185,7 @@ class Archive:
     def advance(self) -> bool:
         """One batch, where there is one; whether another may follow."""
         extent, plan = self.next_plan()
+        self.shown(extent.end, plan.start)
         self.goal = self.goal or extent.end
         if not plan.offsets:
             return False
@@ -160,7 +197,14 @@ class Archive:
                 raise
             return True
         self.conflicts = 0
+        self.shown(extent.end, plan.end)
         return plan.end != self.goal
+
+    def shown(self, end: Offsets, reached: Offsets) -> None:
+        """How far the table is."""
+        self.figures.looked(end, reached)
+        if self.group is not None and self.result.ledger.batch:
+            self.group.reached(self.result.ledger.next)
 
     def next_plan(self) -> tuple[Extent, guards.Plan]:
         """The ledger first, then the extent: a log that is older than the ledger would look
@@ -195,6 +239,7 @@ class Archive:
         missed = guards.missed(self.result.ledger, plan.start)
         for line in (*plan.gaps, *missed):
             self.progress.say(f"archive: {line}")
+        began = time.monotonic()
         with (
             self.progress.step(
                 f"archive: batch {after.batch}, {plan.offsets:,} offsets", self.spark
@@ -202,6 +247,7 @@ class Archive:
             sized(self.spark, self.config.file_mb),
         ):
             rows = self.target.append(by_date(transform(records)), after)
+        self.figures.committed(rows, time.monotonic() - began)
         self.result.ledger, self.result.gaps = after, [*self.result.gaps, *plan.gaps]
         self.result.missed += missed
         self.result.rows, self.result.batches = self.result.rows + rows, self.result.batches + 1

@@ -12,7 +12,7 @@ from replog_pipeline.jobs.replay.origin import check_origin
 from replog_pipeline.kafka_cluster import ClientConfig
 from replog_pipeline.progress import Progress
 from replog_pipeline.sources import reachable
-from replog_pipeline.sources.client_config import client_options
+from replog_pipeline.sources.client_config import client_options, source_client_options
 from twisted_broker.wire.compression import CODEC_NAMES
 
 
@@ -39,6 +39,7 @@ from twisted_broker.wire.compression import CODEC_NAMES
     help="Replicas of a topic that is created; the cluster's default (-1) unless said.",
 )
 @client_options
+@source_client_options
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def command(
@@ -48,6 +49,7 @@ def command(
     compression: str,
     replication: int,
     client: ClientConfig,
+    source_client: ClientConfig,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -64,11 +66,25 @@ def command(
         raise PipelineError(
             "--replication 0: write 1 or more replicas, or leave it out for the cluster's default"
         )
-    check_origin(source, topic, client)
+    if source_client.properties and not source.startswith("kafka:"):
+        raise PipelineError(
+            f"--from-kafka-config, --from-kafka-option: --from {source} is no cluster; "
+            "leave them out"
+        )
+    config = ReplayConfig(
+        source,
+        to,
+        topic,
+        compression,
+        replication,
+        client,
+        source_client if source_client.properties else None,
+    )
+    check_origin(source, topic, config.reads_by)
     reachable.check_address(target, "--to")
     progress = Progress(quiet)
     spark = session.build("replog replay", formats=("kafka", "delta"), tell=progress.say)
-    result = run(spark, ReplayConfig(source, to, topic, compression, replication, client), progress)
+    result = run(spark, config, progress)
     there = result.records - result.written
     click.echo(
         json.dumps(result.to_json())

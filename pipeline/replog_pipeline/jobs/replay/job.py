@@ -41,7 +41,7 @@ class ReplayConfig:
     """`source`: a table's path, segments: or kafka://.
 
     `topic`: which of the source's topics, needed when it has several. `client`: how clusters are
-    reached, on both sides.
+    reached; `source_client`: the source's, where it is another.
     """
 
     source: str
@@ -50,6 +50,12 @@ class ReplayConfig:
     compression: str = "none"
     replication: int = -1
     client: ClientConfig = PLAINTEXT
+    source_client: ClientConfig | None = None
+
+    @property
+    def reads_by(self) -> ClientConfig:
+        """How the source is reached."""
+        return self.client if self.source_client is None else self.source_client
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,7 @@ def run(
     """Replay. Raises PipelineError; what is in the target by then is a correct beginning."""
     progress = progress or Progress(quiet=True)
     to = destination(config.to, config.client)
-    origin = found_origin(spark, config.source, config.topic, config.client)
+    origin = found_origin(spark, config.source, config.topic, config.reads_by)
     batch_bytes = min(
         LARGEST_BATCH, target_topic.prepare(spark, to, origin, config.replication, progress)
     )

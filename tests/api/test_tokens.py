@@ -1,0 +1,277 @@
+"""Delegation tokens on a whole broker in memory: who may have one, the login by it, its end."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from twisted.internet.error import ConnectError
+from twisted.logger import capturedLogs, formatEvent
+
+from tests.api.test_acls import AUTHORIZER, created
+from tests.cluster.test_acl_changes import creation
+from tests.compare.side import built
+from tests.memory_broker import MemoryBroker
+from twisted_broker.api.context import BrokerParts, ListenerName, RequestContext
+from twisted_broker.api.tokens import may_request
+from twisted_broker.config import BrokerConfig
+from twisted_broker.net.client import BrokerConnection
+from twisted_broker.net.connector import PlainConnector
+from twisted_broker.net.sasl_connector import SaslConnector
+from twisted_broker.security.acl import Operation, ResourceType
+from twisted_broker.security.principal import ANONYMOUS, Principal, TokenPrincipal
+from twisted_broker.security.sasl import jaas
+from twisted_broker.security.sasl.plain import PlainClient
+from twisted_broker.security.sasl.scram import SHA_256, ScramClient
+from twisted_broker.security.security_protocol import SecurityProtocol
+from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.messages import tokens
+from twisted_broker.wire.messages.metadata import MetadataRequest
+
+PORT = 9094
+SECRET = "the-secret-of-the-cluster"
+USERS = ("alice", "bob", "carol")
+SETTINGS = {
+    "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093,"
+    f"CLIENTS://127.0.0.1:{PORT}",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+    "CLIENTS:SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+    "listener.name.clients.plain.sasl.jaas.config": f"{jaas.PLAIN} required "
+    + " ".join(f'user_{each}="{each}-secret"' for each in USERS)
+    + ";",
+    "delegation.token.secret.key": SECRET,
+    "delegation.token.expiry.time.ms": "600000",
+    "delegation.token.max.lifetime.ms": "1200000",
+    "delegation.token.expiry.check.interval.ms": "60000",
+    "authorizer.class.name": AUTHORIZER,
+    "super.users": "User:ANONYMOUS",
+}
+CODES = ErrorCode
+
+
+class House(MemoryBroker):
+    """Asks as a user of PLAIN, or by a token."""
+
+    def connect(self, user: str = "alice", hmac: bytes | None = None) -> BrokerConnection:
+        def login(nonce: str) -> Any:
+            if hmac is None:
+                return PlainClient(user, f"{user}-secret")
+            return ScramClient(SHA_256, user, b64encode(hmac).decode(), nonce, by_token=True)
+
+        inner = PlainConnector(config=BrokerConfig(SETTINGS).listener_config("CLIENTS"))
+        connector = SaslConnector(inner, login, self.clock, "me")
+        return BrokerConnection(self.runtime, "127.0.0.1", PORT, "me", connector=connector)
+
+    def asked(self, api: str, user: str = "alice", hmac: bytes | None = None, **more: Any) -> Any:
+        cls = getattr(tokens, f"{api}DelegationTokenRequest")
+        version = 3 if api in ("Create", "Describe") else 2
+        connection = self.connect(user, hmac)
+        try:
+            return self.run(connection.send(built(cls, version, more), version))
+        finally:
+            connection.close()
+
+    def token(self, user: str = "alice", *renewers: str, owner: str | None = None) -> Any:
+        answer = self.asked("Create", user, **wanted(*renewers, owner=owner))
+        self.pass_time(1)  # the broker has read it
+        return answer
+
+    def described(self, user: str = "alice", owners: Any = None) -> set[str]:
+        answer = self.asked("Describe", user, owners=owners)
+        assert not answer.error_code
+        return {each.token_id for each in answer.tokens}
+
+
+def wanted(*renewers: str, owner: str | None = None) -> dict[str, Any]:
+    return {
+        "owner_principal_type": None if owner is None else "User",
+        "owner_principal_name": owner,
+        "renewers": [{"principal_type": "User", "principal_name": each} for each in renewers],
+        "max_lifetime_ms": -1,
+    }
+
+
+def started(files: Any = None, **more: str) -> House:
+    made = House(files, **(SETTINGS | more))
+    made.start()
+    return made
+
+
+@pytest.fixture(scope="module")
+def house() -> Iterator[House]:
+    made = started()
+    yield made
+    made.stop()
+
+
+def test_a_token_is_a_login_that_is_handed_on(house: House, lines: list[str]) -> None:
+    token = house.token("alice", "bob")
+    assert token.error_code == 0 and len(token.token_id) == 22 and len(token.hmac) == 64
+    requester = (token.token_requester_principal_type, token.token_requester_principal_name)
+    assert (token.principal_type, token.principal_name) == requester == ("User", "alice")
+    assert token.expiry_timestamp_ms - token.issue_timestamp_ms == 600_000
+    assert token.max_timestamp_ms - token.issue_timestamp_ms == 1_200_000
+    (line,) = lines
+    assert "audit delegation token created node=1 principal=User:alice" in line
+    assert f"token={token.token_id} owner=User:alice" in line
+
+    line_by_token = house.connect(token.token_id, token.hmac)
+    with capturedLogs() as logs:
+        answer = house.run(line_by_token.send(MetadataRequest(topics=[]), 4))
+    assert answer.brokers
+    (listener,) = [each for each in house.broker._factories if each.name == "CLIENTS"]
+    near: Any = list(listener.connections)[-1]
+    assert str(near.principal) == "User:alice" and near.principal.by_token
+    ends = near.sasl.authenticator._expires_ms - house.runtime.now_ms()
+    assert 590_000 < ends <= 600_000  # the session ends with the token
+    line_by_token.close()
+    text = "".join(map(formatEvent, logs)) + "".join(lines)
+    assert SECRET not in text and b64encode(token.hmac).decode() not in text
+
+    with pytest.raises(ConnectError), capturedLogs() as logs:
+        house.run(house.connect(token.token_id, b"x" * 64).send(MetadataRequest(), 4))
+    assert any("the HMAC is wrong" in formatEvent(each) for each in logs)
+
+
+def test_who_came_by_a_token_gets_no_further(house: House) -> None:
+    """By any of the four: a token would be renewed for ever, or make others."""
+    token = house.token()
+    by_token = {"user": token.token_id, "hmac": token.hmac}
+    refused = CODES.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+    answer = house.asked("Create", **by_token, **wanted())
+    assert (answer.error_code, answer.issue_timestamp_ms, answer.hmac) == (refused, -1, b"")
+    assert house.asked("Describe", **by_token, owners=None).error_code == refused
+    connection = house.connect(token.token_id, token.hmac)
+    for cls, name in (
+        (tokens.RenewDelegationTokenRequest, "renew_period_ms"),
+        (tokens.ExpireDelegationTokenRequest, "expiry_time_period_ms"),
+    ):
+        answer = house.run(connection.send(cls(**{"hmac": token.hmac, name: -1}), 2))
+        assert (answer.error_code, answer.expiry_timestamp_ms) == (refused, -1)
+    connection.close()
+
+
+def test_without_authentication_nobody_has_a_token(house: House) -> None:
+    request = tokens.CreateDelegationTokenRequest(renewers=[], max_lifetime_ms=-1)
+    for port in (9092, 9093):
+        answer = house.ask(request, 3, port)
+        assert answer.error_code == CODES.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+        assert answer.principal_name == "ANONYMOUS"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "principal", "may"),
+    [
+        (SecurityProtocol.PLAINTEXT, Principal("User", "alice"), False),
+        (SecurityProtocol.SSL, ANONYMOUS, False),
+        (SecurityProtocol.SSL, Principal("User", "CN=alice"), True),
+        (SecurityProtocol.SASL_PLAINTEXT, Principal("User", "alice"), True),
+        (SecurityProtocol.SASL_SSL, Principal("User", "alice"), True),
+        (SecurityProtocol.SASL_SSL, TokenPrincipal("User", "alice"), False),
+    ],
+)
+def test_which_connections_may(house: House, protocol: Any, principal: Any, may: bool) -> None:
+    parts: BrokerParts = house.broker.parts
+    where = ListenerName("L", False, protocol)
+    context = RequestContext(parts, where, 38, 3, 1, "c", principal=principal)
+    assert may_request(context) is may
+
+
+def test_for_another_it_needs_a_permission(house: House, lines: list[str]) -> None:
+    answer = house.token("carol", owner="alice")
+    assert answer.error_code == CODES.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+    assert "operation=CREATE_TOKENS resource=USER count=1 names=User:alice" in lines[-1]
+    granted = creation(
+        "User:alice",
+        resource_type=int(ResourceType.USER),
+        operation=int(Operation.CREATE_TOKENS),
+        principal="User:carol",
+    )
+    assert created(house, granted) == [0]
+    answer = house.token("carol", owner="alice")
+    assert answer.error_code == 0
+    assert (answer.principal_name, answer.token_requester_principal_name) == ("alice", "carol")
+
+
+def test_who_sees_a_token(house: House) -> None:
+    """Owner, requester, renewers; others by one of two permissions; of the owners requested."""
+    token = house.token("bob", "carol").token_id
+    assert token in house.described("bob") & house.described("carol")
+    assert token not in house.described("alice")
+    alice = {"principal_type": "User", "principal_name": "alice"}
+    assert token not in house.described("bob", [alice])
+    assert token in house.described("bob", [alice, {**alice, "principal_name": "carol"}])
+    assert house.described("bob", []) == set()
+    by_owner = creation(
+        "User:bob",
+        resource_type=int(ResourceType.USER),
+        operation=int(Operation.DESCRIBE_TOKENS),
+        principal="User:alice",
+    )
+    assert created(house, by_owner) == [0]
+    assert token in house.described("alice")
+
+
+def test_renewed_and_ended(house: House, lines: list[str]) -> None:
+    token = house.token("alice", "bob")
+    house.pass_time(10)
+    connections = {each: house.connect(each) for each in ("alice", "bob", "carol")}
+
+    def ask(user: str, cls: Any, **more: Any) -> Any:
+        return house.run(connections[user].send(cls(hmac=token.hmac, **more), 2))
+
+    renew, expire = tokens.RenewDelegationTokenRequest, tokens.ExpireDelegationTokenRequest
+    answer = ask("carol", renew, renew_period_ms=-1)
+    assert answer.error_code == CODES.DELEGATION_TOKEN_OWNER_MISMATCH
+    answer = ask("bob", renew, renew_period_ms=-1)
+    assert answer.error_code == 0
+    assert answer.expiry_timestamp_ms >= token.expiry_timestamp_ms + 10_000
+    answer = ask("alice", expire, expiry_time_period_ms=-1)
+    assert answer.error_code == 0
+    assert [line.split(" node=")[0] for line in lines[-2:]] == [
+        "audit delegation token expiry set",
+        "audit delegation token removed",
+    ]
+    answer = ask("alice", expire, expiry_time_period_ms=-1)
+    assert answer.error_code == CODES.DELEGATION_TOKEN_NOT_FOUND
+    for each in connections.values():
+        each.close()
+    house.pass_time(1)
+    with pytest.raises(ConnectError):
+        house.run(house.connect(token.token_id, token.hmac).send(MetadataRequest(), 4))
+
+
+def test_what_expired_is_refused_at_once_and_removed_later() -> None:
+    """Also after a restart; a token that holds is still there."""
+    house = started()
+    token = house.token()
+    house.stop()
+    house = started(house.files)
+    house.run(house.connect(token.token_id, token.hmac).send(MetadataRequest(topics=[]), 4))
+    connection = house.connect()
+    request = tokens.ExpireDelegationTokenRequest(hmac=token.hmac, expiry_time_period_ms=5_000)
+    assert house.run(connection.send(request, 2)).error_code == 0
+    connection.close()
+    house.pass_time(6)
+    controller = house.broker._controller
+    assert controller is not None and token.token_id in controller.image.tokens
+    with pytest.raises(ConnectError):
+        house.run(house.connect(token.token_id, token.hmac).send(MetadataRequest(), 4))
+    house.pass_time(61)
+    assert not controller.image.tokens and not house.described()
+    house.stop()
+
+
+def test_without_the_secret_there_are_no_tokens() -> None:
+    house = started(**{"delegation.token.secret.key": ""})
+    answer = house.token()
+    assert (answer.error_code, answer.issue_timestamp_ms) == (
+        CODES.DELEGATION_TOKEN_AUTH_DISABLED,
+        0,
+    )
+    answer = house.asked("Describe", owners=None)
+    assert answer.error_code == CODES.DELEGATION_TOKEN_AUTH_DISABLED
+    house.stop()

@@ -1,0 +1,26 @@
+"""One empty dict for all who hold nothing: a million idle groups have nine of them each.
+Ring 0 (pure: docs/ARCHITECTURE.md 1).
+
+Owns `EMPTY_DICT`. Reading, `pop` with a default and `clear` work as with any dict.
+
+1. It takes no entry: who has one to hold takes a dict of its own first, and gives it up when it is
+   empty for long.
+
+Source: our own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+
+class _EmptyDict(dict[Any, Any]):
+    __slots__ = ()
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise AssertionError("the dict of all who hold nothing takes no entry")
+
+    __setitem__ = setdefault = update = __ior__ = _refuse
+
+
+EMPTY_DICT: dict[Any, Any] = _EmptyDict()

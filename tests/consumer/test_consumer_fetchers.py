@@ -231,14 +231,15 @@ def test_brokers_are_tried_in_turn_until_one_answers(rooms: Rooms) -> None:
     cluster.stop(1)
     reader.consume()
     assert reader.read(1) == values(0)
-    cluster.stop(2)
     with capturedLogs() as lines:
+        cluster.stop(2)  # a pass may come while it stops
         before = reader.manager.leader_finder.passes
         cluster.pass_time(2.1)
     passes = reader.manager.leader_finder.passes - before
     assert 8 <= passes <= 11
     warnings = [formatEvent(each) for each in lines if each["log_level"] is LogLevel.warn]
-    assert len([each for each in warnings if each and "no leader can be found" in each]) == 1
+    (line,) = [each for each in warnings if each and "no leader can be found" in each]
+    assert "security.protocol" not in line  # a broker that stops is no matter of security
     cluster.start_again(2)
     cluster.produce("t", *numbered(1))
     assert reader.read(2) == values(0, 1)

@@ -19,6 +19,7 @@ from twisted_broker.consumer.cluster_client import ClusterClient
 from twisted_broker.consumer.consumer_config import ConsumerConfig
 from twisted_broker.consumer.errors import BrokersUnreachable
 from twisted_broker.log.memory import MemoryFileSystem
+from twisted_broker.security.client_security import ClientSecurity
 from twisted_broker.security.sasl import jaas
 
 PLAIN, TLS, SASL, BOTH, NAMED = 9092, 9094, 9095, 9096, 9097
@@ -284,6 +285,15 @@ def test_what_cannot_work_is_refused_before_anything_is_sent(
         client(broker, PLAIN, **settings)
     line = str(refused.value)
     assert words in line and "\n" not in line and not any(each in line for each in NEVER)
+
+
+@pytest.mark.parametrize("by_token", [False, True])
+def test_a_delegation_token_says_that_it_is_one(by_token: bool) -> None:
+    """As in a Java client's JAAS line: without the extension a broker looks for a user."""
+    line = SCRAM.replace(";", ' tokenauth="true";') if by_token else SCRAM
+    made = ClientSecurity(of("SASL_PLAINTEXT", "SCRAM-SHA-256") | {"sasl.jaas.config": line})
+    first = made.login(lambda path: b"")("nonce").first()
+    assert first.endswith(b",tokenauth=true" if by_token else b",r=nonce")
 
 
 def test_no_repr_shows_a_secret() -> None:

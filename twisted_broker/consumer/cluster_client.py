@@ -163,9 +163,10 @@ class ClusterClient:
                 refused += 1
                 failures.append(str(error))
             except Exception as error:
-                # A listener that wants SASL answers ApiVersions, and nothing else.
+                # A listener that wants SASL answers ApiVersions, and nothing else. Once brokers
+                # are known it is right, and this one stops.
                 words = str(error) or type(error).__name__
-                if connection.raw.answers <= 1:
+                if not self._brokers and connection.raw.answers <= 1:
                     words = lost_words(error, self._connector.protocol)
                 failures.append(f"{endpoint.host}:{endpoint.port}: {words}")
             if self._closed:

@@ -112,12 +112,13 @@ class ClientSecurity(ListenerConfig):
             raise ConfigError(MECHANISM, mechanism, f"one of {', '.join(_SUPPORTED)}")
         if mechanism == oauth_client.MECHANISM:
             return self._with_token(read_file)
-        user, password = self._user(mechanism)
+        user, password, by_token = self._user(mechanism)
         if mechanism == plain.MECHANISM:
             return lambda nonce: PlainClient(user, password)
-        return lambda nonce: ScramClient(MECHANISMS[mechanism], user, password, nonce)
+        return lambda nonce: ScramClient(MECHANISMS[mechanism], user, password, nonce, by_token)
 
-    def _user(self, mechanism: str) -> tuple[str, str]:
+    def _user(self, mechanism: str) -> tuple[str, str, bool]:
+        """Its name, its password, and whether these are a delegation token and its HMAC."""
         user, password = self.text(USER), self.text(PASSWORD)
         line = self.text(JAAS)
         if line and (user or password):
@@ -125,13 +126,13 @@ class ClientSecurity(ListenerConfig):
         if not line and (user or password):
             if not (user and password):
                 raise ConfigError(PASSWORD if user else USER, "", f"a value, as {USER} does")
-            return user, password
+            return user, password, False
         module = jaas.PLAIN if mechanism == plain.MECHANISM else jaas.SCRAM
         options = self._module(module, mechanism).options
         user, password = options.get("username"), options.get("password")
         if not user or not password:
             raise ConfigError(JAAS, HIDDEN, "username= and password=, of the user that this is")
-        return user, password
+        return user, password, options.get("tokenauth", "").lower() == "true"
 
     def _module(self, module: str, mechanism: str) -> jaas.LoginModule:
         line = self.text(JAAS)

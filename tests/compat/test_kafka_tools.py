@@ -34,7 +34,8 @@ def jars() -> str:
     return f"{folder or Path(str(home)) / 'libs'}/*"
 
 
-def tool(jars: str, name: str, *arguments: str) -> str:
+def tool(jars: str, name: str, *arguments: str, text: str | None = None) -> str:
+    """What it prints; `text` is its input."""
     command = [
         "java",
         "-Xmx256m",
@@ -45,7 +46,9 @@ def tool(jars: str, name: str, *arguments: str) -> str:
         name,
         *arguments,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=LIMIT_SECONDS, input=text
+    )
     assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-1500:]
     return done.stdout
 

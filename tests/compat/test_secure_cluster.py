@@ -9,6 +9,7 @@ import socket
 import ssl
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 
@@ -172,10 +173,11 @@ def spread_seconds(cluster: GuardedCluster, admin: AdminClient, acl: AclBinding)
     make_acls(admin, acl)
     since = time.monotonic()
     for broker in cluster.brokers.values():
-        until(
-            lambda broker=broker: is_visible(cluster, broker, "bob", "bob-password") is wanted,
-            f"{broker.directory.name} obeys it",
-        )
+
+        def obeys(broker: BrokerProcess = broker) -> bool:
+            return is_visible(cluster, broker, "bob", "bob-password") is wanted
+
+        until(obeys, f"{broker.directory.name} obeys it")
     return time.monotonic() - since
 
 
@@ -184,7 +186,11 @@ def renew_certificates(cluster: GuardedCluster, admin: AdminClient) -> None:
     before = {name: cluster.serial_shown(at) for name, at in cluster.nodes().items()}
     make_certificates(cluster.directory / "tls", ("127.0.0.1",), "client", 1)
     for name, at in cluster.nodes().items():
-        until(lambda name=name, at=at: cluster.serial_shown(at) != before[name], f"new for {name}")
+
+        def is_new(name: str = name, at: str = at) -> bool:
+            return cluster.serial_shown(at) != before[name]
+
+        until(is_new, f"the new certificate of {name}")
     other = cluster.directory / "other-tls"
     shutil.copytree(cluster.directory / "tls", other)
     make_certificates(other, ("127.0.0.1",), "client", 1)
@@ -224,7 +230,7 @@ def change_password(cluster: GuardedCluster, admin: AdminClient) -> None:
             assert any(each.code() == KafkaError._AUTHENTICATION for each in failed), failed
             return False
 
-        until(lambda is_known=is_known: is_known(f"new-{SECRET}"), "the new password counts")
+        until(partial(is_known, f"new-{SECRET}"), "the new password counts")
         assert not is_known(SECRET)
 
 

@@ -161,6 +161,12 @@ def after_first(change):
     return server, server.respond(change(message))
 
 
+def test_a_nonce_that_is_sent_twice_names_its_library():
+    """librdkafka before 2.6.1; Apache Kafka 4 refuses it as well (CVE-2024-56128)."""
+    with pytest.raises(SaslFailure, match=r"librdkafka before 2\.6\.1"):
+        after_first(lambda message: message.replace(b"clientnonce", b"clientnonceclientnonce"))
+
+
 def test_the_nonce_of_the_last_message_is_compared():
     """CVE-2024-56128."""
     for change in (

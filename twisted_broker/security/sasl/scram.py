@@ -225,6 +225,12 @@ class ScramServer:
         if _base64(header[2:], "header") != self._header.encode():
             raise SaslFailure("the header of the last message is not that of the first")
         if not hmac.compare_digest(nonce[2:].encode(), self._nonce.encode()):
+            doubled = nonce[2:].removesuffix(self._nonce)
+            if doubled != nonce[2:] and doubled and self._nonce.startswith(doubled):
+                raise SaslFailure(
+                    "the nonce of the last message is not that of this exchange: librdkafka before "
+                    "2.6.1 sends its own twice, update the client"
+                )
             raise SaslFailure("the nonce of the last message is not that of this exchange")
         proof = _base64(last[2:], "proof")
         if len(proof) != mechanism.key_bytes:

@@ -23,7 +23,7 @@ KAFKA39_JARS ?=
 # What `make docs` describes: all but the parts that no program outside needs to import.
 INSIDE = api cli cluster coordinator image log net replication security status testing
 
-.PHONY: help run simulate mutants reach faults hostile soak compare test test-java unit clients pipeline lint test-long demo-pipeline bench docs dist clean
+.PHONY: help run simulate mutants reach faults hostile soak compare test test-java unit clients pipeline lint test-long demo-pipeline audit bench docs dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,10 @@ lint: $(VENV)/.test ## ruff, mypy, import contract
 	$(BIN)/mypy -p twisted_broker -p replog_pipeline -p tests -p benchmarks
 	$(BIN)/mypy --strict examples/embedded/*.py
 	$(BIN)/lint-imports
+
+audit: $(VENV)/.test ## known vulnerabilities of what is installed, by pip-audit; its data comes from the network, and it says when there is none
+	@test -x build/audit/bin/pip-audit || { $(PYTHON) -m venv build/audit && build/audit/bin/python -m pip install -q pip-audit; } || { echo "make audit: pip-audit cannot be installed; nothing was looked at" >&2; exit 2; }
+	@$(BIN)/python -m tests.audit build/audit/bin/pip-audit
 
 unit: $(VENV)/.test ## tests on memory twins
 	$(BIN)/python -m pytest -m 'not clients and not spark and not long'

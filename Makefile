@@ -23,7 +23,7 @@ KAFKA39_JARS ?=
 # What `make docs` describes: all but the parts that no program outside needs to import.
 INSIDE = api cli cluster coordinator image log net replication security status testing
 
-.PHONY: help run simulate mutants reach faults soak compare test test-java unit clients pipeline lint test-long demo-pipeline bench docs dist clean
+.PHONY: help run simulate mutants reach faults hostile soak compare test test-java unit clients pipeline lint test-long demo-pipeline bench docs dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ faults: $(VENV)/.test ## ROUNDS rounds of faults under SEED: real brokers killed
 compare: $(VENV)/.test ## our answers beside those of Apache Kafka 4.3.1, freshly formatted at KAFKA=HOST:PORT
 	@test -n "$(KAFKA)" || { echo "make compare KAFKA=HOST:PORT: a fresh node of Apache Kafka 4.3.1; tests/compare/__init__.py says how it is set up" >&2; exit 2; }
 	$(BIN)/python -m tests.compare.run $(KAFKA) $(ARGS)
+
+hostile: $(VENV)/.test ## what hostile peers send, as one corpus, fired at a broker of ours; KAFKA=HOST:PORT: at any, ARGS=--help: over TLS and SASL
+	$(BIN)/python -m tests.hostile $(KAFKA) $(ARGS)
 
 soak: $(VENV)/.test ## MINUTES of three brokers under load, restarts and kills: nothing lost, nothing grows, drawn into build/soak.html
 	$(BIN)/python -m tests.soak.run --minutes $(MINUTES) $(ARGS)

@@ -19,6 +19,7 @@ from secrets import token_urlsafe
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.internet.error import TimeoutError
 from twisted.internet.protocol import ClientFactory, Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -130,7 +131,7 @@ class _Exchange(Protocol):
         """Fires with the connection's own protocol."""
         self.__dict__.pop("dataReceived", None)
         done = self._done = Deferred()
-        self._timer = self._connector.clock.callLater(timeout, self._too_late, timeout)
+        self._timer = self._connector.clock.callLater(timeout, self._too_late)
         try:
             self._authenticator = self._connector.begin()
         except SaslFailure as failure:  # of a token that is not there
@@ -176,8 +177,12 @@ class _Exchange(Protocol):
         assert done is not None
         return done
 
-    def _too_late(self, timeout: float) -> None:
-        self._fail(f"no answer within {timeout:.1f} s")
+    def _too_late(self) -> None:
+        # No matter of trust: the other side is cut off, or stands still.
+        done = self._ended()
+        transport: Any = self.transport
+        transport.abortConnection()
+        done.errback(TimeoutError())
 
     def _fail(self, reason: str, cause: Exception | None = None) -> None:
         self._say(reason)

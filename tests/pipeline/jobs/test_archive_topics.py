@@ -74,7 +74,7 @@ class Model:
         source = f"kafka://h:1/{names}"
         self.figures = Figures()
         self.topics = Topics(
-            None,  # type: ignore[arg-type]
+            None,
             ArchiveConfig(source, str(to), "parquet"),
             parse_pattern(source, "--from"),
             Progress(stream=self.said),
@@ -240,6 +240,7 @@ def test_tables_grow_topics_come_and_one_is_made_anew(
     assert (done.rows, done.batches, len(done.tables)) == (35, 4, 3)
     assert set(done.refused) == {names[1]} and "was created anew" in done.refused[names[1]]
     assert said.getvalue().count("was created anew") == 1
+    assert f"archive: {names[2]}, batch 1, 5 offsets" in said.getvalue()
     expected = [numbered(20, 2), numbered(10, 2), numbered(5)]
     for name, written in zip(names, expected, strict=True):
         assert tables.table_rows(spark, lake / name) == tables.expected(written)

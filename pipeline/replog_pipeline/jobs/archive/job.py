@@ -155,7 +155,7 @@ def group_of(
 
 
 class Archive:
-    """One run over one source and one table."""
+    """One run over one source and one table. `about`: what its progress lines begin with."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Archive:
         self.progress, self.stopper = progress, stopper
         self.figures, self.group = figures, group
         self.result = ArchiveResult(config.to, target.format)
-        self.name = uuid.uuid4().hex
+        self.name, self.about = uuid.uuid4().hex, ""
         self.goal: Offsets | None = None
         self.conflicts = 0
 
@@ -242,7 +242,7 @@ class Archive:
         began = time.monotonic()
         with (
             self.progress.step(
-                f"archive: batch {after.batch}, {plan.offsets:,} offsets", self.spark
+                f"archive: {self.about}batch {after.batch}, {plan.offsets:,} offsets", self.spark
             ),
             sized(self.spark, self.config.file_mb),
         ):

@@ -251,6 +251,7 @@ class Topics:
             self.figures,
             self.group,
         )
+        archive.about = f"{topic}, "
         archive.result = self.result.tables.setdefault(topic, archive.result)
         return archive
 

@@ -311,9 +311,8 @@ class TransactionRun:
         """As `add`, of a client that may have to wait; its answer once it is there."""
         found: list[Any] = []
         adding = self.coordinator.add_partitions("id", producer, partitions or (T0,), waits=True)
-        ensureDeferred(self._none(adding)).addErrback(
-            lambda failure: failure.value.code
-        ).addCallback(found.append)
+        waiting: Any = ensureDeferred(self._none(adding))
+        waiting.addErrback(lambda failure: failure.value.code).addCallback(found.append)
         self.settle()
         return found
 

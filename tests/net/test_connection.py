@@ -325,6 +325,23 @@ def test_a_refused_connection_is_logged() -> None:
     assert len(lines) == 1 and "max.connections is reached" in str(lines[0])
 
 
+def test_who_waits_for_memory_and_goes_leaves_nothing() -> None:
+    """Else whoever comes and goes while others have the memory fills it with what was read."""
+    house = House(Script(), request_bytes=50_000)
+    holder = house.client()
+    holder.transport.write((60_000).to_bytes(4, "big") + b"a")
+    house.run()
+    for _ in range(3):
+        client = house.client()
+        client.transport.write((90_000).to_bytes(4, "big") + bytes(40_000))
+        house.run()
+        assert len(house.factory.request_bytes.waiting) == 1
+        client.transport.loseConnection()
+        house.run()
+        assert not house.factory.request_bytes.waiting
+    assert house.factory.request_bytes.used == 60_000
+
+
 def test_long_requests_are_bounded_over_all_connections() -> None:
     """`queued.max.request.bytes`: the third long request waits until one of those before it is
     answered or gone; short ones come through.

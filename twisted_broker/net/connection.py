@@ -443,6 +443,8 @@ class KafkaConnection(Protocol):
         if self.sasl is not None:
             self.sasl.closed()
         self.output.close()
+        if self.frames.waits:
+            self.listener.request_bytes.forget(self._memory_available)
         self.frames.close()
         self.listener.closed(self)
         # Released once, here: `abandon` below must find nothing allocated.

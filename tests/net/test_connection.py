@@ -519,9 +519,9 @@ class Sliced:
         return [(len(part) + 1).to_bytes(4, "big") + b"h", part]
 
 
-def sliced_house(size: int) -> tuple[Sliced, House]:
+def sliced_house(size: int, idle_ms: int = 0) -> tuple[Sliced, House]:
     script = Sliced(size)
-    house = House(script)
+    house = House(script, idle_ms=idle_ms)
     script.attach(house)
     return script, house
 
@@ -539,6 +539,28 @@ def test_slices_are_loaded_as_the_client_reads_and_released_once() -> None:
     client.transport.resumeProducing()
     house.run()
     assert client.data == (len(script.content) - 9).to_bytes(4, "big") + b"h" + script.content[10:]
+    assert script.segment.references == 0
+
+
+def test_a_slow_reader_of_a_long_answer_is_not_idle() -> None:
+    """It takes longer than `connections.max.idle.ms`, and goes on; who stops reading is closed."""
+    script, house = sliced_house(4 << 20, idle_ms=10_000)
+    reading, stopped = house.client(), house.client()
+    for each in (reading, stopped):
+        each.transport.pauseProducing()
+        each.transport.write(framed(FETCH))
+    house.run()
+    for _ in range(50):
+        reading.transport.resumeProducing()
+        reading.transport.pauseProducing()
+        house.run()
+        for _ in range(3):
+            house.clock.advance(1)
+            house.run()
+        if len(reading.data) == len(script.content) - 5:
+            break
+    assert house.clock.seconds() > 30 and stopped.lost
+    assert len(reading.data) == len(script.content) - 5
     assert script.segment.references == 0
 
 

@@ -4,6 +4,7 @@ names the property where nobody does.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,12 @@ from twisted_broker.consumer import AuthenticationFailed, InvalidSetting, Simple
 from twisted_broker.consumer.cluster_client import ClusterClient
 from twisted_broker.consumer.consumer_config import ConsumerConfig
 from twisted_broker.consumer.errors import BrokersUnreachable
+from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.memory import MemoryFileSystem
+from twisted_broker.net.client_connector import _token_bytes
 from twisted_broker.security.client_security import ClientSecurity
 from twisted_broker.security.sasl import jaas
+from twisted_broker.security.sasl.errors import SaslFailure
 
 PLAIN, TLS, SASL, BOTH, NAMED = 9092, 9094, 9095, 9096, 9097
 LISTENERS = {
@@ -301,6 +305,18 @@ def test_no_repr_shows_a_secret() -> None:
         {"bootstrap.servers": "h:1"} | of("SASL_SSL", "SCRAM-SHA-256") | PASSWORD
     )
     assert "sasl.password" in repr(config.security) and "alice-secret" not in repr(config.security)
+
+
+def test_a_token_in_no_regular_file_is_refused(tmp_path: Path) -> None:
+    """To open a FIFO would hold the reactor until somebody writes it."""
+    os.mkfifo(tmp_path / "fifo")
+    security = ClientSecurity(
+        of("SASL_PLAINTEXT", "OAUTHBEARER")
+        | {"sasl.oauthbearer.token.endpoint.url": (tmp_path / "fifo").as_uri()}
+    )
+    login = security.login(lambda path: _token_bytes(OsFileSystem(), path))
+    with pytest.raises(SaslFailure, match="no regular file"):
+        login("nonce").first()
 
 
 def test_a_token_is_requested_for_each_authentication(broker: MemoryBroker) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Iterator
@@ -168,6 +169,24 @@ def test_answers_without_a_token(endpoint: Any, status: int, body: bytes, words:
     with pytest.raises((OSError, ValueError), match=words) as refused:
         retrieve(login)
     assert "top-secret" not in str(refused.value) and len(endpoint.asked) == 1
+
+
+def test_what_is_no_http_is_not_shown() -> None:
+    """Python's own error holds the line that came, and its end."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(b"top-secret\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(OSError, match="no HTTP") as refused:
+            retrieve(OAuthLogin(f"http://127.0.0.1:{server.getsockname()[1]}/", "id", "s"))
+        thread.join()
+    assert "top-secret" not in str(refused.value) and "\n" not in str(refused.value)
 
 
 PREFIX = "listener.name.inside.oauthbearer."

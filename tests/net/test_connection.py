@@ -325,6 +325,23 @@ def test_a_refused_connection_is_logged() -> None:
     assert len(lines) == 1 and "max.connections is reached" in str(lines[0])
 
 
+def test_who_waits_for_memory_and_goes_leaves_nothing() -> None:
+    """Else whoever comes and goes while others have the memory fills it with what was read."""
+    house = House(Script(), request_bytes=50_000)
+    holder = house.client()
+    holder.transport.write((60_000).to_bytes(4, "big") + b"a")
+    house.run()
+    for _ in range(3):
+        client = house.client()
+        client.transport.write((90_000).to_bytes(4, "big") + bytes(40_000))
+        house.run()
+        assert len(house.factory.request_bytes.waiting) == 1
+        client.transport.loseConnection()
+        house.run()
+        assert not house.factory.request_bytes.waiting
+    assert house.factory.request_bytes.used == 60_000
+
+
 def test_long_requests_are_bounded_over_all_connections() -> None:
     """`queued.max.request.bytes`: the third long request waits until one of those before it is
     answered or gone; short ones come through.
@@ -502,9 +519,9 @@ class Sliced:
         return [(len(part) + 1).to_bytes(4, "big") + b"h", part]
 
 
-def sliced_house(size: int) -> tuple[Sliced, House]:
+def sliced_house(size: int, idle_ms: int = 0) -> tuple[Sliced, House]:
     script = Sliced(size)
-    house = House(script)
+    house = House(script, idle_ms=idle_ms)
     script.attach(house)
     return script, house
 
@@ -522,6 +539,28 @@ def test_slices_are_loaded_as_the_client_reads_and_released_once() -> None:
     client.transport.resumeProducing()
     house.run()
     assert client.data == (len(script.content) - 9).to_bytes(4, "big") + b"h" + script.content[10:]
+    assert script.segment.references == 0
+
+
+def test_a_slow_reader_of_a_long_answer_is_not_idle() -> None:
+    """It takes longer than `connections.max.idle.ms`, and goes on; who stops reading is closed."""
+    script, house = sliced_house(4 << 20, idle_ms=10_000)
+    reading, stopped = house.client(), house.client()
+    for each in (reading, stopped):
+        each.transport.pauseProducing()
+        each.transport.write(framed(FETCH))
+    house.run()
+    for _ in range(50):
+        reading.transport.resumeProducing()
+        reading.transport.pauseProducing()
+        house.run()
+        for _ in range(3):
+            house.clock.advance(1)
+            house.run()
+        if len(reading.data) == len(script.content) - 5:
+            break
+    assert house.clock.seconds() > 30 and stopped.lost
+    assert len(reading.data) == len(script.content) - 5
     assert script.segment.references == 0
 
 

@@ -127,6 +127,15 @@ def test_a_write_is_encrypted_in_one_call_and_sent_in_one() -> None:
     assert pair.read() == data
 
 
+def test_a_write_of_nothing_changes_nothing() -> None:
+    """OpenSSL takes it for an error."""
+    pair = Pair()
+    pair.server.write_more(b"one")
+    pair.server.write_more(b"")
+    pair.server.write(b"")
+    assert pair.read() == b"one"
+
+
 def test_a_long_write_leaves_in_pieces() -> None:
     """Of 256 KiB, so that OpenSSL never holds more; what follows at once leaves with the last."""
     pair = Pair()

@@ -20,6 +20,7 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -76,6 +77,8 @@ def retrieve(login: OAuthLogin) -> AccessToken:
     except urllib.error.HTTPError as error:
         error.close()
         raise OSError(f"the endpoint answered with status {error.code}") from None
+    except HTTPException as error:  # its text is what came
+        raise OSError(f"the endpoint speaks no HTTP: {type(error).__name__}") from None
     if len(text) > MOST_BYTES:
         raise ValueError(f"the answer is longer than {MOST_BYTES} bytes")
     return parse_token(token_of_answer(text))

@@ -153,7 +153,10 @@ def _with_hint(words: str) -> str:
 
 def _token_bytes(files: IFileSystem, path: str) -> bytes:
     """Raises OSError."""
-    file = files.open(posixpath.abspath(path), read_only=True)
+    path = posixpath.abspath(path)
+    if files.exists(path) and not files.is_file(path):
+        raise OSError("it is no regular file")  # to open a FIFO would hold the reactor
+    file = files.open(path, read_only=True)
     try:
         return file.read_at(0, min(file.size(), _LONGEST_TOKEN))
     finally:

@@ -114,9 +114,10 @@ class ListenerContext(Protocol_):
 
 
 class KafkaConnection(Protocol):
-    """The protocol of an accepted connection. `active` is set by a whole request and cleared by the
-    idle watch, which keeps `idle_rounds` and `seen_bytes`; `has_requested`: whether a request ever
-    came; `arriving_bytes`: what was granted to a long request that is not all here yet;
+    """The protocol of an accepted connection. `active` is set by a whole request, and while an
+    answer is read, and cleared by the idle watch, which keeps `idle_rounds` and `seen_bytes`;
+    `has_requested`: whether a request ever came; `arriving_bytes`: what was granted to a long
+    request that is not all here yet;
     `held_since` is when the request that is started now had come, on the clock, if it had to wait
     for those before it, else 0; `is_follower` is set by a fetch of a follower; `throttled`: its
     client waits for its quota; `sasl` is there on a listener with SASL; `is_stranger`: it has to
@@ -383,6 +384,7 @@ class KafkaConnection(Protocol):
     def resumeProducing(self) -> None:
         """The transport can take more."""
         if not self.closing:
+            self.active = True  # its client has read: a long answer may take long
             self.output.resume()
             self.serve()
 
@@ -443,6 +445,8 @@ class KafkaConnection(Protocol):
         if self.sasl is not None:
             self.sasl.closed()
         self.output.close()
+        if self.frames.waits:
+            self.listener.request_bytes.forget(self._memory_available)
         self.frames.close()
         self.listener.closed(self)
         # Released once, here: `abandon` below must find nothing allocated.

@@ -8,10 +8,10 @@ Owns the open connections of a listener.
    names the limit that was reached, and how many it cost.
 2. A connection without traffic, a request in progress or a wait for its quota for
    `connections.max.idle.ms` is closed, at most a tenth of that late; so is one whose peer hung up
-   and that has waited so long. Traffic is a whole request, or `LEAST_RATE` of one that is under
-   way: bytes that drip keep no connection. One timer serves all connections of the listener. A
-   check that runs late closes nothing: this process was stopped, and has not read yet what was
-   sent to it meanwhile.
+   and that has waited so long. Traffic is a whole request, `LEAST_RATE` of one that is under
+   way, or what a client reads of an answer that it does not take at once: bytes that drip keep no
+   connection. One timer serves all connections of the listener. A check that runs late closes
+   nothing: this process was stopped, and has not read yet what was sent to it meanwhile.
 3. While others wait for room (`net/request_bytes.py`), a long request must come at a rate at which
    `connections.max.idle.ms` is enough for it: a connection that was slower for a tenth of that
    time is closed.

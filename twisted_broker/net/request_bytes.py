@@ -6,7 +6,8 @@ Owns `RequestBytes`: what is allocated, and who waits for room.
    less than the limit is allocated: at most one frame exceeds it. An allocated frame can always be
    read to its end, so no frame waits for itself.
 2. Short frames never wait: heartbeats, follower fetches, and what completes a waiting produce.
-3. Waiters are called in the order in which they came.
+3. Waiters are called in the order in which they came. Who ends meanwhile is forgotten: a waiter
+   keeps its connection and all that it has read.
 4. A connection that has yet to authenticate books nothing (`net/connection.py`): its frames are
    bounded by `sasl.server.max.receive.size`.
 
@@ -37,6 +38,11 @@ class RequestBytes:
             return False
         self.used += size
         return True
+
+    def forget(self, wake: Callable[[], None]) -> None:
+        """Calls it no more."""
+        if wake in self.waiting:
+            self.waiting.remove(wake)
 
     def release(self, size: int) -> None:
         self.used -= size

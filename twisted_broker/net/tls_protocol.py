@@ -321,7 +321,10 @@ class TlsProtocol(TwistedProtocol):
             return
         size = len(data)
         if size <= _PIECE_BYTES:
-            self._send(data, size, flush)
+            if size:  # OpenSSL takes a write of nothing for an error
+                self._send(data, size, flush)
+            elif flush:
+                self._flush(_READ_BYTES)
             return
         with memoryview(data) as view:
             for start in range(0, size, _PIECE_BYTES):

@@ -23,7 +23,7 @@ from tests.compat.raw import Connection, create_topic
 from tests.compat.test_groups import until
 
 PAGE = (Path(__file__).parents[2] / "docs" / "CONSUMER.md").read_text()
-(PROGRAM,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PROGRAM, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 MEMBER = """
 import sys
 from twisted.internet import reactor

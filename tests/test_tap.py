@@ -50,6 +50,19 @@ def test_host_and_port_go_to_the_brokers_listener() -> None:
     )
 
 
+def test_a_config_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    other = tmp_path / "latin.properties"
+    other.write_bytes(b"# Gr\xfc\xdfe\nnode.id=1\n")
+    for path, words in [
+        (tmp_path / "none", "No such file or directory"),
+        (tmp_path, "Is a directory"),
+        (other, "it is no UTF-8"),
+    ]:
+        with pytest.raises(SystemExit) as refused:
+            options("--config", str(path))
+        assert str(refused.value) == f"replog: --config {path} cannot be read: {words}"
+
+
 def test_a_server_properties_file_is_kafkas_own(tmp_path: Path) -> None:
     """Its values replace the sample's; `--set` and options win over it."""
     path = tmp_path / "server.properties"

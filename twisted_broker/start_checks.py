@@ -48,7 +48,7 @@ class StartError(Exception):
 
 def read_values(path: str | None, settings: Mapping[str, str], brokers: int = 1) -> dict[str, str]:
     """What a node is started with: a properties file, or without one Kafka's sample, under the
-    values of `--set`. `brokers`: in this process. Raises StartError, ConfigError, OSError.
+    values of `--set`. `brokers`: in this process. Raises StartError, ConfigError.
     """
     from twisted_broker.config import SAMPLE_VALUES
 
@@ -63,8 +63,12 @@ def read_values(path: str | None, settings: Mapping[str, str], brokers: int = 1)
         elif brokers > 1:
             values |= {name: str(min(most, brokers)) for name, most in _REPLICAS.items()}
     else:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
+        try:
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+            raise StartError(f"--config {path} cannot be read: {reason}") from error
         check_file(path, text)
         values = parse_properties(text)
     values |= settings

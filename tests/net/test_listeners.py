@@ -115,6 +115,39 @@ def test_listeners_without_a_meaning_are_refused(settings: dict[str, str], words
 
 
 @pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("ssl.clent.auth", "ssl.client.auth"),
+        ("listener.name.out.ssl.clent.auth", "listener.name.out.ssl.client.auth"),
+        (
+            "listener.name.out.plain.sasl.jass.config",
+            "listener.name.out.plain.sasl.jaas.config",
+        ),
+        ("authorizer.clas.name", "authorizer.class.name"),
+        ("authoriser.class.name", "authorizer.class.name"),
+        ("super.user", "super.users"),
+        ("sasl.enabeld.mechanisms", "sasl.enabled.mechanisms"),
+    ],
+)
+def test_a_misspelt_setting_of_security_is_refused(name: str, meant: str) -> None:
+    """Ignored it would leave open what it is meant to close."""
+    given = {"listeners": LISTENERS, "listener.security.protocol.map": PROTOCOLS, name: "SECRET"}
+    with pytest.raises(ConfigError) as refused:
+        plan_listeners(BrokerConfig(given))
+    assert f"no broker has this setting; did you mean {meant}?" in str(refused.value)
+    assert f"setting {name}=" in str(refused.value) and "SECRET" not in str(refused.value)
+
+
+def test_other_unknown_settings_are_left_to_a_warning() -> None:
+    """Those of a file's other readers, and misspelt ones that protect nothing."""
+    names = ("my.plugin.ssl", "num.partition", "confluent.metrics.enable", "zookeeper.set.acl")
+    given = {"listeners": LISTENERS, "listener.security.protocol.map": PROTOCOLS}
+    config = BrokerConfig(given | dict.fromkeys(names, "1"))
+    plan_listeners(config)
+    assert config.unknown() == sorted(names)
+
+
+@pytest.mark.parametrize(
     ("name", "value", "words"),
     [
         ("outt.ssl.client.auth", "required", "'required' is refused: there is no listener outt"),

@@ -10,7 +10,8 @@ Owns the parsing of `listeners`, `advertised.listeners` and their like, and the 
    controller's before its ACLs are loaded where `early.start.listeners` names it.
 5. Every listener has a security protocol, and so has each name of a controller's listener: brokers
    that have none of their own reach controllers by it.
-6. A setting of a listener, or of a mechanism, that there is none of is refused.
+6. A setting of a listener, or of a mechanism, that there is none of is refused, and so is a
+   misspelt one of security.
 7. An address that cannot be bound is refused in one line: the setting, why, and what to change.
 
 Source: Kafka's `SocketServerConfigs`, `KafkaConfig.effectiveAdvertisedBrokerListeners`,
@@ -23,6 +24,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from errno import EACCES, EADDRINUSE
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,6 +41,7 @@ from twisted_broker.config import (
 )
 from twisted_broker.interfaces import Runtime
 from twisted_broker.known_settings import ZOOKEEPER_CONNECT
+from twisted_broker.known_settings import broker_settings as known_broker_settings
 from twisted_broker.security.security_protocol import (
     PROTOCOL_MAP,
     SASL_TO_BROKERS,
@@ -59,6 +62,17 @@ _ENTRY = re.compile(
 EARLY_START = "early.start.listeners"
 _META_ADDRESSES = ("0.0.0.0", "::")
 _MECHANISMS = ("plain", "scram-sha-256", "scram-sha-512", "oauthbearer", "gssapi")
+_PROTECTING = (
+    "allow.everyone.if.no.acl.found",
+    "authorizer.",
+    "delegation.token.",
+    "early.start.listeners",
+    "listener.security.protocol.map",
+    "sasl.",
+    "security.",
+    "ssl.",
+    "super.users",
+)
 
 
 class ListenerName(NamedTuple):
@@ -144,6 +158,7 @@ def plan_listeners(config: BrokerConfig) -> ListenerPlan:
         )
     to_controllers = controller_names[0] if controller_names else ""
     _check_prefixes(config, [*(each.name for each in endpoints), *controller_names])
+    _check_spelling(config)
     return ListenerPlan(
         broker,
         controller if "controller" in roles else [],
@@ -179,6 +194,22 @@ def _check_prefixes(config: BrokerConfig, names: Sequence[str]) -> None:
         ):
             reason = f"there is no mechanism {mechanism}; write one of {', '.join(_MECHANISMS)}"
             raise ConfigError(name, shown, "", reason)
+
+
+def _check_spelling(config: BrokerConfig) -> None:
+    """Unknown settings are ignored, but not one that is meant to protect: `ssl.clent.auth=required`
+    would let in clients without a certificate.
+    """
+    for name in config.unknown():
+        setting = name
+        if name.startswith(LISTENER_PREFIX):
+            setting = name.removeprefix(LISTENER_PREFIX).partition(".")[2]
+            mechanism, _, of_mechanism = setting.partition(".")
+            setting = of_mechanism if mechanism in _MECHANISMS else setting
+        near = get_close_matches(setting, (*BROKER_SETTINGS, *known_broker_settings()), 1, 0.8)
+        if setting.startswith(_PROTECTING) or (near and near[0].startswith(_PROTECTING)):
+            hint = f"; did you mean {name.removesuffix(setting)}{near[0]}?" if near else ""
+            raise ConfigError(name, "[hidden]", "", f"no broker has this setting{hint}")
 
 
 def _early(

@@ -530,7 +530,10 @@ def test_a_restart_with_many_ids_in_steps(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(after.coordinator.states.shards[0].transactions) == 3000
 
 
-def test_no_piece_of_a_load_or_unload_walks_over_all_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_elected_again", [False, True])
+def test_no_piece_of_a_load_or_unload_walks_over_all_ids(
+    monkeypatch: pytest.MonkeyPatch, is_elected_again: bool
+) -> None:
     """Prepared ones are found on the way; what is open goes with its id, not all at the end."""
     monkeypatch.setattr(turns_module, "PIECES_PER_TURN", 1)
     monkeypatch.setattr(transaction_state_manager, "CHECKED_PER_STEP", 100)
@@ -573,12 +576,15 @@ def test_no_piece_of_a_load_or_unload_walks_over_all_ids(monkeypatch: pytest.Mon
         assert max(map(len, ids.parts())) <= 2 * EACH  # no dict that takes long to grow or copy
     listed = [len(part) for part in run.coordinator.listings()]
     assert sum(listed) == count and max(listed) <= 500
-    run.coordinator.states.unload(0, 1)
-    while shard.transactions:
+    if is_elected_again:
+        run.coordinator.states.load(0, 1)
+    else:
+        run.coordinator.states.unload(0, 1)
+    for _ in range(count):
         before = len(shard.ongoing)
         run.clock.turn()
         assert before - len(shard.ongoing) <= 100
-    assert not shard.ongoing
+    assert not shard.transactions and not shard.ongoing
 
 
 # time

@@ -54,7 +54,7 @@ def batch(records, **how) -> bytes:
 
 def loaded(store: MemoryStore, index: int = INDEX) -> CoordinatorShard:
     shard = CoordinatorShard(BrokerRun(store, lead=False).coordinator.context, index, 1)
-    for _ in load_steps(shard):
+    for _ in load_steps(shard, []):
         pass
     return shard
 
@@ -183,7 +183,7 @@ def test_a_batch_larger_than_a_read_is_taken_in_steps(monkeypatch):
     count = 20 * RECORDS_PER_STEP
     store.put(INDEX, batch_of([offset("g", n, n) for n in range(count)], WALL_MS))
     shard = CoordinatorShard(BrokerRun(store, lead=False).coordinator.context, INDEX, 1)
-    steps = sum(1 for _ in load_steps(shard))
+    steps = sum(1 for _ in load_steps(shard, []))
     assert len(shard.groups["g"].offsets.committed) == count and store.reads == 1 and steps >= 20
 
 
@@ -206,7 +206,7 @@ def test_no_step_raises_many_groups():
         )
     shard = CoordinatorShard(BrokerRun(store, lead=False).coordinator.context, INDEX, 1)
     before = 0
-    for _ in load_steps(shard):
+    for _ in load_steps(shard, []):
         assert len(shard.groups) - before <= coordinator_loader.GROUPS_PER_STEP
         before = len(shard.groups)
     assert len(shard.groups) == 2000
@@ -411,3 +411,45 @@ def test_a_large_partition_is_given_up_in_steps(monkeypatch):
     run.settle()
     assert [now(each).error for each in parked] == [E.NOT_COORDINATOR] * 9
     assert len(run.clock.getDelayedCalls()) < idle and not run.listed()
+
+
+class Counted(GroupOffsets):
+    """How many were made, and freed."""
+
+    made = freed = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Counted.made += 1
+
+    def __del__(self) -> None:
+        Counted.freed += 1
+
+
+@pytest.mark.parametrize("begins_anew", [False, True])
+def test_what_was_read_for_nothing_goes_in_steps(monkeypatch, begins_anew):
+    """The partition is led elsewhere, or under a new epoch, when all is read: to free a million
+    groups at once takes a second.
+    """
+    monkeypatch.setattr(coordinator_loader, "GroupOffsets", Counted)
+    monkeypatch.setattr(Counted, "made", 0)
+    monkeypatch.setattr(Counted, "freed", 0)
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
+    store, count = MemoryStore(partitions=1), 3_000
+    store.put(0, batch_of([offset(f"g{n}", 0, n) for n in range(count)], WALL_MS))
+    run = BrokerRun(store, lead=False)
+    run.coordinator.runtime.load(0, 1)
+    while Counted.made < count:
+        run.clock.turn()
+    if begins_anew:
+        run.coordinator.runtime.load(0, 2)
+    else:
+        run.coordinator.runtime.unload(0, 2)
+    most = 0
+    while Counted.freed < count:
+        before = Counted.freed
+        run.clock.turn()
+        most = max(most, Counted.freed - before)
+    assert most <= coordinator_loader.FORGOTTEN_PER_STEP + 1  # one is in the reader's hands
+    run.settle()
+    assert len(run.listed()) == (count if begins_anew else 0)

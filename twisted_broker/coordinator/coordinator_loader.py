@@ -13,7 +13,8 @@ between two of them; and, for the transaction log too, `read_partition` with `Lo
 4. Records that cannot be read are counted and skipped, and an older value of the same key counts:
    where there is one, the log is read once more, every record in its turn. A batch that cannot be
    read ends the load with BrokerError.
-5. What a large load makes is kept from the garbage collector (`freeze_loaded`).
+5. What a large load makes is kept from the garbage collector (`freeze_loaded`). What it made for
+   nothing, as the partition is led elsewhere by then, goes in steps (`forget_steps`).
 6. What is read waits in dicts that grow in small steps (`bucket_dict.py`), and is taken out of them
    as groups are made. Groups that committed the same partition share its name.
 7. Groups appear only when all is read; the runtime then starts the sessions of those with
@@ -26,8 +27,8 @@ Source: Apache Kafka 4.3.1 `CoordinatorLoaderImpl`, `GroupMetadataManager.onLoad
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator, Iterator
-from typing import TypeVar
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from twisted.logger import Logger
 
@@ -72,6 +73,7 @@ SLICE_BYTES = 128 * 1024
 RECORDS_PER_STEP = 256
 VALUES_PER_STEP = 64
 GROUPS_PER_STEP = 64
+FORGOTTEN_PER_STEP = 500
 # Only the last value of a key is decoded; so many undecoded ones bound the memory of a partition
 # that was never compacted.
 PENDING_KEYS = 20_000
@@ -97,6 +99,10 @@ class LogReplay:
         self._latest: dict[bytes | None, tuple[int, bytes | None]] = {}
         self._one_by_one = one_by_one
         self._until_step = RECORDS_PER_STEP
+
+    def held(self) -> Sequence[BucketDict[str, Any]]:
+        """What was read."""
+        raise NotImplementedError
 
     def _is_at_once(self) -> bool:
         """Whether a record is decoded in its turn, instead of the last one of its key."""
@@ -179,6 +185,9 @@ class _Replay(LogReplay):
         self.open_transactions: dict[int, set[str]] = {}
         self._partitions: dict[TopicPartition, TopicPartition] = {}
 
+    def held(self) -> Sequence[BucketDict[str, Any]]:
+        return self.group_metadata, self.offsets
+
     def _is_at_once(self) -> bool:
         return self._one_by_one or bool(self.open_transactions)
 
@@ -233,21 +242,40 @@ def freeze_loaded() -> None:
     gc.freeze()
 
 
-def load_steps(shard: CoordinatorShard) -> Iterator[None]:
-    """Fills `shard.groups` step by step; the caller makes the shard active at the end.
+def forget_steps(replays: Iterable[LogReplay]) -> Iterator[None]:
+    """Empties what was read and not taken over: a million groups are not freed in one turn."""
+    for replay in replays:
+        for held in replay.held():
+            while held:
+                for _ in range(min(FORGOTTEN_PER_STEP, len(held))):
+                    held.popitem()
+                yield
+
+
+def load_steps(shard: CoordinatorShard, replays: list[LogReplay]) -> Iterator[None]:
+    """Fills `shard.groups` step by step; the caller makes the shard active at the end. `replays`:
+    as in `read_partition`.
 
     Raises BrokerError.
     """
     store, slice_bytes = shard.context.store, shard.context.settings.load_buffer_bytes
-    replayed = yield from read_partition(store, shard.index, slice_bytes, _Replay, OFFSETS_TOPIC)
+    replayed = yield from read_partition(
+        store, shard.index, slice_bytes, _Replay, OFFSETS_TOPIC, replays
+    )
     shard.offsets.open_transactions = replayed.open_transactions
     yield from _create_groups(shard, replayed)
 
 
 def read_partition(
-    store: IOffsetsStore, index: int, most_bytes: int, replay: type[R], topic: str
+    store: IOffsetsStore,
+    index: int,
+    most_bytes: int,
+    replay: type[R],
+    topic: str,
+    replays: list[LogReplay],
 ) -> Generator[None, None, R]:
-    """Everything in the partition's log as a `replay`, read in slices of `most_bytes` at most.
+    """Everything in the partition's log as a `replay`, read in slices of `most_bytes` at most. It
+    is put into `replays` when it begins: who gives it up in between has to empty it.
 
     Raises BrokerError.
     """
@@ -256,9 +284,12 @@ def read_partition(
         # The caller is in the middle of a change of roles: reading comes in a turn of its own.
         yield
     replayed = replay(start)
+    replays.append(replayed)
     yield from _read(store, index, most_bytes, replayed, end)
     if replayed.skipped:
+        yield from forget_steps([replayed])
         replayed = replay(start, one_by_one=True)
+        replays.append(replayed)
         yield from _read(store, index, most_bytes, replayed, end)
         _logger.warn(
             "{topic}-{index}: {count} unreadable records skipped",

@@ -22,7 +22,7 @@ from __future__ import annotations
 from twisted.logger import Logger
 
 from twisted_broker.coordinator.coordinator_context import CoordinatorContext
-from twisted_broker.coordinator.coordinator_loader import load_steps
+from twisted_broker.coordinator.coordinator_loader import LogReplay, forget_steps, load_steps
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard, CoordinatorState
 from twisted_broker.coordinator.group_entry import GroupEntry
 from twisted_broker.coordinator.group_records import fits_record, partition_for
@@ -73,11 +73,16 @@ class CoordinatorRuntime:
             shard.run_all_effects()
 
     def _load_steps(self, shard: CoordinatorShard) -> Steps:
+        replays: list[LogReplay] = []
+        yield from self._load(shard, replays)
+        yield from forget_steps(replays)
+
+    def _load(self, shard: CoordinatorShard, replays: list[LogReplay]) -> Steps:
         """Reads the partition, serves it, starts its members' sessions; ends as soon as it is
         led elsewhere.
         """
         try:
-            for _ in load_steps(shard):
+            for _ in load_steps(shard, replays):
                 yield None
                 if shard.state is CoordinatorState.CLOSED:
                     return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 
 from tests.coordinator.memory_store import MemoryStore
 from tests.coordinator.transaction.transaction_run import (
@@ -236,6 +236,27 @@ def test_who_waits_for_markers_is_answered_in_any_case(run: TransactionRun) -> N
     run.coordinator.stop()
     run.settle()
     assert len(last) == 1 and run.coordinator._until_complete == {}
+
+
+@pytest.mark.parametrize("is_complete", [False, True])
+def test_a_connection_may_go_while_its_client_waits_for_markers(
+    run: TransactionRun, is_complete: bool
+) -> None:
+    """Nothing of the request is left behind, and nothing goes wrong when its time is over."""
+    run.cluster.answers = False
+    producer = run.begun(T0)
+    run.end(producer)
+    calls = len(run.clock.getDelayedCalls())
+    waiting = ensureDeferred(run.coordinator.add_partitions("id", producer, (T2,), waits=True))
+    other = run.add_waiting(producer, T2)
+    waiting.addErrback(lambda failure: failure.trap(CancelledError)).cancel()
+    assert len(run.clock.getDelayedCalls()) == calls + 1
+    if is_complete:
+        run.cluster.sent[0].answer()
+        run.settle()
+    run.pass_ms(END_WAIT_MS)
+    assert other == [ErrorCode.NONE if is_complete else CONCURRENT]
+    assert run.coordinator._until_complete == {}
 
 
 def test_an_answer_that_was_lost(run: TransactionRun) -> None:
@@ -530,7 +551,10 @@ def test_a_restart_with_many_ids_in_steps(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(after.coordinator.states.shards[0].transactions) == 3000
 
 
-def test_no_piece_of_a_load_or_unload_walks_over_all_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_elected_again", [False, True])
+def test_no_piece_of_a_load_or_unload_walks_over_all_ids(
+    monkeypatch: pytest.MonkeyPatch, is_elected_again: bool
+) -> None:
     """Prepared ones are found on the way; what is open goes with its id, not all at the end."""
     monkeypatch.setattr(turns_module, "PIECES_PER_TURN", 1)
     monkeypatch.setattr(transaction_state_manager, "CHECKED_PER_STEP", 100)
@@ -573,12 +597,15 @@ def test_no_piece_of_a_load_or_unload_walks_over_all_ids(monkeypatch: pytest.Mon
         assert max(map(len, ids.parts())) <= 2 * EACH  # no dict that takes long to grow or copy
     listed = [len(part) for part in run.coordinator.listings()]
     assert sum(listed) == count and max(listed) <= 500
-    run.coordinator.states.unload(0, 1)
-    while shard.transactions:
+    if is_elected_again:
+        run.coordinator.states.load(0, 1)
+    else:
+        run.coordinator.states.unload(0, 1)
+    for _ in range(count):
         before = len(shard.ongoing)
         run.clock.turn()
         assert before - len(shard.ongoing) <= 100
-    assert not shard.ongoing
+    assert not shard.transactions and not shard.ongoing
 
 
 # time

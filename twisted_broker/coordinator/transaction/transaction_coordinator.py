@@ -240,20 +240,18 @@ class TransactionCoordinator:
         waiting: Deferred[None] = Deferred()
         self._until_complete.setdefault(transactional_id, []).append(waiting)
 
-        def late() -> None:
-            others = self._until_complete[transactional_id]
-            others.remove(waiting)
-            if not others:
-                del self._until_complete[transactional_id]
-            waiting.callback(None)
-
-        call = self.context.clock.callLater(END_WAIT_MS / 1000, late)
-
-        def in_time(_: None) -> None:
+        def over(result: object) -> object:
             if call.active():
                 call.cancel()
+            others = self._until_complete.get(transactional_id, [])
+            if waiting in others:
+                others.remove(waiting)
+                if not others:
+                    del self._until_complete[transactional_id]
+            return result
 
-        return waiting.addCallback(in_time)
+        call = self.context.clock.callLater(END_WAIT_MS / 1000, waiting.callback, None)
+        return waiting.addBoth(over)
 
     def _completed(self, transactional_id: str) -> None:
         for waiting in self._until_complete.pop(transactional_id, ()):

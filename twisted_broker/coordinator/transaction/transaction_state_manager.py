@@ -25,7 +25,8 @@ Source: Apache Kafka 4.3.1 `TransactionStateManager`. Not here: requests
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
@@ -36,6 +37,7 @@ from twisted_broker.coordinator.coordinator_context import AppendUndecided
 from twisted_broker.coordinator.coordinator_loader import (
     FREEZE_EVERY,
     LogReplay,
+    forget_steps,
     freeze_loaded,
     read_partition,
 )
@@ -126,6 +128,9 @@ class _Replay(LogReplay):
         super().__init__(position, one_by_one)
         self.transactions: BucketDict[str, TransactionMetadata] = BucketDict()
 
+    def held(self) -> Sequence[BucketDict[str, Any]]:
+        return (self.transactions,)
+
     def _replay_record(
         self, key: bytes | None, value: bytes | None, record_offset: int, producer_id: int
     ) -> None:
@@ -168,7 +173,7 @@ class TransactionStateManager:
         if before is not None:
             if before.leader_epoch >= leader_epoch:
                 return
-            before.state = CoordinatorState.CLOSED
+            self._close(before)
         shard = self.shards[index] = TransactionShard(index, leader_epoch)
         self._context.turns.start(self._load_steps(shard))
 
@@ -191,6 +196,11 @@ class TransactionStateManager:
             self._context.turns.start(_forget_steps(shard))
 
     def _load_steps(self, shard: TransactionShard) -> Steps:
+        replays: list[LogReplay] = []
+        yield from self._load(shard, replays)
+        yield from forget_steps(replays)
+
+    def _load(self, shard: TransactionShard, replays: list[LogReplay]) -> Steps:
         began = self._context.clock.seconds()
         try:
             loading = read_partition(
@@ -199,6 +209,7 @@ class TransactionStateManager:
                 self._context.settings.load_buffer_bytes,
                 _Replay,
                 TRANSACTIONS_TOPIC,
+                replays,
             )
             while True:
                 try:
@@ -218,6 +229,7 @@ class TransactionStateManager:
                 return
             # The dictionary itself: nothing is moved. Nobody looks into a shard that is loading.
             shard.transactions = replayed.transactions
+            replays.clear()
             prepared: list[TransactionMetadata] = []
             for number, metadata in enumerate(shard.transactions.values(), 1):
                 shard.loaded(metadata)

@@ -152,6 +152,16 @@ def test_client_credentials(endpoint: Any) -> None:
     assert "top-secret" not in repr(login) and text not in repr(retrieve(login))
 
 
+def test_a_secret_without_tls_stays_on_the_machine(
+    endpoint: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No proxy of the environment gets it."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    endpoint.answer = 200, json.dumps({"access_token": jwt(BEGAN)}).encode()
+    assert retrieve(OAuthLogin(f"http://127.0.0.1:{endpoint.server_port}/", "id", "s"))
+
+
 @pytest.mark.parametrize(
     ("status", "body", "words"),
     [

@@ -61,6 +61,13 @@ def _content(path: str) -> bytes:
         return file.read(MOST_BYTES)
 
 
+def _opener(url: str) -> urllib.request.OpenerDirector:
+    handlers: list[Any] = [_NoRedirects]
+    if url.startswith("http:"):  # on this machine: a proxy would get the secret
+        handlers.append(urllib.request.ProxyHandler({}))
+    return urllib.request.build_opener(*handlers)
+
+
 def _body(answer: HTTPResponse) -> bytes:
     """Of an answer, a little more than `MOST_BYTES` at most. OSError where it is not all here in
     time: the limit of a socket is that of one read.
@@ -87,9 +94,7 @@ def retrieve(login: OAuthLogin) -> AccessToken:
     # The schemes are checked with the settings.
     request = urllib.request.Request(login.url, body, headers)  # noqa: S310
     try:
-        with urllib.request.build_opener(_NoRedirects).open(
-            request, timeout=TIMEOUT_SECONDS
-        ) as answer:
+        with _opener(login.url).open(request, timeout=TIMEOUT_SECONDS) as answer:
             text = _body(answer)
     except urllib.error.HTTPError as error:
         error.close()

@@ -7,6 +7,7 @@ import socket
 import threading
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 
 from twisted_broker.config import BrokerConfig, ConfigError
+from twisted_broker.net import access_tokens
 from twisted_broker.net.access_tokens import AGAIN_SECONDS, AccessTokens, retrieve
 from twisted_broker.security.sasl import jaas
 from twisted_broker.security.sasl.access_token import MOST_CHARACTERS, OAuthLogin, parse_token
@@ -150,6 +152,16 @@ def test_client_credentials(endpoint: Any) -> None:
     assert "top-secret" not in repr(login) and text not in repr(retrieve(login))
 
 
+def test_a_secret_without_tls_stays_on_the_machine(
+    endpoint: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No proxy of the environment gets it."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    endpoint.answer = 200, json.dumps({"access_token": jwt(BEGAN)}).encode()
+    assert retrieve(OAuthLogin(f"http://127.0.0.1:{endpoint.server_port}/", "id", "s"))
+
+
 @pytest.mark.parametrize(
     ("status", "body", "words"),
     [
@@ -187,6 +199,30 @@ def test_what_is_no_http_is_not_shown() -> None:
             retrieve(OAuthLogin(f"http://127.0.0.1:{server.getsockname()[1]}/", "id", "s"))
         thread.join()
     assert "top-secret" not in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_an_answer_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start waits for it, and no byte of it is late."""
+    monkeypatch.setattr(access_tokens, "TIMEOUT_SECONDS", 0.2)
+    done = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.recv(65_536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+                for _ in range(200):
+                    connection.sendall(b" ")
+                    if done.wait(0.02):
+                        return
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(OSError, match="is not all here within"):
+            retrieve(OAuthLogin(f"http://127.0.0.1:{server.getsockname()[1]}/", "id", "s"))
+        done.set()
+        thread.join()
 
 
 PREFIX = "listener.name.inside.oauthbearer."

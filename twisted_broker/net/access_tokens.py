@@ -17,10 +17,11 @@ Ring 2: files, sockets, a thread. Source: Kafka's `ExpiringCredentialRefreshingL
 from __future__ import annotations
 
 import os
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -43,6 +44,7 @@ WINDOW = 0.8
 AGAIN_SECONDS = 10.0
 TIMEOUT_SECONDS = 10.0
 MOST_BYTES = 1 << 20
+_PIECE_BYTES = 65_536
 _SETTING = "sasl.oauthbearer.token.endpoint.url"
 _logger = Logger(namespace="replog.net")
 
@@ -59,6 +61,28 @@ def _content(path: str) -> bytes:
         return file.read(MOST_BYTES)
 
 
+def _opener(url: str) -> urllib.request.OpenerDirector:
+    handlers: list[Any] = [_NoRedirects]
+    if url.startswith("http:"):  # on this machine: a proxy would get the secret
+        handlers.append(urllib.request.ProxyHandler({}))
+    return urllib.request.build_opener(*handlers)
+
+
+def _body(answer: HTTPResponse) -> bytes:
+    """Of an answer, a little more than `MOST_BYTES` at most. OSError where it is not all here in
+    time: the limit of a socket is that of one read.
+    """
+    text, ends = b"", time.monotonic() + TIMEOUT_SECONDS
+    while len(text) <= MOST_BYTES:
+        piece = answer.read1(_PIECE_BYTES)
+        if not piece:
+            break
+        text += piece
+        if time.monotonic() > ends:
+            raise OSError(f"the answer is not all here within {TIMEOUT_SECONDS:g} s")
+    return text
+
+
 def retrieve(login: OAuthLogin) -> AccessToken:
     """A token. OSError, ValueError, neither of which holds a secret."""
     if login.url.startswith("file:"):
@@ -70,10 +94,8 @@ def retrieve(login: OAuthLogin) -> AccessToken:
     # The schemes are checked with the settings.
     request = urllib.request.Request(login.url, body, headers)  # noqa: S310
     try:
-        with urllib.request.build_opener(_NoRedirects).open(
-            request, timeout=TIMEOUT_SECONDS
-        ) as answer:
-            text = answer.read(MOST_BYTES + 1)
+        with _opener(login.url).open(request, timeout=TIMEOUT_SECONDS) as answer:
+            text = _body(answer)
     except urllib.error.HTTPError as error:
         error.close()
         raise OSError(f"the endpoint answered with status {error.code}") from None

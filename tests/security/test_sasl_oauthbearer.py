@@ -13,8 +13,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from twisted_broker.security.sasl.authenticator import API_VERSIONS, ServerAuthenticator, State
 from twisted_broker.security.sasl.errors import SaslFailure
 from twisted_broker.security.sasl.oauthbearer import JwtValidator, OAuthServer, read_keys
+from twisted_broker.wire.errors import WireError
 
 NOW = 1_700_000_000
 RSA, OTHER = (rsa.generate_private_key(65537, 2048) for _ in range(2))
@@ -161,6 +163,17 @@ def test_a_good_token_is_answered_at_once() -> None:
     assert one.complete and one.authorization_id == "alice"
     assert server().respond(message(token(), "n,a=alice,")) == b""
     assert server().respond(b"n,,\x01auth=Bearer " + token().encode() + b"\x01x=y\x01\x01") == b""
+
+
+def test_a_client_that_goes_on_after_the_refusal_is_named_the_reason() -> None:
+    """aiokafka reads the refusal as the end of a login; the log would name the API only."""
+    one = ServerAuthenticator({"OAUTHBEARER": server}, {})
+    one.versions_given()
+    one.handshake("OAUTHBEARER", 1, 0)
+    assert not one.step(message(token(exp=NOW - 100)), 0, NOW * 1000).complete
+    with pytest.raises(WireError, match="the token has expired"):
+        one.check(API_VERSIONS, 0)
+    assert one.state is State.FAILED
 
 
 def test_a_bad_one_is_refused_and_then_the_authentication_fails() -> None:

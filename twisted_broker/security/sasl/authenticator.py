@@ -31,7 +31,8 @@ class ServerMechanism(Protocol):
     """One authentication by one mechanism, the broker's side.
 
     `authorization_id`, `expires_wall_ms` (None: never) and `by_token` (a delegation token) hold
-    once it is `complete`.
+    once it is `complete`. `refused`: why it fails with the client's next message; empty while it
+    does not.
     """
 
     @property
@@ -48,6 +49,9 @@ class ServerMechanism(Protocol):
 
     @property
     def by_token(self) -> bool: ...
+
+    @property
+    def refused(self) -> str: ...
 
     def respond(self, token: bytes) -> bytes:
         """Raises SaslFailure."""
@@ -144,6 +148,9 @@ class ServerAuthenticator:
             expected = ()
         if api_key not in expected:
             self.state = State.FAILED
+            if self._exchange is not None and self._exchange.refused:
+                # aiokafka takes the refusal of OAUTHBEARER for the end of a login, and goes on.
+                raise WireError(self._exchange.refused)
             raise WireError(
                 f"API {api_key} is not served before authentication ({state.name.lower()})"
             )

@@ -188,6 +188,11 @@ class OAuthServer:
         self.authorization_id = ""
         self.expires_wall_ms: int | None = None
 
+    @property
+    def refused(self) -> str:
+        """Why the token was refused; empty before and without that."""
+        return "" if self._failure is None else str(self._failure)
+
     def respond(self, token: bytes) -> bytes:
         """Raises SaslFailure. A refusal is answered first, then the client's next message fails,
         as RFC 7628 has it.

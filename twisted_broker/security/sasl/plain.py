@@ -24,6 +24,7 @@ class PlainServer:
     name = MECHANISM
     expires_wall_ms: int | None = None
     by_token = False
+    refused = ""
 
     def __init__(self, users: Mapping[str, str]) -> None:
         self._users = users

@@ -151,6 +151,8 @@ class ScramServer:
     delegation token that holds now, or None.
     """
 
+    refused = ""
+
     def __init__(
         self,
         mechanism: ScramMechanism,

@@ -156,8 +156,8 @@ class CoordinatorRuntime:
         return shard.create(group_id)
 
     def _evict_idle_group(self) -> None:
-        """Removes the longest idle group of those checked; raises COORDINATOR_NOT_AVAILABLE
-        when none of them is idle.
+        """Removes an idle group, of few the longest idle one; raises COORDINATOR_NOT_AVAILABLE when
+        none of those checked is idle.
         """
         for shard in self.shards.values():
             if shard.state is not CoordinatorState.ACTIVE:

@@ -532,3 +532,13 @@ def test_explain_shows_a_fetch_that_waits_while_its_partition_is_idle():
     view = BrokerView(lambda: world.api.parts)
     (waiting,) = view.explanation(world.fixture.partition(), view.now()).waiting
     assert (waiting.broker, waiting.needs, waiting.has) == (2, 1, 0)
+
+
+def test_a_round_of_idle_partitions_is_refused_when_its_follower_registered_again() -> None:
+    """Also when all of them are idle, so that nothing was read when the round began."""
+    machine = IdleOrRead()
+    machine.begin()
+    machine.round(broker=2, min_bytes=1)
+    machine.register_anew(broker=2, known=0)
+    machine.advance(6)
+    machine.nobody_can_tell()

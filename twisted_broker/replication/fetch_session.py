@@ -307,6 +307,9 @@ class FetchContext:
         """What its session has added since it was opened, and where its client reads there."""
         return ()
 
+    def wake_unregistered(self) -> None:
+        """Nothing is idle any more for a follower that registered again since."""
+
     def take_woken(self) -> list[FetchPartitionRequest]:
         """As `woken`: from now on a part of this request, after `requests`."""
         return []
@@ -392,6 +395,10 @@ class IncrementalFetchContext(FetchContext):
     @property
     def woken(self) -> Collection[tuple[FetchPartitionRequest, LogOffsetMetadata]]:
         return () if self._session.idle is None else self._session.idle.woken.values()
+
+    def wake_unregistered(self) -> None:
+        if self._session.idle is not None and self._is_current:
+            self._session.idle.wake_unregistered()
 
     def take_woken(self) -> list[FetchPartitionRequest]:
         if self._session.idle is None or not self._is_current:

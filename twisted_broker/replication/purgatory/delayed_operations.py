@@ -278,6 +278,7 @@ class DelayedFetch:
 
     def expire(self) -> None:
         """Whoever waits reads again, unless it would see what it saw."""
+        self._session.wake_unregistered()  # what is idle is not in the first read
         first_read, woken = self._first_read, self._session.woken
         if first_read is not None and not woken and all(map(self._would_read_the_same, first_read)):
             self.unchanged = self._first_read

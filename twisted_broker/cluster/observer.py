@@ -184,7 +184,7 @@ class MetadataObserver:
                     self._logged_error = str(error)
                     _logger.warn(
                         "fetching metadata from {address} failed, retrying: {error}",
-                        address=self._address(),
+                        address="{}:{}".format(*self._address()),
                         error=error,
                     )
                 self._refusals = 0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -15,6 +17,7 @@ from tests.compat.broker_process import BrokerProcess
 from tests.compat.clients import Kcat
 from tests.compat.test_kafka_tools import jars, tool
 from tests.compat.test_sasl import (
+    ISSUER,
     PASSWORD,
     PATIENCE,
     PLAIN,
@@ -27,13 +30,14 @@ from tests.compat.test_sasl import (
     set_user,
     settings_of,
     store_of,
+    token,
 )
 from tests.compat.test_sasl import PLAIN_MODULE as MODULE_OF_PLAIN
 from twisted_broker.cli.tls import make_certificates
 
 __all__ = ["jars"]
 pytestmark = pytest.mark.clients
-BOB = "bob-password"
+BOB, OAUTHBEARER = "bob-password", "OAUTHBEARER"
 # Listener, protocol, mechanism, user, password.
 WAYS = {
     "PLAINTEXT": ("OPEN", "PLAINTEXT", "", "", ""),
@@ -45,6 +49,12 @@ WAYS = {
     "SASL_SSL-SHA-256": ("SECURE", "SASL_SSL", SHA_256, "alice", SECRET),
     "SASL_SSL-SHA-512": ("SECURE", "SASL_SSL", SHA_512, "alice", SECRET),
 }
+OAUTH_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLogin"
+OAUTH_WAYS = {
+    "SASL_PLAINTEXT-OAUTHBEARER": ("CLIENTS", "SASL_PLAINTEXT", OAUTHBEARER, "", ""),
+    "SASL_SSL-OAUTHBEARER": ("SECURE", "SASL_SSL", OAUTHBEARER, "", ""),
+}
+"""Java's only: kcat's own tokens have no signature, and Debian's has no token endpoint."""
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +66,16 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     settings = settings_of() | store_of(directory)
     settings["listener.security.protocol.map"] += ",SECURE:SASL_SSL,TLS:SSL,OPEN:PLAINTEXT"
     jaas = "plain.sasl.jaas.config"
+    jwks, oauth = directory / "jwks.json", "oauthbearer.sasl.oauthbearer."
+    entry = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(ISSUER.public_key()))
+    jwks.write_text(json.dumps({"keys": [entry | {"kid": "one"}]}))
+    for name in ("clients", "secure"):
+        settings |= {
+            f"listener.name.{name}.sasl.enabled.mechanisms": f"{PLAIN},{SHA_256},{SHA_512},"
+            f"{OAUTHBEARER}",
+            f"listener.name.{name}.{oauth}jwks.endpoint.url": jwks.as_uri(),
+            f"listener.name.{name}.{oauth}expected.audience": "kafka",
+        }
     made = BrokerProcess(
         directory,
         settings
@@ -74,7 +94,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         admin = AdminClient(confluent(made, SHA_256, "admin", PASSWORD))
         for mechanism in (SHA_256, SHA_512):
             set_user(admin, "alice", mechanism, SECRET)
-        for topic in (*(f"kcat-{way}" for way in WAYS), *(f"java-{way}" for way in WAYS)):
+        java = (f"java-{way}" for way in (*WAYS, *OAUTH_WAYS))
+        for topic in (*(f"kcat-{way}" for way in WAYS), *java):
             admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(PATIENCE)
         yield made
     finally:
@@ -134,10 +155,16 @@ def test_kcat(broker: BrokerProcess, way: str) -> None:
     assert read.stdout.split() == [b"a", b"b"]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_javas_console_tools(broker: BrokerProcess, way: str, jars: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", WAYS | OAUTH_WAYS)
+def test_javas_console_tools(
+    broker: BrokerProcess,
+    way: str,
+    jars: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """kafka-console-producer and kafka-console-consumer, by a file of settings."""
-    listener, protocol, mechanism, user, password = WAYS[way]
+    listener, protocol, mechanism, user, password = (WAYS | OAUTH_WAYS)[way]
     lines = [f"security.protocol={protocol}"]
     if protocol.endswith("SSL"):
         lines += ["ssl.truststore.type=PEM"]
@@ -145,7 +172,19 @@ def test_javas_console_tools(broker: BrokerProcess, way: str, jars: str, tmp_pat
     if protocol == "SSL":
         lines += ["ssl.keystore.type=PEM"]
         lines += [f"ssl.keystore.location={broker.directory / 'tls/client.pem'}"]
-    if mechanism:
+    if mechanism == OAUTHBEARER:
+        file = tmp_path / "token"
+        file.write_text(token()[0])
+        # Java reads tokens of allowed addresses only.
+        allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={file.as_uri()}"
+        monkeypatch.setenv("JAVA_TOOL_OPTIONS", allowed)
+        lines += [
+            f"sasl.mechanism={mechanism}",
+            f"sasl.jaas.config={OAUTH_MODULE}Module required;",
+            f"sasl.login.callback.handler.class={OAUTH_MODULE}CallbackHandler",
+            f"sasl.oauthbearer.token.endpoint.url={file.as_uri()}",
+        ]
+    elif mechanism:
         module = MODULE_OF_PLAIN if mechanism == PLAIN else SCRAM_MODULE
         lines += [
             f"sasl.mechanism={mechanism}",

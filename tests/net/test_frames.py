@@ -107,3 +107,21 @@ def test_the_pool_is_bounded() -> None:
     for _ in range(50):
         pool.give(bytearray(1 << 20))
     assert pool.held_bytes <= 16 << 20
+
+
+def test_what_ends_keeps_nothing() -> None:
+    """Sixty-four connections that ended with 8 MiB each stayed in memory (tests/hostile). A request
+    that is being served keeps its own.
+    """
+    reader = FrameReader(1 << 20)
+    data = framed(b"a" * 100_000)
+    reader.feed(data[:50_000])
+    assert reader.next_frame() is None
+    reader.feed(data[50_000:])
+    served = reader.next_frame()
+    reader.feed(data[:70_000])
+    assert reader.next_frame() is None and reader.pending == 69_996
+    reader.close()
+    assert reader.pending == 0 and reader.next_frame() is None and reader.space() is None
+    assert reader._buffer is None and reader._used is None
+    assert served == b"a" * 100_000

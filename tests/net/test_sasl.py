@@ -20,6 +20,7 @@ from twisted_broker.config import BrokerConfig, ConfigError
 from twisted_broker.event_lines import MOST_LINES
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.net.connector import PlainConnector
+from twisted_broker.net.request_bytes import STRANGERS_LIMIT
 from twisted_broker.net.sasl_connector import SaslConnector
 from twisted_broker.security.sasl import jaas
 from twisted_broker.security.sasl.errors import SaslFailure
@@ -300,6 +301,33 @@ def test_nothing_is_booked_before_authentication() -> None:
     assert near(broker).is_request_queued
     broker.pass_time(0.2)
     assert other.lost and booked.used == 0
+    broker.stop()
+
+
+def test_long_requests_of_strangers_are_bounded_together() -> None:
+    """A flood of them, each as long as a login may be, keeps no more memory than a few."""
+    broker = started()
+    many = [client(broker) for _ in range(70)]
+    for each in many:
+        each.transport.write((500_000).to_bytes(4, "big") + bytes(10))
+    broker.pass_time(0.0)
+    booked = near(broker).listener.request_bytes
+    held = [each for each in many if not each.lost]
+    assert len(held) == STRANGERS_LIMIT // 500_000 and booked.of_strangers == len(held) * 500_000
+    for each in held:
+        each.transport.abortConnection()
+    one = client(broker)  # its first long one is over when it begins another, and when it is in
+    for _ in range(2):
+        header = encode_request_header(RequestHeader(18, 3, 1, "x" * 32_767))
+        frame = framed(header + encode(ApiVersionsRequest(), 3))
+        for piece in (frame[:32_700], frame[32_700:]):
+            one.transport.write(piece)
+            broker.pass_time(0.0)
+    assert 0 < booked.of_strangers < 40_000
+    one.data = b""
+    one.handshake()
+    one.authenticate()
+    assert booked.of_strangers == 0 and one.serves()
     broker.stop()
 
 

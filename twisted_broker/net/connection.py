@@ -145,7 +145,7 @@ class KafkaConnection(Protocol):
             self.is_stranger = True
         self._pending: deque[PendingResponse] = deque()
         self._held: bytes | memoryview | None = None
-        self._in_progress_bytes = self._starting = self.arriving_bytes = 0
+        self._in_progress_bytes = self._starting = self.arriving_bytes = self._strangers_bytes = 0
         self._serving = self._is_unbooked = self._will_serve = False
         self._reading = True
         self.throttled = False
@@ -291,10 +291,21 @@ class KafkaConnection(Protocol):
         # authentication; one that begins then stays unbooked to its end.
         self._is_unbooked = self.is_stranger
         if self.is_stranger:
+            self._return_strangers_bytes()
+            if not self.listener.request_bytes.take_for_stranger(size):
+                raise WireError(
+                    f"a request of {size} bytes before authentication, where others are as long"
+                )
+            self._strangers_bytes = size
             return True
         granted = self.listener.request_bytes.take(size, self._memory_available)
         self.arriving_bytes = size if granted else 0
         return granted
+
+    def _return_strangers_bytes(self) -> None:
+        """Of the last long frame before authentication, which is served by now."""
+        self.listener.request_bytes.of_strangers -= self._strangers_bytes
+        self._strangers_bytes = 0
 
     def _memory_available(self) -> None:
         """A long request may be read again; in a turn of its own, so that waiters do not nest."""
@@ -425,6 +436,7 @@ class KafkaConnection(Protocol):
         self.principal = principal
         self.has_requested = True
         self.is_stranger = False
+        self._return_strangers_bytes()
         self.frames.limit = self.listener.frame_limit
         if dispatch is not None:
             self._dispatch = dispatch
@@ -448,6 +460,7 @@ class KafkaConnection(Protocol):
         if self.frames.waits:
             self.listener.request_bytes.forget(self._memory_available)
         self.frames.close()
+        self._return_strangers_bytes()
         self.listener.closed(self)
         # Released once, here: `abandon` below must find nothing allocated.
         granted, self._starting, self.arriving_bytes = self._allocated_bytes(), 0, 0

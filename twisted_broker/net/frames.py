@@ -134,8 +134,12 @@ class FrameReader:
         return memoryview(self._buffer)[self._filled : min(self._size, len(self._buffer))]
 
     def close(self) -> None:
-        """No frame is taken any more."""
+        """No frame is taken any more, and nothing is kept: what refers to a connection that ended
+        may live until the next garbage collection.
+        """
         self._may_receive = None
+        self._data, self._offset, self._size, self._filled = b"", 0, -1, 0
+        self._buffer = self._used = None
 
     def filled(self, count: int) -> None:
         """`count` bytes were written into `space()`."""

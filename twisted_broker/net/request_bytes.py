@@ -8,8 +8,9 @@ Owns `RequestBytes`: what is allocated, and who waits for room.
 2. Short frames never wait: heartbeats, follower fetches, and what completes a waiting produce.
 3. Waiters are called in the order in which they came. Who ends meanwhile is forgotten: a waiter
    keeps its connection and all that it has read.
-4. A connection that has yet to authenticate books nothing (`net/connection.py`): its frames are
-   bounded by `sasl.server.max.receive.size`.
+4. Connections that have yet to authenticate take nothing of this: their long frames, each bounded
+   by `sasl.server.max.receive.size`, have `STRANGERS_LIMIT` together. What exceeds that is refused,
+   since nobody's login is so long.
 
 Source: Kafka's `SimpleMemoryPool` (`queued.max.request.bytes`). Not here: closing slow connections
 (`net/connection_limits.py`).
@@ -20,15 +21,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+STRANGERS_LIMIT = 32 << 20
+
 
 class RequestBytes:
-    """`limit` in bytes; 0 or less: none."""
+    """`limit` in bytes; 0 or less: none. `of_strangers`: bytes of those that have yet to
+    authenticate.
+    """
 
-    __slots__ = ("limit", "used", "waiting")
+    __slots__ = ("limit", "of_strangers", "used", "waiting")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.used = 0
+        self.used = self.of_strangers = 0
         self.waiting: deque[Callable[[], None]] = deque()
 
     def take(self, size: int, wake: Callable[[], None]) -> bool:
@@ -37,6 +42,15 @@ class RequestBytes:
             self.waiting.append(wake)
             return False
         self.used += size
+        return True
+
+    def take_for_stranger(self, size: int) -> bool:
+        """Whether there is room for `size` bytes of a client that has yet to authenticate; it
+        gives them back by subtracting them from `of_strangers`.
+        """
+        if self.of_strangers + size > STRANGERS_LIMIT:
+            return False
+        self.of_strangers += size
         return True
 
     def forget(self, wake: Callable[[], None]) -> None:

@@ -14,6 +14,7 @@ from tests.api.test_metadata import create, register_another
 from tests.memory_broker import MemoryBroker
 from twisted_broker import known_settings
 from twisted_broker.api import broker_loggers, dispatch
+from twisted_broker.api import configs as api_configs
 from twisted_broker.cluster.features import BROKER_FEATURES
 from twisted_broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from twisted_broker.wire.errors import ErrorCode
@@ -253,6 +254,27 @@ def test_settings_are_described_in_every_version(house: MemoryBroker, version: i
     assert found["retention.ms"].value == "77" and set(found) == {"retention.ms", "segment.ms"}
     if version == 0:
         assert (found["retention.ms"].is_default, found["segment.ms"].is_default) == (False, True)
+
+
+def test_a_resource_that_is_named_again_is_looked_up_once(
+    house: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is answered as often as it is named, and is in memory once."""
+    made: list[Any] = []
+    real = api_configs._result
+    monkeypatch.setattr(
+        api_configs, "_result", lambda *given: made.append(given[2]) or real(*given)
+    )
+    broker = configs.DescribeConfigsResource(
+        resource_type=BROKER, resource_name="1", configuration_keys=None
+    )
+    one = configs.DescribeConfigsResource(
+        resource_type=BROKER, resource_name="1", configuration_keys=["log.dirs"]
+    )
+    request = configs.DescribeConfigsRequest(resources=[broker, one, broker, broker, one])
+    results = house.ask(request, 4).results
+    sizes = [len(each.configs) for each in results]
+    assert sizes[0] > 100 and sizes == [sizes[0], 1, sizes[0], sizes[0], 1] and len(made) == 2
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,14 @@ async def describe_configs(
 ) -> configs_messages.DescribeConfigsResponse:
     """Waits for nothing but its turns."""
     results = []
+    # A resource that is named a thousand times is in memory once.
+    known: dict[tuple[Any, ...], configs_messages.DescribeConfigsResult] = {}
     for resource in request.resources:
-        result = _result(context, request, resource)
+        keys = tuple(resource.configuration_keys or ())
+        key = (resource.resource_type, resource.resource_name, keys)
+        result = known.get(key)
+        if result is None:
+            result = known[key] = _result(context, request, resource)
         results.append(result)
         context.elements_left -= (
             1 + len(resource.configuration_keys or ()) // 8 + len(result.configs)

@@ -7,7 +7,7 @@ import socket
 import threading
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 
 from twisted_broker.config import BrokerConfig, ConfigError
-from twisted_broker.net import access_tokens
+from twisted_broker.net import access_tokens, jwks
 from twisted_broker.net.access_tokens import AGAIN_SECONDS, AccessTokens, retrieve
 from twisted_broker.security.sasl import jaas
 from twisted_broker.security.sasl.access_token import MOST_CHARACTERS, OAuthLogin, parse_token
@@ -201,9 +201,9 @@ def test_what_is_no_http_is_not_shown() -> None:
     assert "top-secret" not in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_an_answer_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The start waits for it, and no byte of it is late."""
-    monkeypatch.setattr(access_tokens, "TIMEOUT_SECONDS", 0.2)
+@contextmanager
+def dripping() -> Iterator[str]:
+    """The URL of an endpoint whose answer never ends in time."""
     done = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -219,10 +219,19 @@ def test_an_answer_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(OSError, match="is not all here within"):
-            retrieve(OAuthLogin(f"http://127.0.0.1:{server.getsockname()[1]}/", "id", "s"))
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/"
         done.set()
         thread.join()
+
+
+def test_an_answer_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start waits for it, and no byte of it is late. Keys are no different."""
+    for module in (access_tokens, jwks):
+        monkeypatch.setattr(module, "TIMEOUT_SECONDS", 0.2)
+    with dripping() as url, pytest.raises(OSError, match="is not all here within"):
+        retrieve(OAuthLogin(url, "id", "s"))
+    with dripping() as url, pytest.raises(OSError, match="is not all here within"):
+        jwks.fetch(url)
 
 
 PREFIX = "listener.name.inside.oauthbearer."

@@ -16,14 +16,12 @@ Ring 2: files, sockets, a thread. Source: Kafka's `ExpiringCredentialRefreshingL
 
 from __future__ import annotations
 
-import os
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
@@ -31,6 +29,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from twisted_broker.interfaces import IDelayedCall, Runtime
+from twisted_broker.net.url_content import answer_content, file_content
 from twisted_broker.security.sasl.access_token import (
     AccessToken,
     OAuthLogin,
@@ -44,7 +43,6 @@ WINDOW = 0.8
 AGAIN_SECONDS = 10.0
 TIMEOUT_SECONDS = 10.0
 MOST_BYTES = 1 << 20
-_PIECE_BYTES = 65_536
 _SETTING = "sasl.oauthbearer.token.endpoint.url"
 _logger = Logger(namespace="replog.net")
 
@@ -54,13 +52,6 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _content(path: str) -> bytes:
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise ValueError("it is no regular file")  # the thread would wait for a FIFO for ever
-    with open(path, "rb") as file:
-        return file.read(MOST_BYTES)
-
-
 def _opener(url: str) -> urllib.request.OpenerDirector:
     handlers: list[Any] = [_NoRedirects]
     if url.startswith("http:"):  # on this machine: a proxy would get the secret
@@ -68,34 +59,20 @@ def _opener(url: str) -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(*handlers)
 
 
-def _body(answer: HTTPResponse) -> bytes:
-    """Of an answer, a little more than `MOST_BYTES` at most. OSError where it is not all here in
-    time: the limit of a socket is that of one read.
-    """
-    text, ends = b"", time.monotonic() + TIMEOUT_SECONDS
-    while len(text) <= MOST_BYTES:
-        piece = answer.read1(_PIECE_BYTES)
-        if not piece:
-            break
-        text += piece
-        if time.monotonic() > ends:
-            raise OSError(f"the answer is not all here within {TIMEOUT_SECONDS:g} s")
-    return text
-
-
 def retrieve(login: OAuthLogin) -> AccessToken:
     """A token. OSError, ValueError, neither of which holds a secret."""
     if login.url.startswith("file:"):
         try:
-            return parse_token(_content(unquote(urlsplit(login.url).path)).decode("ascii"))
+            return parse_token(file_content(login.url, MOST_BYTES).decode("ascii"))
         except UnicodeDecodeError:
             raise ValueError("what came is no signed token (JWT)") from None
     headers, body = token_request(login)
     # The schemes are checked with the settings.
     request = urllib.request.Request(login.url, body, headers)  # noqa: S310
+    began = time.monotonic()
     try:
         with _opener(login.url).open(request, timeout=TIMEOUT_SECONDS) as answer:
-            text = _body(answer)
+            text = answer_content(answer, MOST_BYTES, began, TIMEOUT_SECONDS)
     except urllib.error.HTTPError as error:
         error.close()
         raise OSError(f"the endpoint answered with status {error.code}") from None

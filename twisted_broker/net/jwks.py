@@ -15,10 +15,10 @@ good (`security/sasl/oauthbearer.py`).
 
 from __future__ import annotations
 
-import os
+import time
 import urllib.request
 from collections.abc import Callable
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
@@ -26,6 +26,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from twisted_broker.interfaces import IClock, IDelayedCall
+from twisted_broker.net.url_content import answer_content, file_content
 from twisted_broker.security.sasl.oauthbearer import Key, read_keys
 
 SCHEMES = ("file", "http", "https")
@@ -39,21 +40,18 @@ def fetch(url: str) -> bytes:
     """What is there. OSError, ValueError for a URL that is not one of `SCHEMES`, or too long an
     answer.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in SCHEMES:
+    scheme = urlsplit(url).scheme
+    if scheme not in SCHEMES:
         raise ValueError(f"it takes a URL of {', '.join(SCHEMES)}")
-    if parts.scheme == "file":
-        path = unquote(parts.path)
-        if os.path.exists(path) and not os.path.isfile(path):
-            raise ValueError("it is no regular file")  # the thread would wait for a FIFO for ever
-        with open(path, "rb") as file:
-            text = file.read(MOST_BYTES + 1)
+    if scheme == "file":
+        text = file_content(url, MOST_BYTES)
     else:
+        began = time.monotonic()
         with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310  checked
-            text = answer.read(MOST_BYTES + 1)
+            text = answer_content(answer, MOST_BYTES, began, TIMEOUT_SECONDS)
     if len(text) > MOST_BYTES:
         raise ValueError(f"it is longer than {MOST_BYTES} bytes")
-    return bytes(text)
+    return text
 
 
 def _read(url: str) -> tuple[Key, ...]:

@@ -2,8 +2,9 @@
 
 Owns `TargetWriter`: which partition is sent when, to whom, and what an answer means.
 
-1. A request goes to one broker and names a partition once; at most `IN_FLIGHT` of at most
-   `REQUEST_BYTES` (or one chunk) are on their way to a broker.
+1. A request goes to one broker and names a partition once; at most `IN_FLIGHT` are on their way to
+   a broker. One takes chunks until it has `REQUEST_BYTES`: the target appends one while the next
+   is sent, which a larger one would not allow.
 2. What the target may mend by itself (another leader, too few replicas in sync, a lost connection)
    is sent again after `_BACKOFF_MS`, as it was. Anything else ends the mirror with one line.
 3. An answer says where the target's log ends: where that is less than was known (an unclean
@@ -35,8 +36,8 @@ from twisted_broker.wire.messages.mirror import (
 )
 from twisted_broker.wire.messages.mirror import MirroredPartition as RequestedPartition
 
-IN_FLIGHT: Final = 2
-REQUEST_BYTES: Final = 4 << 20
+IN_FLIGHT: Final = 3
+REQUEST_BYTES: Final = 1 << 20
 _BACKOFF_MS, _TIMEOUT_MS = 200, 15_000
 _AGAIN = frozenset(
     {

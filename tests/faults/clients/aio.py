@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, NoError, for_code
 from aiokafka.helpers import create_ssl_context
 
 from tests.faults.clients import transactions
@@ -178,6 +178,7 @@ class _Program:
             partitions = range(job.partitions)
             self.consumer.assign([TopicPartition(job.topic, each) for each in partitions])
             await self.consumer.start()
+            _heed_errors(self.consumer._coordinator)
             await self._rewind()
 
     async def _rewind(self) -> None:
@@ -233,6 +234,23 @@ class _Program:
                     self._loop.run_until_complete(asyncio.wait_for(each.stop(), 5))
                 except Exception as error:
                     print(f"left with {error!r}", flush=True)
+
+
+def _heed_errors(coordinator: Any) -> None:
+    """aiokafka (0.14.0) overlooks the error of a whole OffsetFetch (NOT_COORDINATOR, since version
+    2), and takes it for a group that has committed nothing: it would copy all once more.
+    """
+    send = coordinator._send_req
+
+    async def heedful(request: Any) -> Any:
+        response = await send(request)
+        error = for_code(getattr(response, "error_code", 0))
+        if error is not NoError:
+            coordinator.coordinator_dead()
+            raise error
+        return response
+
+    coordinator._send_req = heedful
 
 
 def transact(work: Work) -> None:

@@ -33,7 +33,8 @@ class Format(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2
     ) -> str:
         if str(value) == table.ICEBERG:
             self.fail(table.NO_ICEBERG, param, context)
-        return super().convert(value, param, context)
+        found: str = super().convert(value, param, context)
+        return found
 
 
 @click.command("archive")

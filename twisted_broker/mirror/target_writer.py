@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Final
 
 from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
+from twisted.python.failure import Failure
 
 from twisted_broker.consumer.cluster_client import ClusterClient
 from twisted_broker.interfaces import IDelayedCall, TopicPartition
@@ -109,8 +110,14 @@ class TargetWriter:
             self._call = self._client.runtime.clock.callLater(milliseconds / 1000, self._step)
 
     def _step(self) -> None:
-        """Fills what may be on its way."""
         self._call = None
+        try:
+            self._fill()
+        except Exception as error:  # of the side file
+            self._fail(error)
+
+    def _fill(self) -> None:
+        """Fills what may be on its way."""
         now_ms = self._client.runtime.now_ms()
         sent: dict[BrokerEndPoint, _Sent] = {}
         sizes: dict[BrokerEndPoint, int] = {}
@@ -145,9 +152,11 @@ class TargetWriter:
         if waits:
             self._step_after(_BACKOFF_MS)
 
-    def _sent(self, result: object, sending: Deferred[None]) -> object:
+    def _sent(self, result: object, sending: Deferred[None]) -> None:
         self._sending.discard(sending)
-        return result
+        if isinstance(result, Failure):
+            assert isinstance(result.value, Exception)
+            self._fail(result.value)
 
     async def _send(self, leader: BrokerEndPoint, parts: _Sent) -> None:
         topics: dict[bytes, MirroredTopic] = {}

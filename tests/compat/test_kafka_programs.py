@@ -112,7 +112,8 @@ def read(bootstrap: str, topic: str, count: int) -> list[Row]:
 
 
 def write(bootstrap: str, topic: str, values: list[str], partition: int = -1) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0}
+    producer = Producer(settings)
     where: dict[str, Any] = {} if partition < 0 else {"partition": partition}
     for value in values:
         producer.produce(topic, value.encode(), **where)

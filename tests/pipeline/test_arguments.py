@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ ARCHIVE, REPLAY, REPORT = (
     ("report", "--to", "{new}"),
 )
 NO_S3 = "--spark-conf=spark.hadoop.fs.s3a.endpoint=http://127.0.0.1:1"
+DECODE = (*ARCHIVE, "--from", "segments:{log}?topics=a", "--decode")
+REGISTRY = ("--schema-registry", "http://127.0.0.1:1")
 WRONG: list[tuple[tuple[str, ...], str]] = [
     ((*ARCHIVE, "--from", "mysql://x"), "is no source"),
     ((*ARCHIVE, "--from", "kafka://127.0.0.1:1"), "names no topic"),
@@ -58,6 +61,9 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
         ("archive", "--from", KAFKA, "--to", "{lake}", "--format", "delta"),
         "is parquet; leave --format out",
     ),
+    ((*ARCHIVE, "--from", KAFKA, "--format", "iceberg"), "Iceberg has no runtime for Spark 4.2"),
+    ((*ARCHIVE, "--from", KAFKA, "--format", "orc"), "'orc' is not one of 'delta', 'parquet'"),
+    (("archive", "--from", KAFKA, "--to", "{iceberg}"), "{iceberg} is an Iceberg table: Apache"),
     (("archive", "--from", "segments:{log}?topics=a", "--to", "{lake}"), "is the table of t, not"),
     (("archive", "--from", "segments:{log}", "--to", "{future}"), "a ledger of version 9, but"),
     (("archive", "--from", "segments:{log}", "--to", "{lost}"), "is in no ledger, so"),
@@ -67,6 +73,25 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     ((*ARCHIVE, "--from", KAFKA, "--max-records", "0"), "Invalid value for '--max-records': 0 is"),
     (("archive", "--from", KAFKA), "Missing option '--to'. (pipeline archive --help lists"),
     (("archive", "--frm", KAFKA), "No such option '--frm'"),
+    ((*ARCHIVE, "--from", KAFKA, "--schema", "{file}"), "name the encoding with --decode"),
+    ((*ARCHIVE, "--from", KAFKA, "--decode", "xml"), "Invalid value for '--decode'"),
+    ((*DECODE, "json"), "--decode json: name one of --schema FILE and --schema-registry URL"),
+    ((*DECODE, "json", "--schema", "{new}"), "--schema {new}: No such file"),
+    ((*DECODE, "json", "--schema", "{file}"), "--schema {file} is no JSON Schema"),
+    ((*DECODE, "avro", "--schema", "{file}"), "--schema {file} is no Avro schema"),
+    ((*DECODE, "protobuf", "--schema", "{file}"), "--schema {file} is no descriptor set"),
+    ((*DECODE, "avro", "--schema", "{file}", "--message", "M"), "only Protobuf has messages"),
+    ((*DECODE, "avro", "--schema", "{file}", "--subject", "s"), "of --schema-registry alone"),
+    ((*DECODE, "avro", *REGISTRY, "--schema", "{file}"), "name one of --schema FILE"),
+    ((*DECODE, "avro", *REGISTRY, "--framing", "none"), "use --schema FILE"),
+    ((*DECODE, "avro", *REGISTRY, "--schema-registry-config", "{new}"), "config {new}: No such"),
+    ((*DECODE, "avro", "--schema-registry", "registry:8081"), "write http://HOST:PORT"),
+    ((*DECODE, "avro", "--schema-registry", "http://me:pw@h"), "no user in the URL"),
+    ((*DECODE, "avro", *REGISTRY), "does not answer (--schema-registry http://127.0.0.1:1): Conn"),
+    (
+        ("archive", "--from", "segments:{log}?topics=a", "--to", "{decoded}"),
+        "{decoded} has decoded values: give --decode and its schema",
+    ),
     (("replay", "--from", "{lake}", "--to", "{new}"), "is no source"),
     (("replay", "--from", "{lake}", "--to", "segments:{new}"), "must name one topic"),
     (("replay", "--from", "{lake}", "--to", KAFKA + ",u"), "must name one topic"),
@@ -149,7 +174,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         name: base / name
         for name in (
             *("new", "file", "other", "log", "log2", "loose"),
-            *("lake", "future", "lost", "short", "locked"),
+            *("lake", "future", "lost", "short", "locked", "decoded", "iceberg"),
         )
     }
     found["file"].write_text("")
@@ -165,12 +190,16 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     table.commit(
         after, {"replog": after.to_json(), "files": [], "staging": "_replog/staging/1", "rows": 0}
     )
+    decoded = replace(Ledger().after({"a": None}, {("a", 0): 2}), decoded=True)
+    entry = {"replog": decoded.to_json(), "files": [], "staging": "_replog/staging/1", "rows": 0}
+    ParquetTable(None, LocalFiles(found["decoded"])).commit(decoded, entry)
     LocalFiles(found["future"]).create(f"{LEDGERS}/{1:020d}.json", b'{"replog": {"version": 9}}')
     lost = LocalFiles(found["lost"])
     claim(ParquetTable(None, lost))
     lost.create("date=2023-01-01/part-0.parquet", b"")
     found["locked"].mkdir()
     (found["locked"] / LOG).symlink_to("/proc/sys")  # where not even root makes files
+    LocalFiles(found["iceberg"]).create("metadata/v1.metadata.json", b"{}")
     LocalFiles(found["short"]).create(f"{LOG}/{0:020d}.json", b'{"commitInfo": {"operat')
     return {name: str(path) for name, path in found.items()}
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from replog_pipeline import sources
 from replog_pipeline.errors import PipelineError
-from replog_pipeline.jobs.archive import topics
+from replog_pipeline.jobs.archive import topics, value_columns
+from replog_pipeline.jobs.archive.decode_options import decode_options
 from replog_pipeline.jobs.archive.figures import Figures
 from replog_pipeline.jobs.archive.heartbeat import heartbeat
 from replog_pipeline.jobs.archive.job import ArchiveConfig, run
@@ -23,6 +25,21 @@ from replog_pipeline.progress import Progress
 from replog_pipeline.sources import extents
 from replog_pipeline.sources.client_config import client_options
 from replog_pipeline.stores.spark_conf import spark_options
+
+if TYPE_CHECKING:
+    from replog_pipeline.values.settings import Decoding
+
+
+class Format(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2 only
+    """A format of tables; of Iceberg, which many will look for, why it is none."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> str:
+        if str(value) == table.ICEBERG:
+            self.fail(table.NO_ICEBERG, param, context)
+        found: str = super().convert(value, param, context)
+        return found
 
 
 @click.command("archive")
@@ -39,9 +56,7 @@ from replog_pipeline.stores.spark_conf import spark_options
     metavar="PATH",
     help="The table: a folder, or a URI that Spark can write.",
 )
-@click.option(
-    "--format", type=click.Choice(["delta", "parquet"]), help="Of a new table; delta unless said."
-)
+@click.option("--format", type=Format([*table.FORMATS]), help="Of a new table; delta unless said.")
 @click.option("--available-now", is_flag=True, help="What is there now, then end (the default).")
 @click.option(
     "--continuous",
@@ -102,6 +117,7 @@ from replog_pipeline.stores.spark_conf import spark_options
     metavar="PORT",
     help="Metrics for Prometheus at http://127.0.0.1:PORT/metrics; 0: a free port.",
 )
+@decode_options
 @client_options
 @spark_options
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
@@ -120,6 +136,7 @@ def command(
     table_per_topic: bool,
     group: str | None,
     metrics_port: int | None,
+    decoding: Decoding | None,
     client: ClientConfig,
     conf: dict[str, str],
     as_json: bool,
@@ -146,6 +163,7 @@ def command(
         file_mb,
         client,
         group,
+        decoding,
     )
     progress = Progress(quiet)
     is_cluster = source.startswith("kafka://")
@@ -181,5 +199,6 @@ def check(config: ArchiveConfig) -> None:
     url = sources.parse(config.source, client=config.client)
     ledger = table.check_to(config.to, config.format)
     found = extents.check(url)
+    value_columns.check_before(config.decoding, found.ids if found else (), ledger, config.to)
     if ledger and ledger.batch and found:
         guards.check_topics(ledger, found, config.to)

@@ -39,6 +39,7 @@ ARCHIVE, REPLAY, REPORT = (
     ("replay", "--to", KAFKA),
     ("report", "--to", "{new}"),
 )
+NO_S3 = "--spark-conf=spark.hadoop.fs.s3a.endpoint=http://127.0.0.1:1"
 DECODE = (*ARCHIVE, "--from", "segments:{log}?topics=a", "--decode")
 REGISTRY = ("--schema-registry", "http://127.0.0.1:1")
 WRONG: list[tuple[tuple[str, ...], str]] = [
@@ -138,6 +139,28 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
         "Not a directory: name a folder",
     ),
     ((*REPORT, "--from", KAFKA), "--from: no broker accepts a connection (127.0.0.1:1: "),
+    (("archive", "--from", KAFKA, "--to", "s3://b/t"), "--to: Hadoop's connector for S3 is s3a"),
+    (("archive", "--from", KAFKA, "--to", "s3a://b"), "--to s3a://b: name a bucket and a folder"),
+    (
+        ("archive", "--from", KAFKA, "--to", "s3a://b/t", "--format", "parquet"),
+        "--to: s3a://b/t: the ledger of a Parquet table needs renames that are atomic, which "
+        "s3a:// has not: use Delta",
+    ),
+    (
+        ("archive", "--from", KAFKA + "-.*", "--to", "gs://b", "--format", "parquet"),
+        "which gs:// has not: use Delta",
+    ),
+    (
+        ("archive", "--from", "segments:{log}", "--to", "s3a://b/t", NO_S3),
+        "--to s3a://b/t: no S3 server answers at http://127.0.0.1:1 (Connection refused): set",
+    ),
+    (("archive", "--from", KAFKA, "--to", "s3a://k:s@b/t"), "a s3a:// URI holds no credentials"),
+    ((*REPLAY, "--from", "s3a://b"), "--from s3a://b: name a bucket and a folder"),
+    (("maintain", "s3a://b/t", NO_S3), "maintain s3a://b/t: no S3 server answers at"),
+    (("maintain", "{lake}", "--spark-conf", "secret"), "--spark-conf: write NAME=VALUE, as"),
+    (("sql", "select 1", "--from", "s3a://b/t", NO_S3), "--from s3a://b/t: no S3 server answers"),
+    (("sql", "select 1", "--from", "{lake}", "--format", "csv", "--to", "s3://b/t"), "is s3a"),
+    (("report", "--from", KAFKA, "--to", "s3a://b/t"), "is written to a directory of this mach"),
     (("demo", "--data", "{file}"), "--data: {file} is a file"),
     (("demo", "--data", "{other}"), "is not empty"),
     (("demo", "--data", UNWRITABLE), "--data: /proc: "),

@@ -21,6 +21,7 @@ from replog_pipeline.lake.files import IFiles, LocalFiles
 from replog_pipeline.lake.ledger import Ledger
 from replog_pipeline.lake.maintained import Maintained
 from replog_pipeline.lake.parquet import LEDGERS, ParquetTable
+from replog_pipeline.stores import places
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -87,9 +88,12 @@ def is_here(place: str) -> bool:
 
 def check_to(place: str, wanted: str | None, setting: str = "--to") -> Ledger | None:
     """What can be known of `--to` without Spark: its ledger, None if it is elsewhere or only the
-    rows know it. PipelineError for a folder here that is no table, of another format, whose
-    ledger or commit is damaged, or that cannot be written to.
+    rows know it. PipelineError for a Parquet table on an object store, and for a folder here that
+    is no table, of another format, whose ledger or commit is damaged, or that cannot be written
+    to.
     """
+    places.check(place, setting)
+    places.check_ledger(place, wanted, setting)
     folder = lake_files.local(place)
     if folder is None:
         return None
@@ -109,6 +113,7 @@ def check_from(place: str) -> Ledger | None:
     """What can be known of a table to be read without Spark: its ledger, None if it is
     elsewhere. PipelineError where there is no table.
     """
+    places.check(place, "--from")
     folder = lake_files.local(place)
     if folder is None:
         return None
@@ -128,7 +133,9 @@ def to_append(spark: SparkSession, place: str, wanted: str | None) -> ITable:
     files = lake_files.of(spark, place)
     found = found_format(files)
     check_format(found, wanted, place)
-    return of_format(spark, files, found or wanted or "delta")
+    form = found or wanted or "delta"
+    places.check_ledger(place, form, "--to")
+    return of_format(spark, files, form)
 
 
 def existing(

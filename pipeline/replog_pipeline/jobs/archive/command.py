@@ -24,6 +24,7 @@ from replog_pipeline.lake.file_sizing import TARGET_MB
 from replog_pipeline.progress import Progress
 from replog_pipeline.sources import extents
 from replog_pipeline.sources.client_config import client_options
+from replog_pipeline.stores.spark_conf import spark_options
 
 if TYPE_CHECKING:
     from replog_pipeline.values.settings import Decoding
@@ -118,6 +119,7 @@ class Format(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2
 )
 @decode_options
 @client_options
+@spark_options
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def command(
@@ -136,6 +138,7 @@ def command(
     metrics_port: int | None,
     decoding: Decoding | None,
     client: ClientConfig,
+    conf: dict[str, str],
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -173,11 +176,13 @@ def command(
         topics.check(config)
     else:
         check(config)
+    stores = session.check_stores([("--to", to)], conf)
     figures = Figures()
     with serving(figures, metrics_port) as address:
         if address:
             progress.say(f"archive: metrics at {address}")
-        spark = session.build("replog archive", formats=("kafka", "delta"), tell=progress.say)
+        formats = ("kafka", "delta", *stores)
+        spark = session.build("replog archive", conf=conf, formats=formats, tell=progress.say)
         warning = session.lost_on_workers(spark, to)
         if warning:
             click.echo(f"replog pipeline: {warning}", err=True)

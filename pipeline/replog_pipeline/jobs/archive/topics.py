@@ -37,6 +37,7 @@ from replog_pipeline.sources import KafkaPattern, extents, kafka_admin, parse_pa
 from replog_pipeline.sources.away import are_away
 from replog_pipeline.sources.extents import Extent
 from replog_pipeline.sources.topics import missing
+from replog_pipeline.stores import places
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,6 +115,7 @@ def check(config: ArchiveConfig) -> None:
     """What can be known without Spark. PipelineError."""
     pattern = parse_pattern(config.source, "--from", config.client)
     check_folder(None, config.to)
+    places.check_ledger(config.to, config.format, "--to")
     named = [name for name in pattern.names if name not in pattern.patterns]
     ledgers = {name: table.check_to(place_of(config.to, name), config.format) for name in named}
     if named:
@@ -127,6 +129,7 @@ def check(config: ArchiveConfig) -> None:
 
 def check_folder(spark: SparkSession | None, place: str) -> None:
     """PipelineError unless tables can be made in `place`, as far as can be known."""
+    places.check(place, "--to", is_table=False)
     folder = lake_files.local(place)
     if folder is None and spark is None:
         return

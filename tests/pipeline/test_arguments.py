@@ -61,6 +61,9 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
         ("archive", "--from", KAFKA, "--to", "{lake}", "--format", "delta"),
         "is parquet; leave --format out",
     ),
+    ((*ARCHIVE, "--from", KAFKA, "--format", "iceberg"), "Iceberg has no runtime for Spark 4.2"),
+    ((*ARCHIVE, "--from", KAFKA, "--format", "orc"), "'orc' is not one of 'delta', 'parquet'"),
+    (("archive", "--from", KAFKA, "--to", "{iceberg}"), "{iceberg} is an Iceberg table: Apache"),
     (("archive", "--from", "segments:{log}?topics=a", "--to", "{lake}"), "is the table of t, not"),
     (("archive", "--from", "segments:{log}", "--to", "{future}"), "a ledger of version 9, but"),
     (("archive", "--from", "segments:{log}", "--to", "{lost}"), "is in no ledger, so"),
@@ -165,7 +168,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         name: base / name
         for name in (
             *("new", "file", "other", "log", "log2", "loose"),
-            *("lake", "future", "lost", "short", "locked", "decoded", "every", "last"),
+            *("lake", "future", "lost", "short", "locked", "decoded", "iceberg"),
+            *("every", "last"),
         )
     }
     found["file"].write_text("")
@@ -194,6 +198,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     lost.create("date=2023-01-01/part-0.parquet", b"")
     found["locked"].mkdir()
     (found["locked"] / LOG).symlink_to("/proc/sys")  # where not even root makes files
+    LocalFiles(found["iceberg"]).create("metadata/v1.metadata.json", b"{}")
     LocalFiles(found["short"]).create(f"{LOG}/{0:020d}.json", b'{"commitInfo": {"operat')
     return {name: str(path) for name, path in found.items()}
 

@@ -3,10 +3,14 @@
 A Delta table has `_delta_log`, a Parquet table of ours `_replog/ledger`. A folder with anything
 else in it is nobody's table to append to, except what a first batch left behind that died: a folder
 is claimed (`_replog/format`) before anything else is written to it.
+
+A format is a class of `ITable` in `FORMATS`, and its jars in `machine.jars`. Iceberg would be one:
+its table is known by `metadata/*.metadata.json`, its ledger would be a property of the snapshot.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,6 +26,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CLAIM = "_replog/format"
+FORMATS: dict[str, Callable[[SparkSession | None, IFiles], ITable]] = {
+    "delta": DeltaTable,
+    "parquet": ParquetTable,
+}
+ICEBERG = "iceberg"
+NO_ICEBERG = (
+    "Apache Iceberg has no runtime for Spark 4.2 yet (that of 4.1 fails on it): use delta or "
+    "parquet, see docs/PIPELINE.md"
+)
+ICEBERG_METADATA = "metadata"
 
 
 class ITable(Protocol):
@@ -52,6 +66,8 @@ def found_format(files: IFiles) -> str | None:
         return files.read(CLAIM).decode()
     if files.exists("") and not files.is_folder():
         raise PipelineError(f"{files.path()} is a file, not a table: name a folder")
+    if any(name.endswith(".metadata.json") for name in files.names(ICEBERG_METADATA)):
+        raise PipelineError(f"{files.path()} is an Iceberg table: {NO_ICEBERG}")
     if files.names():
         raise PipelineError(
             f"{files.path()} holds {files.names()[0]} and is no table: name an empty folder "
@@ -141,4 +157,4 @@ def existing(
 
 
 def of_format(spark: SparkSession | None, files: IFiles, name: str) -> ITable:
-    return DeltaTable(spark, files) if name == "delta" else ParquetTable(spark, files)
+    return FORMATS[name](spark, files)

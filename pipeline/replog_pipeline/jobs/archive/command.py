@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,6 +30,18 @@ if TYPE_CHECKING:
     from replog_pipeline.values.settings import Decoding
 
 
+class Format(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2 only
+    """A format of tables; of Iceberg, which many will look for, why it is none."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> str:
+        if str(value) == table.ICEBERG:
+            self.fail(table.NO_ICEBERG, param, context)
+        found: str = super().convert(value, param, context)
+        return found
+
+
 @click.command("archive")
 @click.option(
     "--from",
@@ -44,9 +56,7 @@ if TYPE_CHECKING:
     metavar="PATH",
     help="The table: a folder, or a URI that Spark can write.",
 )
-@click.option(
-    "--format", type=click.Choice(["delta", "parquet"]), help="Of a new table; delta unless said."
-)
+@click.option("--format", type=Format([*table.FORMATS]), help="Of a new table; delta unless said.")
 @click.option(
     "--mode",
     type=click.Choice(["append", "upsert"]),

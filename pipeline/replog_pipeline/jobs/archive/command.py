@@ -20,7 +20,7 @@ from replog_pipeline.jobs.archive.signals import on_signals
 from replog_pipeline.kafka_cluster import ClientConfig
 from replog_pipeline.lake import guards, table
 from replog_pipeline.lake.file_sizing import TARGET_MB
-from replog_pipeline.progress import Progress
+from replog_pipeline.progress import LINE_SECONDS, Progress
 from replog_pipeline.sources import extents
 from replog_pipeline.sources.client_config import client_options
 
@@ -155,7 +155,7 @@ def command(
         client,
         group,
     )
-    progress = Progress(quiet)
+    progress = Progress(quiet, line_seconds=None if continuous else LINE_SECONDS)  # a heartbeat
     is_cluster = source.startswith("kafka://")
     many = table_per_topic or bool(
         is_cluster and sources.parse_pattern(source, "--from", client).patterns

@@ -2,8 +2,8 @@
 
 Owns what is made instead of the metadata log's parts, and the order of starting and stopping.
 
-1. Start: the session, and whose ensemble it is; logs; settings; ports open; the node; the
-   controller's first UpdateMetadata. Then it is ready.
+1. Start: the session, and whose ensemble it is; logs; settings; ports open; the node; the first
+   connection accepted; the controller's first UpdateMetadata. Then it is ready.
 2. Stop: controlled shutdown, listeners, coordinators, replicas; then the session ends, and with it
    the node; then the logs are closed.
 3. Nothing of this, nor kazoo, is loaded without `zookeeper.connect`.
@@ -142,11 +142,12 @@ class ZooKeeperBroker(Broker):
         for endpoint in self.plan.broker:
             await self._listen(endpoint, is_controller=False)
         self._set_advertised_listeners()
-        # The controller connects once the node is there.
-        self._open.start_accepting()
         await self.membership.register(
             [Endpoint(each.name, each.host, each.port, each.protocol) for each in self.listeners]
         )
+        # Not before: a controller may read the node of the process before this one, and command
+        # that one, which had what this one may have lost.
+        self._open.start_accepting()
         waiting = self.runtime.clock.callLater(_WAITING_SECONDS, self._log_waiting)
         await self._first_metadata
         if waiting.active():

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ ARCHIVE, REPLAY, REPORT = (
     ("replay", "--to", KAFKA),
     ("report", "--to", "{new}"),
 )
+DECODE = (*ARCHIVE, "--from", "segments:{log}?topics=a", "--decode")
+REGISTRY = ("--schema-registry", "http://127.0.0.1:1")
 WRONG: list[tuple[tuple[str, ...], str]] = [
     ((*ARCHIVE, "--from", "mysql://x"), "is no source"),
     ((*ARCHIVE, "--from", "kafka://127.0.0.1:1"), "names no topic"),
@@ -69,6 +72,25 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     ((*ARCHIVE, "--from", KAFKA, "--max-records", "0"), "Invalid value for '--max-records': 0 is"),
     (("archive", "--from", KAFKA), "Missing option '--to'. (pipeline archive --help lists"),
     (("archive", "--frm", KAFKA), "No such option '--frm'"),
+    ((*ARCHIVE, "--from", KAFKA, "--schema", "{file}"), "name the encoding with --decode"),
+    ((*ARCHIVE, "--from", KAFKA, "--decode", "xml"), "Invalid value for '--decode'"),
+    ((*DECODE, "json"), "--decode json: name one of --schema FILE and --schema-registry URL"),
+    ((*DECODE, "json", "--schema", "{new}"), "--schema {new}: No such file"),
+    ((*DECODE, "json", "--schema", "{file}"), "--schema {file} is no JSON Schema"),
+    ((*DECODE, "avro", "--schema", "{file}"), "--schema {file} is no Avro schema"),
+    ((*DECODE, "protobuf", "--schema", "{file}"), "--schema {file} is no descriptor set"),
+    ((*DECODE, "avro", "--schema", "{file}", "--message", "M"), "only Protobuf has messages"),
+    ((*DECODE, "avro", "--schema", "{file}", "--subject", "s"), "of --schema-registry alone"),
+    ((*DECODE, "avro", *REGISTRY, "--schema", "{file}"), "name one of --schema FILE"),
+    ((*DECODE, "avro", *REGISTRY, "--framing", "none"), "use --schema FILE"),
+    ((*DECODE, "avro", *REGISTRY, "--schema-registry-config", "{new}"), "config {new}: No such"),
+    ((*DECODE, "avro", "--schema-registry", "registry:8081"), "write http://HOST:PORT"),
+    ((*DECODE, "avro", "--schema-registry", "http://me:pw@h"), "no user in the URL"),
+    ((*DECODE, "avro", *REGISTRY), "does not answer (--schema-registry http://127.0.0.1:1): Conn"),
+    (
+        ("archive", "--from", "segments:{log}?topics=a", "--to", "{decoded}"),
+        "{decoded} has decoded values: give --decode and its schema",
+    ),
     (("replay", "--from", "{lake}", "--to", "{new}"), "is no source"),
     (("replay", "--from", "{lake}", "--to", "segments:{new}"), "must name one topic"),
     (("replay", "--from", "{lake}", "--to", KAFKA + ",u"), "must name one topic"),
@@ -129,7 +151,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         name: base / name
         for name in (
             *("new", "file", "other", "log", "log2", "loose"),
-            *("lake", "future", "lost", "short", "locked", "iceberg"),
+            *("lake", "future", "lost", "short", "locked", "decoded", "iceberg"),
         )
     }
     found["file"].write_text("")
@@ -145,6 +167,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     table.commit(
         after, {"replog": after.to_json(), "files": [], "staging": "_replog/staging/1", "rows": 0}
     )
+    decoded = replace(Ledger().after({"a": None}, {("a", 0): 2}), decoded=True)
+    entry = {"replog": decoded.to_json(), "files": [], "staging": "_replog/staging/1", "rows": 0}
+    ParquetTable(None, LocalFiles(found["decoded"])).commit(decoded, entry)
     LocalFiles(found["future"]).create(f"{LEDGERS}/{1:020d}.json", b'{"replog": {"version": 9}}')
     lost = LocalFiles(found["lost"])
     claim(ParquetTable(None, lost))

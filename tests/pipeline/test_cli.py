@@ -119,6 +119,12 @@ def test_nothing_lacks(healthy):
     assert told.exit_code == 0 and "cure" not in told.output and "17.0.15 by PATH" in told.output
 
 
+def test_what_only_decode_needs_is_named_and_is_no_lack(healthy, monkeypatch):
+    monkeypatch.setattr(doctor, "is_installed", lambda name: name != "fastavro")
+    told = CliRunner().invoke(doctor.command)
+    assert told.exit_code == 0 and "archive --decode: no fastavro: pip install" in told.output
+
+
 def no_java() -> java.Java:
     raise PipelineError("no Java for Spark: buy one")
 

@@ -146,7 +146,7 @@ _NONE, _FENCED, _STORAGE = (
         ("a log only", 5, _NONE),
         ("offline", 6, _STORAGE),
         ("leader", 4, _FENCED),  # older
-        ("leader", 5, _FENCED),  # equal
+        ("leader", 5, _NONE),  # equal: its leadership did not change
         ("leader", 6, _NONE),  # newer
         ("leader", -2, _NONE),  # the topic is being deleted
         ("leader", -1, _NONE),  # not said: an old controller

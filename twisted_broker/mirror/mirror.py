@@ -47,6 +47,9 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 CLIENT_ID: Final = "replog-mirror"
 FROM_CONFIG, TO_CONFIG = "--from-config", "--to-config"
+# Of one answer of the source: with what stands before the records, what a pooled buffer holds. So
+# each chunk is sent as it lies in the answer's buffer, and pins no more than that.
+_ANSWER_BYTES: Final = (4 << 20) - (1 << 16)
 _QUICK_MS = 500
 _LOOKS_UNTIL_DELETED = 3
 _LATER = frozenset({ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
@@ -107,6 +110,7 @@ class Mirror:
                 "auto.offset.reset": "none",
                 "check.crcs": "false",  # the target checks them
                 "fetch.message.max.bytes": options.chunk_bytes,
+                "fetch.max.bytes": _ANSWER_BYTES,
                 "queued.max.message.chunks": options.queued_chunks,
                 **options.source_client.properties,
             }

@@ -52,9 +52,11 @@ class SourceEpochs:
         _, own_end = self._epochs.end_offset_for(epoch, log_end_offset)
         return end_offset if own_end < 0 else min(end_offset, own_end)
 
-    def note(self, records: Buffer) -> None:
-        """Before these batches of the source are sent to the target."""
+    def note(self, records: Buffer, last_epoch: int) -> None:
+        """Before these batches of the source are sent to the target; `last_epoch` is the last's."""
         latest = self._epochs.latest_epoch
+        if last_epoch <= latest:
+            return  # they never fall
         for batch in iterate_batches(records):
             if batch.partition_leader_epoch > latest:
                 self._epochs.assign(batch.partition_leader_epoch, batch.base_offset)

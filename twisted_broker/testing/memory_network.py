@@ -141,10 +141,23 @@ class MemoryTransport:
 
 
 class MemoryPort:
-    """A port that is listened on."""
+    """A port that is listened on; while it does not read, who connects waits in its backlog."""
 
     def __init__(self, network: MemoryNetwork, address: IPv4Address, factory: Any) -> None:
         self.network, self.address, self.factory = network, address, factory
+        self.reading = True
+        self.backlog: list[tuple[Any, Deferred[Any]]] = []
+
+    def stopReading(self) -> None:
+        self.reading = False
+
+    def startReading(self) -> None:
+        self.reading = True
+        backlog, self.backlog = self.backlog, []
+        for factory, answer in backlog:
+            self.network.later(
+                self.network._connect, self.address.host, self.address.port, factory, answer
+            )
 
     def getHost(self) -> IPv4Address:
         return self.address
@@ -180,6 +193,9 @@ class MemoryNetwork:
 
     def _connect(self, host: str, port: int, factory: Any, answer: Deferred[Any]) -> None:
         listening = self.ports.get((host, port))
+        if listening is not None and not listening.reading:
+            listening.backlog.append((factory, answer))
+            return
         here, there = (
             IPv4Address("TCP", "127.0.0.1", self._free_port()),
             IPv4Address("TCP", host, port),

@@ -9,8 +9,8 @@ LeaderAndIsr, StopReplica and UpdateMetadata.
    alone, as deltas between two equal images. What UpdateMetadata says of a partition held here
    is for clients only.
 3. A partition's error touches no other partition.
-4. Only a higher leader epoch begins a role. A stop carries the epoch at least; -2 (the topic is
-   being deleted) and -1 (not said) stop whatever is held.
+4. Only a higher leader epoch begins a role. A stop carries the same epoch or a higher one; -2 (the
+   topic is being deleted) and -1 (not said) stop whatever is held.
 
 Source: RL 1.3, 1.5; Kafka 3.9's `ReplicaManager.becomeLeaderOrFollower`, `stopReplicas`,
 `ZkMetadataCache`. Not here: taking roles (`replication/role_change.py`), settings' nodes
@@ -304,7 +304,7 @@ def _stop_error(
     if partition.offline:
         return ErrorCode.KAFKA_STORAGE_ERROR
     epoch = state.leader_epoch
-    if epoch not in (EPOCH_DURING_DELETE, NO_EPOCH) and epoch <= partition.leader_epoch:
+    if epoch not in (EPOCH_DURING_DELETE, NO_EPOCH) and epoch < partition.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     return ErrorCode.NONE
 

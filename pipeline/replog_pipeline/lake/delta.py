@@ -24,6 +24,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from replog_pipeline.columns import DECODED
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.lake.conflict import AnotherWriterError
 from replog_pipeline.lake.ledger import Ledger, found_in
@@ -99,7 +100,7 @@ class DeltaTable(SparkTable):
             with in_microseconds(self.spark):
                 rows.write.format("delta").mode("append").partitionBy("date").options(
                     **options
-                ).save(self.files.path())
+                ).option("mergeSchema", str(after.decoded)).save(self.files.path())
         except Exception as error:
             if any(name in str(error) for name in CONFLICTS):
                 raise AnotherWriterError(self.files.path(), after.batch) from error
@@ -136,16 +137,13 @@ class DeltaTable(SparkTable):
                 f"{self.files.path()} is a Delta table that no `replog pipeline archive` "
                 "wrote: name another"
             )
-        ends = (
-            self.read()
-            .groupBy("topic", "partition")
-            .agg((f.max("offset") + 1).alias("next"))
-            .collect()
-        )
+        rows = self.read()
+        ends = rows.groupBy("topic", "partition").agg((f.max("offset") + 1).alias("next")).collect()
         return Ledger(
             batch,
             {row.topic: None for row in ends},
             {(row.topic, row.partition): row.next for row in ends},
+            decoded=DECODED in rows.columns,
         )
 
     def maintain(self, target_mb: int, retain_hours: int) -> Maintained:

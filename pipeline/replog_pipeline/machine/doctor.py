@@ -33,6 +33,9 @@ PACKAGES: Mapping[str, Callable[[tuple[int, ...]], bool]] = {
 frames.
 """
 
+DECODERS = ("fastavro", "protobuf", "confluent-kafka", "cachetools")
+"""Packages of the extra `decode`; the last comes with the registry's client alone."""
+
 
 @dataclass(frozen=True)
 class Check:
@@ -45,7 +48,7 @@ class Check:
 
 def examine() -> list[Check]:
     """All checks, in the order in which the lacks are best cured."""
-    return [*map(package, PACKAGES), java_check(), *jar_checks()]
+    return [*map(package, PACKAGES), java_check(), *jar_checks(), decode_check()]
 
 
 def package(name: str) -> Check:
@@ -73,6 +76,21 @@ def java_check() -> Check:
     except PipelineError as error:
         return Check("java", str(error).partition(": ")[0], java.REMEDY)
     return Check("java", f"{found.version} by {found.origin}: {found.home}")
+
+
+def decode_check() -> Check:
+    """What only `archive --decode` needs is no lack."""
+    lacking = [name for name in DECODERS if not is_installed(name)]
+    found = f"no {', '.join(lacking)}: {install('decode')}" if lacking else "all there"
+    return Check("archive --decode", found)
+
+
+def is_installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def jar_checks() -> list[Check]:

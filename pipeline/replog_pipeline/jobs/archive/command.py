@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from replog_pipeline import sources
 from replog_pipeline.errors import PipelineError
-from replog_pipeline.jobs.archive import topics
+from replog_pipeline.jobs.archive import topics, value_columns
+from replog_pipeline.jobs.archive.decode_options import decode_options
 from replog_pipeline.jobs.archive.figures import Figures
 from replog_pipeline.jobs.archive.heartbeat import heartbeat
 from replog_pipeline.jobs.archive.job import ArchiveConfig, run
@@ -23,6 +24,9 @@ from replog_pipeline.lake.file_sizing import TARGET_MB
 from replog_pipeline.progress import LINE_SECONDS, Progress
 from replog_pipeline.sources import extents
 from replog_pipeline.sources.client_config import client_options
+
+if TYPE_CHECKING:
+    from replog_pipeline.values.settings import Decoding
 
 
 class Format(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2 only
@@ -112,6 +116,7 @@ class Format(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2
     metavar="PORT",
     help="Metrics for Prometheus at http://127.0.0.1:PORT/metrics; 0: a free port.",
 )
+@decode_options
 @client_options
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 @click.option("--quiet", is_flag=True, help="No progress.")
@@ -129,6 +134,7 @@ def command(
     table_per_topic: bool,
     group: str | None,
     metrics_port: int | None,
+    decoding: Decoding | None,
     client: ClientConfig,
     as_json: bool,
     quiet: bool,
@@ -154,6 +160,7 @@ def command(
         file_mb,
         client,
         group,
+        decoding,
     )
     progress = Progress(quiet, line_seconds=None if continuous else LINE_SECONDS)  # a heartbeat
     is_cluster = source.startswith("kafka://")
@@ -187,5 +194,6 @@ def check(config: ArchiveConfig) -> None:
     url = sources.parse(config.source, client=config.client)
     ledger = table.check_to(config.to, config.format)
     found = extents.check(url)
+    value_columns.check_before(config.decoding, found.ids if found else (), ledger, config.to)
     if ledger and ledger.batch and found:
         guards.check_topics(ledger, found, config.to)

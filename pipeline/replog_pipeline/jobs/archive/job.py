@@ -9,14 +9,14 @@
 4. A batch that another writer took is planned again, because a writer that was killed may still
    have committed; the third time in a row it stops.
 
-Source: our own. Not here: joining small files, decoding values.
+Source: our own. Not here: joining small files, decoding values (`value_columns`).
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from replog_pipeline import sources
@@ -25,6 +25,7 @@ from replog_pipeline.jobs.archive.figures import Figures
 from replog_pipeline.jobs.archive.group import Group
 from replog_pipeline.jobs.archive.retry import look_again
 from replog_pipeline.jobs.archive.signals import Stopper
+from replog_pipeline.jobs.archive.value_columns import ValueColumns
 from replog_pipeline.kafka_cluster import PLAINTEXT, ClientConfig, KafkaCluster
 from replog_pipeline.lake import guards, table
 from replog_pipeline.lake.conflict import AnotherWriterError
@@ -36,6 +37,8 @@ from replog_pipeline.sources.extents import Extent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from replog_pipeline.values.settings import Decoding
 
 OPEN_WRITERS = "spark.sql.maxConcurrentOutputFileWriters"
 DATES_AT_ONCE = "16"
@@ -49,6 +52,7 @@ class ArchiveConfig:
 
     `max_records` bounds a batch, not the run. `file_mb`: a date's rows of a batch are one file up
     to so many MiB. `group`: a consumer group whose committed offsets show what was reached.
+    `decoding`: how values become columns; None: they stay bytes.
     """
 
     source: str
@@ -61,6 +65,7 @@ class ArchiveConfig:
     file_mb: int = TARGET_MB
     client: ClientConfig = PLAINTEXT
     group: str | None = None
+    decoding: Decoding | None = None
 
 
 @dataclass
@@ -172,6 +177,7 @@ class Archive:
         self.progress, self.stopper = progress, stopper
         self.figures, self.group = figures, group
         self.result = ArchiveResult(config.to, target.format)
+        self.columns = ValueColumns(config.decoding, target)
         self.name, self.about = uuid.uuid4().hex, ""
         self.goal: Offsets | None = None
         self.conflicts = 0
@@ -192,6 +198,7 @@ class Archive:
         try:
             self.batch(extent, plan)
         except AnotherWriterError:
+            self.columns.forget()
             self.conflicts += 1
             if self.conflicts == CONFLICTS_IN_A_ROW:
                 raise
@@ -224,7 +231,10 @@ class Archive:
 
     def batch(self, extent: Extent, plan: guards.Plan) -> None:
         """Append one range of every partition."""
-        after = self.result.ledger.after(extent.ids, plan.end)
+        after = replace(
+            self.result.ledger.after(extent.ids, plan.end),
+            decoded=self.config.decoding is not None,
+        )
         wanted = Wanted(
             COLUMNS,
             plan.start,
@@ -234,6 +244,7 @@ class Archive:
             at_most=self.config.max_records,
         )
         records = sources.read(self.spark, self.source, wanted)
+        rows = self.columns.added(transform(records), sorted(extent.ids), self.result.ledger)
         if not self.result.ledger.batch:
             table.claim(self.target)
         missed = guards.missed(self.result.ledger, plan.start)
@@ -246,8 +257,8 @@ class Archive:
             ),
             sized(self.spark, self.config.file_mb),
         ):
-            rows = self.target.append(by_date(transform(records)), after)
-        self.figures.committed(rows, time.monotonic() - began)
+            count = self.target.append(by_date(rows), after)
+        self.figures.committed(count, time.monotonic() - began)
         self.result.ledger, self.result.gaps = after, [*self.result.gaps, *plan.gaps]
         self.result.missed += missed
-        self.result.rows, self.result.batches = self.result.rows + rows, self.result.batches + 1
+        self.result.rows, self.result.batches = self.result.rows + count, self.result.batches + 1

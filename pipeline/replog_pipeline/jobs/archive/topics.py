@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from replog_pipeline.errors import PipelineError, line_of
+from replog_pipeline.jobs.archive import value_columns
 from replog_pipeline.jobs.archive.figures import Figures
 from replog_pipeline.jobs.archive.job import (
     Archive,
@@ -114,12 +115,14 @@ def check(config: ArchiveConfig) -> None:
     pattern = parse_pattern(config.source, "--from", config.client)
     check_folder(None, config.to)
     named = [name for name in pattern.names if name not in pattern.patterns]
-    for name in named:
-        table.check_to(place_of(config.to, name), config.format)
+    ledgers = {name: table.check_to(place_of(config.to, name), config.format) for name in named}
     if named:
         reachable.found(pattern.of(*named))
     else:
         reachable.check_address(pattern.of())
+    value_columns.check_before(config.decoding, named, None, config.to)
+    for name, ledger in ledgers.items():
+        value_columns.check_before(config.decoding, (), ledger, place_of(config.to, name))
 
 
 def check_folder(spark: SparkSession | None, place: str) -> None:

@@ -22,7 +22,7 @@ from replog_pipeline.kafka_cluster import ClientConfig
 from replog_pipeline.lake import guards, table
 from replog_pipeline.lake.file_sizing import TARGET_MB
 from replog_pipeline.lake.ledger import Ledger
-from replog_pipeline.progress import Progress
+from replog_pipeline.progress import LINE_SECONDS, Progress
 from replog_pipeline.sources import extents
 from replog_pipeline.sources.client_config import client_options
 from replog_pipeline.stores.spark_conf import spark_options
@@ -185,7 +185,7 @@ def command(
     )
     if key and not config.upsert:
         raise PipelineError("--key: of --mode upsert alone")
-    progress = Progress(quiet)
+    progress = Progress(quiet, line_seconds=None if continuous else LINE_SECONDS)  # a heartbeat
     is_cluster = source.startswith("kafka://")
     many = table_per_topic or bool(
         is_cluster and sources.parse_pattern(source, "--from", client).patterns

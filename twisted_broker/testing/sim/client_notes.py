@@ -13,6 +13,7 @@ the end (`testing/sim/client_history.py`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from twisted_broker.interfaces import TopicPartition
@@ -24,7 +25,8 @@ class Attempt:
 
     `fate` is None while it is under way; `base_offset` once acknowledged; `sent` counts the times
     it went out. With `acks` 0 or 1 its fate is never known: `was_answered` (0: it went out) and
-    `base_offset` are what its leader said.
+    `base_offset` are what its leader said. `session`: the producer id and epoch of a transactional
+    producer.
     """
 
     __slots__ = (
@@ -35,6 +37,7 @@ class Attempt:
         "idempotent",
         "partition",
         "sent",
+        "session",
         "values",
         "was_answered",
     )
@@ -47,6 +50,7 @@ class Attempt:
         self.fate: Fate | None = None
         self.base_offset = self.epoch = -1
         self.sent = 0
+        self.session: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
         fate = "under way" if self.fate is None else self.fate.value
@@ -65,6 +69,8 @@ class Notes:
     def __init__(self) -> None:
         self.attempts: list[Attempt] = []
         self.acked_records = self.consumed_records = 0
+        self.sessions: Counter[tuple[int, int]] = Counter()
+        """how often transactional producers were given a producer id and epoch"""
         self.acked: Callable[[Attempt], None] = lambda attempt: None
         self.out_of_order: Callable[[Attempt], None] = lambda attempt: None
         """its sequence does not follow, though all of its producer before it was acknowledged"""

@@ -165,8 +165,12 @@ class TransactionalProducer(Client):
         if code is not ErrorCode.NONE:
             self._refused("init", code)
             return False
-        self.session = (answer.producer_id, answer.producer_epoch)
+        self._given(answer)
         return True
+
+    def _given(self, answer: Any) -> None:
+        self.session = (answer.producer_id, answer.producer_epoch)
+        self.notes.sessions[self.session] += 1
 
     def _forget(self) -> None:
         self.session, self._sequences, self._has_begun = None, {}, False
@@ -229,7 +233,8 @@ class TransactionalProducer(Client):
         if not is_commit and self.random.random() < _LATE:
             await self._write_late(made)
         if self.version > 1:
-            self.session, self._sequences = (answer.producer_id, answer.producer_epoch), {}
+            self._given(answer)
+            self._sequences = {}
         elif not is_commit:
             await self._begin_instance(goes_on=True)
 
@@ -243,6 +248,7 @@ class TransactionalProducer(Client):
         assert self.session is not None
         values = [self._value(place) for _ in range(self.random.randint(1, 3))]
         attempt = Attempt(place, values, True)
+        attempt.session = self.session
         is_keyed = place.topic in self.compacted
         for value in values:
             self.known.by_value[value] = made
@@ -299,6 +305,7 @@ class TransactionalProducer(Client):
         values = [self._value(place)]
         self.known.by_value[values[0]] = made
         attempt = Attempt(place, values, True)
+        attempt.session = self.session
         attempt.sent = 1
         if place.topic not in self.compacted:
             self.notes.attempts.append(attempt)

@@ -34,7 +34,10 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
     },
     (0, 2): {
         "roles arrive as LeaderAndIsr, StopReplica and": "test_a_leader_and_a_follower",
-        "ISR changes are conditional writes": "test_a_follower_joins_by_a_conditional_write",
+        "ISR changes are conditional writes": (
+            "test_a_follower_joins_by_a_conditional_write",
+            "test_a_recorded_zookeeper_seed_notices_it",
+        ),
     },
     (1, 1): {
         "`controller_epoch`": "test_a_new_controller_is_noted",

@@ -114,6 +114,7 @@ test-java: $(VENV)/.test ## tests beside Apache Kafka's own programs: KAFKA_JARS
 	test -z "$$missing" || exit 2
 	KAFKA_JARS="$(KAFKA_JARS)" KAFKA39_JARS="$(KAFKA39_JARS)" $(BIN)/python -m pytest --timeout=400 \
 		tests/compat/test_kafka_tools.py tests/compat/test_kafka_cleaner.py tests/compat/test_kafka_secured.py tests/compat/test_zookeeper.py \
+		tests/compat/test_kafka_source.py tests/compat/test_kafka_programs.py tests/compat/test_kafka_mixed_transactions.py \
 		tests/compat/test_console_tools.py \
 		tests/log/test_golden.py tests/cluster/test_metadata_log.py $(ARGS)
 
@@ -125,7 +126,9 @@ docs: $(VENV)/.test ## write what is derived from the tables, and the API refere
 	$(BIN)/python -m twisted_broker.api.compatibility > docs/COMPATIBILITY.md
 	$(BIN)/python -m twisted_broker.api.permissions > docs/PERMISSIONS.md
 	rm -rf build/api
-	$(BIN)/python -W error::UserWarning -W 'ignore:Error parsing type annotation:UserWarning' -m pdoc \
+	@# pdoc sees what the package has: what it imports at its first use is used first
+	$(BIN)/python -W error::UserWarning -W 'ignore:Error parsing type annotation:UserWarning' -c \
+		'import twisted_broker, pdoc.__main__ as pdoc; twisted_broker.Broker; twisted_broker.StartError; pdoc.cli()' \
 		--docformat markdown --no-show-source -o build/api twisted_broker replog_pipeline $(foreach name,$(INSIDE),'!twisted_broker.$(name)')
 
 dist: $(VENV)/.test ## sdists and wheels into dist, the wheels installed into an empty environment and started

@@ -27,5 +27,6 @@ def __getattr__(name: str) -> "Any":
     if name in ("Broker", "StartError"):
         from twisted_broker import embedded
 
-        return getattr(embedded, name)
+        found = globals()[name] = getattr(embedded, name)  # the next use is an ordinary one
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -45,6 +45,9 @@ _BATCH: Final = {
 }
 
 COLUMNS: Final = tuple(_KAFKA)
+DECODED: Final = "value_decoded"
+ERROR: Final = "decode_error"
+"""What `archive --decode` adds: the value by its schema, or why there is none."""
 BATCH_COLUMNS: Final = tuple(_BATCH)
 ALL_COLUMNS: Final = COLUMNS + BATCH_COLUMNS
 SQL_TYPES: Final = _KAFKA | _BATCH

@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 
 LONGEST_LINE = 1000
+REGISTRY_AWAY = "the schema registry does not answer"
 
 
 class PipelineError(Exception):
@@ -25,6 +26,14 @@ class PipelineError(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
+
+
+class RegistryError(PipelineError):
+    """A schema registry is at fault, and not a record."""
+
+
+class RegistryAwayError(RegistryError):
+    """It does not answer, or with a failure of its own."""
 
 
 def line_of(error: BaseException) -> str:

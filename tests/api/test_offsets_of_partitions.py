@@ -400,3 +400,17 @@ def test_describe_producers():
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         True,
     )
+
+
+def test_a_follower_describes_its_producers():
+    """KIP-664: `kafka-transactions find-hanging --broker-id` queries a broker for all replicas
+    that it has, not only for those that it leads.
+    """
+    api = made()
+    api.fixture.produce(3, producer_id=7, producer_epoch=2, base_sequence=0)
+    api.fixture.topic(states={0: registration(2, (1, 2), None, 1, 1)})
+    request = DescribeProducersRequest(topics=[TopicRequest(name="t", partition_indexes=[0])])
+    (topic,) = api.now(describe_producers, DescribeProducersResponse, request, 0).topics
+    (found,) = topic.partitions
+    assert found.error_code == ErrorCode.NONE
+    assert [each.producer_id for each in found.active_producers] == [7]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from crc32c import crc32c
 
 from twisted_broker.cli.main import main
 from twisted_broker.cli.verify_replicas import Batch, paired, verify_replicas
@@ -108,6 +109,43 @@ def test_other_topics_of_the_name_are_no_replicas(three: list[Path]) -> None:
     )
     (finding,) = findings(three)
     assert "topic id" in finding
+
+
+def test_a_mirror_and_its_source_are_compared_by_name(three: list[Path]) -> None:
+    """Topic ids and leader epochs differ there; everything else counts."""
+    mirror = three[1]
+    (mirror / PARTITION / "partition.metadata").write_text(
+        "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n"
+    )
+    file = mirror / PARTITION / SEGMENT
+    data = bytearray(file.read_bytes())
+    (base,) = struct.unpack_from(">q", data, second_batch(data))
+    set_offsets_and_epoch(data, base, 7, second_batch(data))
+    file.write_bytes(data)
+    status, lines = run("--replicas", "--by-name", three[0], mirror)
+    assert status == 0 and lines[0].endswith("no findings")
+    assert run("--replicas", three[0], mirror)[0] == 1
+    data[second_batch(data) - 1] ^= 1
+    struct.pack_into(">I", data, 17, crc32c(bytes(data[21 : second_batch(data)])))
+    file.write_bytes(data)
+    status, lines = run("--replicas", "--by-name", three[0], mirror)
+    assert status == 1 and len(lines) == 2
+    assert f"{file.parent}: has offsets 0" in lines[0] and "epoch" not in lines[0]
+
+
+def test_by_name_says_that_nothing_was_compared(three: list[Path]) -> None:
+    """Else a wrong directory would pass for a perfect copy. Internal topics are not mirrored."""
+    first, second = three[0], three[1]
+    for entry in second.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+    for directory in (first, second):
+        shutil.copytree(
+            three[2] / PARTITION, directory / "__consumer_offsets-0", dirs_exist_ok=True
+        )
+    status, lines = run("--replicas", "--by-name", first, second)
+    assert status == 1 and f"{second}: has no partition that another" in lines[0]
+    assert run("--by-name", first)[0] == 2
 
 
 def test_what_only_one_of_them_has_is_not_compared(three: list[Path]) -> None:

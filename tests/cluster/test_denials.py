@@ -161,3 +161,21 @@ def test_what_a_broker_requests_of_its_own(name: str) -> None:
     assert 28 < channel.asked < 45, channel.asked
     lines = [line for line in lines_of(told) if "super.users" in line]
     assert len(lines) == 1 and "retrying" in lines[0], lines
+
+
+def test_a_block_of_producer_ids_that_is_answered_at_once() -> None:
+    """Within the call that requested it: the next block is requested, too."""
+    blocks = iter((0, 1000))
+
+    class AtOnce:
+        async def send_until_answered(self, request: Any, version: int) -> Any:
+            return SimpleNamespace(error_code=0, producer_id_start=next(blocks), producer_id_len=2)
+
+    runtime: Any = SimpleNamespace(clock=Clock(), now_ms=lambda: 0)
+    channel: Any = AtOnce()
+    member: Any = SimpleNamespace(broker_epoch=1)
+    ids = ProducerIdManager(runtime, 2, channel, member)
+    found: list[int] = []
+    for _ in range(4):
+        ensureDeferred(ids.next()).addCallback(found.append)
+    assert found == [0, 1, 1000, 1001]

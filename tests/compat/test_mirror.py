@@ -7,10 +7,12 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.compat.broker_process import BrokerProcess
 from tests.compat.conftest import BrokerFactory
 from twisted_broker.wire.records import iterate_batches
 
@@ -32,6 +34,11 @@ def test_killed_three_times_under_load(new_broker: BrokerFactory, tmp_path: Path
     source, target = new_broker(log_segment_bytes="1048576"), new_broker()
     source.start()
     target.start()
+    mirror_killed_three_times(source, target, tmp_path)
+
+
+def mirror_killed_three_times(source: Any, target: BrokerProcess, tmp_path: Path) -> None:
+    """`source`: `bootstrap`, `data` and `stop()`; both run, and are stopped afterwards."""
     admin = AdminClient({"bootstrap.servers": source.bootstrap})
     for made in admin.create_topics([NewTopic("events", 3, 1)]).values():
         made.result(30)
@@ -98,6 +105,12 @@ def test_killed_three_times_under_load(new_broker: BrokerFactory, tmp_path: Path
         [REPLOG, "verify", str(target.data), "--records"], capture_output=True, text=True
     )
     assert checked.returncode == 0, checked.stdout
+    compared = subprocess.run(
+        [REPLOG, "verify", "--replicas", "--by-name", str(source.data), str(target.data)],
+        capture_output=True,
+        text=True,
+    )
+    assert compared.returncode == 0, compared.stdout
 
 
 def batches_of(data: Path, part: int) -> list[bytes]:

@@ -11,9 +11,15 @@ import pytest
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from tests.consumer.memory_cluster import MemoryCluster
+from tests.log.batches import batch
+from tests.log.test_mirrored import at
 from twisted_broker.consumer.cluster_client import ClientConnection, ClusterClient
 from twisted_broker.consumer.consumer_config import ConsumerConfig
-from twisted_broker.consumer.consumer_fetcher_manager import ConsumerFetcherManager
+from twisted_broker.consumer.consumer_fetcher_manager import (
+    ConsumedPartitions,
+    ConsumerFetcherManager,
+    _kept,
+)
 from twisted_broker.consumer.errors import (
     ConsumerError,
     LogTruncated,
@@ -33,7 +39,7 @@ from twisted_broker.replication.fetcher.fetcher import Fetcher
 from twisted_broker.replication.fetcher.fetcher_manager import FetcherManager
 from twisted_broker.testing.memory_network import MemoryTransport
 from twisted_broker.wire.messages import topics as topic_messages
-from twisted_broker.wire.records import iterate_batches
+from twisted_broker.wire.records import CorruptRecordError, iterate_batches
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -452,3 +458,28 @@ def test_shutdown_leaves_no_timer_and_no_connection(rooms: Rooms) -> None:
     assert not [
         each for each in cluster.controller.clock.getDelayedCalls() if "Fetcher" in repr(each)
     ]
+
+
+def test_a_chunk_that_is_most_of_its_answer_is_not_copied() -> None:
+    """And a small part of a large one does not keep it in memory."""
+    answer = bytearray(100_000)
+    kept = _kept(memoryview(answer)[50:90_050], 80_000)
+    assert isinstance(kept, memoryview) and kept.readonly and kept.obj is answer
+    assert len(kept) == 80_000
+    assert isinstance(_kept(memoryview(answer)[50:90_050], 12_499), bytes)
+    assert _kept(b"abcdef", 4) == b"abcd"
+
+
+def test_without_crcs_the_last_whole_batch_says_where_to_go_on() -> None:
+    """`check.crcs=false`, as a mirror reads: whoever takes the records checks them."""
+    consumed = ConsumedPartitions({}, "none", False)
+    first, second = (at(n, batch(b"v" * 50), n) for n in (4, 9))
+    whole = first + second
+    for records in (whole, whole + first[:30], whole + first[:5]):
+        assert consumed._whole_batches(memoryview(records)) == (len(whole), 9, 9)
+    assert consumed._whole_batches(first + second[:-1]) == (len(first), 4, 4)
+    assert consumed._whole_batches(first[:-1]) == (0, -1, -1)
+    broken = bytearray(whole)
+    broken[8:12] = bytes(4)
+    with pytest.raises(CorruptRecordError):
+        consumed._whole_batches(broken)

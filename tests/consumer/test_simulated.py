@@ -37,6 +37,7 @@ def options(seed: int, seconds: int) -> Options:
     made.faults = ["kill", "partition", "one way", "cut", "handover", "pause"]
     made.fault_seconds, made.pace_seconds, made.knobs = 4.0, 0.1, {}
     made.join_seconds, made.controller_only, made.codecs = 0.0, False, [0, 1, 3]
+    made.transactional = []  # their markers have offsets that nobody is given
     return made
 
 

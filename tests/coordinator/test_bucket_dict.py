@@ -94,3 +94,25 @@ def test_what_is_empty_again_takes_no_memory() -> None:
     with pytest.raises(KeyError):
         held.popitem()
     assert len(held._buckets) == 1
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 7, 25, 200])
+def test_what_is_taken_over_is_as_if_it_had_been_inserted(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And goes on growing and shrinking."""
+    monkeypatch.setattr(bucket_dict, "EACH", 3)
+    items = {f"k{number}": number for number in range(count)}
+    held: BucketDict[str, int] = BucketDict()
+    held.take_over(items)
+    inserted: BucketDict[str, int] = BucketDict()
+    for key, value in items.items():
+        inserted[key] = value
+    assert held._buckets == inserted._buckets and held._mask == inserted._mask
+    assert sorted(held.each_value()) == sorted(items.values()) and len(held) == count
+    for number in range(count, 2 * count):
+        held[f"k{number}"] = number
+    assert sorted(held) == sorted(f"k{number}" for number in range(2 * count))
+    while held:
+        key, value = held.popitem()
+        assert key == f"k{value}"

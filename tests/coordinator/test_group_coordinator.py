@@ -10,7 +10,7 @@ from tests.coordinator.broker_run import BrokerRun, subscription
 from tests.coordinator.memory_store import MemoryStore
 from tests.coordinator.test_group_records import GOLDEN, SEGMENTS
 from twisted_broker import turns
-from twisted_broker.coordinator import coordinator_loader
+from twisted_broker.coordinator import coordinator_loader, coordinator_runtime
 from twisted_broker.coordinator.group_records import (
     GroupRecord,
     OffsetRecord,
@@ -417,6 +417,23 @@ def test_memory_is_bounded_by_a_number_of_groups():
     assert now(run.join("four")).error is E.COORDINATOR_NOT_AVAILABLE
     with pytest.raises(BrokerError, match="COORDINATOR_NOT_AVAILABLE"):
         run.commit(OffsetToCommit("t", 0, 1), group="five")
+
+
+def test_repeated_searches_for_an_idle_group_come_by_every_group(monkeypatch):
+    """Each looks at few groups; the next one goes on behind them."""
+    monkeypatch.setattr(coordinator_runtime, "GROUPS_CHECKED_FOR_EVICTION", 2)
+    names = (f"g{number}" for number in range(10_000))
+    one_partition = (name for name in names if partition_for(name, 50) == 7)
+    run = BrokerRun(max_groups=9)
+    for _ in range(8):
+        now(run.commit(OffsetToCommit("t", 0, 1), group=next(one_partition)))
+    idle = next(one_partition)
+    assert now(run.join(idle, known=True)).error is E.MEMBER_ID_REQUIRED
+    run.pass_ms(10_000)
+    outcomes = [now(run.join(next(one_partition), known=True)).error for _ in range(5)]
+    refused = [E.COORDINATOR_NOT_AVAILABLE] * 4
+    assert outcomes == [*refused, E.MEMBER_ID_REQUIRED]
+    assert idle not in {g.group_id for g in run.listed()}
 
 
 def test_settings_change_while_running():

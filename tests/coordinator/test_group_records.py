@@ -3,6 +3,7 @@ consumer, kafka-python, 1 broker).
 """
 
 import contextlib
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from twisted_broker.coordinator import group_records
 from twisted_broker.coordinator.group_records import (
     CommittedOffset,
     GroupMetadata,
@@ -25,6 +27,7 @@ from twisted_broker.coordinator.group_records import (
     partition_for,
     read_record,
 )
+from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.records import Record, iterate_batches, set_offsets_and_epoch
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -213,3 +216,33 @@ def test_reading_records_needs_no_reactor():
     modules = "twisted_broker.coordinator.group_requests, twisted_broker.coordinator.group_offsets"
     program = f"import sys, {modules}; sys.exit(any(m.startswith('twisted.') for m in sys.modules))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_value_in_one_step_says_what_the_whole_decoder_says(monkeypatch):
+    """With and without a topic id, and with each byte of them changed."""
+    values = [
+        offset_record("g", "t", 1, CommittedOffset(5, 3, "", 1000, topic_id=topic_id))[1] or b""
+        for topic_id in (bytes(range(16)), b"\0" * 16)
+    ]
+    assert [len(value) for value in values] == [
+        group_records._PLAIN_WITH_ID.size,
+        group_records._PLAIN.size,
+    ]
+    changed = [
+        value[:place] + bytes([byte]) + value[place + 1 :]
+        for value in values
+        for place in range(len(value))
+        for byte in (0, 1, 2, 4, 0x10, 0xFF)
+    ]
+
+    def read(value):
+        try:
+            return group_records.read_offset(value, 7)
+        except (MalformedRecord, WireError):
+            return None
+
+    in_one_step = [read(value) for value in changed]
+    for name in ("_PLAIN", "_PLAIN_WITH_ID"):
+        monkeypatch.setattr(group_records, name, struct.Struct(">99s"))
+    assert in_one_step == [read(value) for value in changed]
+    assert None in in_one_step

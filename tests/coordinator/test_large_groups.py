@@ -9,9 +9,18 @@ import pytest
 from tests.coordinator.broker_run import BrokerRun, TurnClock, subscription
 from tests.coordinator.group_run import GroupRun
 from twisted_broker.config import BrokerConfig
-from twisted_broker.coordinator import classic_group, coordinator_shard, group_records, membership
+from twisted_broker.coordinator import (
+    bucket_dict,
+    classic_group,
+    coordinator_shard,
+    group_offsets,
+    group_records,
+    membership,
+)
 from twisted_broker.coordinator.classic_group import ClassicGroup, ClassicGroupMember
 from twisted_broker.coordinator.coordinator_context import coordinator_settings
+from twisted_broker.coordinator.group_offsets import GroupOffsets
+from twisted_broker.coordinator.group_records import CommittedOffset
 from twisted_broker.coordinator.rebalance import MOST_MEMBERS, GroupSettings
 from twisted_broker.wire.errors import ErrorCode as E
 
@@ -242,3 +251,39 @@ def test_subscriptions_to_very_many_topics_are_not_read(monkeypatch: pytest.Monk
     assert group.compute_subscribed_topics() == {"x", "y"}
     add("d", "x", "y", "z")
     assert group.compute_subscribed_topics() is None
+
+
+def test_many_offsets_of_a_group_are_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No commit moves them all, and what they say does not change."""
+    monkeypatch.setattr(group_offsets, "MANY_OFFSETS", 10)
+    offsets, plain = GroupOffsets(), {}
+    for number in range(30):
+        assert isinstance(offsets.committed, dict) is (number < 10)
+        partition, committed = ("t", number % 20), CommittedOffset(number, record_offset=number)
+        assert offsets.put(partition, committed) is (number < 20)
+        plain[partition] = committed
+    assert not offsets.put(("t", 3), CommittedOffset(1, record_offset=1))
+    assert offsets.remove(("t", 3), 40) and not offsets.remove(("t", 4), 2)
+    del plain["t", 3]
+    assert dict(offsets.committed.items()) == plain == {each: offsets.get(each) for each in plain}
+    assert sorted(offsets.partitions()) == sorted(plain)
+    for number in (*range(3), *range(4, 20)):
+        assert offsets.remove(("t", number), 50)
+    assert offsets.is_empty()
+
+
+def test_many_offsets_are_walked_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is spread between two parts is not walked twice, nor missed."""
+    monkeypatch.setattr(group_offsets, "MANY_OFFSETS", 10)
+    monkeypatch.setattr(bucket_dict, "EACH", 3)
+    offsets = GroupOffsets()
+    for number in range(9):
+        offsets.put(("t", number), CommittedOffset(number))
+    few = offsets.parts()
+    found = next(few)
+    for number in range(9, 40):
+        offsets.put(("t", number), CommittedOffset(number))
+    assert sorted(found) == [("t", number) for number in range(9)] and not list(few)
+    parts = list(offsets.parts())
+    assert len(parts) == 14 and max(map(len, parts)) < 10
+    assert sorted(each for part in parts for each in part) == [("t", n) for n in range(40)]

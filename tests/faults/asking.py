@@ -20,6 +20,7 @@ from twisted_broker.wire.schema import decode, encode_parts
 Address = tuple[str, int]
 NO_ANSWER = (OSError, WireError, EOFError)
 _TIMEOUT_SECONDS = 3.0
+READ_COMMITTED = 1
 _LATEST = -1
 
 
@@ -77,8 +78,10 @@ def standings(address: Address, topic: str | None = None) -> dict[TopicPartition
     }
 
 
-def ends(addresses: Mapping[int, Address], topic: str) -> dict[TopicPartition, int]:
-    """Partition -> what its leader says consumers can read up to.
+def ends(
+    addresses: Mapping[int, Address], topic: str, isolation_level: int = 0
+) -> dict[TopicPartition, int]:
+    """Partition -> what its leader says consumers of that isolation level can read up to.
 
     LookupError when a leader is not known or does not lead.
     """
@@ -90,7 +93,9 @@ def ends(addresses: Mapping[int, Address], topic: str) -> dict[TopicPartition, i
             timestamp=_LATEST,
         )
         request = list_offsets.ListOffsetsRequest(
-            replica_id=-1, topics=[list_offsets.ListOffsetsTopic(name=topic, partitions=[asked])]
+            replica_id=-1,
+            isolation_level=isolation_level,
+            topics=[list_offsets.ListOffsetsTopic(name=topic, partitions=[asked])],
         )
         answer = (
             ask(addresses[standing.leader], request, list_offsets.ListOffsetsResponse, 5)

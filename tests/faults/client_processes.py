@@ -14,12 +14,15 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import IO
 
 from tests.faults.clients.job import Job
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.testing.checks.anomalies import find_anomalies
 from twisted_broker.testing.checks.history import History
 
+WRITERS = ("produce", "transact", "copy")
 LIBRARIES = ("kafka-python", "confluent-kafka", "aiokafka")
 _ROOT = Path(__file__).parents[2]
 
@@ -62,7 +65,10 @@ class Client:
 
 
 class ClientProcesses:
-    """Three producers, three consumers on their own, three groups of one or two members.
+    """Three producers, three consumers on their own, three groups of one or two members; with a
+    `target`, for transactions: one idempotent producer, three transactional ones, three groups of
+    programs that pass on to `target` what is committed, three read_committed consumers of both
+    topics.
 
     Use as a context.
     """
@@ -75,15 +81,18 @@ class ClientProcesses:
         partitions: int,
         acks: str = "all",
         authority: str = "",
+        target: str = "",
     ) -> None:
         self.directory, self.topic, self.partitions = directory, topic, partitions
         self.history = History()
         self.replaced: list[str] = []
         self.clients: list[Client] = []
-        self._blank = Job("", "", "", bootstrap, topic, partitions, "", "", acks, authority)
+        self._blank = Job("", "", "", bootstrap, topic, partitions, "", "", acks, authority, target)
         directory.mkdir(parents=True, exist_ok=True)
 
     def __enter__(self) -> ClientProcesses:
+        if self._blank.target:
+            return self._start_transactions()
         for library in LIBRARIES:
             self.start("produce", library, f"{library}-producer")
             self.start("consume", library, f"{library}-reader")
@@ -93,12 +102,22 @@ class ClientProcesses:
         )
         return self
 
+    def _start_transactions(self) -> ClientProcesses:
+        self.start("produce", "confluent-kafka", "confluent-kafka-producer")
+        for library in LIBRARIES:
+            self.start("transact", library, f"{library}-transactions")
+            self.start("copy", library, f"{library}-copier", f"{library}-copies")
+            self.start("consume", library, f"{library}-reader")
+        self.start("copy", "confluent-kafka", "confluent-kafka-copier-b", "confluent-kafka-copies")
+        return self
+
     def __exit__(self, *exc: object) -> None:
         for client in self.clients:
             client.kill()
 
     def start(self, role: str, library: str, name: str, group: str = "") -> Client:
-        job = replace(self._blank, name=name, role=role, library=library, group=group)
+        own = {"transactional_id": name} if role in ("transact", "copy") else {}
+        job = replace(self._blank, name=name, role=role, library=library, group=group, **own)
         return self._enlist(Client(job, self.directory))
 
     def _enlist(self, client: Client) -> Client:
@@ -107,12 +126,19 @@ class ClientProcesses:
         self.clients.append(client)
         return client
 
+    def crash(self, random: Random) -> str:
+        """A transactional program dies where it is; its successor has its transactional id."""
+        client = random.choice([each for each in self.clients if each.job.transactional_id])
+        self.replace(client, "")
+        return client.role
+
     def replace(self, client: Client, why: str) -> None:
-        """A fresh one in its place."""
+        """A fresh one in its place; counted, where there is something to say of the old one."""
         client.kill()
         self.history.take(client.job.name, client.lines())
         self.clients.remove(client)
-        self.replaced.append(f"{client.job.name} {why}")
+        if why:
+            self.replaced.append(f"{client.job.name} {why}")
         self._enlist(
             Client(replace(client.job, name=client.role), self.directory, client.generation + 1)
         )
@@ -135,7 +161,7 @@ class ClientProcesses:
         return [
             each
             for each in self.clients
-            if each.job.role == "produce" and self.history.newest.get(each.job.name, 0) <= since_ns
+            if each.job.role in WRITERS and self.history.newest.get(each.job.name, 0) <= since_ns
         ]
 
     def behind(self, ends: Mapping[TopicPartition, int]) -> list[Client]:
@@ -149,6 +175,18 @@ class ClientProcesses:
             ):
                 found.append(client)
         return found
+
+    def uncopied(self) -> int:
+        """How many values that somebody polled were not passed on, of all groups, as far as
+        anybody polled.
+        """
+        self.read()
+        missing = [
+            each
+            for each in find_anomalies(self.history, ended=True)
+            if each.name == "lost-write" and each.partition.topic == self.topic
+        ]
+        return len(missing)
 
     def stop(self, role: str, patience: float) -> None:
         """All of a role stop in order; one that does not within `patience` seconds is killed,

@@ -34,6 +34,7 @@ _SETTINGS = {
     "replica.lag.time.max.ms": "4000",
     "replica.socket.timeout.ms": "5000",
     "offsets.topic.num.partitions": "3",
+    "transaction.state.log.num.partitions": "3",
     "min.insync.replicas": "2",
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,BROKERS:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "inter.broker.listener.name": "BROKERS",

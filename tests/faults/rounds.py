@@ -12,6 +12,10 @@ were told.
    brokers die during a rebalance (librdkafka issue 4884 and its kin), kafka-python's (3.0.12) as it
    joins on a busy machine, under Apache Kafka 4.3.1 as well. One that does is replaced after
    `_HANGING_SECONDS`, and counted.
+5. With transactions one transactional program dies in each round, and its successor takes its
+   transactional id over; after each round what was read so far is judged. One that is stuck in a
+   call of its library is replaced and counted, too: under a stuck coordinator its successor would
+   be stuck as well.
 """
 
 from __future__ import annotations
@@ -22,8 +26,8 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from tests.faults.asking import ends
-from tests.faults.client_processes import LIBRARIES, ClientProcesses
+from tests.faults.asking import READ_COMMITTED, ends
+from tests.faults.client_processes import LIBRARIES, Client, ClientProcesses
 from tests.faults.cluster import BROKERS, Cluster, ways
 from tests.faults.kinds import KINDS, Scene
 from tests.faults.node import PATIENCE_SECONDS
@@ -36,7 +40,7 @@ from twisted_broker.cli.verify_replicas import Replica, verify_replicas
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.testing.checks.anomalies import counts, find_anomalies
 
-TOPIC, PARTITIONS = "records", 3
+TOPIC, COPIES, PARTITIONS = "records", "copies", 3
 _HANGING_SECONDS = 60
 _MAY_HANG = ("confluent-kafka", "kafka-python")
 _SHOWN = 5
@@ -58,6 +62,7 @@ class Run:
         acks: str = "all",
         tell: Callable[[str], object] = print,
         security: str = PLAINTEXT,
+        transactions: bool = False,
     ) -> None:
         self.seed, self.directory, self.combined, self.acks, self.tell = (
             seed,
@@ -66,7 +71,7 @@ class Run:
             acks,
             tell,
         )
-        self.security = security
+        self.security, self.transactions = security, transactions
         self.plan = plan(seed, rounds, kinds)
         self.summary = Summary()
 
@@ -77,6 +82,8 @@ class Run:
             Cluster(self.directory, relays, self.combined, security=self.security) as self.cluster,
         ):
             self.cluster.create_topic(TOPIC, PARTITIONS)
+            if self.transactions:
+                self.cluster.create_topic(COPIES, PARTITIONS)
             with ClientProcesses(
                 self.directory / "clients",
                 self.cluster.bootstrap,
@@ -84,6 +91,7 @@ class Run:
                 PARTITIONS,
                 self.acks,
                 self.cluster.authority,
+                COPIES if self.transactions else "",
             ) as self.client_processes:
                 healthy = (
                     self._is_fine("the beginning", self._begin)
@@ -126,6 +134,8 @@ class Run:
 
     def _round(self, number: int, name: str) -> None:
         scene = Scene(self.cluster, Random(f"{self.seed} {number}"), TOPIC)
+        if self.transactions:
+            self.tell(f"round {number} {self.client_processes.crash(scene.random)} dies")
         began = time.monotonic()
         detail = KINDS[name](scene)
         held = time.monotonic() - began
@@ -137,6 +147,10 @@ class Run:
             f"round {number} {name} {detail}{moved}, held {held:.1f} s, {healed}; "
             f"{self.client_processes.history.acknowledged:,} acknowledged"
         )
+        if self.transactions:
+            found = find_anomalies(self.client_processes.history, ended=False)
+            if found:
+                raise AssertionError(f"{len(found)} anomalies, {found[0]}")
 
     def _is_fine(self, what: str, step: Callable[[], object]) -> bool:
         try:
@@ -166,59 +180,69 @@ class Run:
     def _await_writers(self) -> None:
         """Every producer is acknowledged something that it sends from now on."""
         now_ns = time.monotonic_ns()
+        self._await_all(
+            lambda: self.client_processes.silent(now_ns), "acknowledgements for {names}"
+        )
+
+    def _await_readers(self) -> None:
+        """Every consumer comes to where the log ends now; with transactions, past everything that
+        is acknowledged by now: markers are no records.
+        """
+        upto: dict[TopicPartition, int] = {}
+        if self.transactions:
+            upto |= self.client_processes.history.written
+        else:
+            self.cluster.until(
+                lambda: upto.update(ends(self.cluster.addresses, TOPIC)) or True,
+                "the ends of partitions",
+            )
+        self._await_all(lambda: self.client_processes.behind(upto), f"{{names}} at {upto}")
+
+    def _await_all(self, late: Callable[[], list[Client]], what: str) -> None:
+        """Until nobody is late. Those that may hang are replaced, once."""
 
         def names() -> str:
-            return ", ".join(each.job.name for each in self.client_processes.silent(now_ns))
+            return what.replace("{names}", ", ".join(each.job.name for each in late()))
 
-        self.cluster.until(
-            lambda: not self.client_processes.silent(now_ns),
-            lambda: f"acknowledgements for {names()}",
-        )
-
-    def _await_readers(self) -> dict[TopicPartition, int]:
-        """Every consumer comes to where the log ends now. Gives the ends."""
-        upto: dict[TopicPartition, int] = {}
-        self.cluster.until(
-            lambda: upto.update(ends(self.cluster.addresses, TOPIC)) or True,
-            "the ends of partitions",
-        )
-        began = time.monotonic()
-        while True:
-            patience = (
-                _HANGING_SECONDS
-                if time.monotonic() - began < _HANGING_SECONDS
-                else PATIENCE_SECONDS
-            )
-            try:
-                self.cluster.until(
-                    lambda: not self.client_processes.behind(upto),
-                    lambda: f"{self._behind(upto)} at {upto}",
-                    patience,
-                )
-                return upto
-            except TimeoutError:
-                hanging = [
-                    each
-                    for each in self.client_processes.behind(upto)
-                    if each.job.group.startswith(_MAY_HANG)
-                ]
-                if patience == PATIENCE_SECONDS:
-                    raise
-                for client in hanging:
+        try:
+            self.cluster.until(lambda: not late(), names, _HANGING_SECONDS)
+        except TimeoutError:
+            for client in late():
+                if client.job.transactional_id or client.job.group.startswith(_MAY_HANG):
                     self.client_processes.replace(
                         client, f"did not come back within {_HANGING_SECONDS} s"
                     )
-
-    def _behind(self, upto: dict[TopicPartition, int]) -> str:
-        return ", ".join(each.job.name for each in self.client_processes.behind(upto))
+            self.cluster.until(lambda: not late(), names)
 
     def _read_all(self) -> None:
         """Producers stop; every consumer, and one that begins now, read to the end."""
         self.client_processes.stop("produce", PATIENCE_SECONDS)
+        if self.transactions:
+            self._end_transactions()
         library = Random(f"last {self.seed}").choice(LIBRARIES)
         self.client_processes.start("consume", library, f"{library}-last-reader")
         self._await_readers()
         self.client_processes.stop("consume", PATIENCE_SECONDS)
+
+    def _end_transactions(self) -> None:
+        """Writers end, copiers pass on what is there and end; then no transaction is open."""
+        self.client_processes.stop("transact", PATIENCE_SECONDS)
+        self._await_readers()
+        self.cluster.until(
+            lambda: not self.client_processes.uncopied(),
+            lambda: f"{self.client_processes.uncopied()} values are passed on",
+            look=1.0,
+        )
+        self.client_processes.stop("copy", PATIENCE_SECONDS)
+        self.cluster.until(
+            lambda: not any(self._is_open(topic) for topic in (TOPIC, COPIES)),
+            "no transaction is open",
+        )
+
+    def _is_open(self, topic: str) -> bool:
+        """Whether read_committed sees less than is there."""
+        addresses = self.cluster.addresses
+        return ends(addresses, topic, READ_COMMITTED) != ends(addresses, topic)
 
     def _judge(self, read_all: bool) -> None:
         self.client_processes.read()

@@ -42,6 +42,12 @@ def main(arguments: list[str] | None = None) -> int:
         help="SASL_SSL: TLS, and SCRAM-SHA-256, between all nodes and clients",
     )
     parser.add_argument(
+        "--transactions",
+        action="store_true",
+        help="transactional producers and programs that read and write, one of which dies in each "
+        "round, and read_committed consumers",
+    )
+    parser.add_argument(
         "--keep",
         type=Path,
         metavar="DIR",
@@ -64,6 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
         chosen.acks,
         tell,
         chosen.security,
+        chosen.transactions,
     ).run()
     print("\n".join(summary.lines()))
     if summary.problems:

@@ -1,8 +1,8 @@
 """Issue 4, section 4: real processes and stock clients through kills, stops, partitions and rolling
 restarts; nothing acknowledged is lost.
 
-The long runs are `python -m tests.faults.run --seed 1 --rounds 100` and the same with `--rounds 30
---combined`.
+The long runs are `python -m tests.faults.run --seed 1 --rounds 100`, the same with `--rounds 30
+--combined`, and with `--transactions`.
 """
 
 from __future__ import annotations
@@ -54,6 +54,16 @@ def test_five_rounds(tmp_path: Path) -> None:
 def test_five_rounds_over_sasl_ssl(tmp_path: Path) -> None:
     """The same with TLS and SCRAM between all nodes and clients."""
     passes(Run(5, len(SHORT), tmp_path, kinds=SHORT, security=SASL_SSL))
+
+
+@pytest.mark.clients
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_two_rounds_of_transactions(tmp_path: Path) -> None:
+    """Transactional producers, programs that read and write, read_committed consumers: each
+    committed transaction is there as a whole, and passed on once.
+    """
+    passes(Run(3, 2, tmp_path, kinds=("kill-leader", "stop-broker"), transactions=True))
 
 
 @pytest.mark.clients

@@ -183,3 +183,40 @@ def test_a_requests_own_buffer_is_not_copied() -> None:
     assert [each.partition_leader_epoch for each in iterate_batches(held)] == [3, 3]
     copied, _ = with_leader_epoch(sent, 3)
     assert copied == held and sent != held
+
+
+def test_many_batches_of_a_chunk_cost_one_write_of_each_index() -> None:
+    """And the indexes hold what they would hold one batch at a time."""
+    sent = [at(n, batch(b"x" * 300, timestamp=NOW_MS + n)) for n in range(40)]
+    one_by_one, files = new_log(index_interval_bytes=1), MemoryFileSystem()
+    for each in sent:
+        one_by_one.append_mirrored(each, 3, NOW_MS)
+    files.make_directories("/data")
+    together = new_log(files, index_interval_bytes=1)
+    writes: list[int] = []
+    for index in (together.segments.active.offset_index, together.segments.active.time_index):
+        file: Any = index.file.create()
+        count = len(writes)
+        writes.append(0)
+
+        def write_at(position: int, parts: Any, file: Any = file, at: int = count) -> None:
+            writes[at] += 1
+            type(file).write_at(file, position, parts)
+
+        file.write_at = write_at
+    together.append_mirrored(b"".join(sent), 3, NOW_MS)
+    assert writes == [1, 1]
+    for name in ("offset_index", "time_index"):
+        first, second = (getattr(log.segments.active, name) for log in (one_by_one, together))
+        assert len(first.pairs()) == 39 and first.pairs() == second.pairs()
+        assert first.file.open().read_at(0, 10_000) == second.file.open().read_at(0, 10_000)
+
+
+def test_a_wrong_crc_is_refused_before_anything_is_changed() -> None:
+    log = new_log()
+    sent = bytearray(at(0, batch(b"a"), epoch=9) + at(1, batch(b"b"), epoch=9))
+    sent[-1] ^= 1
+    with pytest.raises(CorruptRecordError):
+        log.append_mirrored(memoryview(sent), 3, NOW_MS)
+    assert log.log_end_offset == 0
+    assert {each.partition_leader_epoch for each in iterate_batches(sent)} == {9}

@@ -101,11 +101,32 @@ def test_a_buffer_is_used_again_only_when_nobody_looks_at_it() -> None:
     assert pool.held_bytes >= 100_000
 
 
+def test_a_buffer_that_was_looked_at_is_used_again_later() -> None:
+    """A mirror holds what it fetched until it is sent: no new memory for each answer."""
+    pool = BufferPool()
+    kept = []
+    for number in range(3):
+        buffer = pool.take(1_100_000)
+        kept.append((memoryview(buffer)[:10], id(buffer)))
+        pool.give(buffer)
+        del buffer
+        assert pool.held_bytes >= (number + 1) * 1_100_000
+    first = kept.pop(0)[1]  # nobody looks at it any more
+    again = pool.take(1_101_000)
+    assert id(again) == first and id(pool.take(1_100_000)) not in [each for _, each in kept]
+
+
 def test_the_pool_is_bounded() -> None:
     """Free buffers never hold more than the pool's limit."""
     pool = BufferPool()
     for _ in range(50):
         pool.give(bytearray(1 << 20))
+    assert pool.held_bytes <= 16 << 20
+    views = []
+    for _ in range(50):
+        buffer = bytearray(1 << 20)
+        views.append(memoryview(buffer))
+        pool.give(buffer)
     assert pool.held_bytes <= 16 << 20
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from twisted.internet.error import CannotListenError
+from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.internet.selectreactor import SelectReactor
 from twisted.python.failure import Failure
 
@@ -31,6 +32,7 @@ from twisted_broker.net import network as network_module
 from twisted_broker.net.connection import KafkaConnection, PendingResponse
 from twisted_broker.net.connection_limits import ConnectionCounts, ConnectionFactory
 from twisted_broker.net.epoll_group import EpollGroup
+from twisted_broker.net.frames import FrameReader
 from twisted_broker.net.network import ReactorNetwork
 from twisted_broker.net.transport import ServerTransport
 from twisted_broker.reactor_watch import ReactorWatch
@@ -140,6 +142,75 @@ def test_requests_are_answered_over_real_sockets(loopback: Loopback) -> None:
 
     loopback.turn(exchanged)
     assert bytes(found) == large
+
+
+class Answers(Protocol):
+    """Of a connection to the listener: frames, and how their bytes came."""
+
+    def __init__(self) -> None:
+        self.frames = FrameReader(100 << 20)
+        self.got: list[bytes] = []
+        self.by_copy = self.in_place = self.lost = 0
+
+    def receive_space(self) -> memoryview | None:
+        return self.frames.space()
+
+    def received(self, count: int) -> None:
+        self.in_place += count
+        self.frames.filled(count)
+        self.take()
+
+    def dataReceived(self, data: bytes) -> None:
+        self.by_copy += len(data)
+        self.frames.feed(data)
+        self.take()
+
+    def take(self) -> None:
+        while (frame := self.frames.next_frame()) is not None:
+            self.got.append(bytes(frame))
+            frame = None
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self.lost += 1
+
+
+def connected(loopback: Loopback) -> Any:
+    return loopback.result(
+        loopback.network.connect("127.0.0.1", loopback.number, Factory.forProtocol(Answers), 10)
+    )
+
+
+def test_a_client_sends_pieces_in_order_and_reads_into_the_frame(loopback: Loopback) -> None:
+    """Pieces that the socket does not take at once, small ones between them, and a plain write:
+    all in order. A long answer comes into its own buffer but for its beginning.
+    """
+    client = connected(loopback)
+    large = bytes(n % 251 for n in range(5 << 20))
+    views = [memoryview(large)[at : at + 40_000] for at in range(0, len(large), 40_000)]
+    client.transport.write_parts([len(large).to_bytes(4, "big"), *views])
+    assert client.transport._unsent, "the socket took five megabytes"
+    client.transport.write_parts([framed(b"second")])
+    client.transport.write(framed(b"third"))
+    client.transport.write_parts([framed(b"fourth")])
+    loopback.turn(lambda: len(client.got) == 4)
+    assert client.got == [large, b"second", b"third", b"fourth"]
+    assert client.in_place > 4 << 20 and client.by_copy < 1 << 19
+    assert not client.transport._unsent
+    client.transport.write_parts([framed(b"fifth")])
+    client.transport.loseConnection()
+    loopback.turn(lambda: client.lost)
+    assert client.lost == 1
+
+
+def test_a_client_whose_peer_goes_away_keeps_nothing(loopback: Loopback) -> None:
+    client = connected(loopback)
+    loopback.turn(lambda: bool(loopback.factory.connections))
+    client.transport.write_parts([bytes(8 << 20)])
+    for each in loopback.factory.connections:
+        each.close()
+    loopback.turn(lambda: client.lost)
+    client.transport.write_parts([b"late"])
+    assert client.lost == 1 and not client.transport._unsent
 
 
 def test_a_client_that_never_reads_costs_a_bounded_amount(loopback: Loopback) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,10 @@ ARCHIVE, REPLAY, REPORT = (
     ("replay", "--to", KAFKA),
     ("report", "--to", "{new}"),
 )
+NO_S3 = "--spark-conf=spark.hadoop.fs.s3a.endpoint=http://127.0.0.1:1"
+DECODE = (*ARCHIVE, "--from", "segments:{log}?topics=a", "--decode")
+UPSERT = ("archive", "--mode", "upsert", "--from", "segments:{log}?topics=a", "--to")
+REGISTRY = ("--schema-registry", "http://127.0.0.1:1")
 WRONG: list[tuple[tuple[str, ...], str]] = [
     ((*ARCHIVE, "--from", "mysql://x"), "is no source"),
     ((*ARCHIVE, "--from", "kafka://127.0.0.1:1"), "names no topic"),
@@ -57,6 +62,9 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
         ("archive", "--from", KAFKA, "--to", "{lake}", "--format", "delta"),
         "is parquet; leave --format out",
     ),
+    ((*ARCHIVE, "--from", KAFKA, "--format", "iceberg"), "Iceberg has no runtime for Spark 4.2"),
+    ((*ARCHIVE, "--from", KAFKA, "--format", "orc"), "'orc' is not one of 'delta', 'parquet'"),
+    (("archive", "--from", KAFKA, "--to", "{iceberg}"), "{iceberg} is an Iceberg table: Apache"),
     (("archive", "--from", "segments:{log}?topics=a", "--to", "{lake}"), "is the table of t, not"),
     (("archive", "--from", "segments:{log}", "--to", "{future}"), "a ledger of version 9, but"),
     (("archive", "--from", "segments:{log}", "--to", "{lost}"), "is in no ledger, so"),
@@ -66,6 +74,41 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     ((*ARCHIVE, "--from", KAFKA, "--max-records", "0"), "Invalid value for '--max-records': 0 is"),
     (("archive", "--from", KAFKA), "Missing option '--to'. (pipeline archive --help lists"),
     (("archive", "--frm", KAFKA), "No such option '--frm'"),
+    ((*ARCHIVE, "--from", KAFKA, "--schema", "{file}"), "name the encoding with --decode"),
+    ((*ARCHIVE, "--from", KAFKA, "--decode", "xml"), "Invalid value for '--decode'"),
+    ((*DECODE, "json"), "--decode json: name one of --schema FILE and --schema-registry URL"),
+    ((*DECODE, "json", "--schema", "{new}"), "--schema {new}: No such file"),
+    ((*DECODE, "json", "--schema", "{file}"), "--schema {file} is no JSON Schema"),
+    ((*DECODE, "avro", "--schema", "{file}"), "--schema {file} is no Avro schema"),
+    ((*DECODE, "protobuf", "--schema", "{file}"), "--schema {file} is no descriptor set"),
+    ((*DECODE, "avro", "--schema", "{file}", "--message", "M"), "only Protobuf has messages"),
+    ((*DECODE, "avro", "--schema", "{file}", "--subject", "s"), "of --schema-registry alone"),
+    ((*DECODE, "avro", *REGISTRY, "--schema", "{file}"), "name one of --schema FILE"),
+    ((*DECODE, "avro", *REGISTRY, "--framing", "none"), "use --schema FILE"),
+    ((*DECODE, "avro", *REGISTRY, "--schema-registry-config", "{new}"), "config {new}: No such"),
+    ((*DECODE, "avro", "--schema-registry", "registry:8081"), "write http://HOST:PORT"),
+    ((*DECODE, "avro", "--schema-registry", "http://me:pw@h"), "no user in the URL"),
+    ((*DECODE, "avro", *REGISTRY), "does not answer (--schema-registry http://127.0.0.1:1): Conn"),
+    (
+        ("archive", "--from", "segments:{log}?topics=a", "--to", "{decoded}"),
+        "{decoded} has decoded values: give --decode and its schema",
+    ),
+    (
+        ("archive", "--from", "segments:{log}?topics=a", "--to", "{lake}", "--mode", "upsert"),
+        "--mode upsert needs a Delta table",
+    ),
+    ((*UPSERT, "{new}", "--format", "parquet"), "--mode upsert needs a Delta table"),
+    (
+        (*UPSERT, "{new}", "--from", KAFKA, "--format", "parquet", "--table-per-topic"),
+        "--mode upsert needs a Delta table",
+    ),
+    ((*UPSERT, "{every}", "--key"), "the table {every} holds every record"),
+    (
+        ("archive", "--from", "segments:{log}?topics=a", "--to", "{last}"),
+        "the table {last} holds the last value of each key: give --mode upsert",
+    ),
+    ((*ARCHIVE, "--from", KAFKA, "--key"), "--key: of --mode upsert alone"),
+    ((*REPLAY, "--from", "{last}"), "{last} holds the last value of each key, not every record"),
     (("replay", "--from", "{lake}", "--to", "{new}"), "is no source"),
     (("replay", "--from", "{lake}", "--to", "segments:{new}"), "must name one topic"),
     (("replay", "--from", "{lake}", "--to", KAFKA + ",u"), "must name one topic"),
@@ -113,6 +156,28 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
         "Not a directory: name a folder",
     ),
     ((*REPORT, "--from", KAFKA), "--from: no broker accepts a connection (127.0.0.1:1: "),
+    (("archive", "--from", KAFKA, "--to", "s3://b/t"), "--to: Hadoop's connector for S3 is s3a"),
+    (("archive", "--from", KAFKA, "--to", "s3a://b"), "--to s3a://b: name a bucket and a folder"),
+    (
+        ("archive", "--from", KAFKA, "--to", "s3a://b/t", "--format", "parquet"),
+        "--to: s3a://b/t: the ledger of a Parquet table needs renames that are atomic, which "
+        "s3a:// has not: use Delta",
+    ),
+    (
+        ("archive", "--from", KAFKA + "-.*", "--to", "gs://b", "--format", "parquet"),
+        "which gs:// has not: use Delta",
+    ),
+    (
+        ("archive", "--from", "segments:{log}", "--to", "s3a://b/t", NO_S3),
+        "--to s3a://b/t: no S3 server answers at http://127.0.0.1:1 (Connection refused): set",
+    ),
+    (("archive", "--from", KAFKA, "--to", "s3a://k:s@b/t"), "a s3a:// URI holds no credentials"),
+    ((*REPLAY, "--from", "s3a://b"), "--from s3a://b: name a bucket and a folder"),
+    (("maintain", "s3a://b/t", NO_S3), "maintain s3a://b/t: no S3 server answers at"),
+    (("maintain", "{lake}", "--spark-conf", "secret"), "--spark-conf: write NAME=VALUE, as"),
+    (("sql", "select 1", "--from", "s3a://b/t", NO_S3), "--from s3a://b/t: no S3 server answers"),
+    (("sql", "select 1", "--from", "{lake}", "--format", "csv", "--to", "s3://b/t"), "is s3a"),
+    (("report", "--from", KAFKA, "--to", "s3a://b/t"), "is written to a directory of this mach"),
     (("demo", "--data", "{file}"), "--data: {file} is a file"),
     (("demo", "--data", "{other}"), "is not empty"),
     (("demo", "--data", UNWRITABLE), "--data: /proc: "),
@@ -126,7 +191,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         name: base / name
         for name in (
             *("new", "file", "other", "log", "log2", "loose"),
-            *("lake", "future", "lost", "short", "locked"),
+            *("lake", "future", "lost", "short", "locked", "decoded", "iceberg"),
+            *("every", "last"),
         )
     }
     found["file"].write_text("")
@@ -142,12 +208,20 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     table.commit(
         after, {"replog": after.to_json(), "files": [], "staging": "_replog/staging/1", "rows": 0}
     )
+    decoded = replace(Ledger().after({"a": None}, {("a", 0): 2}), decoded=True)
+    entry = {"replog": decoded.to_json(), "files": [], "staging": "_replog/staging/1", "rows": 0}
+    ParquetTable(None, LocalFiles(found["decoded"])).commit(decoded, entry)
+    first = Ledger().after({"a": None}, {("a", 0): 2})
+    for name, ledger in (("every", first), ("last", replace(first, upsert=True))):
+        commit = {"commitInfo": {"userMetadata": ledger.to_text()}}
+        LocalFiles(found[name]).create(f"{LOG}/{0:020d}.json", json.dumps(commit).encode())
     LocalFiles(found["future"]).create(f"{LEDGERS}/{1:020d}.json", b'{"replog": {"version": 9}}')
     lost = LocalFiles(found["lost"])
     claim(ParquetTable(None, lost))
     lost.create("date=2023-01-01/part-0.parquet", b"")
     found["locked"].mkdir()
     (found["locked"] / LOG).symlink_to("/proc/sys")  # where not even root makes files
+    LocalFiles(found["iceberg"]).create("metadata/v1.metadata.json", b"{}")
     LocalFiles(found["short"]).create(f"{LOG}/{0:020d}.json", b'{"commitInfo": {"operat')
     return {name: str(path) for name, path in found.items()}
 

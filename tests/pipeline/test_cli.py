@@ -119,6 +119,12 @@ def test_nothing_lacks(healthy):
     assert told.exit_code == 0 and "cure" not in told.output and "17.0.15 by PATH" in told.output
 
 
+def test_what_only_decode_needs_is_named_and_is_no_lack(healthy, monkeypatch):
+    monkeypatch.setattr(doctor, "is_installed", lambda name: name != "fastavro")
+    told = CliRunner().invoke(doctor.command)
+    assert told.exit_code == 0 and "archive --decode: no fastavro: pip install" in told.output
+
+
 def no_java() -> java.Java:
     raise PipelineError("no Java for Spark: buy one")
 
@@ -137,6 +143,20 @@ def test_each_lack_comes_with_its_cure(healthy, monkeypatch, cure):
     LACKS[cure](monkeypatch)
     told = CliRunner().invoke(doctor.command)
     assert told.exit_code == 1 and f"cure: {cure}\n" in told.output
+
+
+def test_the_jars_of_a_store_are_no_lack_unless_they_are_damaged(healthy, monkeypatch):
+    large = jars.of(["s3"])
+    monkeypatch.setattr(jars, "missing", lambda wanted: [each for each in wanted if each in large])
+    told = CliRunner().invoke(doctor.command)
+    assert told.exit_code == 0 and "cure" not in told.output
+    assert (
+        "jars for s3a://: not here, only s3a:// needs them; replog pipeline jars --store s3, 6"
+        in (told.output)
+    )
+    monkeypatch.setattr(jars, "damaged", lambda wanted: [each for each in wanted if each in large])
+    told = CliRunner().invoke(doctor.command)
+    assert told.exit_code == 1 and " && replog pipeline jars --store s3\n" in told.output
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,10 @@ def test_who_knows_the_hmac_is_the_owner(mechanism: ScramMechanism) -> None:
         server(b"x" * 64)
     with pytest.raises(SaslFailure, match="none that holds"):
         server(HMAC, "another")
-    with pytest.raises(SaslFailure, match="there is no"):
+    with pytest.raises(SaslFailure, match=r"there is no .* must set tokenauth=true"):
         server(HMAC, by_token=False)  # a token is no user
+    with pytest.raises(SaslFailure, match=r"there is no SCRAM-SHA-... credential$"):
+        server(HMAC, "another", by_token=False)
 
 
 def test_the_name_of_a_token_lets_nobody_act_for_its_owner() -> None:
@@ -81,9 +83,11 @@ def test_the_name_of_a_token_lets_nobody_act_for_its_owner() -> None:
 
 
 def test_a_user_does_not_become_a_token_by_another_extension() -> None:
-    made = ScramServer(SHA_256, lambda name: None, "s", pytest.fail)
+    found = TokenLogin(TokenSecret("s").credential(SHA_256, TOKEN), "alice", EXPIRES)
+    made = ScramServer(SHA_256, lambda name: None, "s", lambda token_id: found)
     with pytest.raises(SaslFailure, match="there is no"):
         made.respond(b"n,,n=alice,r=abc,tokenauth=false,x=tokenauth")
+    assert not made.by_token
 
 
 def test_a_token_is_found_by_its_hmac_only_while_it_is_there() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.testing.checks.anomalies import NAMES, counts, find_anomalies
-from twisted_broker.testing.checks.history import Fate, History
+from twisted_broker.testing.checks.history import Fate, History, Recorder, copy_of
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -293,3 +294,120 @@ def test_time_grows_with_the_facts_and_not_faster() -> None:
         assert find_anomalies(history) == []
         took.append(time.process_time() - began)
     assert took[1] < 32 * max(took[0], 0.05)
+
+
+def transacted(fate: Fate, committing: int = 5) -> History:
+    """One transaction over two partitions: x at 0 of the first, y at 0 of the second."""
+    history = History()
+    history.begin("p", 1, [(T0, "x"), (T1, "y")], at=1)
+    if committing:
+        history.committing("p", 1, at=committing)
+    history.end("p", 1, fate, [0, 0] if fate is Fate.ACKED else ())
+    return history
+
+
+def polled(history: History, at: int, *values: str) -> History:
+    for value in values:
+        partition = T0 if value.endswith("x") else T1
+        history.poll("c", {partition: [(0, value)]}, at)
+    return history
+
+
+@pytest.mark.parametrize("fate", [Fate.ACKED, Fate.UNKNOWN])
+def test_a_committed_transaction_that_is_read_whole(fate: Fate) -> None:
+    """Also one that was committed, as nobody could say."""
+    assert names(polled(transacted(fate), 6, "x", "y")) == []
+
+
+def test_a_transaction_that_nobody_was_shown() -> None:
+    assert names(transacted(Fate.REFUSED, committing=0)) == []
+    assert names(transacted(Fate.UNKNOWN)) == []
+
+
+def test_a_torn_transaction() -> None:
+    """Before the end the other partition's marker may be on its way still."""
+    for fate, also in ((Fate.UNKNOWN, []), (Fate.ACKED, ["unseen"])):
+        history = polled(transacted(fate), 6, "x")
+        assert names(history) == [*also, "torn-transaction"]
+        assert names(history, ended=False) == []
+
+
+def test_what_is_read_before_its_commit_was_sent() -> None:
+    assert names(polled(transacted(Fate.ACKED), 4, "x", "y")) == ["precommitted-read"] * 2
+    assert (
+        names(polled(transacted(Fate.UNKNOWN, committing=0), 9, "x", "y"), ended=False)
+        == ["precommitted-read"] * 2
+    )
+
+
+def test_what_was_aborted_and_is_read() -> None:
+    """No commit was ever sent, and the client was answered that it is aborted."""
+    history = polled(transacted(Fate.REFUSED, committing=0), 9, "x")
+    assert names(history, ended=False) == ["aborted-read", "precommitted-read"]
+
+
+def copied(*values: str, who: str = "copier") -> History:
+    """x and y are there; a program passes on these."""
+    history = polled(transacted(Fate.ACKED), 6, "x", "y")
+    to = TopicPartition("copies", 0)
+    for number, value in enumerate(values):
+        history.begin(who, number, [(to, value)], at=7)
+        history.committing(who, number, at=8)
+        history.end(who, number, Fate.ACKED, [2 * number])
+        history.poll("c", {to: [(2 * number, value)]}, at=9)
+    return history
+
+
+def test_a_program_that_passes_each_value_on_once() -> None:
+    """What it writes of its own is no copy."""
+    assert names(copied(copy_of("x", "1"), copy_of("y", "2"), "own")) == []
+
+
+def test_a_value_that_is_passed_on_twice() -> None:
+    history = copied(copy_of("x", "1"), copy_of("y", "2"), copy_of("x", "3"))
+    (found,) = find_anomalies(history, ended=False)
+    assert (found.name, found.value) == ("duplicate", "x")
+
+
+def test_two_members_of_a_group_pass_a_value_on() -> None:
+    """Each is another process, and both are one program; of two groups each passes it on."""
+    history = copied(copy_of("x", "1"), copy_of("y", "2"))
+    for who, offset in (("b", 10), ("other", 12)):
+        to = TopicPartition("copies", 0)
+        value = copy_of("x", who)
+        history.begin(who, 1, [(to, value)], at=7)
+        history.committing(who, 1, at=8)
+        history.end(who, 1, Fate.UNKNOWN)
+        history.poll("c", {to: [(offset, value)]}, at=9)
+    assert names(history, ended=False) == []
+    history.groups |= {"copier": "g", "b": "g"}
+    assert names(history, ended=False) == ["duplicate"]
+
+
+def test_a_value_that_is_not_passed_on() -> None:
+    history = copied(copy_of("x", "1"))
+    assert names(history) == ["lost-write"] and names(history, ended=False) == []
+
+
+def test_a_transaction_as_its_client_writes_it(tmp_path: Path) -> None:
+    """Line by line, and taken again: the same history."""
+    path, times = tmp_path / "p", iter(range(1, 99))
+    with path.open("w") as file:
+        recorder = Recorder(file, lambda: next(times))
+        for fate in (Fate.ACKED, Fate.REFUSED):
+            op = recorder.begin([("t", 0, f"{fate.value} x"), ("t", 1, f"{fate.value} y")])
+            if fate is Fate.ACKED:
+                recorder.committing(op)
+            recorder.end(op, fate, [4, 5] if fate is Fate.ACKED else [])
+        recorder.begin([("t", 0, "open")])
+    history = History()
+    assert history.take("p", path.read_text().splitlines()) == 6
+    assert [
+        (each.committing, [(send.value, send.fate, send.offset) for send in each.sends])
+        for each in history.transactions.values()
+    ] == [
+        (2, [("acknowledged x", Fate.ACKED, 4), ("acknowledged y", Fate.ACKED, 5)]),
+        (0, [("refused x", Fate.REFUSED, -1), ("refused y", Fate.REFUSED, -1)]),
+        (0, [("open", Fate.UNKNOWN, -1)]),
+    ]
+    assert history.acknowledged == 2 and history.newest == {"p": 1}

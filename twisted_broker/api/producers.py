@@ -1,6 +1,6 @@
-"""DescribeProducers: the producers that a partition's leader remembers.
+"""DescribeProducers: the producers that a replica here remembers, leader or follower.
 
-Guards: per topic its name, permission (Read), then existence and leadership.
+Guards: per topic its name, permission (Read), then existence and a replica here.
 
 Source: Kafka's `KafkaApis.handleDescribeProducersRequest`; KIP-664. Not here: the state itself
 (`log.producer_state`).
@@ -61,7 +61,7 @@ def _answer(
     try:
         if refused is not None:
             raise refused
-        log = context.replica_manager.partition(topic_partition).log_for(-1, True)
+        log = context.replica_manager.partition(topic_partition).log_for(-1, False)
     except BrokerError as refusal:
         answer.error_code, answer.error_message = refusal.code, refusal.message
         return answer

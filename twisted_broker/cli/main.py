@@ -79,7 +79,13 @@ def dump_log(path: Path, records: bool, as_json: bool) -> None:
     is_flag=True,
     help="Compare the replicas that the log directories of several brokers hold.",
 )
-def verify(directories: tuple[Path, ...], records: bool, replicas: bool) -> None:
+@click.option(
+    "--by-name",
+    is_flag=True,
+    help="With --replicas: compare partitions of one name in two clusters, as of a mirror and its "
+    "source, whatever their topic ids and leader epochs.",
+)
+def verify(directories: tuple[Path, ...], records: bool, replicas: bool, by_name: bool) -> None:
     """Check every invariant of DIRECTORY: a log directory, or one partition in it.
 
     One line per finding; exit status 1 if any.
@@ -92,9 +98,11 @@ def verify(directories: tuple[Path, ...], records: bool, replicas: bool) -> None
         raise click.UsageError(
             "give one DIRECTORY, or --replicas (without --records) and two or more"
         )
+    if by_name and not replicas:
+        raise click.UsageError("--by-name compares replicas: give --replicas, too")
     with progress() as on_progress:
         report = (
-            verify_replicas(directories, on_progress)
+            verify_replicas(directories, on_progress, by_name)
             if replicas
             else verify_directory(directories[0], records, on_progress)
         )

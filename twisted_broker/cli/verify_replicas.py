@@ -7,6 +7,8 @@ them, are equal up to the high watermark.
    high watermark that a replica recorded.
 3. A replica that ends before that high watermark is a finding: it was away, or lost records.
 4. Replicas of different topic ids are no replicas of each other: a finding, and not compared.
+5. By name, for a mirror and its source: topic ids and leader epochs are not compared, and internal
+   topics, which no mirror copies, are left out. That nothing was compared is a finding.
 
 Source: RL 9; the intent of Kafka's ReplicaVerificationTool. Only reads. Not here: what a single
 log must meet (`verify_log`).
@@ -25,7 +27,7 @@ from twisted_broker.cli.rows import Damage
 from twisted_broker.cli.verify import PARTITION, is_in_use, read_checkpoints
 from twisted_broker.log.checkpoints import read_partition_metadata
 from twisted_broker.log.filesystem import OsFileSystem
-from twisted_broker.topic_names import METADATA_DIRECTORY
+from twisted_broker.topic_names import INTERNAL_TOPICS, METADATA_DIRECTORY
 from twisted_broker.wire.primitives import uuid_text
 from twisted_broker.wire.records import BatchView
 
@@ -34,18 +36,19 @@ PAIRS_SHOWN = 10
 
 
 class Batch(NamedTuple):
-    """What makes two batches the same."""
+    """What makes two batches the same. `leader_epoch` None: it is not compared."""
 
     base_offset: int
     last_offset: int
-    leader_epoch: int
+    leader_epoch: int | None
     crc: int
     size: int
 
     def __str__(self) -> str:
+        epoch = "" if self.leader_epoch is None else f" epoch {self.leader_epoch}"
         return (
-            f"offsets {self.base_offset}..{self.last_offset} epoch {self.leader_epoch} CRC "
-            f"{self.crc:#010x} ({self.size} bytes)"
+            f"offsets {self.base_offset}..{self.last_offset}{epoch} CRC {self.crc:#010x} "
+            f"({self.size} bytes)"
         )
 
 
@@ -77,7 +80,9 @@ class Replica:
         found = read_partition_metadata(OsFileSystem(), str(self.path))
         return "" if found is None else uuid_text(found)
 
-    def batches(self, start: int, upto: int, report: Report) -> Iterator[Batch]:
+    def batches(
+        self, start: int, upto: int, report: Report, by_name: bool = False
+    ) -> Iterator[Batch]:
         """Batches that begin within [start, upto). Damage goes to the report and ends a segment."""
         for index, (_, file) in enumerate(self.segments):
             if index + 1 < len(self.segments) and self.segments[index + 1][0] <= start:
@@ -96,7 +101,7 @@ class Replica:
                     damage = checksum_damage(file, found)
                     if damage is not None:
                         report.findings.append(damage)
-                    yield batch
+                    yield batch._replace(leader_epoch=None) if by_name else batch
 
 
 def batch_of(found: FileBatch) -> Batch:
@@ -108,8 +113,12 @@ def batch_of(found: FileBatch) -> Batch:
     return Batch(view.offset, view.offset, -1, view.crc, found.size)
 
 
-def verify_replicas(directories: Sequence[Path], on_progress: ProgressCallback = silent) -> Report:
-    """Compares every partition that two or more of the log directories hold."""
+def verify_replicas(
+    directories: Sequence[Path], on_progress: ProgressCallback = silent, by_name: bool = False
+) -> Report:
+    """Compares every partition that two or more of the log directories hold. `by_name`: they may
+    be of several clusters, as those of a mirror and its source.
+    """
     report = Report()
     partitions: dict[str, list[Replica]] = {}
     for directory in directories:
@@ -129,11 +138,17 @@ def verify_replicas(directories: Sequence[Path], on_progress: ProgressCallback =
                     entry, known["replication-offset-checkpoint"].get(entry.name, 0), start
                 )
                 partitions.setdefault(entry.name, []).append(replica)
+    is_any_compared = False
     for name, replicas in sorted(partitions.items()):
+        if by_name and name.rpartition("-")[0] in INTERNAL_TOPICS:
+            continue
         report.partitions += 1
         on_progress(name, report.bytes)
-        if len(replicas) > 1 and _same_topic(replicas, report):
-            compare(replicas, report)
+        if len(replicas) > 1 and (by_name or _same_topic(replicas, report)):
+            compare(replicas, report, by_name)
+            is_any_compared = True
+    if by_name and not is_any_compared:
+        report.add(directories[-1], -1, "has no partition that another of the directories has")
     return report
 
 
@@ -149,7 +164,7 @@ def _same_topic(replicas: Sequence[Replica], report: Report) -> bool:
     return True
 
 
-def compare(replicas: Sequence[Replica], report: Report) -> None:
+def compare(replicas: Sequence[Replica], report: Report, by_name: bool = False) -> None:
     """Holds each replica against the one with the highest high watermark."""
     reference = max(replicas, key=lambda replica: (replica.high_watermark, replica.end))
     start = max(replica.start for replica in replicas)
@@ -166,7 +181,10 @@ def compare(replicas: Sequence[Replica], report: Report) -> None:
             _tell_pairs(
                 reference,
                 replica,
-                paired(reference.batches(start, upto, once), replica.batches(start, upto, report)),
+                paired(
+                    reference.batches(start, upto, once, by_name),
+                    replica.batches(start, upto, report, by_name),
+                ),
                 report,
             )
             once = Report()

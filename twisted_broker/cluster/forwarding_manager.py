@@ -232,7 +232,7 @@ class ProducerIdManager:
         self._denials = Denials("requests for producer ids")
         self._denied: BrokerError | None = None
         self._denied_until_ms = 0
-        self._fetching: Deferred[None] | None = None
+        self._is_fetching = False
         self._waiting: list[Deferred[None]] = []
 
     async def next(self) -> int:
@@ -248,8 +248,9 @@ class ProducerIdManager:
                 raise self._denied  # each client would have it requested again
             waiter: Deferred[None] = Deferred()
             self._waiting.append(waiter)
-            if self._fetching is None:
-                self._fetching = ensureDeferred(self._fetch())
+            if not self._is_fetching:
+                self._is_fetching = True  # before the call: it may be answered within it
+                ensureDeferred(self._fetch())
             await _within(waiter, self._runtime, max(0, deadline - self._runtime.now_ms()))
         found = self._next
         self._next += 1
@@ -261,7 +262,7 @@ class ProducerIdManager:
             self._next, self._end = await self._next_block()
         except Exception as trouble:
             error = trouble
-        self._fetching = None
+        self._is_fetching = False
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
             if error is None:

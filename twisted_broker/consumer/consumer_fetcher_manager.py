@@ -40,7 +40,7 @@ from twisted_broker.consumer.partition_topic_info import (
     FetchedDataChunk,
     PartitionTopicInfo,
 )
-from twisted_broker.interfaces import Runtime, TopicPartition
+from twisted_broker.interfaces import Buffer, Runtime, TopicPartition
 from twisted_broker.log.append_info import LogAppendInfo
 from twisted_broker.replication.fetcher.fetch_session_handler import RequestedPartition
 from twisted_broker.replication.fetcher.fetcher import Fetcher
@@ -60,12 +60,15 @@ from twisted_broker.replication.fetcher.truncation_decision import (
     OffsetReset,
     OffsetTruncationState,
 )
+from twisted_broker.wire.batch_header import last_whole_entry
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.legacy import iterate_entries
 from twisted_broker.wire.records import BatchView, CorruptRecordError
 
 _logger = Logger()
 CORRUPT_TRIES: Final = 3
+MOST_KEPT: Final = 8
+"""A chunk may keep an answer of so many times its size in memory, which saves its copy."""
 # What trying again does not change.
 _REFUSALS = frozenset(
     {
@@ -136,7 +139,7 @@ class ConsumedPartitions:
         info.enqueue(
             FetchedDataChunk(
                 info,
-                bytes(fetched.records[:size]),
+                _kept(fetched.records, size),
                 requested.fetch_offset,
                 last_offset + 1,
                 last_epoch,
@@ -149,8 +152,10 @@ class ConsumedPartitions:
 
     def _whole_batches(self, records: bytes | bytearray | memoryview) -> tuple[int, int, int]:
         """(their bytes, last offset, its leader epoch); -1 where there is none."""
-        size, last_offset, last_epoch = 0, -1, -1
-        for entry in iterate_entries(records, partial_tail=True):
+        last_offset = last_epoch = -1
+        # Without CRCs only the last one says anything; whoever reads them checks the others.
+        size = 0 if self._check_crcs else last_whole_entry(records)
+        for entry in iterate_entries(records, size, partial_tail=True):
             if self._check_crcs and not entry.is_valid_crc():
                 raise CorruptRecordError("CRC mismatch", size)
             size += entry.size_in_bytes
@@ -218,6 +223,17 @@ class ConsumedPartitions:
 
     async def wait_for_syncs(self) -> None:
         """Nothing is stored."""
+
+
+def _kept(records: Buffer, size: int) -> Buffer:
+    """The first `size` bytes: where they are most of the answer that they came in, as they are."""
+    if isinstance(records, bytes):
+        return records[:size]
+    view = memoryview(records)[:size]
+    whole = view.obj
+    if isinstance(whole, bytearray) and len(whole) <= size * MOST_KEPT:
+        return view.toreadonly()
+    return bytes(view)
 
 
 class _NoPlace(OffsetReset):

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from twisted.internet.defer import Deferred
 
 from twisted_broker.consumer.errors import OffsetMismatch
-from twisted_broker.interfaces import TopicPartition
+from twisted_broker.interfaces import Buffer, TopicPartition
 
 INVALID_OFFSET = -1  # `auto.offset.reset` says where to begin
 NO_TOPIC_ID = bytes(16)
@@ -41,7 +41,7 @@ class FetchedDataChunk(NamedTuple):
     """
 
     info: PartitionTopicInfo
-    records: bytes
+    records: Buffer
     fetch_offset: int
     next_offset: int
     last_epoch: int = -1

@@ -39,10 +39,12 @@ from twisted_broker.coordinator.coordinator_shard import CoordinatorShard
 from twisted_broker.coordinator.group_entry import GroupEntry
 from twisted_broker.coordinator.group_offsets import GroupOffsets, TopicPartition
 from twisted_broker.coordinator.group_records import (
+    CommittedOffset,
     GroupMetadata,
     GroupRecord,
     MalformedRecord,
     OffsetRecord,
+    read_offset,
     read_record,
 )
 from twisted_broker.topic_names import OFFSETS_TOPIC
@@ -54,7 +56,7 @@ from twisted_broker.wire.batch_fields import (
     RECORDS_COUNT,
 )
 from twisted_broker.wire.control_batch import ABORT, COMMIT, control_record_type
-from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.records import (
     CODEC_MASK,
     CONTROL_FLAG,
@@ -80,6 +82,7 @@ PENDING_KEYS = 20_000
 FREEZE_EVERY = 1_000
 # Groups that commit the same partitions hold one name of each of so many.
 SHARED_PARTITIONS = 20_000
+_PARTITION_BYTES = 4  # at the end of an offset's key
 _UNUSUAL = CODEC_MASK | CONTROL_FLAG | TRANSACTIONAL_FLAG
 _logger = Logger()
 R = TypeVar("R", bound="LogReplay")
@@ -176,7 +179,7 @@ class LogReplay:
 class _Replay(LogReplay):
     """Groups and their offsets."""
 
-    __slots__ = ("_partitions", "group_metadata", "offsets", "open_transactions")
+    __slots__ = ("_name", "_named", "_partitions", "group_metadata", "offsets", "open_transactions")
 
     def __init__(self, position: int, one_by_one: bool = False) -> None:
         super().__init__(position, one_by_one)
@@ -184,6 +187,10 @@ class _Replay(LogReplay):
         self.offsets: BucketDict[str, GroupOffsets] = BucketDict()
         self.open_transactions: dict[int, set[str]] = {}
         self._partitions: dict[TopicPartition, TopicPartition] = {}
+        # Group and topic of the last offset's key, as bytes, and what they name: a commit's records
+        # follow each other. No group's offsets are replaced while a log is replayed.
+        self._name = b""
+        self._named = "", "", GroupOffsets()
 
     def held(self) -> Sequence[BucketDict[str, Any]]:
         return self.group_metadata, self.offsets
@@ -195,8 +202,16 @@ class _Replay(LogReplay):
         self, key: bytes | None, value: bytes | None, record_offset: int, producer_id: int
     ) -> None:
         try:
+            if key is not None and key[:-_PARTITION_BYTES] == self._name != b"":
+                group_id, topic, offsets = self._named
+                number = int.from_bytes(key[-_PARTITION_BYTES:], "big", signed=True)
+                committed = read_offset(value, record_offset)
+                self._replay_offset(
+                    offsets, group_id, (topic, number), committed, record_offset, producer_id
+                )
+                return
             read = read_record(key, value, record_offset)
-        except MalformedRecord:
+        except (MalformedRecord, WireError):
             self.skipped += 1
             return
         if isinstance(read, GroupRecord):
@@ -205,23 +220,36 @@ class _Replay(LogReplay):
             else:
                 self.group_metadata[read.group_id] = read.value
         elif isinstance(read, OffsetRecord):
-            self._replay_offset(read, record_offset, producer_id)
+            found = self.offsets.get(read.group_id)
+            if found is None:
+                found = self.offsets[read.group_id] = GroupOffsets()
+            if key is not None:
+                self._name = key[:-_PARTITION_BYTES]
+                self._named = read.group_id, read.topic, found
+            partition = read.topic, read.partition
+            self._replay_offset(
+                found, read.group_id, partition, read.value, record_offset, producer_id
+            )
 
-    def _replay_offset(self, read: OffsetRecord, record_offset: int, producer_id: int) -> None:
-        offsets = self.offsets.get(read.group_id)
-        if offsets is None:
-            offsets = self.offsets[read.group_id] = GroupOffsets()
-        partition = (read.topic, read.partition)
+    def _replay_offset(
+        self,
+        offsets: GroupOffsets,
+        group_id: str,
+        partition: TopicPartition,
+        committed: CommittedOffset | None,
+        record_offset: int,
+        producer_id: int,
+    ) -> None:
         partition = self._partitions.setdefault(partition, partition)
         if len(self._partitions) > SHARED_PARTITIONS:
             self._partitions.clear()
-        if read.value is None:
+        if committed is None:
             offsets.remove(partition, record_offset)
         elif producer_id < 0:
-            offsets.put(partition, read.value)
+            offsets.put(partition, committed)
         else:
-            offsets.put_transactional(producer_id, partition, read.value)
-            self.open_transactions.setdefault(producer_id, set()).add(read.group_id)
+            offsets.put_transactional(producer_id, partition, committed)
+            self.open_transactions.setdefault(producer_id, set()).add(group_id)
 
     def _end_transaction(self, batch: BatchView) -> None:
         for record in batch.records():

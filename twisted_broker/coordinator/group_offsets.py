@@ -16,6 +16,8 @@ Owns `GroupOffsets` and the rule of expiry.
 6. An offset expires when its own expiry has passed (old clients), or when retention has passed:
    since the group became empty; since the commit, where the group only holds offsets or does not
    subscribe to the topic. Never while in flight or in a transaction.
+7. No step is as long as the number of offsets: from `MANY_OFFSETS` on they are in buckets
+   (`bucket_dict.py`).
 
 Source: Apache Kafka 4.3.1 `OffsetMetadataManager`, `ClassicGroup.offsetExpirationCondition`
 (KIP-211). Not here: records and storage.
@@ -25,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from twisted_broker.coordinator.bucket_dict import BucketDict
 from twisted_broker.coordinator.classic_group import (
     CONSUMER_PROTOCOL_TYPE,
     EMPTY,
@@ -37,6 +40,9 @@ from twisted_broker.wire.batch_header import NO_PRODUCER_ID
 from twisted_broker.wire.primitives import NULL_UUID
 
 TopicPartition = tuple[str, int]
+Committed = dict[TopicPartition, CommittedOffset] | BucketDict[TopicPartition, CommittedOffset]
+# So many are spread over buckets, in a step of 6 ms.
+MANY_OFFSETS = 20_000
 OFFSETS_PER_STEP = 500  # of what enters memory: about a millisecond
 
 
@@ -59,7 +65,7 @@ class GroupOffsets:
     __slots__ = ("_ended", "_ending", "_in_flight", "_writes", "committed", "transactional")
 
     def __init__(self) -> None:
-        self.committed: dict[TopicPartition, CommittedOffset] = {}
+        self.committed: Committed = {}
         self.transactional: dict[int, dict[TopicPartition, CommittedOffset]] = EMPTY_DICT
         self._in_flight: dict[TopicPartition, int] = EMPTY_DICT
         self._writes: dict[int, int] = EMPTY_DICT  # by producer id: its offsets in flight
@@ -97,7 +103,16 @@ class GroupOffsets:
         if before is not None and before.record_offset > committed.record_offset:
             return False
         self.committed[partition] = committed
+        if before is None and len(self.committed) == MANY_OFFSETS:
+            self._spread()
         return before is None
+
+    def _spread(self) -> None:
+        """There are many: a dict of a million grows in one step of 40 ms."""
+        if isinstance(self.committed, dict):
+            spread: BucketDict[TopicPartition, CommittedOffset] = BucketDict()
+            spread.take_over(self.committed)
+            self.committed = spread
 
     def remove(self, partition: TopicPartition, record_offset: int) -> bool:
         """A tombstone at `record_offset`: removes what is older than it, in transactions too;
@@ -237,6 +252,15 @@ class GroupOffsets:
         for offsets in (*self.transactional.values(), *self._ending):
             found |= dict.fromkeys(offsets)
         return list(found | dict.fromkeys(self._in_flight))
+
+    def parts(self) -> Iterator[list[TopicPartition]]:
+        """What is committed, in lists of `MANY_OFFSETS` at most; partitions may come and go between
+        two of them.
+        """
+        if isinstance(self.committed, dict):
+            yield list(self.committed)
+        else:
+            yield from self.committed.parts()
 
     def is_empty(self) -> bool:
         return not self.committed and not self.has_unsettled()

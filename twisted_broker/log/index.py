@@ -33,7 +33,16 @@ class Index:
     Offsets are relative to `base_offset` in both kinds, absolute in every answer.
     """
 
-    __slots__ = ("_entry", "_key_type", "_keys", "_values", "base_offset", "file", "max_entries")
+    __slots__ = (
+        "_entry",
+        "_held_from",
+        "_key_type",
+        "_keys",
+        "_values",
+        "base_offset",
+        "file",
+        "max_entries",
+    )
 
     def __init__(
         self,
@@ -48,6 +57,7 @@ class Index:
         self.max_entries = max_bytes // entry.size
         self._keys: array[int] | None = None
         self._values: array[int] = array("i")
+        self._held_from = -1
 
     def create(self) -> None:
         """Empties it, in memory and on disk, without reading the file: it is new or worthless."""
@@ -94,9 +104,24 @@ class Index:
         """All entries as stored, offsets relative."""
         return list(zip(self._rows(), self._values, strict=True))
 
+    def hold(self) -> None:
+        """Until `write_held`, entries that are added are in memory only."""
+        self._held_from = len(self._rows())
+
+    def write_held(self) -> None:
+        """In one write. Raises OSError."""
+        start, self._held_from = self._held_from, -1
+        keys = self._rows()
+        if 0 <= start < len(keys):
+            pack = self._entry.pack
+            entries = map(pack, keys[start:], self._values[start:])
+            self.file.create().write_at(start * self._entry.size, (b"".join(entries),))
+
     def _write(self, key: int, value: int) -> None:
         keys = self._rows()
-        self.file.create().write_at(len(keys) * self._entry.size, (self._entry.pack(key, value),))
+        if self._held_from < 0:
+            entry = self._entry.pack(key, value)
+            self.file.create().write_at(len(keys) * self._entry.size, (entry,))
         keys.append(key)
         self._values.append(value)
 

@@ -553,6 +553,12 @@ class Log:
         batches = replicated_batches(records, leader_epoch)
         if not batches:
             return LogAppendInfo(-1, -1, -1, -1, self.log_start_offset, 0, 0)
+        return self._append_batches(records, batches, wall_ms)
+
+    def _append_batches(
+        self, records: Buffer, batches: list[BatchView], wall_ms: int
+    ) -> LogAppendInfo:
+        """Batches that were checked, one after the other in `records`. Raises BrokerError."""
         first, last, before = batches[0], batches[-1], self.segments.log_end
         # A gap is fine (the leader compacted); an overlap is not.
         if first.base_offset < before.offset:
@@ -597,9 +603,7 @@ class Log:
         else:
             self.durability.check_checkpoint()
             # An epoch that began here without records is replaced by the batches' own entry.
-            info = self.append_as_follower(
-                memoryview(copied)[batches[there].offset :], leader_epoch, wall_ms
-            )
+            info = self._append_batches(copied, batches[there:] if there else batches, wall_ms)
             size, count = info.bytes, info.records_count
         return LogAppendInfo(
             batches[0].base_offset,
@@ -634,16 +638,23 @@ class Log:
         segments, epochs, producers = self.segments, self.leader_epochs, self.producers
         segment = segments.active
         segment.write((memoryview(records)[start:end],), end - start)
-        for batch in run:
-            if batch.partition_leader_epoch != epochs.latest_epoch:
-                epochs.assign(batch.partition_leader_epoch, batch.base_offset)
-            segment.publish(batch.size_in_bytes, batch.last_offset, batch.max_timestamp)
-            segments.log_end_offset = batch.last_offset + 1
-            if batch.producer_id >= 0:
-                self._index_aborted(producers.add_batch(batch), segment)
-                if batch.attributes & _UNSTABLE:
-                    self.watermarks.update_first_unstable()
-            producers.map_end_offset = batch.last_offset + 1
+        is_held = len(run) > 1
+        if is_held:
+            segment.hold_indexes()
+        try:
+            for batch in run:
+                if batch.partition_leader_epoch != epochs.latest_epoch:
+                    epochs.assign(batch.partition_leader_epoch, batch.base_offset)
+                segment.publish(batch.size_in_bytes, batch.last_offset, batch.max_timestamp)
+                segments.log_end_offset = batch.last_offset + 1
+                if batch.producer_id >= 0:
+                    self._index_aborted(producers.add_batch(batch), segment)
+                    if batch.attributes & _UNSTABLE:
+                        self.watermarks.update_first_unstable()
+                producers.map_end_offset = batch.last_offset + 1
+        finally:
+            if is_held:
+                segment.write_indexes()
 
     # -- rolling
 

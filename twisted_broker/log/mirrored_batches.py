@@ -70,7 +70,7 @@ def with_leader_epoch(records: Buffer, leader_epoch: int) -> tuple[Any, list[Bat
     epoch = leader_epoch.to_bytes(4, "big", signed=True)
     batches: list[BatchView] = []
     expected = -1
-    for batch in iterate_batches(copied):
+    for batch in iterate_batches(copied, check_crc=True):
         if batch.base_offset < expected or batch.last_offset_delta < 0:
             raise InvalidRecordError(
                 f"the batch at offset {batch.base_offset} comes after offset {expected - 1}"
@@ -79,6 +79,7 @@ def with_leader_epoch(records: Buffer, leader_epoch: int) -> tuple[Any, list[Bat
         batches.append(batch)
     for batch in batches:
         copied[batch.offset + LEADER_EPOCH_AT : batch.offset + _AFTER_EPOCH] = epoch
+        batch.partition_leader_epoch = leader_epoch
     return copied, batches
 
 

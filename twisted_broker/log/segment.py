@@ -241,6 +241,18 @@ class LogSegment:
         lasts.append(last_offset)
         self._tail_positions.append(position)
 
+    def hold_indexes(self) -> None:
+        """Entries of the batches that are published now are written together, by `write_indexes`:
+        one write for each costs as much as the batch's own.
+        """
+        self.offset_index.hold()
+        self.time_index.hold()
+
+    def write_indexes(self) -> None:
+        """Raises OSError."""
+        self.offset_index.write_held()
+        self.time_index.write_held()
+
     def first_timestamp(self) -> int:
         """Timestamp that starts the segment's age: the first batch's largest, -1 when empty."""
         if self.size == 0:

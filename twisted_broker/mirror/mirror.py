@@ -21,8 +21,8 @@ Source: none, ours; docs/MIRROR.md; RL 7.1-7.3 for the reading side. Not here: o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 
@@ -31,6 +31,7 @@ from twisted_broker.consumer.consumer_config import ConsumerConfig
 from twisted_broker.consumer.consumer_fetcher_manager import ConsumerFetcherManager
 from twisted_broker.consumer.errors import (
     BrokersUnreachable,
+    InvalidSetting,
     LogTruncated,
     OffsetGone,
     TopicRecreated,
@@ -47,6 +48,9 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 CLIENT_ID: Final = "replog-mirror"
 FROM_CONFIG, TO_CONFIG = "--from-config", "--to-config"
+# Of one answer of the source: with what stands before the records, what a pooled buffer holds. So
+# each chunk is sent as it lies in the answer's buffer, and pins no more than that.
+_ANSWER_BYTES: Final = (4 << 20) - (1 << 16)
 _QUICK_MS = 500
 _LOOKS_UNTIL_DELETED = 3
 _LATER = frozenset({ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
@@ -100,21 +104,26 @@ class Mirror:
             raise MirrorError(
                 f"--topics {options.topics}: no regular expression: {error}"
             ) from None
-        config = ConsumerConfig(
+        config = _config(
+            "--from",
             {
                 "bootstrap.servers": options.source,
                 "client.id": CLIENT_ID,
                 "auto.offset.reset": "none",
                 "check.crcs": "false",  # the target checks them
                 "fetch.message.max.bytes": options.chunk_bytes,
+                "fetch.max.bytes": _ANSWER_BYTES,
                 "queued.max.message.chunks": options.queued_chunks,
                 **options.source_client.properties,
-            }
+            },
         )
-        self._source = ClusterClient(runtime, config, FROM_CONFIG)
+        self._source = ClusterClient(runtime, config, FROM_CONFIG, "--from ")
         to_target = {"bootstrap.servers": options.target, "client.id": CLIENT_ID}
         self._target = ClusterClient(
-            runtime, ConsumerConfig(to_target | options.target_client.properties), TO_CONFIG
+            runtime,
+            _config("--to", to_target | options.target_client.properties),
+            TO_CONFIG,
+            "--to ",
         )
         self._fetchers = ConsumerFetcherManager(self._source, config, CLIENT_ID)
         self._writer = TargetWriter(
@@ -367,3 +376,11 @@ class Mirror:
             self.ended.callback(None)
         else:
             self.ended.errback(error)
+
+
+def _config(option: str, settings: Mapping[str, Any]) -> ConsumerConfig:
+    """Raises InvalidSetting; who reads the line knows the option, and there are two of them."""
+    try:
+        return ConsumerConfig(settings)
+    except InvalidSetting as error:
+        raise InvalidSetting(str(error).replace("bootstrap.servers=", f"{option} ")) from None

@@ -128,7 +128,7 @@ class MirroredPartition:
             return None
         else:
             records = self.chunk.records
-            self.epochs.note(records)
+            self.epochs.note(records, self.chunk.last_epoch)
         self._start_sent = start
         return RequestedPartition(
             partition=self.name.partition,

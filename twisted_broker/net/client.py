@@ -51,6 +51,10 @@ if TYPE_CHECKING:
 
 # Bounds what a broken peer may announce, not memory: a frame is allocated as its bytes arrive.
 _FRAME_LIMIT = 256 << 20
+# Answers of a fetcher are of one size, and there are few such connections.
+_REMEMBERED = 8 << 20
+# Joining less costs less than a piece of its own.
+_COPIED = 16384
 
 
 class RequestTimedOut(TimeoutError):
@@ -83,8 +87,8 @@ class _ResponseProtocol(Protocol):
 
     def __init__(self, owner: BrokerConnection) -> None:
         self.owner = owner
-        self.frames = FrameReader(_FRAME_LIMIT)
-        self.received = 0
+        self.frames = FrameReader(_FRAME_LIMIT, remembered=_REMEMBERED)
+        self.bytes_received = 0
         self._marks = owner._runtime.marks
         self._answers = f"an answer from {owner.host}:{owner.port} to {owner.client_id}"
 
@@ -94,12 +98,27 @@ class _ResponseProtocol(Protocol):
             set_no_delay(True)
 
     def dataReceived(self, data: bytes) -> None:
-        self.received += len(data)
+        self.bytes_received += len(data)
+        self.frames.feed(data)
+        self._take_frames()
+
+    def receive_space(self) -> memoryview | None:
+        """Where the transport may put bytes itself; then it calls `received`, else
+        `dataReceived`.
+        """
+        return self.frames.space()
+
+    def received(self, count: int) -> None:
+        self.bytes_received += count
+        self.frames.filled(count)
+        self._take_frames()
+
+    def _take_frames(self) -> None:
         self._marks.what = self._answers
         try:
-            self.frames.feed(data)
             while (frame := self.frames.next_frame()) is not None:
                 self.owner._frame_received(frame)
+                frame = None  # a view of the frame would keep its buffer out of the pool
         except WireError:
             # Nothing behind a malformed frame can be trusted: all requests in flight fail.
             self.owner._connection_lost(self, Failure())
@@ -303,7 +322,12 @@ class BrokerConnection:
         self.requests += 1
         self.bytes_out += length + 4
         transport: Any = protocol.transport
-        transport.write(b"".join((length.to_bytes(4, "big"), *parts)))
+        pieces = (length.to_bytes(4, "big"), *parts)
+        write_parts = getattr(transport, "write_parts", None)
+        if write_parts is None:
+            transport.write(b"".join(pieces))
+        else:
+            write_parts(pieces if length > _COPIED else (b"".join(pieces),))
 
     def _on_connected(self, protocol: _ResponseProtocol) -> None:
         self._connecting = None
@@ -351,13 +375,13 @@ class BrokerConnection:
         anything (an answer may be many reads long).
         """
         waiting.timer = self._runtime.clock.callLater(
-            0, self._expire, protocol, waiting, timeout_ms, protocol.received
+            0, self._expire, protocol, waiting, timeout_ms, protocol.bytes_received
         )
 
     def _expire(
         self, protocol: _ResponseProtocol, waiting: _InFlightRequest, timeout_ms: int, received: int
     ) -> None:
-        if protocol.received != received:
+        if protocol.bytes_received != received:
             self._timed_out(protocol, waiting, timeout_ms)
             return
         self._connection_lost(

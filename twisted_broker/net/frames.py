@@ -7,9 +7,9 @@ Owns the bytes of one connection that are not yet a request.
    a frame that this connection has completed before).
 2. A negative length, or one above the limit, is a `WireError` at once.
 3. A frame that came in one piece is plain `bytes`; a long one is read straight into its buffer and
-   handed out as a `memoryview`. Its buffer goes to the pool, for any connection's next frame, only
-   when no view of it is alive.
-4. The pool keeps `POOL_BYTES` at most.
+   handed out as a `memoryview`. Its buffer goes to the pool, for any connection's next frame, and
+   is used again only when no view of it is alive.
+4. The pool keeps `POOL_BYTES` at most, of free buffers and of those that are looked at together.
 
 Source: Kafka's `NetworkReceive` (which allocates the declared size at once); docs/ARCHITECTURE.md
 7.
@@ -17,6 +17,7 @@ Source: Kafka's `NetworkReceive` (which allocates the declared size at once); do
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from struct import Struct
 
@@ -30,15 +31,20 @@ _REMEMBERED = 2 << 20
 # Larger buffers are rare and would push many usual ones out of the pool.
 _POOLED = 4 << 20
 POOL_BYTES = 16 << 20
+_LOOKS = 8
+_ROUNDED, _UNIT = 1 << 20, 1 << 16
 
 
 class BufferPool:
-    """Free buffers of long frames, for all connections of a process."""
+    """Free buffers of long frames, for all connections of a process, and those that somebody still
+    looked at when they were given: they are free when nobody does.
+    """
 
-    __slots__ = ("_free", "held_bytes")
+    __slots__ = ("_free", "_seen", "held_bytes")
 
     def __init__(self) -> None:
         self._free: list[bytearray] = []
+        self._seen: deque[bytearray] = deque()
         self.held_bytes = 0
 
     def take(self, size: int) -> bytearray:
@@ -47,17 +53,26 @@ class BufferPool:
             buffer = self._free.pop()
             self.held_bytes -= len(buffer)
             return buffer
-        return bytearray(size)
+        # A few of the oldest: a mirror's are free in the order in which they came.
+        for _ in range(min(len(self._seen), _LOOKS)):
+            buffer = self._seen.popleft()
+            if len(buffer) >= size and _unseen(buffer):
+                self.held_bytes -= len(buffer)
+                return buffer
+            self._seen.append(buffer)
+        # Frames of one kind differ by a little: the next one shall fit as well.
+        return bytearray(size if size < _ROUNDED else -(-size // _UNIT) * _UNIT)
 
     def give(self, buffer: bytearray) -> None:
-        """Takes a buffer back, unless a view of it is alive."""
-        if (
-            len(buffer) <= _POOLED
-            and self.held_bytes + len(buffer) <= POOL_BYTES
-            and _unseen(buffer)
-        ):
-            self._free.append(buffer)
-            self.held_bytes += len(buffer)
+        """Takes a buffer back, whether or not a view of it is alive."""
+        size = len(buffer)
+        if size > _POOLED:
+            return
+        while self._seen and self.held_bytes + size > POOL_BYTES:
+            self.held_bytes -= len(self._seen.popleft())  # whoever looks at it keeps it
+        if self.held_bytes + size <= POOL_BYTES:
+            (self._free if _unseen(buffer) else self._seen).append(buffer)
+            self.held_bytes += size
 
 
 _POOL = BufferPool()
@@ -66,7 +81,8 @@ _TLS_RECORDS = (0x1603, 0x1503)
 
 
 class FrameReader:
-    """Feed it bytes, take frames. `limit` (bytes) may be raised after authentication.
+    """Feed it bytes, take frames. `limit` (bytes) may be raised after authentication. Of a frame
+    that was completed, `remembered` bytes at most are claimed at once for the next one.
 
     `may_receive(size)`: whether a long frame may come in now; until then (`waits`) there is no next
     one.
@@ -80,6 +96,7 @@ class FrameReader:
         "_may_receive",
         "_offset",
         "_pool",
+        "_remembered",
         "_size",
         "_used",
         "limit",
@@ -87,9 +104,14 @@ class FrameReader:
     )
 
     def __init__(
-        self, limit: int, pool: BufferPool = _POOL, may_receive: Callable[[int], bool] | None = None
+        self,
+        limit: int,
+        pool: BufferPool = _POOL,
+        may_receive: Callable[[int], bool] | None = None,
+        remembered: int = _REMEMBERED,
     ) -> None:
         self.limit = limit
+        self._remembered = remembered
         self._may_receive = may_receive
         self.waits = False
         self._pool = pool
@@ -192,7 +214,7 @@ class FrameReader:
     def _long_frame(self) -> memoryview:
         assert self._buffer is not None
         frame = memoryview(self._buffer)[: self._size]
-        self._completed = min(max(self._completed, self._size), _REMEMBERED)
+        self._completed = min(max(self._completed, self._size), self._remembered)
         self._used, self._buffer = self._buffer, None
         self._size, self._filled = -1, 0
         return frame

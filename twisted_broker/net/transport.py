@@ -1,16 +1,18 @@
-"""The server side of an accepted TCP connection, with fewer steps than Twisted's.
+"""Both sides of a TCP connection, with fewer steps and copies than Twisted's.
 
 Owns the socket calls of a server connection (read into the frame's buffer, send at once, send a
-stretch of a file) and accepting.
+stretch of a file) and accepting; of a client's connection, the same but files.
 
 1. With nothing queued, `write` sends in the same call; what the socket did not take is queued as
    Twisted does.
 2. A failed send closes nothing: the reactor reports the loss, and the protocol is called once.
-3. Bytes leave in the order of the calls: `send_file_range` sends nothing while anything is queued.
+3. Bytes leave in the order of the calls: `send_file_range` sends nothing while anything is queued,
+   and `write_parts` goes before what is written later.
 4. Without a free descriptor, a port accepts nothing for a second: new connections wait in the
    backlog, and the reactor does not spin.
 
-Source: `twisted.internet.tcp.Server`; measured (docs/ARCHITECTURE.md 7). Not here: TLS.
+Source: `twisted.internet.tcp`, `Server` and `Client`; measured (docs/ARCHITECTURE.md 7). Not
+here: TLS.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from twisted.internet import tcp
@@ -29,6 +34,8 @@ _READ_BYTES = 65536
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 _DONE = ConnectionDone()
 _LOST = ConnectionLost()
+# The system takes 1,024; what is beyond goes with the next call.
+_MOST_PIECES = 64
 # A flood of connections must not starve those that are open; it goes on in the next turn.
 _MAX_ACCEPTS, _ACCEPT_PAUSE_SECONDS = 50, 1.0
 
@@ -154,6 +161,87 @@ class ServerTransport(tcp.Server):
             self.producer.pauseProducing()  # type: ignore[attr-defined]
         reactor: Any = self.reactor
         reactor.addWriter(self)
+
+
+class ClientTransport(tcp.Client):
+    """A connection to another broker. `receiver`: the protocol, where it has `receive_space()` and
+    `received(count)`; what comes goes to it without the protocols that stand before it.
+    """
+
+    receiver: Any = None
+
+    def __init__(self, *arguments: Any) -> None:
+        self._unsent: deque[Any] = deque()
+        """of `write_parts`; goes before what Twisted has queued"""
+        tcp.Client.__init__(self, *arguments)
+
+    def doRead(self) -> Any:
+        view = None if self.receiver is None else self.receiver.receive_space()
+        if view is None:
+            return tcp.Client.doRead(self)
+        try:
+            count = self.socket.recv_into(view)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError:
+            return _LOST
+        finally:
+            view.release()  # the buffer cannot grow while a view of it is alive
+        if not count:
+            return _DONE
+        self.receiver.received(count)
+        return None
+
+    def write_parts(self, parts: Sequence[Any]) -> None:
+        """Bytes, or views that do not change until they are sent: none is copied."""
+        if not self.connected or self._writeDisconnected:
+            return
+        if self._tempDataBuffer or self.dataBuffer:
+            tcp.Client.write(self, b"".join(parts))
+            return
+        is_first = not self._unsent
+        self._unsent.extend(parts)
+        if is_first:
+            # A failure is the reactor's to find: closing here would call the protocol from inside
+            # its own write.
+            self._send_unsent()
+            if self._unsent:
+                reactor: Any = self.reactor
+                reactor.addWriter(self)
+
+    def _send_unsent(self) -> Any:
+        """Until the socket is full; a reason when the connection ends with it."""
+        unsent = self._unsent
+        while unsent:
+            try:
+                sent = self.socket.sendmsg(islice(unsent, _MOST_PIECES))
+            except (BlockingIOError, InterruptedError):
+                return None
+            except OSError:
+                return _LOST
+            while unsent and sent >= len(unsent[0]):
+                sent -= len(unsent.popleft())
+            if sent:
+                unsent[0] = memoryview(unsent[0])[sent:]
+        return None
+
+    def doWrite(self) -> Any:
+        if self._unsent:
+            lost = self._send_unsent()
+            if lost is not None or self._unsent:
+                return lost
+        return tcp.Client.doWrite(self)
+
+    def connectionLost(self, reason: Any) -> None:
+        self._unsent.clear()
+        tcp.Client.connectionLost(self, reason)
+
+
+class ClientConnector(tcp.Connector):
+    """Makes `ClientTransport`s."""
+
+    def _makeTransport(self) -> ClientTransport:
+        return ClientTransport(self.host, self.port, self.bindAddress, self, self.reactor)
 
 
 class ListeningPort(tcp.Port):

@@ -144,6 +144,24 @@ def is_incomplete(buffer: Buffer, position: int, end: int) -> bool:
     return position + LOG_OVERHEAD + max(peek_offset_and_length(buffer, position)[1], 0) > end
 
 
+def last_whole_entry(buffer: Buffer) -> int:
+    """Where the last entry begins that is all there, by their lengths alone; 0 where none is.
+
+    `CorruptRecordError` for a length that no entry has.
+    """
+    unpack, end = _OFFSET_AND_LENGTH.unpack_from, len(buffer)
+    last = position = 0
+    while end - position >= LOG_OVERHEAD:
+        length = unpack(buffer, position)[1]
+        if length < SMALLEST_LENGTH:
+            raise CorruptRecordError(f"length {length} is smaller than any entry's", position)
+        if position + LOG_OVERHEAD + length > end:
+            break
+        last = position
+        position += LOG_OVERHEAD + length
+    return last
+
+
 def check_first_entry(records: Buffer) -> int:
     """The magic of the first entry of what a producer sent.
 

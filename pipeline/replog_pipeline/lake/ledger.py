@@ -15,25 +15,31 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from replog_pipeline.columns import Offsets
 from replog_pipeline.errors import PipelineError
 
 VERSION = 1
+UPSERT_VERSION = 2
+"""Of a table that holds the last value of each key: who only knows version 1 would append to it.
+"""
 
 
 @dataclass(frozen=True)
 class Ledger:
     """`ids`: topic -> topic id as Kafka prints it, None where the source has none.
 
-    `next`: the first offset that is not in the table.
+    `next`: the first offset that is not in the table. `decoded`: its rows have their values
+    decoded. `upsert`: it holds the last value of each key, not every record.
     """
 
     batch: int = 0
     ids: Mapping[str, str | None] = field(default_factory=dict)
     next: Offsets = field(default_factory=dict)
     attempt: str = ""
+    decoded: bool = False
+    upsert: bool = False
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -45,7 +51,13 @@ class Ledger:
         An id once known is kept.
         """
         known = {topic: topic_id or self.ids.get(topic) for topic, topic_id in ids.items()}
-        return Ledger(self.batch + 1, {**self.ids, **known}, {**self.next, **end}, uuid.uuid4().hex)
+        return replace(
+            self,
+            batch=self.batch + 1,
+            ids={**self.ids, **known},
+            next={**self.next, **end},
+            attempt=uuid.uuid4().hex,
+        )
 
     def to_text(self) -> str:
         return json.dumps({"replog": self.to_json()}, sort_keys=True)
@@ -62,7 +74,14 @@ class Ledger:
             }
             for topic in self.topics
         }
-        return {"version": VERSION, "batch": self.batch, "attempt": self.attempt, "topics": topics}
+        more = {"decoded": True} if self.decoded else {}
+        return {
+            "version": UPSERT_VERSION if self.upsert else VERSION,
+            "batch": self.batch,
+            "attempt": self.attempt,
+            "topics": topics,
+            **more,
+        }
 
 
 def from_text(text: str | None) -> Ledger | None:
@@ -76,10 +95,10 @@ def from_text(text: str | None) -> Ledger | None:
     body = found.get("replog") if isinstance(found, dict) else None
     if not isinstance(body, dict):
         return None
-    if body.get("version") != VERSION:
+    if body.get("version") not in (VERSION, UPSERT_VERSION):
         raise ValueError(
-            f"a ledger of version {body.get('version')}, but this replog knows {VERSION}: use "
-            "a newer replog"
+            f"a ledger of version {body.get('version')}, but this replog knows {VERSION} and "
+            f"{UPSERT_VERSION}: use a newer replog"
         )
     try:
         topics = body["topics"]
@@ -89,7 +108,9 @@ def from_text(text: str | None) -> Ledger | None:
             for number, offset in entry["next"].items()
         }
         ids = {topic: entry["id"] for topic, entry in topics.items()}
-        return Ledger(int(body["batch"]), ids, offsets, body["attempt"])
+        decoded = body.get("decoded") is True
+        upsert = body["version"] == UPSERT_VERSION
+        return Ledger(int(body["batch"]), ids, offsets, body["attempt"], decoded, upsert)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             "a ledger without all of its parts: restore it from a copy of the table"

@@ -32,10 +32,11 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from replog_pipeline.columns import COLUMNS, ddl
+from replog_pipeline.columns import COLUMNS, DECODED, ddl
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.lake.conflict import AnotherWriterError
 from replog_pipeline.lake.file_sizing import by_date, sized, small_files
@@ -46,11 +47,17 @@ from replog_pipeline.lake.timestamps import in_microseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 LEDGERS = "_replog/ledger"
 STAGING = "_replog/staging"
+NO_UPSERT = "--mode upsert needs a Delta table: rows of a Parquet table cannot be replaced"
 LEDGER = re.compile(r"\d{20}\.json")
 REPLACED = "replaced"
+COLUMNS_KEY = "columns"
+"""Of a ledger entry: Spark's schema of the table from this batch on, where it has more columns than
+`SCHEMA`.
+"""
 SCHEMA = f"{ddl(COLUMNS)}, `date` date"
 
 
@@ -153,6 +160,10 @@ class ParquetTable(SparkTable):
         self.clean(after.batch)
         return int(str(entry["rows"]))
 
+    def upsert(self, rows: DataFrame, after: Ledger) -> int:
+        """Not with files that cannot change. PipelineError."""
+        raise PipelineError(NO_UPSERT)
+
     def stage(self, rows: DataFrame, after: Ledger) -> dict[str, object]:
         """Write `rows` where readers pass over them; the ledger entry that would commit them."""
         from pyspark.sql import Observation
@@ -168,7 +179,9 @@ class ParquetTable(SparkTable):
             self.files.remove(staging)
             raise
         written = [name for name in self.files.walk(staging) if name.endswith(".parquet")]
+        more = {COLUMNS_KEY: rows.schema.jsonValue()} if DECODED in rows.columns else {}
         return {
+            **more,
             "replog": after.to_json(),
             "files": written,
             "staging": staging,
@@ -192,7 +205,7 @@ class ParquetTable(SparkTable):
         """Replace these files by as few as may be; how many those are."""
         after = self.ledger().after({}, {})
         with sized(self.spark, target_mb):
-            entry = self.stage(by_date(self.load("", names)), after)
+            entry = self.stage(by_date(self.load("", names, self.entries())), after)
         if entry["rows"] != self.load("", names).count():
             self.files.remove(str(entry["staging"]))
             raise PipelineError(
@@ -266,24 +279,39 @@ class ParquetTable(SparkTable):
         last = entries[-1] if entries else {"files": []}
         waiting = [name for name in staged(last) if not self.files.exists(name)]
         gone = {*waiting}
-        parts = [self.load("", [name for name in live(entries) if name not in gone])]
+        parts = [self.load("", [name for name in live(entries) if name not in gone], entries)]
         if waiting:
-            parts.append(self.load(f"{last['staging']}", waiting))
+            parts.append(self.load(f"{last['staging']}", waiting, entries))
         return reduce(lambda one, other: one.unionByName(other), parts)
 
     def live(self) -> list[str]:
         """The committed files. PipelineError when a ledger file was lost."""
         return live(self.entries())
 
-    def load(self, base: str, names: list[str]) -> DataFrame:
+    def load(
+        self, base: str, names: list[str], entries: Sequence[dict[str, object]] = ()
+    ) -> DataFrame:
+        """The rows of these files, with the columns that the table has by its `entries`."""
+        schema = columns_of(entries)
         if not names:
-            return self.spark.createDataFrame([], SCHEMA)
+            return self.spark.createDataFrame([], schema)
         prefix = f"{base}/" if base else ""
         return (
-            self.spark.read.schema(SCHEMA)
+            self.spark.read.schema(schema)
             .option("basePath", self.files.path(base))
             .parquet(*(self.files.path(prefix + name) for name in names))
         )
+
+
+def columns_of(entries: Sequence[dict[str, object]]) -> str | StructType:
+    """As Spark takes them: those of the newest entry that names any; columns are only added."""
+    from pyspark.sql.types import StructType
+
+    for entry in reversed(entries):
+        found = entry.get(COLUMNS_KEY)
+        if isinstance(found, dict):
+            return StructType.fromJson(found)
+    return SCHEMA
 
 
 def staged(entry: dict[str, object]) -> list[str]:

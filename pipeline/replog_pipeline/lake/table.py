@@ -3,10 +3,14 @@
 A Delta table has `_delta_log`, a Parquet table of ours `_replog/ledger`. A folder with anything
 else in it is nobody's table to append to, except what a first batch left behind that died: a folder
 is claimed (`_replog/format`) before anything else is written to it.
+
+A format is a class of `ITable` in `FORMATS`, and its jars in `machine.jars`. Iceberg would be one:
+its table is known by `metadata/*.metadata.json`, its ledger would be a property of the snapshot.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,11 +21,22 @@ from replog_pipeline.lake.files import IFiles, LocalFiles
 from replog_pipeline.lake.ledger import Ledger
 from replog_pipeline.lake.maintained import Maintained
 from replog_pipeline.lake.parquet import LEDGERS, ParquetTable
+from replog_pipeline.stores import places
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CLAIM = "_replog/format"
+FORMATS: dict[str, Callable[[SparkSession | None, IFiles], ITable]] = {
+    "delta": DeltaTable,
+    "parquet": ParquetTable,
+}
+ICEBERG = "iceberg"
+NO_ICEBERG = (
+    "Apache Iceberg has no runtime for Spark 4.2 yet (that of 4.1 fails on it): use delta or "
+    "parquet, see docs/PIPELINE.md"
+)
+ICEBERG_METADATA = "metadata"
 
 
 class ITable(Protocol):
@@ -34,6 +49,7 @@ class ITable(Protocol):
     def known(self) -> Ledger | None: ...
     def recover(self) -> None: ...
     def append(self, rows: DataFrame, after: Ledger) -> int: ...
+    def upsert(self, rows: DataFrame, after: Ledger) -> int: ...
     def maintain(self, target_mb: int, retain_hours: int) -> Maintained: ...
     def read(self) -> DataFrame: ...
 
@@ -51,6 +67,8 @@ def found_format(files: IFiles) -> str | None:
         return files.read(CLAIM).decode()
     if files.exists("") and not files.is_folder():
         raise PipelineError(f"{files.path()} is a file, not a table: name a folder")
+    if any(name.endswith(".metadata.json") for name in files.names(ICEBERG_METADATA)):
+        raise PipelineError(f"{files.path()} is an Iceberg table: {NO_ICEBERG}")
     if files.names():
         raise PipelineError(
             f"{files.path()} holds {files.names()[0]} and is no table: name an empty folder "
@@ -71,9 +89,12 @@ def is_here(place: str) -> bool:
 
 def check_to(place: str, wanted: str | None, setting: str = "--to") -> Ledger | None:
     """What can be known of `--to` without Spark: its ledger, None if it is elsewhere or only the
-    rows know it. PipelineError for a folder here that is no table, of another format, whose
-    ledger or commit is damaged, or that cannot be written to.
+    rows know it. PipelineError for a Parquet table on an object store, and for a folder here that
+    is no table, of another format, whose ledger or commit is damaged, or that cannot be written
+    to.
     """
+    places.check(place, setting)
+    places.check_ledger(place, wanted, setting)
     folder = lake_files.local(place)
     if folder is None:
         return None
@@ -89,10 +110,17 @@ def check_to(place: str, wanted: str | None, setting: str = "--to") -> Ledger | 
         raise lake_files.not_writable(error, Path(error.filename or folder), setting) from error
 
 
+def format_here(place: str) -> str | None:
+    """The format of the table at `place`, None where there is none or it is elsewhere."""
+    folder = lake_files.local(place)
+    return None if folder is None else found_format(LocalFiles(folder))
+
+
 def check_from(place: str) -> Ledger | None:
     """What can be known of a table to be read without Spark: its ledger, None if it is
     elsewhere. PipelineError where there is no table.
     """
+    places.check(place, "--from")
     folder = lake_files.local(place)
     if folder is None:
         return None
@@ -112,7 +140,9 @@ def to_append(spark: SparkSession, place: str, wanted: str | None) -> ITable:
     files = lake_files.of(spark, place)
     found = found_format(files)
     check_format(found, wanted, place)
-    return of_format(spark, files, found or wanted or "delta")
+    form = found or wanted or "delta"
+    places.check_ledger(place, form, "--to")
+    return of_format(spark, files, form)
 
 
 def existing(
@@ -134,4 +164,4 @@ def existing(
 
 
 def of_format(spark: SparkSession | None, files: IFiles, name: str) -> ITable:
-    return DeltaTable(spark, files) if name == "delta" else ParquetTable(spark, files)
+    return FORMATS[name](spark, files)

@@ -1,4 +1,5 @@
-"""How to recognise that brokers are away, in the error of a query or of a task.
+"""How to recognise that brokers, or a schema registry, are away, in the error of a query or of a
+task.
 
 1. An answer that says no (a missing topic, a refusal) does not count as away.
 
@@ -7,14 +8,23 @@ Not here: whether to wait (the job's decision).
 
 from __future__ import annotations
 
-from replog_pipeline.errors import PipelineError, from_spark, text_of
+from replog_pipeline.errors import (
+    REGISTRY_AWAY,
+    PipelineError,
+    RegistryAwayError,
+    from_spark,
+    text_of,
+)
 
 SIGNS = (
     "org.apache.kafka.common.errors.TimeoutException",
     "org.apache.kafka.common.errors.DisconnectException",
     "Cannot fetch record for offset",
+    REGISTRY_AWAY,
 )
-"""Of Kafka's clients, and of Spark's connector when its consumer got nothing in time."""
+"""Of Kafka's clients, of Spark's connector when its consumer got nothing in time, and of a task
+that wants a schema.
+"""
 
 
 class BrokersAwayError(PipelineError):
@@ -22,9 +32,9 @@ class BrokersAwayError(PipelineError):
 
 
 def are_away(error: Exception) -> bool:
-    """Whether this failed because no broker answered; Spark says so in the text of its own
+    """Whether this failed because nobody answered; Spark says so in the text of its own
     error.
     """
-    return isinstance(error, BrokersAwayError) or (
+    return isinstance(error, BrokersAwayError | RegistryAwayError) or (
         from_spark(error) and any(sign in text_of(error) for sign in SIGNS)
     )

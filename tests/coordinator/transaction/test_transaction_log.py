@@ -1,10 +1,12 @@
 """Records of `__transaction_state` to the byte, as Kafka 4.3.1 wrote them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from twisted_broker.coordinator.group_records import MalformedRecord
+from twisted_broker.coordinator.transaction import transaction_log
 from twisted_broker.coordinator.transaction.transaction_log import (
     batch_of,
     read_record,
@@ -127,3 +129,56 @@ def test_malformed(key: bytes | None, value: bytes | None) -> None:
 
 def test_another_key_is_left_alone() -> None:
     assert read_record(b"\0\x05whatever", b"") is None
+
+
+def test_a_value_in_one_step_says_what_the_whole_decoder_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All tagged fields that there may be, partitions null or none, and each byte changed."""
+    values = []
+    for state in (EMPTY, COMPLETE_COMMIT):
+        for previous, following, client in ((-1, -1, 0), (-1, -1, 2), (7, -1, 2), (7, 8, 2)):
+            each = TransactionMetadata(
+                "t",
+                7,
+                timeout_ms=60_000,
+                last_update_ms=1000,
+                producer_epoch=3,
+                previous_producer_id=previous,
+                next_producer_id=following,
+                state=state,
+                start_ms=900,
+                client_transaction_version=client,
+            )
+            transit = replace(each.unchanged(), previous_producer_id=previous)
+            key, value = transaction_record("t", transit, 2)
+            assert value is not None
+            values.append(value)
+    changed = [*values]
+    for value in values:
+        for place in range(len(value)):
+            changed += [
+                value[:place] + bytes([byte]) + value[place + 1 :] for byte in (0, 1, 2, 3, 8, 0xFF)
+            ]
+
+    def read(value: bytes) -> dict[str, object] | str:
+        try:
+            found = read_record(key, value)
+        except MalformedRecord:
+            return "malformed"
+        assert found is not None and found.value is not None
+        return {name: getattr(found.value, name) for name in found.value.__slots__}
+
+    plain = transaction_log._read_plain
+    assert [plain("t", value) is not None for value in values] == [True, True, True, False] * 2
+    in_one_step = [read(value) for value in changed]
+    monkeypatch.setattr(transaction_log, "_read_plain", lambda *args: None)
+    assert in_one_step == [read(value) for value in changed]
+    assert "malformed" in in_one_step
+
+
+def test_a_key_whose_length_says_otherwise() -> None:
+    key, value = transaction_record("t", None, 2)
+    for wrong in (key[:-1], key + b"x", key[:3], key[:2], key[:4] + b"\xff"):
+        with pytest.raises(MalformedRecord):
+            read_record(wrong, value)

@@ -29,9 +29,11 @@ MECHANISM, USER, PASSWORD = "SCRAM-SHA-256", "node", "node-secret"
 
 @dataclass(frozen=True)
 class Job:
-    """`role`: produce or consume; `group` "": all partitions, assigned. `file` is where the
-    history goes. `acks` other than all: no idempotence. `authority`: the file of the certificate
-    that signs those of the brokers, with SASL_SSL; "" without security.
+    """`role`: produce, consume, transact or copy; `group` "": all partitions, assigned. `file` is
+    where the history goes. `acks` other than all: no idempotence. `authority`: the file of the
+    certificate that signs those of the brokers, with SASL_SSL; "" without security. `target`: the
+    topic that copies go to, "" in a run without transactions; with it consumers read both topics,
+    read_committed. `transactional_id` outlives the process.
     """
 
     name: str
@@ -44,6 +46,22 @@ class Job:
     file: str
     acks: str = "all"
     authority: str = ""
+    target: str = ""
+    transactional_id: str = ""
+
+    @property
+    def topics(self) -> list[str]:
+        """What a consumer reads."""
+        return [self.topic, self.target] if self.target else [self.topic]
+
+    @property
+    def pace_seconds(self) -> float:
+        """With transactions each record is copied three times, and each copy is read."""
+        return PACE_SECONDS * (5 if self.target else 1)
+
+    @property
+    def isolation(self) -> str:
+        return "read_committed" if self.target else "read_uncommitted"
 
     @property
     def idempotent(self) -> bool:
@@ -77,15 +95,23 @@ class Work:
         """The next (partition, value)s, noted; none while too many are on the way."""
         if len(self.on_the_way) > MOST_ON_THE_WAY:
             return
-        records = []
-        for _ in range(BURST):
-            self._count += 1
-            records.append(
-                (self._random.randrange(self.job.partitions), f"{self.job.name}:{self._count}")
-            )
+        records = self.records()
         self.on_the_way.update(value for _, value in records)
         self.recorder.send(self.job.topic, records)
         yield from records
+
+    def records(self) -> list[tuple[int, str]]:
+        """The next (partition, value)s, not noted."""
+        partitions = range(self.job.partitions)
+        return [(self._random.choice(partitions), self.name()) for _ in range(BURST)]
+
+    def name(self) -> str:
+        """A value that nobody else sends."""
+        self._count += 1
+        return f"{self.job.name}:{self._count}"
+
+    def chance(self) -> float:
+        return self._random.random()
 
     def acknowledged(self, value: str, offset: int) -> None:
         self.on_the_way.discard(value)

@@ -1,18 +1,24 @@
-"""kafka-python: an idempotent producer, a consumer on its own, and a member of a group that
-commits as it goes.
+"""kafka-python: an idempotent producer, a consumer on its own, a member of a group that commits as
+it goes, and transactional programs.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import (
+    ConsumerRebalanceListener,
+    KafkaConsumer,
+    KafkaProducer,
+    OffsetAndMetadata,
+    TopicPartition,
+)
 from kafka.errors import KafkaError
 
+from tests.faults.clients import transactions
 from tests.faults.clients.job import (
     HEARTBEAT_MS,
     MECHANISM,
-    PACE_SECONDS,
     PASSWORD,
     PATIENCE_MS,
     REQUEST_MS,
@@ -51,7 +57,7 @@ def produce(work: Work) -> None:
         "linger_ms": 5,
     }
     producer = KafkaProducer(acks=acks, enable_idempotence=work.job.idempotent, **more)
-    while not work.enough.wait(PACE_SECONDS):
+    while not work.enough.wait(work.job.pace_seconds):
         for partition, value in work.burst():
             sent = producer.send(work.job.topic, value.encode(), partition=partition)
             sent.add_callback(lambda told, value=value: work.acknowledged(value, told.offset))
@@ -85,9 +91,19 @@ def consume(work: Work) -> None:
         consumer.subscribe([job.topic], listener=_Listener(work))
     else:
         consumer = KafkaConsumer(
-            group_id=None, auto_offset_reset="earliest", enable_auto_commit=False, **_settings(work)
+            group_id=None,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            isolation_level=job.isolation,
+            **_settings(work),
         )
-        consumer.assign([TopicPartition(job.topic, number) for number in range(job.partitions)])
+        consumer.assign(
+            [
+                TopicPartition(topic, number)
+                for topic in job.topics
+                for number in range(job.partitions)
+            ]
+        )
         consumer.seek_to_beginning()
         work.recorder.assigned()
     while not work.enough.is_set():
@@ -105,3 +121,94 @@ def consume(work: Work) -> None:
             }
         )
     consumer.close()
+
+
+class _Program:
+    """See `transactions.Transactional`. Its consumer assigns itself all partitions: one program is
+    its group.
+    """
+
+    def __init__(self, work: Work) -> None:
+        job = work.job
+        self.work = work
+        self.producer = KafkaProducer(
+            transactional_id=job.transactional_id,
+            transaction_timeout_ms=transactions.TIMEOUT_MS,
+            max_block_ms=transactions.LIMIT_SECONDS * 1000,
+            **_settings(work),
+        )
+        self.consumer: Any = None
+        self.sent: list[Any] = []
+        self.ends: dict[TopicPartition, OffsetAndMetadata] = {}
+        try:
+            self.producer.init_transactions()
+            if job.group:
+                self.consumer = KafkaConsumer(
+                    group_id=job.group,
+                    auto_offset_reset="earliest",
+                    enable_auto_commit=False,
+                    isolation_level="read_committed",
+                    **_settings(work),
+                )
+                partitions = range(job.partitions)
+                self.consumer.assign([TopicPartition(job.topic, each) for each in partitions])
+                self.rewind()
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self) -> None:
+        self.sent = []
+        self.producer.begin_transaction()
+
+    def send(self, place: transactions.Place) -> None:
+        topic, partition, value = place
+        self.sent.append(self.producer.send(topic, value.encode(), partition=partition))
+
+    def flush(self) -> None:
+        self.producer.flush(transactions.LIMIT_SECONDS)
+
+    def send_offsets(self) -> None:
+        self.producer.send_offsets_to_transaction(self.ends, self.consumer.group_metadata())
+
+    def commit(self) -> None:
+        self.producer.commit_transaction()
+
+    def abort(self) -> None:
+        self.producer.abort_transaction()
+
+    def offsets(self) -> list[int]:
+        return [
+            each.get(0).offset if each.succeeded() else -1  # what is committed was answered
+            for each in self.sent
+        ]
+
+    def read(self, most: int) -> list[tuple[int, str]]:
+        found = self.consumer.poll(timeout_ms=200, max_records=most)
+        self.ends = {
+            partition: OffsetAndMetadata(records[-1].offset + 1, "", -1)
+            for partition, records in found.items()
+        }
+        return [
+            (each.partition, each.value.decode()) for records in found.values() for each in records
+        ]
+
+    def rewind(self) -> None:
+        for partition in self.consumer.assignment():
+            self.consumer.seek(partition, self.consumer.committed(partition) or 0)
+
+    def pause(self, seconds: float) -> None:
+        self.work.enough.wait(seconds)
+
+    def close(self) -> None:
+        self.producer.close(timeout=1)
+        if self.consumer is not None:
+            self.consumer.close(autocommit=False)
+
+
+def transact(work: Work) -> None:
+    transactions.transact(work, _Program)
+
+
+def copy(work: Work) -> None:
+    transactions.copy(work, _Program)

@@ -38,11 +38,19 @@ from twisted_broker.wire.messages.transaction_records import (
     TransactionLogValue,
 )
 from twisted_broker.wire.records import BatchBuilder
-from twisted_broker.wire.schema import decode, decode_from, encode
+from twisted_broker.wire.schema import decode_from, encode
 
 _KEY_TYPE = 0
+_TEXT_AT = 4  # behind the key's type and the text's length
 _NEWEST_VALUE = 1
 _SHORT = struct.Struct(">h")
+_STATES = tuple(TransactionState)
+# What is nearly every id's value, read in one step: version 1, no partitions (null, or none), and
+# of the tagged fields none, the client's version, or that and the producer id before.
+_PLAIN = struct.Struct(">hqhibBqq")
+_PARTITIONS_AT = 17  # their number and one, in one byte while it is small; 0: null
+_NO_TAGS, _ONLY_VERSION = b"\0", b"\1\2\2"
+_BEFORE_AND_VERSION = struct.Struct(">3sq2sh")
 
 
 class TransactionRecord(NamedTuple):
@@ -105,9 +113,11 @@ def read_record(key: bytes | None, value: bytes | None) -> TransactionRecord | N
     if _SHORT.unpack_from(key)[0] != _KEY_TYPE:
         return None
     try:
-        transactional_id = decode(TransactionLogKey, key, 0, 2).transactional_id
+        transactional_id = key[_TEXT_AT:].decode()
+        if _SHORT.unpack_from(key, 2)[0] != len(key) - _TEXT_AT:
+            raise MalformedRecord(f"a key of {len(key)} bytes, its length says otherwise")
         return TransactionRecord(transactional_id, _read_value(transactional_id, value))
-    except (WireError, ValueError) as error:
+    except (WireError, ValueError, struct.error) as error:
         raise MalformedRecord(str(error)) from None
 
 
@@ -119,6 +129,10 @@ def _read_value(transactional_id: str, value: bytes | None) -> TransactionMetada
     (version,) = _SHORT.unpack_from(value)
     if not 0 <= version <= _NEWEST_VALUE:
         raise MalformedRecord(f"TransactionLogValue of version {version}")
+    if version == 1:
+        plain = _read_plain(transactional_id, value)
+        if plain is not None:
+            return plain
     read = decode_from(TransactionLogValue, value, version, 2)[0]
     return TransactionMetadata(
         transactional_id,
@@ -136,4 +150,35 @@ def _read_value(transactional_id: str, value: bytes | None) -> TransactionMetada
         ],
         start_ms=read.transaction_start_timestamp_ms,
         client_transaction_version=read.client_transaction_version,
+    )
+
+
+def _read_plain(transactional_id: str, value: bytes) -> TransactionMetadata | None:
+    """None: it has something more, or is broken."""
+    if len(value) <= _PLAIN.size or value[_PARTITIONS_AT] > 1:
+        return None
+    _, producer_id, epoch, timeout_ms, state, _, last_update_ms, start_ms = _PLAIN.unpack_from(
+        value
+    )
+    tags, previous_producer_id, client_version = value[_PLAIN.size :], NO_PRODUCER_ID, 0
+    if len(tags) == _BEFORE_AND_VERSION.size:
+        first, previous_producer_id, second, client_version = _BEFORE_AND_VERSION.unpack(tags)
+        if (first, second) != (b"\2\0\x08", b"\2\2"):
+            return None
+    elif len(tags) == 5 and tags[:3] == _ONLY_VERSION:
+        client_version = int.from_bytes(tags[3:], "big", signed=True)
+    elif tags != _NO_TAGS:
+        return None
+    if not 0 <= state < len(_STATES):
+        return None
+    return TransactionMetadata(
+        transactional_id,
+        producer_id,
+        timeout_ms=timeout_ms,
+        last_update_ms=last_update_ms,
+        producer_epoch=epoch,
+        previous_producer_id=previous_producer_id,
+        state=_STATES[state],
+        start_ms=start_ms,
+        client_transaction_version=client_version,
     )

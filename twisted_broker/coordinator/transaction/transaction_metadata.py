@@ -111,6 +111,15 @@ class TxnTransitMetadata:
     client_transaction_version: int
 
 
+Partitions = set[TopicPartition] | frozenset[TopicPartition]
+_NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
+
+
+def _held(partitions: Iterable[TopicPartition]) -> Partitions:
+    """A set of them; where there are none, one for all ids: nearly all of a million have none."""
+    return set(partitions) or _NO_PARTITIONS
+
+
 class TransactionMetadata:
     """`partitions`: those of the transaction; once it is prepared, those that wait for their
     marker.
@@ -154,7 +163,7 @@ class TransactionMetadata:
         self.last_producer_epoch = last_producer_epoch
         self.timeout_ms = timeout_ms
         self.state = state
-        self.partitions = set(partitions)
+        self.partitions = _held(partitions)
         self.start_ms, self.last_update_ms = start_ms, last_update_ms
         self.client_transaction_version = client_transaction_version
         self.pending: TransactionState | None = None
@@ -301,7 +310,8 @@ class TransactionMetadata:
         """The partition knows the outcome, or is gone."""
         if self.state not in PREPARED:
             raise InvalidTransition(f"a marker of {self.transactional_id!r} in {self.state.name}")
-        self.partitions.discard(partition)
+        if isinstance(self.partitions, set):
+            self.partitions.discard(partition)
 
     def withdraw(self) -> None:
         """The pending step was refused, nothing of it is in the log."""
@@ -319,7 +329,7 @@ class TransactionMetadata:
         self.producer_epoch = transit.producer_epoch
         self.last_producer_epoch = transit.last_producer_epoch
         self.timeout_ms = transit.timeout_ms
-        self.partitions = set(transit.partitions)
+        self.partitions = _held(transit.partitions)
         self.start_ms, self.last_update_ms = transit.start_ms, transit.last_update_ms
         self.client_transaction_version = transit.client_transaction_version
         self.state, self.pending = transit.state, None

@@ -96,9 +96,10 @@ class TransactionShard:
         self.loaded(metadata)
 
     def loaded(self, metadata: TransactionMetadata) -> None:
-        """It is among `transactions` now."""
+        """It is among `transactions` now, and was not before."""
         self.id_bytes += len(metadata.transactional_id)
-        self.note(metadata)
+        if metadata.state is ONGOING:
+            self.ongoing[metadata.transactional_id] = metadata
 
     def remove(self, transactional_id: str) -> None:
         if transactional_id in self.transactions:
@@ -231,7 +232,7 @@ class TransactionStateManager:
             shard.transactions = replayed.transactions
             replays.clear()
             prepared: list[TransactionMetadata] = []
-            for number, metadata in enumerate(shard.transactions.values(), 1):
+            for number, metadata in enumerate(shard.transactions.each_value(), 1):
                 shard.loaded(metadata)
                 if metadata.state in PREPARED:
                     prepared.append(metadata)

@@ -194,7 +194,10 @@ class ScramServer:
         self.by_token = _names_token(match["extensions"])
         found = self._token_credential(name) if self.by_token else self._lookup(name)
         if found is None:
-            raise SaslFailure(f"user {name!r}: there is no {self.name} credential")
+            hint = ""
+            if self._token(name) is not None:
+                hint = "; it is the id of a delegation token: the client must set tokenauth=true"
+            raise SaslFailure(f"user {name!r}: there is no {self.name} credential{hint}")
         if found.iterations < MIN_ITERATIONS:
             raise SaslFailure(
                 f"user {name!r}: the stored credential has {found.iterations} iterations, fewer "

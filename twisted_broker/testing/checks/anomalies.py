@@ -17,9 +17,18 @@ in offsets.
 | nonmonotonic-send, int-nonmonotonic-send | a producer's later send below an earlier one |
 | group-skip | no member of a group polled an acknowledged value, yet one polled beyond |
 
-Near linear in the number of facts. Source: RELIABILITY 1.2; `jepsen.tests.kafka`. Not here: what
-only transactions have: precommitted-read, int-send-skip, G0, G1c; and gaps between tenures, which
-are a group's right (group-skip looks at what they must not do).
+Of transactions, where all consumers are read_committed (`_transactions`, `_copies`):
+
+| name | an anomaly is |
+|---|---|
+| precommitted-read | a value that was polled before the commit of its transaction was sent |
+| torn-transaction | by the end some values of a transaction were polled, others by nobody |
+| lost-write | a program that reads and writes did not pass on, by the end, what was polled |
+| duplicate | it passed a value on twice |
+
+Near linear in the number of facts. Source: RELIABILITY 1.2; `jepsen.tests.kafka`. Not here:
+int-send-skip, G0, G1c; and gaps between tenures, which are a group's right (group-skip looks at
+what they must not do).
 """
 
 from __future__ import annotations
@@ -29,7 +38,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.testing.checks.history import Fate, History, Record, Send
+from twisted_broker.testing.checks.history import Fate, History, Record, Send, source_of
 
 NAMES = (
     "inconsistent-offsets",
@@ -45,6 +54,8 @@ NAMES = (
     "nonmonotonic-send",
     "int-nonmonotonic-send",
     "group-skip",
+    "precommitted-read",
+    "torn-transaction",
 )
 
 
@@ -72,13 +83,76 @@ def find_anomalies(history: History, ended: bool = True) -> list[Anomaly]:
         for partition, records in poll.records.items():
             reading = (poll.who, history.groups.get(poll.who, ""), poll.tenure, records)
             partitions.setdefault(partition, _Partition(partition)).readings.append(reading)
-    return [anomaly for _, each in sorted(partitions.items()) for anomaly in each.anomalies(ended)]
+    found = [anomaly for _, each in sorted(partitions.items()) for anomaly in each.anomalies(ended)]
+    if history.transactions:
+        polled = _first_polls(history)
+        found += [*_transactions(history, polled, ended), *_copies(history, polled, ended)]
+    return found
 
 
 def counts(anomalies: Sequence[Anomaly]) -> dict[str, int]:
     """How many of each name, zeros too."""
     found = Counter(each.name for each in anomalies)
     return {name: found[name] for name in NAMES}
+
+
+def _first_polls(history: History) -> dict[str, tuple[int, TopicPartition]]:
+    """Value -> when it was first polled, and where."""
+    found: dict[str, tuple[int, TopicPartition]] = {}
+    for poll in history.polls:
+        for partition, records in poll.records.items():
+            for _, value in records:
+                before = found.get(value)
+                if before is None or poll.at < before[0]:
+                    found[value] = poll.at, partition
+    return found
+
+
+def _transactions(
+    history: History, polled: dict[str, tuple[int, TopicPartition]], ended: bool
+) -> Iterator[Anomaly]:
+    for each in history.transactions.values():
+        missing = None
+        shown = None
+        for send in each.sends:
+            first = polled.get(send.value)
+            if first is None:
+                missing = send
+                continue
+            shown = send
+            if not each.committing or first[0] < each.committing:
+                what = f"{send.value!r} was polled of {each!r}"
+                yield Anomaly("precommitted-read", send.partition, what)
+        if ended and missing is not None and shown is not None:
+            what = f"{shown.value!r} was polled, {missing.value!r} was not, of {each!r}"
+            yield Anomaly("torn-transaction", missing.partition, what)
+
+
+def _copies(
+    history: History, polled: dict[str, tuple[int, TopicPartition]], ended: bool
+) -> Iterator[Anomaly]:
+    """Each group of programs passes each value on once; what it was not answered counts when it
+    was polled.
+    """
+    copies: dict[str, dict[str, list[str]]] = {}
+    sources: set[str] = set()
+    for transaction in history.transactions.values():
+        for send in transaction.sends:
+            source = source_of(send.value)
+            if source:
+                by_source = copies.setdefault(history.groups.get(send.who, send.who), {})
+                if send.value in polled:
+                    by_source.setdefault(source, []).append(send.value)
+                sources.add(source)
+    read = {send.partition.topic for send in history.sends if send.value in sources}
+    for group, by_source in copies.items():
+        for source, values in by_source.items():
+            if len(values) > 1:
+                what = f"{source!r} was passed on by {group} as {values}"
+                yield Anomaly("duplicate", polled[values[0]][1], what, source)
+        for value, (_, partition) in polled.items():
+            if ended and partition.topic in read and value not in by_source:
+                yield Anomaly("lost-write", partition, f"{value!r} was not passed on by {group}")
 
 
 class _Partition:

@@ -1,7 +1,7 @@
 """The requests of clients and their answers: the facts in which `anomalies` looks for violations.
 
-Owns `History` with its `Send`s and `Poll`s, and `Recorder`, with which a client in a process of its
-own writes its part of one to a file.
+Owns `History` with its `Send`s, `Poll`s and `Transaction`s, and `Recorder`, with which a client in
+a process of its own writes its part of one to a file.
 
 1. A value is sent once in a run. A send is acknowledged at an offset (-1: it is not known which),
    refused (surely not written), or unknown.
@@ -10,9 +10,11 @@ own writes its part of one to a file.
 3. A poll is what one call gave, per partition in the order given. `tenure` grows whenever the
    consumer was given, or chose, a position.
 4. A line of a file is whole or not there: a client that is killed leaves what it knew.
+5. A transaction is one op. Its sends are acknowledged when its commit is, refused when it was
+   aborted and no commit of it was ever sent. `source_of` a value is the value that it is a copy of.
 
 Times are ns of one clock that all clients of a run share. Source: the operations of Jepsen's kafka
-workload (RELIABILITY 1.2). Not here: transactions.
+workload (RELIABILITY 1.2).
 """
 
 from __future__ import annotations
@@ -27,6 +29,17 @@ from twisted_broker.interfaces import TopicPartition
 
 Record = tuple[int, str]
 """(offset, value)"""
+_COPY_OF = "<"
+
+
+def copy_of(source: str, name: str) -> str:
+    """The value under which a program that reads and writes passes `source` on."""
+    return f"{name}{_COPY_OF}{source}"
+
+
+def source_of(value: str) -> str:
+    """What this value is a copy of, "" when of none."""
+    return value.partition(_COPY_OF)[2]
 
 
 class Fate(Enum):
@@ -70,17 +83,36 @@ class Poll:
         self.who, self.tenure, self.records, self.at = who, tenure, records, at
 
 
+class Transaction:
+    """What is committed or aborted as a whole. `committing`: when its commit was sent, 0: never."""
+
+    __slots__ = ("committing", "fate", "sends", "who")
+
+    def __init__(self, who: str, sends: Sequence[Send]) -> None:
+        self.who, self.sends = who, sends
+        self.fate, self.committing = Fate.UNKNOWN, 0
+
+    def __repr__(self) -> str:
+        sent = "its commit was sent" if self.committing else "no commit was sent"
+        values = [send.value for send in self.sends]
+        return f"the transaction {values} of {self.who}, {self.fate.value}, {sent}"
+
+
 class History:
     """All clients of one run. `groups`: consumer -> group, for those that are members of one."""
 
     def __init__(self) -> None:
         self.sends: list[Send] = []
         self.polls: list[Poll] = []
+        self.transactions: dict[tuple[str, int], Transaction] = {}
+        """(producer, op) -> transaction"""
         self.groups: dict[str, str] = {}
         self.tenures: dict[str, int] = {}
         self.acknowledged = 0
         self.newest: dict[str, int] = {}
         """producer -> when the youngest of its acknowledged sends was invoked"""
+        self.written: dict[TopicPartition, int] = {}
+        """partition -> the offset after the last acknowledged send"""
         self.positions: dict[tuple[str, TopicPartition], int] = {}
         """(consumer or group, partition) -> the offset after the last record it was given"""
         self._open: dict[str, Send] = {}
@@ -105,6 +137,27 @@ class History:
         if fate is Fate.ACKED:
             self.acknowledged += 1
             self.newest[sent.who] = max(sent.invoked, self.newest.get(sent.who, 0))
+            end = self.written.get(sent.partition, 0)
+            self.written[sent.partition] = max(offset + 1, end)
+
+    def begin(
+        self, who: str, op: int, records: Iterable[tuple[TopicPartition, str]], at: int = 0
+    ) -> None:
+        """A client begins a transaction of these."""
+        sends = [self.send(who, partition, value, op, at) for partition, value in records]
+        self.transactions[who, op] = Transaction(who, sends)
+
+    def committing(self, who: str, op: int, at: int = 1) -> None:
+        """It is about to send the commit."""
+        self.transactions[who, op].committing = at
+
+    def end(self, who: str, op: int, fate: Fate, offsets: Sequence[int] = (), at: int = 0) -> None:
+        """What the client knows of the end. `offsets`: of the sends, in order, where known."""
+        ended = self.transactions[who, op]
+        ended.fate = fate
+        known = [*offsets, *[-1] * (len(ended.sends) - len(offsets))]
+        for send, offset in zip(ended.sends, known, strict=True):
+            self.complete(send.value, fate, offset if fate is Fate.ACKED else -1, at)
 
     def assigned(self, who: str) -> None:
         """The consumer reads on from the position it was given."""
@@ -139,6 +192,18 @@ class History:
     def _take_answered(self, who: str, at: int, fate: str, value: str, offset: int) -> None:
         self.complete(value, Fate(fate), offset, at)
 
+    def _take_begin(
+        self, who: str, at: int, op: int, records: Sequence[tuple[str, int, str]]
+    ) -> None:
+        places = [(TopicPartition(topic, number), value) for topic, number, value in records]
+        self.begin(who, op, places, at)
+
+    def _take_committing(self, who: str, at: int, op: int) -> None:
+        self.committing(who, op, at)
+
+    def _take_end(self, who: str, at: int, op: int, fate: str, offsets: Sequence[int]) -> None:
+        self.end(who, op, Fate(fate), offsets, at)
+
     def _take_assigned(self, who: str, at: int) -> None:
         self.assigned(who)
 
@@ -172,6 +237,20 @@ class Recorder:
 
     def answered(self, value: str, fate: Fate, offset: int = -1) -> None:
         self._write("answered", fate.value, value, offset)
+
+    def begin(self, records: Sequence[tuple[str, int, str]]) -> int:
+        """About to begin a transaction of these (topic, partition, value)s; gives its op."""
+        self._op += 1
+        self._write("begin", self._op, records)
+        return self._op
+
+    def committing(self, op: int) -> None:
+        """To be called before the commit is sent."""
+        self._write("committing", op)
+
+    def end(self, op: int, fate: Fate, offsets: Sequence[int] = ()) -> None:
+        """See `History.end`."""
+        self._write("end", op, fate.value, offsets)
 
     def assigned(self) -> None:
         """From here on the consumer reads from the position it was given."""

@@ -1,7 +1,8 @@
-"""The loop of a continuous archive, with its retries while the brokers are away.
+"""The loop of a continuous archive, with its retries while the brokers, or the schema registry,
+are away.
 
-1. The first batch is not retried: a wrong address ends the command. Later it waits for brokers that
-   do not answer, until it is stopped.
+1. The first batch is not retried: a wrong address ends the command. Later it waits for who does
+   not answer, until it is stopped.
 2. One line when the waiting begins, one when they are back; between two tries it waits 1, 2, 4 ...
    seconds, at most a minute.
 3. A retry loses and repeats nothing: every batch begins at the table's ledger. Any other failure
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from replog_pipeline.errors import REGISTRY_AWAY, text_of
 from replog_pipeline.jobs.archive.signals import Stopper
 from replog_pipeline.progress import Progress
 from replog_pipeline.sources.away import are_away
@@ -26,7 +28,7 @@ def look_again(
 
     Raises what `look` raises, but for brokers that are away.
     """
-    tries = 0
+    tries, back = 0, ""
     while not stopper.wait(backoff(tries) if tries else interval):
         try:
             look()
@@ -34,12 +36,20 @@ def look_again(
             if not are_away(error):
                 raise
             if not tries:
-                progress.say("archive: the brokers do not answer; going on as soon as they do")
+                away, back = said(error)
+                progress.say(f"archive: {away}")
             tries += 1
         else:
             if tries:
-                progress.say("archive: the brokers are back")
+                progress.say(f"archive: {back}")
             tries = 0
+
+
+def said(error: Exception) -> tuple[str, str]:
+    """When the waiting begins, and when it ends."""
+    if REGISTRY_AWAY in text_of(error):
+        return f"{REGISTRY_AWAY}; going on as soon as it does", "the schema registry is back"
+    return "the brokers do not answer; going on as soon as they do", "the brokers are back"
 
 
 def backoff(tries: int) -> float:

@@ -1,0 +1,210 @@
+"""A decoded value into a type: what an Arrow array of that type takes.
+
+1. It fits, or it is a ConvertError that names the field; nothing is rounded or cut off, except that
+   a field without a column is left out.
+2. A text takes anything: what is no text becomes JSON.
+3. An array is made of whole records: whatever Arrow itself refuses is found record by record.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from replog_pipeline.values.types import column_name
+
+Convert = Callable[[Any], Any]
+
+SHOWN = 40
+
+
+class ConvertError(Exception):
+    """`where`: the path of the field; its text is one line."""
+
+    def __init__(self, said: str, where: str = "") -> None:
+        super().__init__(said)
+        self.said, self.where = said, where
+
+    def below(self, name: str) -> ConvertError:
+        """The same, seen from the record that has the field `name`."""
+        return ConvertError(self.said, f"{name}.{self.where}" if self.where else name)
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.said}" if self.where else self.said
+
+
+def converter(kind: pa.DataType) -> Convert:
+    """For values of `kind`, None included. What it returns raises ConvertError."""
+    if pa.types.is_struct(kind):
+        return struct_converter([(field.name, converter(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return list_converter(converter(kind.value_type))
+    if pa.types.is_map(kind):
+        return map_converter(converter(kind.item_type))
+    if pa.types.is_integer(kind):
+        return integer_converter(kind.bit_width)
+    if pa.types.is_floating(kind):
+        return float_converter
+    if pa.types.is_decimal(kind):
+        return decimal_converter(kind.precision, kind.scale)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return text_converter
+    return exact_converter(kind)
+
+
+def struct_converter(fields: list[tuple[str, Convert]]) -> Convert:
+    by_name = dict(fields)
+
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise unfit("an object", value)
+        row = {}
+        for name, field in fields:
+            if name in value:
+                row[name] = named(name, field, value[name])
+        if len(row) < len(value):
+            for key in value:
+                name = column_name(key)
+                if name != key and name in by_name and name not in row:
+                    row[name] = named(key, by_name[name], value[key])
+        return row
+
+    return convert
+
+
+def named(name: str, field: Convert, value: Any) -> Any:
+    try:
+        return field(value)
+    except ConvertError as error:
+        raise error.below(name) from None
+
+
+def list_converter(item: Convert) -> Convert:
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, (list, tuple)):
+            raise unfit("an array", value)
+        return [named(f"[{number}]", item, each) for number, each in enumerate(value)]
+
+    return convert
+
+
+def map_converter(item: Convert) -> Convert:
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise unfit("an object", value)
+        return [(str(key), named(f"[{key}]", item, each)) for key, each in value.items()]
+
+    return convert
+
+
+def integer_converter(bits: int) -> Convert:
+    limit = 1 << (bits - 1)
+
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        if isinstance(value, bool) or not (
+            isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+        ):
+            raise unfit("an integer", value)
+        if not -limit <= value < limit:
+            raise ConvertError(f"{shown(value)} does not fit into {bits} bits")
+        return int(value)
+
+    return convert
+
+
+def float_converter(value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise unfit("a number", value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ConvertError(f"{shown(value)} is too large for a number") from None
+
+
+def decimal_converter(precision: int, scale: int) -> Convert:
+    context = decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
+    step = decimal.Decimal(1).scaleb(-scale)
+
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, decimal.Decimal)):
+            raise unfit("a decimal", value)
+        try:
+            return decimal.Decimal(value).quantize(step, context=context)
+        except decimal.DecimalException:
+            raise ConvertError(
+                f"{shown(value)} does not fit into decimal({precision},{scale})"
+            ) from None
+
+    return convert
+
+
+def text_converter(value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, (datetime.date, datetime.time, decimal.Decimal, uuid.UUID)):
+        return plain(value)
+    return as_text(value)
+
+
+def exact_converter(kind: pa.DataType) -> Convert:
+    """For a type that has one class of Python."""
+    wanted, name = EXACT[kind.id]
+
+    def convert(value: Any) -> Any:
+        # A datetime is a date to Python.
+        if value is None or type(value) is wanted:
+            return value
+        raise unfit(name, value)
+
+    return convert
+
+
+EXACT: dict[int, tuple[type, str]] = {
+    pa.bool_().id: (bool, "true or false"),
+    pa.binary().id: (bytes, "bytes"),
+    pa.large_binary().id: (bytes, "bytes"),
+    pa.date32().id: (datetime.date, "a date"),
+    pa.timestamp("us").id: (datetime.datetime, "a timestamp"),
+}
+
+
+def as_text(value: Any) -> str:
+    """A value that has no column of its own: JSON, bytes in base64."""
+    return json.dumps(value, default=plain, ensure_ascii=False, separators=(",", ":"))
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    return str(value)
+
+
+def unfit(wanted: str, value: Any) -> ConvertError:
+    return ConvertError(f"{shown(value)} is not {wanted}")
+
+
+def shown(value: Any) -> str:
+    """The beginning of a value."""
+    text = as_text(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

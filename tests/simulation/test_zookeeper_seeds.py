@@ -21,7 +21,7 @@ RECORDED = {
     "isr_written_unconditionally": 2,
     "controller_epoch_not_checked": 1,
     "expired_session_not_noticed": 2,
-    "delete_sentinel_ignored": 3,
+    "delete_sentinel_ignored": 7,
     "accepted_before_it_is_registered": 0,
 }
 """Mistake -> a seed that notices it. 2 is of protocol 2.6, 1 of 3.9."""

@@ -10,6 +10,7 @@ SEEDS ?= 20
 FROM ?= 0
 STATE ?= build/simulate
 REPLAY ?=
+ZOOKEEPER ?=
 SEED ?= 1
 ROUNDS ?= 5
 MINUTES ?= 10
@@ -82,8 +83,8 @@ demo-pipeline: $(VENV)/.test ## a year of flights: cluster, table, topic, table 
 	$(BIN)/python -m replog_pipeline.machine.java || $(BIN)/python -m pip install -q -e './pipeline[java]' --config-settings editable_mode=compat
 	$(BIN)/replog pipeline demo $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(filter-out file,$(origin DATA)),--data $(DATA))
 
-simulate: $(VENV)/.test ## whole clusters in memory under SEEDS seeds FROM one on, every step checked; goes on from STATE when it was stopped; TRACE=1: all that happens; REPLAY=file
-	$(BIN)/python -m twisted_broker.testing.sim $(if $(REPLAY),--replay $(REPLAY),--seeds $(SEEDS) --from $(FROM) --brokers $(NODES) --state $(STATE)) $(if $(TRACE),--trace)
+simulate: $(VENV)/.test ## whole clusters in memory under SEEDS seeds FROM one on, every step checked; goes on from STATE when it was stopped; ZOOKEEPER=1: members of a ZooKeeper cluster; TRACE=1: all that happens; REPLAY=file
+	$(BIN)/python -m twisted_broker.testing.sim $(if $(REPLAY),--replay $(REPLAY),--seeds $(SEEDS) --from $(FROM) --brokers $(NODES) --state $(STATE)$(if $(ZOOKEEPER),-zookeeper --zookeeper)) $(if $(TRACE),--trace)
 
 mutants: $(VENV)/.test ## N random mutants of ring 0 under SEED: at least 95 % must die by unit tests, scenarios or 50 seeds; goes on when it was stopped; ARGS=--again: survivors once more
 	$(BIN)/python -m tests.mutants.run --mutants $(N) --seed $(SEED) $(ARGS)

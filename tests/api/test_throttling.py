@@ -131,6 +131,7 @@ def test_without_quotas_nothing_is_measured_and_nobody_waits(quotas: Quotas) -> 
 
 @pytest.mark.parametrize("acks", [1, -1])
 def test_a_producer_over_its_rate_waits_after_its_answer(quotas: Quotas, acks: int) -> None:
+    """RL 5.3: by client id."""
     assert quotas.alter({"client-id": "test"}, producer_byte_rate=1000) == 0
     answer, took = quotas.produce(30_000, acks)
     # About 30 KiB at 1 KB a second in a window of 10 s: 20 s more.
@@ -173,6 +174,7 @@ def test_a_producer_without_answers_waits_too(quotas: Quotas) -> None:
 
 
 def test_a_fetch_beyond_the_quota_is_empty_and_costs_nothing(quotas: Quotas) -> None:
+    """RL 5.3: by user and client id."""
     for _ in range(3):
         quotas.produce(8000)
     quotas.alter({"user": "ANONYMOUS", "client-id": None}, consumer_byte_rate=2000)
@@ -254,7 +256,7 @@ def test_what_a_mirror_appends_is_produced(quotas: Quotas) -> None:
 
 
 def test_time_of_the_thread_is_waited_for(quotas: Quotas, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock in memory stands still within a turn: the test says what a request took."""
+    """RL 5.3: the clock in memory stands still within a turn: the test says what a request took."""
     quotas.alter({"user": "ANONYMOUS"}, request_percentage=1)
     (dispatcher,) = [
         each for each in quotas.house.broker._dispatchers if not each.listener.is_controller

@@ -1,177 +1,39 @@
 """Our broker as a member of an Apache Kafka 3.9 cluster with ZooKeeper: two Java brokers and ours.
 
 KAFKA39_JARS: a folder of Kafka 3.9's jars and those that it needs (with `slf4j-reload4j`). One
-protocol takes about a minute.
+protocol takes about a minute, ten rounds of kills about five.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, ElectionType, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, ElectionType, Message, Producer, TopicPartition
+from confluent_kafka.admin import NewTopic
 
 from tests.compat.broker_process import BrokerProcess
+from tests.compat.zookeeper_cluster import (
+    MISSING,
+    OURS,
+    PATIENCE_SECONDS,
+    JavaCluster,
+    View,
+    differences,
+)
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(400)]
-JARS = os.environ.get("KAFKA39_JARS", "")
-OURS, TOPIC = 101, "shared"
-PATIENCE_SECONDS = 90
-REPLOG = Path(sys.executable).parent / "replog"
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-class JavaCluster:
-    """ZooKeeper, and brokers 1 and 2."""
-
-    def __init__(self, directory: Path, protocol: str) -> None:
-        self.directory = directory
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.zookeeper = f"127.0.0.1:{free_port()}"
-        self.bootstrap = {node: f"127.0.0.1:{free_port()}" for node in (1, 2)}
-        host, _, port = self.zookeeper.partition(":")
-        self._write(
-            "zookeeper",
-            dataDir=str(directory / "zookeeper"),
-            clientPort=port,
-            clientPortAddress=host,
-            tickTime="500",
-            **{"admin.enableServer": "false"},
-        )
-        for node, address in self.bootstrap.items():
-            self._write(
-                f"broker-{node}",
-                **{
-                    "broker.id": str(node),
-                    "listeners": f"PLAINTEXT://{address}",
-                    "log.dirs": str(self.data(node)),
-                    "zookeeper.connect": self.zookeeper,
-                    "zookeeper.connection.timeout.ms": "60000",
-                    "inter.broker.protocol.version": protocol,
-                    "offsets.topic.replication.factor": "2",
-                    "offsets.topic.num.partitions": "3",
-                    "group.initial.rebalance.delay.ms": "0",
-                    "auto.leader.rebalance.enable": "false",
-                },
-            )
-
-    def data(self, node: int) -> Path:
-        return self.directory / f"data-{node}"
-
-    def _write(self, name: str, **values: str) -> None:
-        lines = [f"{key}={value}" for key, value in values.items()]
-        (self.directory / f"{name}.properties").write_text("\n".join(lines) + "\n")
-
-    def start(self) -> None:
-        self._spawn("zookeeper", "org.apache.zookeeper.server.quorum.QuorumPeerMain")
-        for node in self.bootstrap:
-            self._spawn(f"broker-{node}", "kafka.Kafka")
-
-    def _spawn(self, name: str, main: str) -> None:
-        command = ["java", "-Xmx384m", "-XX:+UseSerialGC", "-cp", f"{JARS}/*", main]
-        with (self.directory / f"{name}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(
-                [*command, str(self.directory / f"{name}.properties")],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                cwd=self.directory,
-            )
-
-    def signal(self, node: int, number: signal.Signals) -> None:
-        self.processes[f"broker-{node}"].send_signal(number)
-
-    def stop(self, node: int) -> None:
-        self.signal(node, signal.SIGTERM)
-        self.processes[f"broker-{node}"].wait(PATIENCE_SECONDS)
-
-    def end(self) -> None:
-        for process in self.processes.values():
-            process.kill()
-            process.wait()
-
-
-class View:
-    """What clients of one broker see."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self.bootstrap = bootstrap
-        self.admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-
-    def partitions(self) -> list[tuple[int, list[int]]]:
-        """(leader, ISR in order of id) of each partition."""
-        found = self.admin.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions
-        return [(found[number].leader, sorted(found[number].isrs)) for number in sorted(found)]
-
-    def brokers(self) -> set[int]:
-        return set(self.admin.list_topics(timeout=10).brokers)
-
-    def until(self, holds: Callable[[], bool], what: str) -> None:
-        deadline, last = time.monotonic() + PATIENCE_SECONDS, ""
-        while time.monotonic() < deadline:
-            try:
-                if holds():
-                    return
-            except KafkaException as error:
-                last = str(error)
-            time.sleep(0.1)
-        raise TimeoutError(f"{what}; {last or self.partitions()}")
-
-    def produce(self, count: int, acks: str = "all") -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap, "acks": acks, "log_level": 0})
-        failed: list[str] = []
-        for number in range(count):
-            producer.produce(
-                TOPIC,
-                b"%d" % number,
-                partition=number % 2,
-                on_delivery=lambda error, message: failed.append(str(error)) if error else None,
-            )
-        assert producer.flush(PATIENCE_SECONDS) == 0 and not failed
-
-    def consume(self, group: str) -> int:
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": group,
-                "auto.offset.reset": "earliest",
-                "enable.partition.eof": True,
-                "log_level": 0,
-            }
-        )
-        consumer.subscribe([TOPIC])
-        ended: set[int] = set()
-        count, deadline = 0, time.monotonic() + PATIENCE_SECONDS
-        while len(ended) < 2 and time.monotonic() < deadline:
-            message = consumer.poll(1)
-            if message is not None and message.error():
-                ended.add(message.partition())
-            elif message is not None:
-                count += 1
-        consumer.commit(asynchronous=False)
-        consumer.close()
-        return count
+TOPIC = "shared"
 
 
 @pytest.fixture(params=["3.9", "2.6"])
 def java(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[JavaCluster]:
-    if not JARS or shutil.which("java") is None:
-        pytest.skip("Apache Kafka 3.9: set KAFKA39_JARS to a folder of its jars, and have java")
-    cluster = JavaCluster(tmp_path, request.param)
+    if MISSING:
+        pytest.skip(MISSING)
+    cluster = JavaCluster(tmp_path, request.param, zookeeper_session_timeout_ms="6000")
     cluster.start()
     yield cluster
     cluster.end()
@@ -199,13 +61,13 @@ def test_a_member_among_java_brokers(java: JavaCluster, ours: BrokerProcess) -> 
     """RL 0.2: it follows, leads, shrinks and expands the ISR, hands over at SIGTERM, loses its
     session, is killed; at the end all directories hold the same.
     """
-    first = View(java.bootstrap[1])
+    first = View(java.bootstrap[1], TOPIC)
     first.until(lambda: first.brokers() == {1, 2}, "two Java brokers")
     ours.start()
     first.until(lambda: first.brokers() == {1, 2, OURS}, "our broker is a member")
     controller = int(first.admin.describe_cluster().result(PATIENCE_SECONDS).controller.id)
     other = 3 - controller
-    view, own = View(java.bootstrap[controller]), View(ours.bootstrap)
+    view, own = View(java.bootstrap[controller], TOPIC), View(ours.bootstrap, TOPIC)
     topic = NewTopic(
         TOPIC,
         2,
@@ -266,11 +128,172 @@ def test_a_member_among_java_brokers(java: JavaCluster, ours: BrokerProcess) -> 
     ours.stop()
     java.stop(other)
     java.stop(controller)
-    directories = [Path(ours.data), java.data(1), java.data(2)]
-    done = subprocess.run(
-        [str(REPLOG), "verify", "--replicas", *map(str, directories)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
+    assert not differences([Path(ours.data), java.data(1), java.data(2)])
+
+
+class Load:
+    """Records with acks=all, one after another, until it is stopped: what was acknowledged."""
+
+    def __init__(self, bootstrap: str, partitions: int) -> None:
+        self.acked: dict[tuple[int, int], bytes] = {}
+        self.failed: list[str] = []
+        self._partitions = partitions
+        self._stopped = threading.Event()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "acks": "all",
+                "linger.ms": 5,
+                "request.timeout.ms": 10_000,
+                "message.timeout.ms": PATIENCE_SECONDS * 1000,
+                "log_level": 0,
+            }
+        )
+        self._thread = threading.Thread(target=self._work)
+        self._thread.start()
+
+    def _work(self) -> None:
+        number = 0
+        while not self._stopped.is_set():
+            value = b"%d" % number
+            self._producer.produce(
+                TOPIC,
+                value,
+                partition=number % self._partitions,
+                on_delivery=self._delivered,
+            )
+            number += 1
+            self._producer.poll(0)
+            self._stopped.wait(0.005)
+        self._producer.flush(PATIENCE_SECONDS)
+
+    def _delivered(self, error: object, message: Message) -> None:
+        partition, offset, value = message.partition(), message.offset(), message.value()
+        if error is not None:
+            self.failed.append(str(error))
+        elif partition is not None and offset is not None and value is not None:
+            self.acked[partition, offset] = bytes(value)
+
+    def stop(self) -> None:
+        """What is under way is waited for."""
+        self._stopped.set()
+        self._thread.join()
+
+
+def read_all(bootstrap: str, partitions: int) -> dict[tuple[int, int], bytes]:
+    """(partition, offset) -> value, from the beginning to the end."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "log_level": 0})
+    ends = {
+        number: consumer.get_watermark_offsets(TopicPartition(TOPIC, number), PATIENCE_SECONDS)[1]
+        for number in range(partitions)
+    }
+    consumer.assign([TopicPartition(TOPIC, number, 0) for number in range(partitions)])
+    found: dict[tuple[int, int], bytes] = {}
+    while len(found) < sum(ends.values()):
+        message = consumer.poll(PATIENCE_SECONDS)
+        assert message is not None and not message.error(), (len(found), ends)
+        partition, offset, value = message.partition(), message.offset(), message.value()
+        assert partition is not None and offset is not None and value is not None
+        found[partition, offset] = bytes(value)
+    consumer.close()
+    return found
+
+
+_PARTITIONS = 3
+_ROUNDS = (
+    "ours is killed",
+    "a Java broker is killed",
+    "our session expires",
+    "preferred leaders",
+    "the controller is killed",
+    "ours is killed",
+    "our session expires",
+    "a Java broker is killed",
+    "preferred leaders",
+    "ours is killed",
+)
+
+
+@pytest.mark.timeout(1800)
+def test_ten_rounds_of_kills(java: JavaCluster, ours: BrokerProcess) -> None:
+    """RL 0.2, 9.1: under load with acks=all and a minimum ISR of 2 nothing that was acknowledged is
+    lost, whoever is killed; afterwards all directories hold the same.
+    """
+    views = {node: View(bootstrap, TOPIC) for node, bootstrap in java.bootstrap.items()}
+    views[1].until(lambda: views[1].brokers() == {1, 2}, "two Java brokers")
+    ours.start()
+    views[OURS] = View(ours.bootstrap, TOPIC)
+    every = [1, 2, OURS]
+    views[1].until(lambda: views[1].brokers() == set(every), "our broker is a member")
+    topic = NewTopic(
+        TOPIC,
+        _PARTITIONS,
+        replica_assignment=[[1, 2, OURS], [2, OURS, 1], [OURS, 1, 2]],
+        config={"min.insync.replicas": "2"},
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    views[1].admin.create_topics([topic])[TOPIC].result(PATIENCE_SECONDS)
+    load = Load(",".join(view.bootstrap for view in views.values()), _PARTITIONS)
+
+    def goes_on(view: View, what: str) -> None:
+        goal = len(load.acked) + 100
+        view.until(lambda: len(load.acked) >= goal, f"{what}: records are acknowledged")
+
+    def whole(view: View, what: str) -> None:
+        view.until(
+            lambda: all(isr == every for _, isr in view.partitions()), f"{what}: all are in sync"
+        )
+
+    def kill_ours(what: str) -> None:
+        ours.kill()
+        views[1].until(lambda: OURS not in views[1].brokers(), f"{what}: our session ended")
+        goes_on(views[1], what)
+        ours.start()
+
+    def kill_java(node: int, what: str) -> None:
+        other = views[3 - node]
+        java.kill(node)
+        other.until(lambda: node not in other.brokers(), f"{what}: its session ended")
+        goes_on(other, what)
+        java.start_broker(node)
+
+    def expire_ours(what: str) -> None:
+        assert ours.process is not None
+        ours.process.send_signal(signal.SIGSTOP)
+        views[1].until(lambda: OURS not in views[1].brokers(), f"{what}")
+        goes_on(views[1], what)
+        ours.process.send_signal(signal.SIGCONT)
+
+    try:
+        for number, kind in enumerate(_ROUNDS):
+            what = f"round {number}, {kind}"
+            whole(views[1], what)
+            goes_on(views[1], what)
+            if kind == "ours is killed":
+                kill_ours(what)
+            elif kind == "our session expires":
+                expire_ours(what)
+            elif kind == "preferred leaders":
+                wanted = [TopicPartition(TOPIC, each) for each in range(_PARTITIONS)]
+                views[1].admin.elect_leaders(ElectionType.PREFERRED, wanted).result(
+                    PATIENCE_SECONDS
+                )
+                views[1].until(
+                    lambda: [leader for leader, _ in views[1].partitions()] == every, what
+                )
+            else:
+                controller = views[1].admin.describe_cluster().result(PATIENCE_SECONDS).controller
+                node = int(controller.id)
+                kill_java(node if kind == "the controller is killed" else 3 - node, what)
+        whole(views[1], "at the end")
+        goes_on(views[1], "at the end")
+    finally:
+        load.stop()
+    found = read_all(views[1].bootstrap, _PARTITIONS)
+    lost = {where: value for where, value in load.acked.items() if found.get(where) != value}
+    assert not lost, f"{len(lost)} of {len(load.acked)} acknowledged are lost: {sorted(lost)[:5]}"
+    print(f"{len(load.acked)} acknowledged, {len(load.failed)} refused")
+    whole(views[1], "before the stop")
+    ours.stop()
+    java.stop(2)
+    java.stop(1)
+    assert not differences([Path(ours.data), java.data(1), java.data(2)])

@@ -55,6 +55,7 @@ LEVELS: list[tuple[str | None, str | None, tuple[str, str]]] = [
 
 
 def test_the_most_specific_quota_holds_whatever_others_there_are() -> None:
+    """RL 5.3: of user, client id, and both."""
     for chosen in product((False, True), repeat=len(LEVELS)):
         manager = ClientQuotaManager()
         there = [index for index, is_there in enumerate(chosen) if is_there]

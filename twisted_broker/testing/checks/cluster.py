@@ -32,14 +32,22 @@ class ClusterChecker:
 
     def __init__(self, cluster: SimCluster) -> None:
         self.cluster = cluster
-        self.truth = CommittedState(lambda what: cluster.note("checker", what))
-        self.members = Members(cluster, self.truth)
+        self.truth = self.make_truth()
+        self.members = self.make_members()
         self.replicas = ReplicaChecker(self.truth, self.members)
         self.compacted = self.replicas.compacted
         self._cleaned: list[Log] = []
         self.broken = ""
         """what a client's check found: it cannot raise through the client"""
         cluster.after_step, cluster.gone = self.step, self.members.gone
+
+    def make_truth(self) -> CommittedState:
+        """What is true of this cluster."""
+        return CommittedState(lambda what: self.cluster.note("checker", what))
+
+    def make_members(self) -> Members:
+        """Who holds what of it."""
+        return Members(self.cluster, self.truth)
 
     def step(self, clock: NodeClock) -> None:
         """A call ran on the machine of this clock."""
@@ -54,12 +62,7 @@ class ClusterChecker:
     def _look_at(self, node: SimNode) -> None:
         assert node.broker is not None
         parts, touched = node.broker.parts, self.truth.touched
-        if parts.controller is not None and not node.suspect:
-            controller = parts.controller
-            self.truth.decided(controller, controller.uncommitted)
-            self.truth.look(controller.committed)
-        if parts.metadata is not None:
-            self.truth.applied(node.name, parts.metadata.image)
+        self._look_at_metadata(node)
         if parts.replica_manager is not None:
             seen = self.members.seen[node.name]
             if self._cleaned:
@@ -74,6 +77,16 @@ class ClusterChecker:
             for key in sorted(touched):
                 self.members.check_strong(key)
             touched.clear()
+
+    def _look_at_metadata(self, node: SimNode) -> None:
+        assert node.broker is not None
+        parts = node.broker.parts
+        if parts.controller is not None and not node.suspect:
+            controller = parts.controller
+            self.truth.decided(controller, controller.uncommitted)
+            self.truth.look(controller.committed)
+        if parts.metadata is not None:
+            self.truth.applied(node.name, parts.metadata.image)
 
     def replacing(self, log: Log, bases: Sequence[int]) -> None:
         """A cleaner's segments are about to replace these; after the step the log is looked at."""

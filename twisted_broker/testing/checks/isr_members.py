@@ -85,7 +85,7 @@ class Members:
             ):
                 continue  # what it held was deleted in a reassignment that the leader missed
             node = self.cluster.nodes[f"n{member}"]
-            found = self._log_of(node, key) if _is_known_to(leader, node) else None
+            found = self._log_of(node, key) if self._is_known_to(leader, node) else None
             if found is not None and (
                 found.end < mark or not found.agrees(seen.mirror, mark, floor)
             ):
@@ -107,16 +107,15 @@ class Members:
         seen = self.seen[node.name].get(self.truth.names[key])
         return None if seen is None or seen.key != key or seen.partition.offline else seen.mirror
 
-
-def _is_known_to(leader: SimNode, node: SimNode) -> bool:
-    """Whether another broker runs under the epoch that the leader's image has of it."""
-    if (
-        node is leader
-        or leader.broker is None
-        or leader.broker.role is None
-        or node.broker is None
-        or node.broker.role is None
-    ):
-        return False
-    known = leader.broker.role.observer.image.brokers.get(node.node_id)
-    return known is not None and known.epoch == node.broker.role.lifecycle.broker_epoch
+    def _is_known_to(self, leader: SimNode, node: SimNode) -> bool:
+        """Whether another broker runs under the epoch that the leader's image has of it."""
+        if (
+            node is leader
+            or leader.broker is None
+            or leader.broker.role is None
+            or node.broker is None
+            or node.broker.role is None
+        ):
+            return False
+        known = leader.broker.role.observer.image.brokers.get(node.node_id)
+        return known is not None and known.epoch == node.broker.role.lifecycle.broker_epoch

@@ -22,12 +22,16 @@ from typing import TextIO
 from twisted.logger import globalLogBeginner
 
 from twisted_broker.testing.checks.committed_state import Violation
+from twisted_broker.testing.sim.fault_schedule import WANTED
 from twisted_broker.testing.sim.many_seeds import ManySeeds, Outcome
 from twisted_broker.testing.sim.options import Options, options_of
 from twisted_broker.testing.sim.reach import ENOUGH_SEEDS
 from twisted_broker.testing.sim.run import Run
 from twisted_broker.testing.sim.scenario_file import RecordedRun
 from twisted_broker.testing.sim.schedule import Action
+from twisted_broker.testing.sim.zookeeper.options import zookeeper_options_of
+from twisted_broker.testing.sim.zookeeper.reach import ZOOKEEPER_WANTED
+from twisted_broker.testing.sim.zookeeper.run import ZooKeeperRun
 
 _STOPPED = 130
 
@@ -54,6 +58,8 @@ class Verdict:
     def __str__(self) -> str:
         sim, notes = self.run.cluster.sim, self.run.notes
         kind = "liveness" if self.options.liveness else "safety"
+        if self.options.zookeeper:
+            kind = f"ZooKeeper {self.options.zookeeper}"
         return (
             f"seed {self.options.seed} {kind}: {sim.now:.0f} s, {sim.steps} steps, "
             f"{notes.acked_records} acknowledged,"
@@ -69,7 +75,8 @@ class Verdict:
     def failure(self) -> str:
         """What was found, the options, and how to see it again."""
         options = self.options
-        replay = f"make simulate SEEDS=1 FROM={options.seed} NODES={options.brokers} TRACE=1"
+        kind = " ZOOKEEPER=1" if options.zookeeper else ""
+        replay = f"make simulate SEEDS=1 FROM={options.seed} NODES={options.brokers}{kind} TRACE=1"
         return (
             f"{self}\n  FAILED at {self.run.cluster.sim.now:.3f}: "
             f"{self.violation}\n{options}\n  replay: {replay}"
@@ -84,7 +91,8 @@ def run_seed(
     kept: Sequence[Action] | None = None,
 ) -> Verdict:
     """Runs one seed. `options`: instead of what the seed means; `kept`: see `Run`."""
-    run = Run(options if options is not None else options_of(seed, brokers), trace, kept)
+    options = options if options is not None else options_of(seed, brokers)
+    run = (ZooKeeperRun if options.zookeeper else Run)(options, trace, kept)
     began = time.perf_counter()
     violation = None
     gc.disable()  # what a dead process left must not run when the collector happens to come by
@@ -106,6 +114,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=20, help="how many seeds")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
     parser.add_argument("--brokers", type=int, default=3)
+    parser.add_argument(
+        "--zookeeper",
+        action="store_true",
+        help="members of a ZooKeeper cluster, under seeds of their own",
+    )
     parser.add_argument("--trace", action="store_true", help="print everything that happens")
     parser.add_argument("--timeless", action="store_true", help="leave out how long it took")
     parser.add_argument("--quiet", action="store_true", help="print failures only")
@@ -131,14 +144,17 @@ def main(arguments: list[str] | None = None, out: TextIO = sys.stdout) -> int:
     if chosen.trace or chosen.timeless:
         return _one_after_another(chosen, out)
     seeds = range(chosen.first, chosen.first + chosen.seeds)
+    meaning = zookeeper_options_of if chosen.zookeeper else options_of
     many = ManySeeds(
-        lambda seed: _outcome(run_seed(seed, chosen.brokers)),
+        lambda seed: _outcome(run_seed(seed, options=meaning(seed, chosen.brokers))),
         lambda options, kept: run_seed(options.seed, options=options, kept=kept).recorded,
         out,
         chosen.state,
         chosen.jobs,
+        ZOOKEEPER_WANTED if chosen.zookeeper else WANTED,
     )
-    if not many.run(seeds, {"brokers": chosen.brokers}, chosen.quiet):
+    kind = {"zookeeper": True} if chosen.zookeeper else {}
+    if not many.run(seeds, {"brokers": chosen.brokers, **kind}, chosen.quiet):
         return _STOPPED
     if not chosen.quiet:
         out.write(many.total.table())
@@ -158,8 +174,9 @@ def _outcome(verdict: Verdict) -> tuple[Outcome, RecordedRun]:
 def _one_after_another(chosen: argparse.Namespace, out: TextIO) -> int:
     """Each seed with all that happened, in this process."""
     failed = []
+    meaning = zookeeper_options_of if chosen.zookeeper else options_of
     for seed in range(chosen.first, chosen.first + chosen.seeds):
-        verdict = run_seed(seed, chosen.brokers, chosen.trace)
+        verdict = run_seed(seed, trace=chosen.trace, options=meaning(seed, chosen.brokers))
         if chosen.timeless:
             verdict.wall_seconds = 0.0
         if verdict.violation is not None:

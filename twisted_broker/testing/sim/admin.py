@@ -88,7 +88,11 @@ class Admin(Client):
             if not self.stopped:
                 act = self.random.choice(options.acts)
                 self.actor.acts(act)
-                await ACTS[act](self, options)
+                await self.act(act, options)
+
+    async def act(self, what: str, options: Options) -> None:
+        """One of `ACTS`."""
+        await ACTS[what](self, options)
 
     async def change_min_isr(self, options: Options) -> None:
         topic = self.random.choice(options.topics)

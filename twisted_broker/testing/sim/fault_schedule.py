@@ -92,6 +92,8 @@ WANTED: dict[str, str] = (
 class Faults:
     """Draws what goes wrong next, from its making until `heal`."""
 
+    table = FAULTS
+
     def __init__(
         self,
         cluster: SimCluster,
@@ -123,7 +125,7 @@ class Faults:
             return
         if not self.injector.held:
             self._reach.fault(kind)
-            FAULTS[kind](self.injector.drawing_from(random), self.cluster.nodes[victim])
+            self.table[kind](self.injector.drawing_from(random), self.cluster.nodes[victim])
         self._await_next(actor, self._gap if usual else self._damage_gap)
 
     def _gap(self, random: Random) -> float:

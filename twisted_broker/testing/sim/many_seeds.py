@@ -51,16 +51,22 @@ Replay = Callable[[Options, Sequence[Action]], RecordedRun]
 
 class ManySeeds:
     """`run_seed` and `replay` run in other processes. `directory`: keeps what is finished there,
-    and short files of failures; None: neither.
+    and short files of failures; None: neither. `wanted`: what the seeds must reach.
     """
 
     def __init__(
-        self, run_seed: RunSeed, replay: Replay, out: TextIO, directory: Path | None, jobs: int
+        self,
+        run_seed: RunSeed,
+        replay: Replay,
+        out: TextIO,
+        directory: Path | None,
+        jobs: int,
+        wanted: Mapping[str, str] = WANTED,
     ) -> None:
         self._run_seed, self._replay, self._out = run_seed, replay, out
         self._directory, self._jobs = directory, jobs
         self.outcomes: dict[int, Outcome] = {}
-        self.total = Total(WANTED)
+        self.total = Total(wanted)
 
     @property
     def failed(self) -> list[int]:

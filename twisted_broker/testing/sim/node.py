@@ -14,7 +14,7 @@ Source: docs/ARCHITECTURE.md 1 (four ports). Not here: which faults when
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -111,11 +111,8 @@ class SimNode:
     def _boot(self, runtime: Runtime) -> None:
         incarnation = self.incarnation
         try:
-            broker = self.broker = Broker(
-                BrokerConfig(dict(self.settings)),
-                runtime,
-                self.cluster_id,
-                on_fatal=lambda reason: self._ended(incarnation, f"fatal: {reason}"),
+            broker = self.broker = self.make_broker(
+                runtime, lambda reason: self._ended(incarnation, f"fatal: {reason}")
             )
         except STARTING_ERRORS as error:
             self.refusals.append(f"did not start: {error}")
@@ -124,6 +121,12 @@ class SimNode:
             return
         ensureDeferred(broker.start()).addCallbacks(
             self._started, self._not_started, (incarnation,), {}, (incarnation,), {}
+        )
+
+    def make_broker(self, runtime: Runtime, on_fatal: Callable[[str], None]) -> Broker:
+        """Raises `STARTING_ERRORS`."""
+        return Broker(
+            BrokerConfig(dict(self.settings)), runtime, self.cluster_id, on_fatal=on_fatal
         )
 
     def _started(self, _: None, incarnation: int) -> None:

@@ -75,21 +75,12 @@ class Run:
     ) -> None:
         self.options = options
         self.schedule = Schedule(options.seed, kept)
-        self.cluster = SimCluster(
-            options.seed,
-            options.brokers,
-            options.settings,
-            options.conditions,
-            shuffle=options.shuffle,
-            trace=trace,
-            controller_only=options.controller_only,
-            directories=options.directories,
-        )
-        self.checker = ClusterChecker(self.cluster)
+        self.reach = self.make_reach()
+        self.cluster = self.make_cluster(trace)
+        self.checker = self.make_checker()
         if options.liveness:
             self.checker.truth.core = frozenset(options.broker_ids[:2])
         self._core = frozenset(f"n{each}" for each in self.checker.truth.core)
-        self.reach = Reach()
         self.checker.truth.committed = ImageCounts(self.reach).committed
         self.notes = Notes()
         self.notes.refused = self.reach.answer
@@ -104,13 +95,55 @@ class Run:
         self._running: list[Any] = []
         self._operated = self._stopped_at = self._slow_at = 0.0
 
+    # what it is made of
+
+    def make_reach(self) -> Reach:
+        """Counts what happens."""
+        return Reach()
+
+    def make_cluster(self, trace: bool) -> SimCluster:
+        """The machines."""
+        options = self.options
+        return SimCluster(
+            options.seed,
+            options.brokers,
+            options.settings,
+            options.conditions,
+            shuffle=options.shuffle,
+            trace=trace,
+            controller_only=options.controller_only,
+            directories=options.directories,
+        )
+
+    def make_checker(self) -> ClusterChecker:
+        """What must hold of them."""
+        return ClusterChecker(self.cluster)
+
+    def make_probes(self) -> Probes:
+        """Where the production code is watched."""
+        return Probes(self.reach, self.checker.replacing)
+
+    def make_faults(self) -> Faults:
+        """What goes wrong from now on."""
+        return Faults(self.cluster, self.options, self.reach, self.schedule.actor, self.members)
+
+    def what_is_missing(self) -> str:
+        """Of the cluster's steady state; "" when nothing is."""
+        return what_is_missing(self.checker)
+
+    def make_admin(self) -> Admin:
+        """Who makes topics, and changes them."""
+        return Admin(*self._client_machine("admin"), self.notes)
+
+    # the run
+
     def run(self) -> None:
         """Raises `Violation`."""
-        probes = Probes(self.reach, self.checker.replacing)
+        probes = self.make_probes()
         with self.cluster as cluster, probes, turned(self.options.knobs):
             cluster.start(self.options.join_seconds)
             self._start_clients()
-            faults = Faults(cluster, self.options, self.reach, self.schedule.actor, self.members)
+            faults = self.make_faults()
             self._go_until(float(self.options.seconds), self.options.liveness)
             faults.heal()
             self._converge()
@@ -134,7 +167,7 @@ class Run:
             for number in range(topic.partitions)
         ]
         by_id = {topic.name for topic in self.options.churn}
-        self.admin = Admin(*self._client_machine("admin"), self.notes)
+        self.admin = self.make_admin()
         self.producers = [
             Producer(
                 *self._client_machine(f"p{number}"),
@@ -291,11 +324,7 @@ class Run:
         missing = "nothing was looked at"
         while missing and sim.now < deadline:
             sim.run_until(sim.now + 2.0)
-            missing = (
-                what_is_missing(self.checker)
-                or self._consumers_behind()
-                or self._committed_behind()
-            )
+            missing = self.what_is_missing() or self._consumers_behind() or self._committed_behind()
             self._accept_loss()
             self._drop_flipped_epochs()
             self._remake_replicas()

@@ -82,5 +82,8 @@ class Options:
     damage_seconds: float = 10.0
     """mean time between two of these"""
 
+    zookeeper: str = ""
+    """the inter-broker protocol of a cluster in ZooKeeper mode; "": with a metadata log"""
+
     def __str__(self) -> str:
         return "\n".join(f"  {each.name} = {getattr(self, each.name)}" for each in fields(self))

@@ -1,0 +1,62 @@
+"""One simulated run of a cluster in ZooKeeper mode.
+
+Owns `ZooKeeperRun`: what is other than in a run with a metadata log.
+
+Not here: the run itself (`testing/sim/run.py`), what a seed means
+(`testing/sim/zookeeper/options.py`).
+"""
+
+from __future__ import annotations
+
+from twisted_broker.testing.sim.run import Run
+from twisted_broker.testing.sim.zookeeper.admin import ZooKeeperAdmin
+from twisted_broker.testing.sim.zookeeper.checks import ZooKeeperChecker
+from twisted_broker.testing.sim.zookeeper.cluster import ZooKeeperCluster
+from twisted_broker.testing.sim.zookeeper.controller import DELETE_TOPICS, REASSIGN
+from twisted_broker.testing.sim.zookeeper.faults import ZooKeeperFaults
+from twisted_broker.testing.sim.zookeeper.reach import ZooKeeperProbes, ZooKeeperReach
+
+
+class ZooKeeperRun(Run):
+    """See the module's card."""
+
+    cluster: ZooKeeperCluster
+
+    def make_reach(self) -> ZooKeeperReach:
+        return ZooKeeperReach()
+
+    def make_cluster(self, trace: bool) -> ZooKeeperCluster:
+        options = self.options
+        return ZooKeeperCluster(
+            options.seed,
+            options.brokers,
+            options.settings,
+            options.conditions,
+            options.zookeeper,
+            self.reach.count,
+            shuffle=options.shuffle,
+            trace=trace,
+        )
+
+    def make_checker(self) -> ZooKeeperChecker:
+        return ZooKeeperChecker(self.cluster)
+
+    def make_probes(self) -> ZooKeeperProbes:
+        return ZooKeeperProbes(self.reach, self.checker.replacing)
+
+    def make_faults(self) -> ZooKeeperFaults:
+        return ZooKeeperFaults(
+            self.cluster, self.options, self.reach, self.schedule.actor, self.members
+        )
+
+    def make_admin(self) -> ZooKeeperAdmin:
+        admin = ZooKeeperAdmin(*self._client_machine("admin"), self.notes)
+        admin.cluster = self.cluster
+        return admin
+
+    def what_is_missing(self) -> str:
+        tree = self.cluster.ensemble.tree
+        for path in (DELETE_TOPICS, REASSIGN):
+            if path in tree.nodes and tree.children(path):
+                return f"{path} still has {tree.children(path)}"
+        return super().what_is_missing()

@@ -267,9 +267,14 @@ class MixedCluster:
         return number not in self.view.in_sync(topic)
 
     def prefer(self, topic: str, partitions: list[int]) -> None:
-        """A preferred election."""
+        """A preferred election. librdkafka's may fail with a connection to one that was killed."""
         chosen = [TopicPartition(topic, each) for each in partitions]
-        self.view.admin.elect_leaders(ElectionType.PREFERRED, chosen).result(PATIENCE_SECONDS)
+
+        def elected() -> bool:
+            self.view.admin.elect_leaders(ElectionType.PREFERRED, chosen).result(PATIENCE_SECONDS)
+            return True
+
+        self.view.until(elected, f"preferred leaders of {topic}")
 
     def end(self) -> None:
         for node in (*self.brokers.values(), self.controller):

@@ -32,7 +32,7 @@ from tests.compat.kafka_processes import (
 from twisted_broker.cli.verify_replicas import verify_replicas
 from twisted_broker.coordinator.group_records import partition_for
 
-pytestmark = [pytest.mark.clients, pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.clients, pytest.mark.long, pytest.mark.timeout(600)]
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 STATE, OFFSETS = "__transaction_state", "__consumer_offsets"
 PARTITIONS = 3
@@ -64,7 +64,7 @@ class OfLibrdkafka:
             {
                 "bootstrap.servers": bootstrap,
                 "transactional.id": name,
-                "transaction.timeout.ms": 120_000,
+                "transaction.timeout.ms": 600_000,
                 "log_level": 0,
             }
         )

@@ -19,7 +19,7 @@ public class Transactor {
         Map<String, Object> settings = Map.of(
             "bootstrap.servers", arguments[0],
             "transactional.id", arguments[1],
-            "transaction.timeout.ms", 120_000,
+            "transaction.timeout.ms", 600_000,
             "max.block.ms", 60_000,
             "delivery.timeout.ms", 60_000);
         producer = new KafkaProducer<>(settings, new StringSerializer(), new StringSerializer());

@@ -34,6 +34,7 @@ def test_the_brokers_extras_are_the_pipeline_of_the_same_version() -> None:
     assert {extra: wanted.strip() for extra, wanted in extras.items()} == {
         "spark": f"{name} == {VERSION}",
         "java": f"{name}[java] == {VERSION}",
+        "s3": f"{name}[s3] == {VERSION}",
         "decode": f"{name}[decode] == {VERSION}",
         "demo": f"{name}[demo] == {VERSION}",
     }

@@ -8,6 +8,9 @@
 3. On this machine alone nothing listens but on loopback, and the workers run the Python that runs
    this. On a cluster both are Spark's business.
 4. What the caller or the user's spark-defaults.conf sets is left as it is.
+5. A setting that is a secret is on no command line: it reaches the JVM when that runs.
+6. On this machine alone the jars of object stores are on the driver's class path, which serves the
+   tasks as well: Spark would copy `spark.jars`, of which these have hundreds of MB, at every start.
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.machine import jars, java
 from replog_pipeline.sources import connector
+from replog_pipeline.stores import places, s3_probe, spark_conf
 from twisted_broker.installed import install
 
 if TYPE_CHECKING:
@@ -62,10 +66,13 @@ DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
+CLASS_PATH = "spark.driver.extraClassPath"
 LOG_LEVELS = Path(__file__).absolute().with_name("log4j2.properties")
 PROOFS = {
     "kafka": "org.apache.spark.sql.kafka010.KafkaSourceProvider",
     "delta": "io.delta.sql.DeltaSparkSessionExtension",
+    "s3": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+    "gcs": "org.apache.hadoop.fs.gs.GoogleHadoopFileSystem",
 }
 """A class of each format, by which it is seen whether its jars are loaded."""
 
@@ -81,8 +88,8 @@ def build(
     formats: Sequence[str] = ("kafka",),
     tell: jars.Tell = silent,
 ) -> SparkSession:
-    """A session named `app` that can read and write `formats` ("kafka", "delta") and
-    `kafka-segments`; the running one, if there is one.
+    """A session named `app` that can read and write `formats` ("kafka", "delta"; stores: "s3",
+    "gcs") and `kafka-segments`; the running one, if there is one.
 
     Raises PipelineError with one line when Spark, Java or a jar is missing.
     """
@@ -104,6 +111,8 @@ def build(
     spark = SparkSession.builder.config(map={**settings}).getOrCreate()
     for name in formats:
         check_loaded(spark, name)
+    if "s3" in formats:
+        quieten_sdk(spark)
     register_sources(spark)
     return spark
 
@@ -128,17 +137,51 @@ def launch(wanted: Mapping[str, str], formats: Sequence[str], tell: jars.Tell) -
     if started_by_spark_submit():
         return
     os.environ["JAVA_HOME"] = str(java.find().for_spark())
-    paths = jars.provide(jars.of(formats), tell)
-    own = (
-        {"spark.jars": ",".join([*map(str, paths), *filter(None, [wanted.get("spark.jars")])])}
-        if paths
-        else {}
-    )
+    known = spark_conf.known(wanted)
+    alone = (known.get("spark.master") or os.environ.get("MASTER") or "local").startswith("local")
+    beside = [name for name in formats if alone and name in jars.STORES]
+    paths = jars.provide(jars.of(name for name in formats if name not in beside), tell)
+    large = jars.provide(jars.of(beside), tell)
+    own = joined("spark.jars", ",", paths, wanted) | joined(CLASS_PATH, ":", large, known)
     if "SPARK_CONF_DIR" not in os.environ and "spark.driver.extraJavaOptions" not in wanted:
         own["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={LOG_LEVELS.as_uri()}"
+    on_command_line = {
+        name: value for name, value in wanted.items() if not spark_conf.is_secret(name)
+    }
     SparkContext._ensure_initialized(
-        conf=SparkConf(loadDefaults=False).setAll(list((dict(wanted) | own).items()))
+        conf=SparkConf(loadDefaults=False).setAll(list((on_command_line | own).items()))
     )
+
+
+def joined(
+    setting: str, separator: str, paths: Sequence[Path], before: Mapping[str, str]
+) -> dict[str, str]:
+    """The setting with these paths and what it has without us; empty where there are none."""
+    if not paths:
+        return {}
+    return {setting: separator.join([*map(str, paths), *filter(None, [before.get(setting)])])}
+
+
+def check_stores(named: Iterable[tuple[str, str]], conf: Mapping[str, str]) -> tuple[str, ...]:
+    """The formats that these (setting, place) need besides. PipelineError, before Spark starts, for
+    a store that does not answer, or takes no credentials of ours, or lacks the bucket.
+    """
+    found = [(setting, place) for setting, place in named if places.jars_of([place])]
+    if found:
+        hadoop = spark_conf.hadoop(settings_known(conf))
+        for setting, place in found:
+            s3_probe.check(place, setting, hadoop)
+    return places.jars_of(place for _, place in found)
+
+
+def settings_known(conf: Mapping[str, str]) -> dict[str, str]:
+    """Of Spark: read from files, or where `spark-submit` has started a JVM, from that."""
+    if not started_by_spark_submit():
+        return spark_conf.known(conf)
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll()) | dict(conf)
 
 
 def started_by_spark_submit() -> bool:
@@ -217,11 +260,25 @@ def check_loaded(spark: SparkSession, name: str) -> None:
     except Exception as error:
         if "ClassNotFoundException" not in str(error):
             raise
+        store = f" --store {name}" if name in jars.STORES else ""
         cure = (
             'start it by `replog pipeline submit`, or with spark-submit --jars "$(replog '
-            'pipeline jars --list)"'
+            f'pipeline jars{store} --list)"'
         )
         raise PipelineError(f"this Spark runs without the jars for {name!r}: {cure}") from None
+
+
+def quieten_sdk(spark: SparkSession) -> None:
+    """Let the AWS SDK look for its logger while standard error leads nowhere: a copy of SLF4J in it
+    says there, in three lines, that it has none.
+    """
+    jvm = spark._jvm
+    system, before = jvm.java.lang.System, jvm.java.lang.System.err  # type: ignore[union-attr]
+    system.setErr(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))  # type: ignore[union-attr]
+    try:
+        jvm.software.amazon.awssdk.thirdparty.org.slf4j.LoggerFactory.getILoggerFactory()  # type: ignore[union-attr]
+    finally:
+        system.setErr(before)
 
 
 def register_sources(spark: SparkSession) -> None:

@@ -27,6 +27,7 @@ import click
 from replog_pipeline import session
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.machine import jars, java
+from replog_pipeline.stores import places
 
 PLAIN_PATH = "/usr/local/bin:/usr/bin:/bin"
 AS_THEY_ARE = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -200,7 +201,9 @@ def command(ctx: click.Context, arguments: tuple[str, ...]) -> None:
     program = spark_submit(os.environ)
     line = command_line(program, arguments, [])
     check_archives(split(arguments)[0])
-    found = jars.provide(jars.ALL, lambda said: click.echo(said, err=True))
+    job = split(arguments)[1]
+    wanted = [*jars.ALL, *jars.of(places.jars_of(word.partition("=")[2] or word for word in job))]
+    found = jars.provide(wanted, lambda said: click.echo(said, err=True))
     line = command_line(program, arguments, found)
     own = {"PYSPARK_DRIVER_PYTHON": sys.executable, "JAVA_HOME": str(java.find().for_spark())}
     if workers_python(split(arguments)[0], os.environ):

@@ -39,7 +39,9 @@ ARCHIVE, REPLAY, REPORT = (
     ("replay", "--to", KAFKA),
     ("report", "--to", "{new}"),
 )
+NO_S3 = "--spark-conf=spark.hadoop.fs.s3a.endpoint=http://127.0.0.1:1"
 DECODE = (*ARCHIVE, "--from", "segments:{log}?topics=a", "--decode")
+UPSERT = ("archive", "--mode", "upsert", "--from", "segments:{log}?topics=a", "--to")
 REGISTRY = ("--schema-registry", "http://127.0.0.1:1")
 WRONG: list[tuple[tuple[str, ...], str]] = [
     ((*ARCHIVE, "--from", "mysql://x"), "is no source"),
@@ -91,6 +93,22 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
         ("archive", "--from", "segments:{log}?topics=a", "--to", "{decoded}"),
         "{decoded} has decoded values: give --decode and its schema",
     ),
+    (
+        ("archive", "--from", "segments:{log}?topics=a", "--to", "{lake}", "--mode", "upsert"),
+        "--mode upsert needs a Delta table",
+    ),
+    ((*UPSERT, "{new}", "--format", "parquet"), "--mode upsert needs a Delta table"),
+    (
+        (*UPSERT, "{new}", "--from", KAFKA, "--format", "parquet", "--table-per-topic"),
+        "--mode upsert needs a Delta table",
+    ),
+    ((*UPSERT, "{every}", "--key"), "the table {every} holds every record"),
+    (
+        ("archive", "--from", "segments:{log}?topics=a", "--to", "{last}"),
+        "the table {last} holds the last value of each key: give --mode upsert",
+    ),
+    ((*ARCHIVE, "--from", KAFKA, "--key"), "--key: of --mode upsert alone"),
+    ((*REPLAY, "--from", "{last}"), "{last} holds the last value of each key, not every record"),
     (("replay", "--from", "{lake}", "--to", "{new}"), "is no source"),
     (("replay", "--from", "{lake}", "--to", "segments:{new}"), "must name one topic"),
     (("replay", "--from", "{lake}", "--to", KAFKA + ",u"), "must name one topic"),
@@ -138,6 +156,28 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
         "Not a directory: name a folder",
     ),
     ((*REPORT, "--from", KAFKA), "--from: no broker accepts a connection (127.0.0.1:1: "),
+    (("archive", "--from", KAFKA, "--to", "s3://b/t"), "--to: Hadoop's connector for S3 is s3a"),
+    (("archive", "--from", KAFKA, "--to", "s3a://b"), "--to s3a://b: name a bucket and a folder"),
+    (
+        ("archive", "--from", KAFKA, "--to", "s3a://b/t", "--format", "parquet"),
+        "--to: s3a://b/t: the ledger of a Parquet table needs renames that are atomic, which "
+        "s3a:// has not: use Delta",
+    ),
+    (
+        ("archive", "--from", KAFKA + "-.*", "--to", "gs://b", "--format", "parquet"),
+        "which gs:// has not: use Delta",
+    ),
+    (
+        ("archive", "--from", "segments:{log}", "--to", "s3a://b/t", NO_S3),
+        "--to s3a://b/t: no S3 server answers at http://127.0.0.1:1 (Connection refused): set",
+    ),
+    (("archive", "--from", KAFKA, "--to", "s3a://k:s@b/t"), "a s3a:// URI holds no credentials"),
+    ((*REPLAY, "--from", "s3a://b"), "--from s3a://b: name a bucket and a folder"),
+    (("maintain", "s3a://b/t", NO_S3), "maintain s3a://b/t: no S3 server answers at"),
+    (("maintain", "{lake}", "--spark-conf", "secret"), "--spark-conf: write NAME=VALUE, as"),
+    (("sql", "select 1", "--from", "s3a://b/t", NO_S3), "--from s3a://b/t: no S3 server answers"),
+    (("sql", "select 1", "--from", "{lake}", "--format", "csv", "--to", "s3://b/t"), "is s3a"),
+    (("report", "--from", KAFKA, "--to", "s3a://b/t"), "is written to a directory of this mach"),
     (("demo", "--data", "{file}"), "--data: {file} is a file"),
     (("demo", "--data", "{other}"), "is not empty"),
     (("demo", "--data", UNWRITABLE), "--data: /proc: "),
@@ -152,6 +192,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         for name in (
             *("new", "file", "other", "log", "log2", "loose"),
             *("lake", "future", "lost", "short", "locked", "decoded", "iceberg"),
+            *("every", "last"),
         )
     }
     found["file"].write_text("")
@@ -170,6 +211,10 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     decoded = replace(Ledger().after({"a": None}, {("a", 0): 2}), decoded=True)
     entry = {"replog": decoded.to_json(), "files": [], "staging": "_replog/staging/1", "rows": 0}
     ParquetTable(None, LocalFiles(found["decoded"])).commit(decoded, entry)
+    first = Ledger().after({"a": None}, {("a", 0): 2})
+    for name, ledger in (("every", first), ("last", replace(first, upsert=True))):
+        commit = {"commitInfo": {"userMetadata": ledger.to_text()}}
+        LocalFiles(found[name]).create(f"{LOG}/{0:020d}.json", json.dumps(commit).encode())
     LocalFiles(found["future"]).create(f"{LEDGERS}/{1:020d}.json", b'{"replog": {"version": 9}}')
     lost = LocalFiles(found["lost"])
     claim(ParquetTable(None, lost))

@@ -145,6 +145,20 @@ def test_each_lack_comes_with_its_cure(healthy, monkeypatch, cure):
     assert told.exit_code == 1 and f"cure: {cure}\n" in told.output
 
 
+def test_the_jars_of_a_store_are_no_lack_unless_they_are_damaged(healthy, monkeypatch):
+    large = jars.of(["s3"])
+    monkeypatch.setattr(jars, "missing", lambda wanted: [each for each in wanted if each in large])
+    told = CliRunner().invoke(doctor.command)
+    assert told.exit_code == 0 and "cure" not in told.output
+    assert (
+        "jars for s3a://: not here, only s3a:// needs them; replog pipeline jars --store s3, 6"
+        in (told.output)
+    )
+    monkeypatch.setattr(jars, "damaged", lambda wanted: [each for each in wanted if each in large])
+    told = CliRunner().invoke(doctor.command)
+    assert told.exit_code == 1 and " && replog pipeline jars --store s3\n" in told.output
+
+
 @pytest.mark.parametrize(
     ("name", "version", "fits"),
     [("pandas", "3.0.1", False), ("pandas", "2.3.3", True), ("pyspark", "4.3.0", False)],

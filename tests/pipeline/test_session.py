@@ -12,9 +12,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
 
 from replog_pipeline import session, submit
 from replog_pipeline.errors import PipelineError
+from replog_pipeline.machine import jars, java
 from tests.pipeline.machine.test_java import fake_java
 from tests.pipeline.replica_folders import batch, high_watermarks, partition
 
@@ -198,6 +200,61 @@ def test_sparks_log_is_left_out_unless_the_user_has_settings(tmp_path):
 def test_a_table_in_a_folder_of_each_worker_is_warned_of(place, master, warned):
     spark = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: {"spark.master": master}))
     assert (place in session.lost_on_workers(spark, place)) is warned
+
+
+class Launched(Exception):
+    """The JVM's settings, where it would start."""
+
+
+def launched(monkeypatch, wanted: dict[str, str], formats: tuple[str, ...]) -> dict[str, str]:
+    from pyspark import SparkContext
+
+    def refuse(conf) -> None:
+        raise Launched(dict(conf.getAll()))
+
+    monkeypatch.setattr(SparkContext, "_ensure_initialized", refuse)
+    monkeypatch.setattr(session, "started_by_spark_submit", lambda: False)
+    monkeypatch.setattr(
+        jars, "provide", lambda wanted, tell: [Path(f"/j/{j.name}") for j in wanted]
+    )
+    monkeypatch.setattr(java, "find", lambda: SimpleNamespace(for_spark=lambda: "/java"))
+    monkeypatch.setattr(os, "environ", {"JAVA_HOME": "/java"})
+    with pytest.raises(Launched) as raised:
+        session.launch(wanted, formats, session.silent)
+    return raised.value.args[0]
+
+
+def test_no_secret_is_on_the_jvms_command_line(monkeypatch):
+    wanted = {
+        "spark.driver.memory": "1g",
+        "spark.hadoop.fs.s3a.access.key": "AKIA",
+        "spark.hadoop.fs.s3a.secret.key": "hush",
+    }
+    told = launched(monkeypatch, wanted, ("delta",))
+    assert told["spark.driver.memory"] == "1g"
+    assert not {"AKIA", "hush"} & {*told.values()}
+
+
+@pytest.mark.parametrize(("master", "is_copied"), [("local[2]", False), ("yarn", True)])
+def test_the_large_jars_are_not_copied_on_this_machine(monkeypatch, master, is_copied):
+    wanted = {"spark.master": master, "spark.driver.extraClassPath": "/own.jar"}
+    told = launched(monkeypatch, wanted, ("delta", "s3"))
+    assert "/j/delta-storage" in told["spark.jars"].split(",")
+    assert ("/j/bundle" in told["spark.jars"].split(",")) is is_copied
+    path = told["spark.driver.extraClassPath"].split(":")
+    assert path[-1] == "/own.jar" and ("/j/bundle" in path) is not is_copied
+
+
+def test_submit_brings_the_jars_of_a_jobs_store(monkeypatch):
+    found = []
+    monkeypatch.setattr(submit, "spark_submit", lambda environment: Path("/spark-submit"))
+    monkeypatch.setattr(jars, "provide", lambda wanted, tell: found.extend(wanted) or [])
+    monkeypatch.setattr(java, "find", lambda: SimpleNamespace(for_spark=lambda: "/java"))
+    monkeypatch.setattr(os, "execve", lambda program, line, environment: None)
+    for to, more in (("--to=s3a://b/t", jars.of(["s3"])), ("--to=lake", ())):
+        found.clear()
+        CliRunner().invoke(submit.command, ["--master", "yarn", "archive", "--from", "x", to])
+        assert found == [*jars.ALL, *more]
 
 
 def test_submit_without_a_job_names_the_jobs():

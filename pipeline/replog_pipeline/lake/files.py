@@ -181,7 +181,7 @@ class LocalFiles:
             os.close(descriptor)
 
 
-def take_lock(descriptor: int, folder: Path) -> None:
+def take_lock(descriptor: int, folder: Path | str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,8 +1,10 @@
 """A table's files through Hadoop's FileSystem, on whatever Spark reaches.
 
-1. `create` renames a draft. HDFS and its likes refuse an existing name; not every object store
-   does, so keep Parquet tables off those and use Delta, which has its own way there.
-2. No lock: of two writers the commit decides.
+1. `create` renames a draft: HDFS and its likes refuse an existing name. An object store makes the
+   object under its name at once, whole, on the condition that there is none (S3: `If-None-Match`).
+2. No lock between machines: of two writers the commit decides, where the file system has a rename
+   that is atomic. A store has none, so writers on this machine lock a file of the cache folder,
+   named after the place; of writers elsewhere nothing is known (docs/PIPELINE.md, Object stores).
 
 Not here: sync (the file system's own promise on close).
 """
@@ -10,10 +12,19 @@ Not here: sync (the file system's own promise on close).
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
-from replog_pipeline.errors import PipelineError
+from replog_pipeline.errors import PipelineError, text_of
+from replog_pipeline.lake.files import take_lock
+from replog_pipeline.machine import cache
+from replog_pipeline.stores.places import JARS, scheme
+
+IF_ABSENT = "fs.option.create.conditional.overwrite"
+THERE_ALREADY = ("RemoteFileChangedException", "FileAlreadyExistsException", "Status Code: 412")
 
 
 class HadoopFiles:
@@ -65,6 +76,8 @@ class HadoopFiles:
             stream.close()
 
     def create(self, name: str, content: bytes) -> bool:
+        if scheme(self.place) in JARS:
+            return self.create_object(name, content)
         folder, _, last = name.rpartition("/")
         draft = self._of(f"{folder}/.{last}.{uuid.uuid4().hex}")
         stream = self.system.create(draft, True)
@@ -75,6 +88,24 @@ class HadoopFiles:
         created = not self.exists(name) and bool(self.system.rename(draft, self._of(name)))
         self.system.delete(draft, False)
         return created
+
+    def create_object(self, name: str, content: bytes) -> bool:
+        """The object appears when its stream is closed."""
+        try:
+            stream = (
+                self.system.createFile(self._of(name))
+                .overwrite(False)
+                .opt(IF_ABSENT, "true")
+                .recursive()
+                .build()
+            )
+            stream.write(bytearray(content))
+            stream.close()
+        except Exception as error:
+            if any(each in text_of(error) for each in THERE_ALREADY):
+                return False
+            raise
+        return True
 
     def size(self, name: str) -> int:
         return int(self.system.getFileStatus(self._of(name)).getLen())
@@ -96,5 +127,22 @@ class HadoopFiles:
     def remove(self, name: str) -> None:
         self.system.delete(self._of(name), True)
 
-    def lock(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        with contextlib.ExitStack() as held:
+            if scheme(self.place) in JARS:
+                self.take_lock_here(held)
+            yield
+
+    def take_lock_here(self, held: contextlib.ExitStack) -> None:
+        """PipelineError when another process on this machine has it."""
+        configuration = self.system.getConf()
+        name = f"{configuration.get('fs.s3a.endpoint') or ''} {self.place}"
+        path = cache.folder() / "locks" / hashlib.sha256(name.encode()).hexdigest()[:32]
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError:
+            return  # a machine without a cache folder has no lock
+        held.callback(os.close, descriptor)
+        take_lock(descriptor, self.place)

@@ -21,6 +21,7 @@ from replog_pipeline.lake.files import IFiles, LocalFiles
 from replog_pipeline.lake.ledger import Ledger
 from replog_pipeline.lake.maintained import Maintained
 from replog_pipeline.lake.parquet import LEDGERS, ParquetTable
+from replog_pipeline.stores import places
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,6 +49,7 @@ class ITable(Protocol):
     def known(self) -> Ledger | None: ...
     def recover(self) -> None: ...
     def append(self, rows: DataFrame, after: Ledger) -> int: ...
+    def upsert(self, rows: DataFrame, after: Ledger) -> int: ...
     def maintain(self, target_mb: int, retain_hours: int) -> Maintained: ...
     def read(self) -> DataFrame: ...
 
@@ -87,9 +89,12 @@ def is_here(place: str) -> bool:
 
 def check_to(place: str, wanted: str | None, setting: str = "--to") -> Ledger | None:
     """What can be known of `--to` without Spark: its ledger, None if it is elsewhere or only the
-    rows know it. PipelineError for a folder here that is no table, of another format, whose
-    ledger or commit is damaged, or that cannot be written to.
+    rows know it. PipelineError for a Parquet table on an object store, and for a folder here that
+    is no table, of another format, whose ledger or commit is damaged, or that cannot be written
+    to.
     """
+    places.check(place, setting)
+    places.check_ledger(place, wanted, setting)
     folder = lake_files.local(place)
     if folder is None:
         return None
@@ -105,10 +110,17 @@ def check_to(place: str, wanted: str | None, setting: str = "--to") -> Ledger | 
         raise lake_files.not_writable(error, Path(error.filename or folder), setting) from error
 
 
+def format_here(place: str) -> str | None:
+    """The format of the table at `place`, None where there is none or it is elsewhere."""
+    folder = lake_files.local(place)
+    return None if folder is None else found_format(LocalFiles(folder))
+
+
 def check_from(place: str) -> Ledger | None:
     """What can be known of a table to be read without Spark: its ledger, None if it is
     elsewhere. PipelineError where there is no table.
     """
+    places.check(place, "--from")
     folder = lake_files.local(place)
     if folder is None:
         return None
@@ -128,7 +140,9 @@ def to_append(spark: SparkSession, place: str, wanted: str | None) -> ITable:
     files = lake_files.of(spark, place)
     found = found_format(files)
     check_format(found, wanted, place)
-    return of_format(spark, files, found or wanted or "delta")
+    form = found or wanted or "delta"
+    places.check_ledger(place, form, "--to")
+    return of_format(spark, files, form)
 
 
 def existing(

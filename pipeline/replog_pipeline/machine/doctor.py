@@ -9,6 +9,7 @@ installs what is missing.
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -32,6 +33,7 @@ PACKAGES: Mapping[str, Callable[[tuple[int, ...]], bool]] = {
 """Each package with what its version must be; pandas 3 breaks PySpark 4.2's own comparison of
 frames.
 """
+SCHEMES = {"s3": "s3a://", "gcs": "gs://"}
 
 DECODERS = ("fastavro", "protobuf", "confluent-kafka", "cachetools")
 """Packages of the extra `decode`; the last comes with the registry's client alone."""
@@ -48,7 +50,8 @@ class Check:
 
 def examine() -> list[Check]:
     """All checks, in the order in which the lacks are best cured."""
-    return [*map(package, PACKAGES), java_check(), *jar_checks(), decode_check()]
+    stores = map(store_check, SCHEMES)
+    return [*map(package, PACKAGES), java_check(), *jar_checks(), *stores, decode_check()]
 
 
 def package(name: str) -> Check:
@@ -94,7 +97,9 @@ def is_installed(name: str) -> bool:
 
 
 def jar_checks() -> list[Check]:
-    """One check for all that are missing, one for each that is damaged; else that all are there."""
+    """Of those that every machine needs: one check for all that are missing, one for each that is
+    damaged; else that all are there.
+    """
     missing, damaged = jars.missing(jars.ALL), jars.damaged(jars.ALL)
     lacks = (
         [
@@ -116,6 +121,24 @@ def jar_checks() -> list[Check]:
         for jar in damaged
     ]
     return lacks or [Check("jars", f"{len(jars.ALL)} in {jars.folder()}")]
+
+
+def store_check(name: str) -> Check:
+    """The jars of an object store. It is no lack that they are not there: a table on such a store
+    brings them.
+    """
+    wanted, scheme = jars.of([name]), SCHEMES[name]
+    damaged, missing = jars.damaged(wanted), jars.missing(wanted)
+    if damaged:
+        path = jars.folder() / damaged[0].file
+        cure = f"rm {path} && replog pipeline jars --store {name}"
+        return Check(damaged[0].file, "damaged: its SHA-256 is another", cure)
+    if missing:
+        found = f"not here, only {scheme} needs them; replog pipeline jars --store {name}"
+        return Check(f"jars for {scheme}", f"{found}{jars.size(missing)}")
+    if name == "s3" and importlib.util.find_spec("botocore") is None:
+        return Check("botocore", "not installed, s3a:// needs it", install("s3"))
+    return Check(f"jars for {scheme}", f"{len(wanted)} in {jars.folder()}")
 
 
 @click.command("doctor")

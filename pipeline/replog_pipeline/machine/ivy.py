@@ -27,8 +27,13 @@ LIMIT_SECONDS = 600
 UNTRUSTED = "SSLHandshakeException"
 
 
-def retrieve(wanted: Iterable[Coordinates], target: Path, environment: Mapping[str, str]) -> None:
-    """Puts NAME-VERSION.jar of every (group, name, version) into `target`.
+def retrieve(
+    wanted: Iterable[Coordinates],
+    target: Path,
+    environment: Mapping[str, str],
+    limit: int = LIMIT_SECONDS,
+) -> None:
+    """Puts NAME-VERSION.jar of every (group, name, version) into `target`, within `limit` seconds.
 
     Raises PipelineError with Ivy's own reason.
     """
@@ -50,9 +55,9 @@ def retrieve(wanted: Iterable[Coordinates], target: Path, environment: Mapping[s
         "-retrieve",
         f"{target}/[artifact]-[revision].[ext]",
     ]
-    done = run([*start, *rest])
+    done = run([*start, *rest], limit)
     if done.returncode and UNTRUSTED in done.stdout + done.stderr:
-        done = run([*start, *trust.options(target / "trusted"), *rest])
+        done = run([*start, *trust.options(target / "trusted"), *rest], limit)
     if done.returncode:
         raise PipelineError(
             f"jars: {reason(done.stdout + done.stderr)}; is there a network? Else set "
@@ -60,15 +65,12 @@ def retrieve(wanted: Iterable[Coordinates], target: Path, environment: Mapping[s
         )
 
 
-def run(command: list[str | Path]) -> subprocess.CompletedProcess[str]:
+def run(command: list[str | Path], limit: int) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
-        )
+        return subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
         raise PipelineError(
-            f"jars: the repository did not answer within {LIMIT_SECONDS} s; set "
-            "REPLOG_JARS_URL to a mirror"
+            f"jars: the repository did not answer within {limit} s; set REPLOG_JARS_URL to a mirror"
         ) from None
 
 

@@ -1,4 +1,5 @@
-"""The jars that PySpark lacks: Spark's Kafka connector and Delta, pinned by version and SHA-256.
+"""The jars that PySpark lacks: Spark's Kafka connector, Delta, and Hadoop's connectors for object
+stores, pinned by version and SHA-256.
 
 1. A jar is used only when its SHA-256 is the one written here; it is checked when it comes in, and
    by `doctor`.
@@ -6,12 +7,15 @@
    Maven repositories are. Once they are there, no network is used.
 3. The token provider is 4.0.0 beside a connector 4.2.0: this pair is tested; it is only used for
    SASL and delegation tokens.
+4. Hadoop's connectors are of the version that PySpark ships of Hadoop, with the AWS SDK that this
+   version was built with. They are large, so they are fetched for a table on such a store only.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -29,12 +33,15 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class Jar:
-    """Maven coordinates and the SHA-256 of the file, in hex."""
+    """Maven coordinates and the SHA-256 of the file, in hex; `mb`: of a large one its size in
+    million bytes.
+    """
 
     group: str
     name: str
     version: str
     sha256: str
+    mb: int = 0
 
     @property
     def file(self) -> str:
@@ -47,6 +54,7 @@ class Jar:
 
 
 SPARK = "org.apache.spark"
+HADOOP = "3.5.0"
 FORMATS: dict[str, tuple[Jar, ...]] = {
     "kafka": (
         Jar(
@@ -88,8 +96,44 @@ FORMATS: dict[str, tuple[Jar, ...]] = {
             "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
         ),
     ),
+    "s3": (
+        Jar(
+            "org.apache.hadoop",
+            "hadoop-aws",
+            HADOOP,
+            "66bd9eefb938b1a1657487324b63c13df2d8b17164a1dd24e0ef37b905bc5baa",
+        ),
+        Jar(
+            "software.amazon.awssdk",
+            "bundle",
+            "2.35.4",
+            "db4b55f24ad1b4e70f17eb1717a4de76a8dadc5a27d764be7c44ff67b2c1c677",
+            mb=686,
+        ),
+        Jar(
+            "software.amazon.s3.analyticsaccelerator",
+            "analyticsaccelerator-s3",
+            "1.3.1",
+            "4959a9747cbb479c73c3ffbcd479bee5b014f8b2880994585a8693fb9d24675e",
+        ),
+    ),
+    "gcs": (
+        Jar(
+            "org.apache.hadoop",
+            "hadoop-gcp",
+            HADOOP,
+            "25686b2e711f5d8a5b08bef3489e62ccd046310dd4adf65b9ea216d9f53ddc3f",
+            mb=35,
+        ),
+    ),
 }
 ALL = FORMATS["kafka"] + FORMATS["delta"]
+"""What every machine needs."""
+STORES = ("s3", "gcs")
+"""What only tables on such a store need."""
+
+SECONDS_PER_MB = 4
+"""How long a large jar may take."""
 
 Tell = Callable[[str], None]
 
@@ -145,13 +189,22 @@ def fetch(lacking: list[Jar], tell: Tell, environment: Mapping[str, str]) -> Non
         if environment.get("REPLOG_JARS_URL"):
             download(lacking, environment["REPLOG_JARS_URL"], Path(name), tell)
         else:
-            tell(f"fetching {len(lacking)} jars with Spark's own resolver (once)")
+            tell(f"fetching {len(lacking)} jars with Spark's own resolver (once{size(lacking)})")
             ivy.retrieve(
-                [(jar.group, jar.name, jar.version) for jar in lacking], Path(name), environment
+                [(jar.group, jar.name, jar.version) for jar in lacking],
+                Path(name),
+                environment,
+                ivy.LIMIT_SECONDS + sum(jar.mb for jar in lacking) * SECONDS_PER_MB,
             )
         for jar in lacking:
             accept(jar, Path(name) / jar.file)
             os.replace(Path(name) / jar.file, folder(environment) / jar.file)
+
+
+def size(jars: Iterable[Jar]) -> str:
+    """What is added to a line about large ones."""
+    found = sum(jar.mb for jar in jars)
+    return f", {found} MB" if found else ""
 
 
 def accept(jar: Jar, path: Path) -> None:
@@ -167,10 +220,13 @@ def accept(jar: Jar, path: Path) -> None:
 def download(jars: list[Jar], base: str, target: Path, tell: Tell) -> None:
     for jar in jars:
         url = f"{base.rstrip('/')}/{jar.place}"
-        tell(f"fetching {jar.file}")
+        tell(f"fetching {jar.file}{size([jar])}")
         try:
-            with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310  the operator names it
-                (target / jar.file).write_bytes(answer.read())
+            with (
+                urllib.request.urlopen(url, timeout=60) as answer,  # noqa: S310  the operator names it
+                (target / jar.file).open("wb") as file,
+            ):
+                shutil.copyfileobj(answer, file)
         except (OSError, ValueError) as error:
             raise PipelineError(f"REPLOG_JARS_URL: {url} cannot be read: {error}") from error
 

@@ -78,6 +78,28 @@ def test_an_unknown_format_is_named():
         jars.of(["kafka", "iceberg"])
 
 
+def test_the_connectors_of_stores_are_of_the_hadoop_that_pyspark_ships():
+    pyspark = pytest.importorskip("pyspark")
+    shipped = Path(pyspark.__file__).parent / "jars" / f"hadoop-client-api-{jars.HADOOP}.jar"
+    assert shipped.exists()
+    connectors = [jar for jar in jars.of(jars.STORES) if jar.group == "org.apache.hadoop"]
+    assert [jar.version for jar in connectors] == [jars.HADOOP] * 2
+
+
+def test_only_a_table_on_a_store_needs_the_large_ones(environment, tmp_path, monkeypatch):
+    """And a line says how large they are."""
+    assert not {*jars.ALL} & {*jars.of(jars.STORES)}
+    large = jars.Jar(JAR.group, JAR.name, JAR.version, JAR.sha256, mb=600)
+    told: list[str] = []
+    limits: list[int] = []
+    monkeypatch.setattr(ivy, "run", lambda command, limit: limits.append(limit))
+    del environment["REPLOG_JARS_URL"]
+    with pytest.raises(AttributeError):  # there is no answer of a process
+        jars.provide([large], told.append, environment)
+    assert told == ["fetching 1 jars with Spark's own resolver (once, 600 MB)"]
+    assert limits == [ivy.LIMIT_SECONDS + 600 * jars.SECONDS_PER_MB]
+
+
 def test_no_registry_is_written_into_the_code():
     for path in Path(jars.__file__).parent.glob("*.py"):
         assert "https:" not in path.read_text() and "http:" not in path.read_text(), path

@@ -9,6 +9,7 @@ import click
 from replog_pipeline.jobs.maintain.job import RETAIN_HOURS, MaintainConfig, check, run
 from replog_pipeline.lake.file_sizing import TARGET_MB
 from replog_pipeline.progress import Progress
+from replog_pipeline.stores.spark_conf import spark_options
 
 
 @click.command("maintain")
@@ -30,19 +31,28 @@ from replog_pipeline.progress import Progress
     metavar="H",
     help="What was replaced or left behind in the last H hours stays.",
 )
+@spark_options
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 @click.option("--quiet", is_flag=True, help="No progress.")
-def command(place: str, file_mb: int, retain_hours: int, as_json: bool, quiet: bool) -> None:
+def command(
+    place: str,
+    file_mb: int,
+    retain_hours: int,
+    conf: dict[str, str],
+    as_json: bool,
+    quiet: bool,
+) -> None:
     """Merge the small files of a table (the --to of an archive), and remove what killed runs left
     behind.
 
-    Run it again after any failure. No archive may run on a Parquet table meanwhile; on a Delta
-    table it may.
+    Run it again after any failure. No archive may run meanwhile on a Parquet table, nor on a table
+    in an object store; on any other Delta table it may.
     """
     from replog_pipeline import session
 
     check(place)
+    formats = ("delta", *session.check_stores([("maintain", place)], conf))
     progress = Progress(quiet)
-    spark = session.build("replog maintain", formats=("delta",), tell=progress.say)
+    spark = session.build("replog maintain", conf=conf, formats=formats, tell=progress.say)
     result = run(spark, MaintainConfig(place, file_mb, retain_hours), progress)
     click.echo(json.dumps(result.to_json()) if as_json else str(result))

@@ -8,6 +8,7 @@ Source: our own. Not here: how a format does it (`lake.delta`, `lake.parquet`).
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from replog_pipeline.lake import table
 from replog_pipeline.lake.file_sizing import TARGET_MB
 from replog_pipeline.lake.maintained import Maintained
 from replog_pipeline.progress import Progress
+from replog_pipeline.stores import places
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +56,10 @@ def run(
 ) -> MaintainResult:
     """Maintain. Raises PipelineError."""
     target = found(spark, config.place)
-    with (progress or Progress(quiet=True)).step(f"maintain: {config.place}", spark):
+    places.check_ledger(config.place, target.format, "maintain")
+    # Delta has no mutual exclusion there: a merge beside an archive could lose commits.
+    alone = target.files.lock() if places.jars_of([config.place]) else nullcontext()
+    with alone, (progress or Progress(quiet=True)).step(f"maintain: {config.place}", spark):
         return MaintainResult(config.place, target.maintain(config.file_mb, config.retain_hours))
 
 

@@ -13,6 +13,7 @@ from replog_pipeline.kafka_cluster import ClientConfig
 from replog_pipeline.progress import Progress
 from replog_pipeline.sources import reachable
 from replog_pipeline.sources.client_config import client_options, source_client_options
+from replog_pipeline.stores.spark_conf import spark_options
 from twisted_broker.wire.compression import CODEC_NAMES
 
 
@@ -40,6 +41,7 @@ from twisted_broker.wire.compression import CODEC_NAMES
 )
 @client_options
 @source_client_options
+@spark_options
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def command(
@@ -50,6 +52,7 @@ def command(
     replication: int,
     client: ClientConfig,
     source_client: ClientConfig,
+    conf: dict[str, str],
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -82,8 +85,9 @@ def command(
     )
     check_origin(source, topic, config.reads_by)
     reachable.check_address(target, "--to")
+    formats = ("kafka", "delta", *session.check_stores([("--from", source)], conf))
     progress = Progress(quiet)
-    spark = session.build("replog replay", formats=("kafka", "delta"), tell=progress.say)
+    spark = session.build("replog replay", conf=conf, formats=formats, tell=progress.say)
     result = run(spark, config, progress)
     there = result.records - result.written
     click.echo(

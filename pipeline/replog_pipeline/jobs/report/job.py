@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from replog_pipeline import sources
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.jobs.report import counts
-from replog_pipeline.lake.files import check_writable
+from replog_pipeline.lake.files import check_writable, local
 from replog_pipeline.progress import Progress
 from replog_pipeline.report import sections, tables
 from replog_pipeline.report.numbers import minute_text, size_text
@@ -139,7 +139,9 @@ def draw(found: Counted) -> list[Section]:
 
 def checked(to: str | Path) -> Path:
     """The directory, if it may and can be written to."""
-    place = Path(to)
+    place = local(str(to))
+    if place is None:
+        raise PipelineError(f"--to: {to}: a report is written to a directory of this machine")
     if place.exists() and not place.is_dir():
         raise PipelineError(f"--to: {place} is a file: name a directory")
     if place.is_dir() and any(place.iterdir()) and not (place / PAGE).exists():

@@ -11,6 +11,7 @@ from replog_pipeline.jobs.sql.views import given
 from replog_pipeline.kafka_cluster import ClientConfig
 from replog_pipeline.progress import Progress
 from replog_pipeline.sources.client_config import client_options
+from replog_pipeline.stores.spark_conf import spark_options
 
 
 @click.command("sql")
@@ -41,6 +42,7 @@ from replog_pipeline.sources.client_config import client_options
     help="Rows of a table.",
 )
 @client_options
+@spark_options
 @click.option("--quiet", is_flag=True, help="No progress.")
 def command(
     query: str,
@@ -49,6 +51,7 @@ def command(
     to: str | None,
     limit: int,
     client: ClientConfig,
+    conf: dict[str, str],
     quiet: bool,
 ) -> None:
     """Run a QUERY of Spark SQL over topics, log directories and tables, each a view of its name.
@@ -59,6 +62,9 @@ def command(
 
     config = SqlConfig(query, given(texts, client), form, to, limit)
     check(config)
+    tables = [("--from", each.place) for each in config.named if each.source is None]
+    stores = session.check_stores([*tables, ("--to", to or "")], conf)
     progress = Progress(quiet)
-    spark = session.build("replog sql", formats=("kafka", "delta"), tell=progress.say)
+    formats = ("kafka", "delta", *stores)
+    spark = session.build("replog sql", conf=conf, formats=formats, tell=progress.say)
     run(spark, config)

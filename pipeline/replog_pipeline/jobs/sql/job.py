@@ -4,7 +4,7 @@
 2. What the query names wrong is one line that says which views and columns there are.
 3. `to` is written by Spark as a folder, and must not be there.
 
-Source: Spark SQL. Not here: streams (`docs/PIPELINE.md` has a program).
+Source: Spark SQL. Not here: streams (`docs/STREAMING.md` has a program).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TextIO
 from replog_pipeline.errors import PipelineError, root_line
 from replog_pipeline.jobs.sql import results, views
 from replog_pipeline.lake import files
+from replog_pipeline.stores import places
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,6 +47,8 @@ def check(config: SqlConfig) -> None:
         raise PipelineError("--format parquet: say where to, with --to FOLDER")
     if config.form == "table" and config.to is not None:
         raise PipelineError("--to: choose --format csv or parquet")
+    if config.to is not None:
+        places.check(config.to, "--to")
     folder = None if config.to is None else files.local(config.to)
     if folder is not None:
         if folder.exists():

@@ -1,0 +1,94 @@
+"""A table's files on an object store: created on a condition, locked on this machine."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.lake.hadoop_files import IF_ABSENT, HadoopFiles
+
+
+class Store:
+    """Hadoop's FileSystem of a store, as far as `create` uses it: an object appears on close."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
+    def getConf(self) -> dict[str, str]:
+        return {"fs.s3a.endpoint": "http://here"}
+
+    def createFile(self, name: str) -> Draft:
+        return Draft(self.objects, name)
+
+
+class Draft:
+    def __init__(self, objects: dict[str, bytes], name: str) -> None:
+        self.objects, self.name, self.conditional, self.content = objects, name, False, b""
+
+    def overwrite(self, allowed: bool) -> Draft:
+        assert not allowed
+        return self
+
+    def opt(self, name: str, value: str) -> Draft:
+        self.conditional = (name, value) == (IF_ABSENT, "true")
+        return self
+
+    def recursive(self) -> Draft:
+        return self
+
+    def build(self) -> Draft:
+        return self
+
+    def write(self, content: bytes) -> None:
+        self.content += content
+
+    def close(self) -> None:
+        if self.conditional and self.name in self.objects:
+            raise OSError("org.apache.hadoop.fs.s3a.RemoteFileChangedException: Status Code: 412")
+        self.objects[self.name] = bytes(self.content)
+
+
+def files(store: Any, place: str = "s3a://lake/t") -> HadoopFiles:
+    path = SimpleNamespace(getFileSystem=lambda conf: store)
+    hadoop = SimpleNamespace(fs=SimpleNamespace(Path=lambda name: name))
+    jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(hadoop=hadoop)))
+    found = HadoopFiles.__new__(HadoopFiles)
+    found.place, found.jvm, found.system = place, jvm, path.getFileSystem(None)
+    return found
+
+
+def test_of_two_that_create_one_object_one_is_refused() -> None:
+    store = Store()
+    assert files(store).create("_replog/format", b"delta")
+    assert not files(store).create("_replog/format", b"other")
+    assert store.objects == {"s3a://lake/t/_replog/format": b"delta"}
+
+
+def test_what_else_fails_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+
+    def fail(draft: Draft) -> None:
+        raise OSError("the network is gone")
+
+    monkeypatch.setattr(Draft, "close", fail)
+    with pytest.raises(OSError, match="the network is gone"):
+        files(store).create("_replog/format", b"delta")
+
+
+def test_one_archive_of_a_table_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.setenv("REPLOG_CACHE", str(tmp_path))
+    one, same, other = files(Store()), files(Store()), files(Store(), "s3a://lake/u")
+    refused = pytest.raises(PipelineError, match="another archive writes to s3a://lake/t: a table")
+    with one.lock(), other.lock(), refused, same.lock():
+        pass
+    with same.lock():
+        pass
+
+
+def test_without_a_cache_folder_there_is_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPLOG_CACHE", "/proc/cache")
+    with files(Store()).lock(), files(Store()).lock():
+        pass

@@ -7,14 +7,16 @@
 2. `produce`: one record of 100 B, acks=all, 200 times a second, with and without a compacted log of
    `--megabytes` being cleaned, in turn, `--rounds` times; and turns of the reactor of more than
    10 ms, as the broker's own watch names them.
+3. `cleaner`, beside Apache Kafka (KAFKA_HOME or KAFKA_JARS) where there is one: the same records in
+   a compacted log of `--megabytes`, from the moment when it may be cleaned until it is; processor
+   time of all of the server's processes. Both look for work every half second.
 """
 
 from __future__ import annotations
 
 import argparse
-import signal
+import os
 import struct
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,10 +30,10 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.cimpl import NewTopic
 
-from benchmarks.load import IN_FLIGHT, first_metadata, percentile_ms
-from benchmarks.meter import cpu_seconds
+from benchmarks.load import IN_FLIGHT, percentile_ms
+from benchmarks.meter import TICKS, cpu_seconds
 from benchmarks.requests import Connection, batch, frame, produce, produce_error_at, string
-from benchmarks.servers import ROOT, Ours
+from benchmarks.servers import ROOT, Kafka, Ours, Program
 from tests.faults.slow_turns import SlowTurn, slow_turns
 from twisted_broker.wire.records import BatchBuilder
 
@@ -42,6 +44,19 @@ SECONDS = 5.0
 LONGEST_SECONDS = 600.0
 DAY_MS = 86_400_000
 SEGMENT_BYTES = 16 << 20
+KEYED = 900
+"""records of a batch"""
+
+
+def size_mb(server: Program, topic: str, pattern: str = "*") -> float:
+    """Of the topic's files."""
+    total = 0
+    for path in (server.directory / "data").glob(f"{topic}-*/{pattern}"):
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:
+            continue  # the cleaner was faster
+    return total / 1e6
 
 
 class Compacting(Ours):
@@ -61,35 +76,6 @@ class Compacting(Ours):
         return super().command() + [
             word for name, value in settings.items() for word in ("--set", f"{name}={value}")
         ]
-
-    def restart(self) -> float:
-        """On what it has; when it was started."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(60)
-        began = time.perf_counter()
-        with (self.directory / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=self.directory,
-                env=self.environment(),
-            )
-        self.pids = [self.process.pid]
-        first_metadata(self.address, self.start_seconds)
-        return began
-
-    def size_mb(self, topic: str) -> float:
-        """Of the topic's directories."""
-        total = 0
-        for path in (self.directory / "data").glob(f"{topic}-*/*"):
-            try:
-                total += path.stat().st_size
-            except FileNotFoundError:
-                continue  # the cleaner was faster
-        return total / 1e6
 
     def turns(self) -> list[SlowTurn]:
         return [turn for turn in slow_turns(self.directory / "log") if turn.most <= 200]
@@ -129,10 +115,10 @@ def until(condition: Callable[[], bool], seconds: float = LONGEST_SECONDS) -> No
 
 def steady_mb(server: Compacting, topic: str) -> float:
     """Its size once it has not changed for 5 s, ten times as long as the cleaner pauses."""
-    size, since = server.size_mb(topic), time.perf_counter()
+    size, since = size_mb(server, topic), time.perf_counter()
     while time.perf_counter() - since < 5:
         time.sleep(0.2)
-        now = server.size_mb(topic)
+        now = size_mb(server, topic)
         if now != size:
             size, since = now, time.perf_counter()
     return size
@@ -162,16 +148,18 @@ def commits(groups: int, partitions: int, total: int) -> str:
                         check_commit(connection.receive(), topic)
                         waiting -= 1
                 sent += groups * step
-                largest = max(largest, server.size_mb(offsets))
+                largest = max(largest, size_mb(server, offsets))
             for _ in range(waiting):
                 check_commit(connection.receive(), topic)
             rate = sent / (time.perf_counter() - began)
         end = steady_mb(server, offsets)
-        began = server.restart()
+        to_metadata = server.restart()
+        began = time.perf_counter()
         with Connection(server.address, 1 << 20) as connection:
             for name in names:
                 until(lambda name=name: served(connection, name, topic))  # type: ignore[misc]
-        seconds, cpu = time.perf_counter() - began, cpu_seconds(server.pids)
+        seconds = to_metadata + time.perf_counter() - began
+        cpu = cpu_seconds(server.pids)
         turn = max(server.turns(), key=lambda turn: turn.worked, default=None)
         longest = f"{turn.worked}, {turn.what}" if turn is not None else "none"
     finally:
@@ -182,7 +170,14 @@ def commits(groups: int, partitions: int, total: int) -> str:
     )
 
 
-# produce
+# produce, and the cleaner alone
+class CompactingKafka(Kafka):
+    """With the same."""
+
+    def settings(self) -> str:
+        return f"{super().settings()}\nlog.cleaner.backoff.ms=500"
+
+
 def keyed(records: int, keys: int) -> bytes:
     builder, now_ms = BatchBuilder(), int(time.time() * 1000)
     for number in range(records):
@@ -199,8 +194,8 @@ def set_lag(admin: AdminClient, topic: str, lag_ms: int) -> None:
         done.result(60)
 
 
-def fill(server: Compacting, admin: AdminClient, topic: str, megabytes: float) -> None:
-    """A compacted log that may not be cleaned yet: its records are new."""
+def fill(server: Program, admin: AdminClient, topic: str, megabytes: float) -> int:
+    """A compacted log that may not be cleaned yet: its records are new. Gives how many."""
     config = {
         "cleanup.policy": "compact",
         "min.compaction.lag.ms": str(DAY_MS),
@@ -208,17 +203,19 @@ def fill(server: Compacting, admin: AdminClient, topic: str, megabytes: float) -
     }
     for done in admin.create_topics([NewTopic(topic, 1, 1, config=config)]).values():
         done.result(60)
-    records = keyed(900, 700)
+    records = keyed(KEYED, 700)
     request, at = produce(topic, records, -1), produce_error_at(topic) - 4
     with Connection(server.address) as connection:
         until(lambda: connection.metadata(topic)[1] == [1])
-        for _ in range(int(megabytes * 1e6 / len(records)) + 1):
+        batches = int(megabytes * 1e6 / len(records)) + 1
+        for _ in range(batches):
             connection.socket.sendall(request)
             if bytes(connection.receive()[at : at + 2]) != b"\0\0":
                 raise RuntimeError("Produce failed under load")
+    return batches * KEYED
 
 
-def is_clean(server: Compacting, topic: str) -> bool:
+def is_clean(server: Program, topic: str) -> bool:
     """Whether the cleaner's checkpoint is above the log's start."""
     checkpoint = Path(server.directory / "data" / "cleaner-offset-checkpoint")
     lines = checkpoint.read_text().splitlines() if checkpoint.exists() else []
@@ -283,10 +280,60 @@ def produce_under_cleaning(megabytes: float, rounds: int) -> list[str]:
     ] + [f"\n{megabytes * rounds / cleaned:,.1f} MB/s were cleaned, pauses included."]
 
 
+def tree_seconds(pid: int) -> float:
+    """Processor time so far of a process and its children, living and gone."""
+    total = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it ended meanwhile
+        if int(fields[1]) == pid or path.parent.name == str(pid):
+            total += sum(map(int, fields[11:15]))
+    return total / TICKS
+
+
+def cleaning(server: Program, megabytes: float) -> str:
+    """A row: how long its cleaner takes for such a log."""
+    server.start()
+    topic = "compacted"
+    try:
+        host, port = server.address
+        admin = AdminClient({"bootstrap.servers": f"{host}:{port}", "log_level": 0})
+        records = fill(server, admin, topic, megabytes)
+        before, pid = size_mb(server, topic, "*.log"), server.pids[0]
+        cpu = tree_seconds(pid)
+        set_lag(admin, topic, 0)
+        began = time.perf_counter()
+        until(lambda: is_clean(server, topic))
+        seconds, cpu = time.perf_counter() - began, tree_seconds(pid) - cpu
+        after = size_mb(server, topic, "*.log")
+    finally:
+        server.stop()
+    return (
+        f"| {server.name} | {before:,.1f} | {after:,.1f} | {seconds:.2f} | {cpu:.2f} "
+        f"| {before / seconds:,.1f} | {records / seconds:,.0f} |"
+    )
+
+
+def cleaners(megabytes: float, rounds: int) -> None:
+    """Prints rows, in turn."""
+    servers: list[Program] = [Compacting("ours", ROOT)]
+    if os.environ.get("KAFKA_HOME") or os.environ.get("KAFKA_JARS"):
+        servers.append(CompactingKafka())
+    print(
+        "\n| cleaner | before, MB | after, MB | s | CPU, s | MB/s | records/s |"
+        "\n|---|--:|--:|--:|--:|--:|--:|"
+    )
+    for _ in range(rounds):
+        for server in servers:
+            print(cleaning(server, megabytes), flush=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints a table for each measure."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", choices=["offsets", "produce"])
+    parser.add_argument("--only", nargs="*", choices=["offsets", "produce", "cleaner"])
     parser.add_argument("--commits", type=int, default=10_000_000)
     parser.add_argument("--groups", type=int, default=100)
     parser.add_argument("--distinct", type=int, default=1_000_000)
@@ -297,7 +344,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.megabytes * 1e6 < 3 * SEGMENT_BYTES:
         parser.error("--megabytes: below 51 no segment is full, and nothing is cleaned")
     Compacting.offsets_partitions = options.partitions
-    only = options.only or ["offsets", "produce"]
+    only = options.only or ["offsets", "produce", "cleaner"]
     if "offsets" in only:
         print(
             "| commits | groups x partitions | commits/s | largest, MB | at the end, MB "
@@ -313,6 +360,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "| longest turn, ms |\n|---|--:|--:|--:|--:|--:|--:|"
         )
         print("\n".join(produce_under_cleaning(options.megabytes, options.rounds)))
+    if "cleaner" in only:
+        cleaners(options.megabytes, options.rounds)
 
 
 if __name__ == "__main__":

@@ -202,18 +202,20 @@ def offset_rates(target: Target) -> Figures:
         )
 
 
-def fill(connection: Connection, topic: str, total_bytes: float) -> int:
-    """Batches of about 0.94 MB, acks=all, five in flight; the bytes sent."""
-    records = batch(900, 1024)
-    request = produce(topic, records, -1)
+def fill(
+    connection: Connection, topic: str, total_bytes: float, records: int = 900, partition: int = 0
+) -> int:
+    """Batches of `records` KiB (about 0.94 MB), acks=all, five in flight; the bytes sent."""
+    data = batch(records, 1024)
+    request = produce(topic, data, -1, partition)
     at = produce_error_at(topic) - 4
-    count = max(1, int(total_bytes / len(records)))
+    count = max(1, int(total_bytes / len(data)))
     for number in range(count + IN_FLIGHT):
         if number < count:
             connection.socket.sendall(request)
         if number >= IN_FLIGHT and bytes(connection.receive()[at : at + 2]) != b"\0\0":
             raise RuntimeError("Produce failed under load")
-    return count * len(records)
+    return count * len(data)
 
 
 def read_through(connection: Connection, topic: str, seconds: float) -> int:

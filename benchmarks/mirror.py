@@ -1,15 +1,17 @@
 """`python -m benchmarks.mirror`: how fast `replog mirror` moves bulk data, beside a raw bulk fetch
 from the same source in the same run.
 
-Two brokers of this checkout, each its own process, and the tool as a third; batches of 0.94 MB, in
-`--topics` topics of one partition. The raw fetch is a loop of 1 MiB fetches on one blocking
+Two brokers of this checkout, each its own process, and the tool as a third; batches of `--records`
+KiB, in `--topics` topics of one partition. The raw fetch is a loop of 1 MiB fetches on one blocking
 connection that keeps nothing. The tool's time is from its first mirrored byte, as its metrics say,
-to its last. Its resident memory is the largest seen.
+to its last. Its resident memory is the largest seen. "At most" is what the machine's cores could
+move if all three were at work all the time: their number by the processor time of a GB.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -42,7 +44,7 @@ def bytes_mirrored(port: int) -> int:
 
 
 def mirrored(source: Ours, target: Ours, total: int) -> tuple[float, ...]:
-    """(MB/s, CPU seconds per GB of the tool and of the target, MB of memory)."""
+    """(MB/s, CPU seconds per GB of the tool, the source and the target, MB of memory)."""
     port = free_port()
     with tempfile.TemporaryDirectory() as state:
         tool = subprocess.Popen(
@@ -56,11 +58,12 @@ def mirrored(source: Ours, target: Ours, total: int) -> tuple[float, ...]:
             stderr=subprocess.DEVNULL,
         )
 
-        def used_by() -> tuple[float, float]:
-            return cpu_seconds([tool.pid]), cpu_seconds(target.pids)
+        def used_by() -> tuple[float, ...]:
+            return tuple(cpu_seconds(pids) for pids in ([tool.pid], source.pids, target.pids))
 
         try:
-            began, first, done, memory, used = 0.0, 0, 0, 0.0, (0.0, 0.0)
+            began, first, done, memory = 0.0, 0, 0, 0.0
+            used: tuple[float, ...] = ()
             while done < total:
                 assert tool.poll() is None, "the mirror ended"
                 done = bytes_mirrored(port)
@@ -82,13 +85,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=float, default=800)
     parser.add_argument("--topics", type=int, default=4)
+    parser.add_argument("--records", type=int, default=900, help="of 1 KiB in a batch")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args(arguments)
     print(
         "| raw fetch, MB/s | raw produce, MB/s | mirror, MB/s | to the raw fetch "
-        "| tool: CPU s per GB | target: CPU s per GB | tool: MB |"
+        "| CPU s per GB: tool | source | target | at most, MB/s | tool: MB |"
     )
-    print("|--:|--:|--:|--:|--:|--:|--:|")
+    print("|--:" * 9 + "|")
     for _ in range(options.rounds):
         source, target = Ours("source", ROOT), Ours("target", ROOT)
         try:
@@ -99,20 +103,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 began = time.perf_counter()
                 for number in range(options.topics):
                     connection.create(f"bulk-{number}")
-                    total += fill(
-                        connection, f"bulk-{number}", options.megabytes * 1e6 / options.topics
-                    )
+                    share = options.megabytes * 1e6 / options.topics
+                    total += fill(connection, f"bulk-{number}", share, options.records)
                 produced = total / (time.perf_counter() - began) / 1e6
                 began = time.perf_counter()
                 size = read_through(connection, "bulk-0", FETCH_SECONDS)
                 raw = size / (time.perf_counter() - began) / 1e6
-            rate, cpu, server, memory = mirrored(source, target, total)
+            rate, *cpu, memory = mirrored(source, target, total)
         finally:
             source.stop()
             target.stop()
         print(
-            f"| {raw:,.0f} | {produced:,.0f} | {rate:,.0f} | {rate / raw:.2f} | {cpu:.2f} "
-            f"| {server:.2f} | {memory:.0f} |"
+            f"| {raw:,.0f} | {produced:,.0f} | {rate:,.0f} | {rate / raw:.2f} | "
+            + " | ".join(f"{each:.2f}" for each in cpu)
+            + f" | {(os.cpu_count() or 1) / sum(cpu) * 1e3:,.0f} | {memory:.0f} |",
+            flush=True,
         )
 
 

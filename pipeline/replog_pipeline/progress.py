@@ -1,5 +1,5 @@
-"""A job's progress on standard error: a moving line on a terminal, one line per step
-elsewhere, nothing with `--quiet`.
+"""A job's progress on standard error: a moving line on a terminal; elsewhere, as in a log file, a
+line every few seconds of a step and one at its end; nothing with `--quiet`.
 
 Standard output belongs to the result alone.
 """
@@ -20,14 +20,24 @@ Update = Callable[[str], None]
 """Adds a word on how far the step is."""
 
 LOOK_SECONDS = 0.5
+LINE_SECONDS = 5.0
 
 
 class Progress:
-    """One per command. Steps follow one another; they do not nest."""
+    """One per command. Steps follow one another; they do not nest.
 
-    def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
+    `line_seconds`: between two lines of a step where no line moves; None: only the one at its end.
+    """
+
+    def __init__(
+        self,
+        quiet: bool = False,
+        stream: TextIO | None = None,
+        line_seconds: float | None = LINE_SECONDS,
+    ) -> None:
         self.quiet = quiet
         self.stream = stream or sys.stderr
+        self.line_seconds = line_seconds
 
     def say(self, line: str) -> None:
         """One line that stays."""
@@ -46,13 +56,35 @@ class Progress:
 
     @contextmanager
     def _moving(self, what: str) -> Iterator[Update]:
-        if self.quiet or not self.stream.isatty():
+        if self.quiet or (self.line_seconds is None and not self.stream.isatty()):
             yield lambda detail: None
+            return
+        if not self.stream.isatty():
+            with self._in_lines(what, self.line_seconds or LINE_SECONDS) as update:
+                yield update
             return
         from rich.console import Console
 
         with Console(file=self.stream).status(what) as status:
             yield lambda detail: status.update(f"{what}  {detail}")
+
+    @contextmanager
+    def _in_lines(self, what: str, seconds: float) -> Iterator[Update]:
+        """A thread says every so many seconds how far the step is."""
+        began, newest, enough = time.monotonic(), [""], Event()
+
+        def beat() -> None:
+            while not enough.wait(seconds):
+                detail = f", {newest[0]}" if newest[0] else ""
+                self.say(f"{what}: {time.monotonic() - began:.0f} s so far{detail}")
+
+        thread = Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield lambda detail: newest.__setitem__(0, detail)
+        finally:
+            enough.set()
+            thread.join()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from tests.coordinator.broker_run import BrokerRun, TurnClock, subscription
 from tests.coordinator.group_run import GroupRun
 from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator import (
+    bucket_dict,
     classic_group,
     coordinator_shard,
     group_offsets,
@@ -269,3 +270,20 @@ def test_many_offsets_of_a_group_are_spread(monkeypatch: pytest.MonkeyPatch) -> 
     for number in (*range(3), *range(4, 20)):
         assert offsets.remove(("t", number), 50)
     assert offsets.is_empty()
+
+
+def test_many_offsets_are_walked_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is spread between two parts is not walked twice, nor missed."""
+    monkeypatch.setattr(group_offsets, "MANY_OFFSETS", 10)
+    monkeypatch.setattr(bucket_dict, "EACH", 3)
+    offsets = GroupOffsets()
+    for number in range(9):
+        offsets.put(("t", number), CommittedOffset(number))
+    few = offsets.parts()
+    found = next(few)
+    for number in range(9, 40):
+        offsets.put(("t", number), CommittedOffset(number))
+    assert sorted(found) == [("t", number) for number in range(9)] and not list(few)
+    parts = list(offsets.parts())
+    assert len(parts) == 14 and max(map(len, parts)) < 10
+    assert sorted(each for part in parts for each in part) == [("t", n) for n in range(40)]

@@ -195,7 +195,8 @@ def test_many_batches_of_a_chunk_cost_one_write_of_each_index() -> None:
     together = new_log(files, index_interval_bytes=1)
     writes: list[int] = []
     for index in (together.segments.active.offset_index, together.segments.active.time_index):
-        file, count = index.file.create(), len(writes)
+        file: Any = index.file.create()
+        count = len(writes)
         writes.append(0)
 
         def write_at(position: int, parts: Any, file: Any = file, at: int = count) -> None:

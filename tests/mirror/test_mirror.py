@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 from collections.abc import Iterator
 from random import Random
 
@@ -13,6 +14,7 @@ from twisted_broker.api import dispatch
 from twisted_broker.api.routes import served
 from twisted_broker.image.entries import RECOVERED, RECOVERING
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.mirror import source_epochs
 from twisted_broker.mirror.errors import MirrorError, SourceLost
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -276,6 +278,31 @@ def test_what_cannot_be_mirrored_is_one_line(world: World, topics: str, line: st
     with pytest.raises(MirrorError, match=line) as caught:
         world.until(lambda: False)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_directory_that_cannot_be_written_ends_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    """One line that names the option; the copy goes on with the next start."""
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    world.create()
+    world.produce(some_batch(b"a"))
+    with monkeypatch.context() as disk:
+        if first:
+            disk.setattr(world.files, "make_directories", full)
+        else:
+            disk.setattr(source_epochs, "write_aside", lambda *_, **__: full())
+        world.start()
+        with pytest.raises(MirrorError, match=r"--state .* cannot be written: No sp") as caught:
+            world.until(lambda: False)
+    assert "\n" not in str(caught.value)
+    world.failures.clear()
+    world.start()
+    world.caught_up()
 
 
 def test_a_target_that_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from twisted_broker.net.connection_limits import (
     DescriptorShares,
 )
 from twisted_broker.wire.errors import WireError
+from twisted_broker.wire.header import APPEND_MIRRORED
 
 PRODUCE, FETCH, METADATA = b"\0\0", b"\0\1", b"\0\3"
 
@@ -75,6 +76,21 @@ def test_anything_but_produce_is_a_barrier() -> None:
     script.turns[1].finish(framed(b"f"))
     house.run()
     assert script.started == [PRODUCE, FETCH, PRODUCE + b"2"]
+
+
+def test_mirrored_records_follow_each_other_as_produces_do() -> None:
+    """A mirror's requests wait for the replicas together."""
+    appended = APPEND_MIRRORED.to_bytes(2, "big")
+    script = Script(parked=(PRODUCE, appended))
+    house = House(script)
+    client = house.client()
+    client.transport.write(framed(PRODUCE) + framed(appended) + framed(appended) + framed(FETCH))
+    house.run()
+    assert script.started == [PRODUCE, appended]
+    script.turns[0].finish(framed(b"p"))
+    script.turns[1].finish(framed(b"a"))
+    house.run()
+    assert script.started == [PRODUCE, appended, appended]
 
 
 def test_a_produce_that_waits_before_its_append_is_a_barrier() -> None:

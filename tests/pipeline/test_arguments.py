@@ -41,6 +41,7 @@ ARCHIVE, REPLAY, REPORT = (
 )
 NO_S3 = "--spark-conf=spark.hadoop.fs.s3a.endpoint=http://127.0.0.1:1"
 DECODE = (*ARCHIVE, "--from", "segments:{log}?topics=a", "--decode")
+UPSERT = ("archive", "--mode", "upsert", "--from", "segments:{log}?topics=a", "--to")
 REGISTRY = ("--schema-registry", "http://127.0.0.1:1")
 WRONG: list[tuple[tuple[str, ...], str]] = [
     ((*ARCHIVE, "--from", "mysql://x"), "is no source"),
@@ -92,6 +93,22 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
         ("archive", "--from", "segments:{log}?topics=a", "--to", "{decoded}"),
         "{decoded} has decoded values: give --decode and its schema",
     ),
+    (
+        ("archive", "--from", "segments:{log}?topics=a", "--to", "{lake}", "--mode", "upsert"),
+        "--mode upsert needs a Delta table",
+    ),
+    ((*UPSERT, "{new}", "--format", "parquet"), "--mode upsert needs a Delta table"),
+    (
+        (*UPSERT, "{new}", "--from", KAFKA, "--format", "parquet", "--table-per-topic"),
+        "--mode upsert needs a Delta table",
+    ),
+    ((*UPSERT, "{every}", "--key"), "the table {every} holds every record"),
+    (
+        ("archive", "--from", "segments:{log}?topics=a", "--to", "{last}"),
+        "the table {last} holds the last value of each key: give --mode upsert",
+    ),
+    ((*ARCHIVE, "--from", KAFKA, "--key"), "--key: of --mode upsert alone"),
+    ((*REPLAY, "--from", "{last}"), "{last} holds the last value of each key, not every record"),
     (("replay", "--from", "{lake}", "--to", "{new}"), "is no source"),
     (("replay", "--from", "{lake}", "--to", "segments:{new}"), "must name one topic"),
     (("replay", "--from", "{lake}", "--to", KAFKA + ",u"), "must name one topic"),
@@ -175,6 +192,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         for name in (
             *("new", "file", "other", "log", "log2", "loose"),
             *("lake", "future", "lost", "short", "locked", "decoded", "iceberg"),
+            *("every", "last"),
         )
     }
     found["file"].write_text("")
@@ -193,6 +211,10 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     decoded = replace(Ledger().after({"a": None}, {("a", 0): 2}), decoded=True)
     entry = {"replog": decoded.to_json(), "files": [], "staging": "_replog/staging/1", "rows": 0}
     ParquetTable(None, LocalFiles(found["decoded"])).commit(decoded, entry)
+    first = Ledger().after({"a": None}, {("a", 0): 2})
+    for name, ledger in (("every", first), ("last", replace(first, upsert=True))):
+        commit = {"commitInfo": {"userMetadata": ledger.to_text()}}
+        LocalFiles(found[name]).create(f"{LOG}/{0:020d}.json", json.dumps(commit).encode())
     LocalFiles(found["future"]).create(f"{LEDGERS}/{1:020d}.json", b'{"replog": {"version": 9}}')
     lost = LocalFiles(found["lost"])
     claim(ParquetTable(None, lost))

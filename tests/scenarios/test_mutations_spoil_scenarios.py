@@ -4,6 +4,7 @@ scenario, at the line that tells of it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,14 @@ import pytest
 
 from tests.replication import test_partition
 from tests.simulation.mutations import MUTATIONS, switched_on
+from twisted_broker.coordinator.transaction.transaction_marker_sender import (
+    PendingCompletion,
+    TransactionMarkerSender,
+)
+from twisted_broker.coordinator.transaction.transaction_metadata import (
+    TransactionMetadata,
+    TxnTransitMetadata,
+)
 from twisted_broker.log import log, producer_append
 from twisted_broker.log.watermarks import Watermarks
 from twisted_broker.testing.scenario.__main__ import ScenarioFailed, run_scenario
@@ -76,7 +85,32 @@ def test_a_mutation_spoils_its_scenario(mutation: str, scenario: str, found: str
     assert found in str(failure.value)
 
 
+_prepare, _send = TransactionMetadata.prepare_abort_or_commit, TransactionMarkerSender.send
+
+
+def _keeps_its_epoch(self: TransactionMetadata, *arguments: Any, **more: Any) -> TxnTransitMetadata:
+    made = _prepare(self, *arguments, **more)
+    return replace(made, producer_epoch=self.producer_epoch)
+
+
+def _sends_nothing(self: TransactionMarkerSender, pending: PendingCompletion) -> None:
+    pending.metadata.partitions = set()
+    _send(self, pending)
+
+
 TRANSACTION_MISTAKES = (
+    (
+        "no_epoch_bump",
+        (TransactionMetadata, "prepare_abort_or_commit", _keeps_its_epoch),
+        "transaction_late_add",
+        "expected epoch 1, found epoch 0",
+    ),
+    (
+        "complete_before_the_markers",
+        (TransactionMarkerSender, "send", _sends_nothing),
+        "transaction_states",
+        "expected at 2, found at 1",
+    ),
     (
         "no_verification",
         (producer_append, "_check_verified", lambda *arguments: None),
@@ -102,7 +136,7 @@ TRANSACTION_MISTAKES = (
         "expected records none, found records a, stable 0",
     ),
 )
-"""Of transactions, whose producers the simulation does not have: issue 14, section 4."""
+"""Issue 14, section 4."""
 
 
 @pytest.mark.parametrize(

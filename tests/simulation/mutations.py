@@ -509,7 +509,7 @@ def completed_without_markers(plant: Planting) -> None:
     real = TransactionMarkerSender.send
 
     def send(self: TransactionMarkerSender, pending: PendingCompletion) -> None:
-        pending.metadata.partitions.clear()
+        pending.metadata.partitions = set()
         real(self, pending)
 
     plant(TransactionMarkerSender, "send", send)
@@ -529,6 +529,28 @@ def prepared_not_resumed(plant: Planting) -> None:
 def timed_out_not_aborted(plant: Planting) -> None:
     """A transaction stays open for as long as its producer is away."""
     plant(TransactionStateManager, "timed_out", lambda self, wall_ms: iter(()))
+
+
+def markers_of_an_old_coordinator_count(plant: Planting) -> None:
+    """A leader writes the marker of a coordinator that another one has followed."""
+    plant(producer_append, "_check_coordinator_epoch", lambda entry, coordinator_epoch: None)
+
+
+def transactions_share_an_epoch(plant: Planting) -> None:
+    """The end of a transaction does not raise its producer's epoch (before KIP-890)."""
+    real = TransactionMetadata.prepare_abort_or_commit
+
+    def prepare(self: TransactionMetadata, *arguments: Any, **more: Any) -> TxnTransitMetadata:
+        made = real(self, *arguments, **more)
+        if more.get("is_fence"):
+            return made
+        return replace(
+            made,
+            producer_epoch=self.producer_epoch,
+            last_producer_epoch=self.last_producer_epoch,
+        )
+
+    plant(TransactionMetadata, "prepare_abort_or_commit", prepare)
 
 
 def new_instance_does_not_fence(plant: Planting) -> None:
@@ -659,6 +681,8 @@ MUTATIONS: dict[str, Callable[[Planting], None]] = {
         completed_without_markers,
         prepared_not_resumed,
         timed_out_not_aborted,
+        markers_of_an_old_coordinator_count,
+        transactions_share_an_epoch,
         new_instance_does_not_fence,
         last_value_cleaned_away,
         cleaned_above_the_last_stable_offset,

@@ -84,6 +84,18 @@ BELOW = {
         "5 seeds did not: offsets must be fetched between an answer to EndTxn and its markers, "
         "which is some milliseconds",
     ),
+    "markers_of_an_old_coordinator_count": (
+        "tests/log/test_producer_append.py"
+        "::test_markers_of_an_old_epoch_or_coordinator_are_refused",
+        "the coordinator must lose its leadership between the decision and its markers, and its "
+        "marker come behind the one of the next; the story of the late marker has it",
+    ),
+    "transactions_share_an_epoch": (
+        "tests/coordinator/transaction/test_transaction_coordinator.py"
+        "::test_a_transaction_under_version_2",
+        "a request of the transaction before must come in the next one; the stories of the late "
+        "marker and of the late AddPartitionsToTxn have it",
+    ),
     "prepared_not_resumed": (
         "tests/coordinator/transaction/test_transaction_coordinator.py"
         "::test_the_next_coordinator_writes_the_markers",

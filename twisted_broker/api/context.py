@@ -7,8 +7,8 @@ the broker.
    request. That waits only when the time of the slice is over.
 3. `metered` is there while the node has client quotas, for who is authenticated or need not be:
    what the request is charged with.
-4. `appended` is set by Produce once its records are in the logs: from then on, and only then, the
-   connection may start the next Produce.
+4. `appended` is set by Produce, and by AppendMirrored, once its records are in the logs: from then
+   on, and only then, the connection may start the next of them.
 
 Not here: everything that decides; the parts do.
 """

@@ -73,6 +73,8 @@ async def append_mirrored(
                     )
                 )
             outcomes += replicas.append_mirrored(entries)
+    # From here the connection's next one may start: a mirror's requests wait for replicas together.
+    context.appended = True
     written = [outcome for outcome in outcomes if outcome.last_offset >= 0]
     if written and replicas.must_wait(written):
         await replicas.wait_for_replicas(written, context.bounded_wait(request.timeout_ms))

@@ -104,11 +104,19 @@ class ClientConnection:
 
 class ClusterClient:
     """`close()` ends all connections. `option`: of a command line, where its settings of TLS and
-    SASL are from. Raises `InvalidSetting`, of TLS's files.
+    SASL are from; `addresses`: what errors name before them. Raises `InvalidSetting`, of TLS's
+    files.
     """
 
-    def __init__(self, runtime: Runtime, config: ConsumerConfig, option: str = "") -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: ConsumerConfig,
+        option: str = "",
+        addresses: str = "bootstrap.servers=",
+    ) -> None:
         self.runtime = runtime
+        self._addresses = addresses
         self.client_id = config.text("client.id")
         self._option = f"{option}: " if option else ""
         self._connector = connector_of(runtime, config.security, self.client_id, self._option)
@@ -177,7 +185,7 @@ class ClusterClient:
         if failures and refused == len(failures):
             raise AuthenticationFailed(self._option + "; ".join(failures))
         raise BrokersUnreachable(
-            f"no broker of bootstrap.servers={servers} answered ({'; '.join(failures)}); "
+            f"no broker of {self._addresses}{servers} answered ({'; '.join(failures)}); "
             "check the addresses, and that the brokers run"
         )
 

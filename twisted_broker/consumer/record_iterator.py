@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from twisted_broker.interfaces import Buffer
 from twisted_broker.wire.control_batch import ABORT, control_record_type
 from twisted_broker.wire.legacy import Entry, iterate_entries
 from twisted_broker.wire.record_walk import Record
@@ -45,7 +46,7 @@ def _is_abort(batch: BatchView) -> bool:
 
 
 def records_of(
-    chunk: bytes, begin: int, aborted: Sequence[tuple[int, int]] = ()
+    chunk: Buffer, begin: int, aborted: Sequence[tuple[int, int]] = ()
 ) -> Iterator[Record]:
     """From offset `begin` on. Raises `InvalidRecordError` and its like where a batch is broken."""
     for entry in committed_entries(iterate_entries(chunk), aborted):

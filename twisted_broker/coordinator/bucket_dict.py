@@ -15,7 +15,7 @@ grow, and 30 ms to copy its keys.
 4. What is empty again takes no memory to speak of: a bucket is cleared with its last key.
 
 Source: our own; W. Litwin, "Linear hashing", 1980. Not here: what is kept (`coordinator_shard.py`,
-`coordinator_loader.py`, `transaction/transaction_state_manager.py`).
+`coordinator_loader.py`, `group_offsets.py`, `transaction/transaction_state_manager.py`).
 """
 
 from __future__ import annotations

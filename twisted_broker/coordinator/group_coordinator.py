@@ -301,13 +301,13 @@ class GroupCoordinator:
         Raises BrokerError.
         """
         entry = self.runtime.shard_of(group_id, empty_allowed=True).groups.get(group_id)
-        found = [] if entry is None else list(entry.offsets.committed)
         parts: list[list[TopicPartition]] = []
-        while found:
-            # Lists of a million partitions are freed piece by piece as well.
-            parts.append(sorted(found[-SORTED_PER_STEP:], reverse=True))
-            del found[-SORTED_PER_STEP:]
-            yield
+        for found in [] if entry is None else entry.offsets.parts():
+            while found:
+                # Lists of very many partitions are freed piece by piece as well.
+                parts.append(sorted(found[-SORTED_PER_STEP:], reverse=True))
+                del found[-SORTED_PER_STEP:]
+                yield
         return merge(*map(_drained, parts))
 
     def check_delete_offsets(self, group_id: str) -> None:

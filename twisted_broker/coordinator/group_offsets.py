@@ -253,6 +253,15 @@ class GroupOffsets:
             found |= dict.fromkeys(offsets)
         return list(found | dict.fromkeys(self._in_flight))
 
+    def parts(self) -> Iterator[list[TopicPartition]]:
+        """What is committed, in lists of `MANY_OFFSETS` at most; partitions may come and go between
+        two of them.
+        """
+        if isinstance(self.committed, dict):
+            yield list(self.committed)
+        else:
+            yield from self.committed.parts()
+
     def is_empty(self) -> bool:
         return not self.committed and not self.has_unsettled()
 

@@ -144,8 +144,7 @@ def _is_present(shard: CoordinatorShard, entry: GroupEntry) -> bool:
 def expire_offsets(shard: CoordinatorShard, pace: Pace) -> Walk:
     """Removes what has expired from one shard, and with its last offset an empty group."""
     for entry in _entries(shard):
-        batches = in_batches(list(entry.offsets.committed))
-        for batch in batches if len(batches) > 1 else ():
+        for batch in _batches(entry) if _has_many(entry) else ():
             yield from _expire_some(shard, entry, batch, pace)
             if not _is_present(shard, entry):
                 break
@@ -153,10 +152,19 @@ def expire_offsets(shard: CoordinatorShard, pace: Pace) -> Walk:
             yield from _expire(shard, entry, pace)
 
 
+def _has_many(entry: GroupEntry) -> bool:
+    return len(entry.offsets.committed) > TOMBSTONES_PER_BATCH
+
+
+def _batches(entry: GroupEntry) -> Iterator[Sequence[TopicPartition]]:
+    for part in entry.offsets.parts():
+        yield from in_batches(part)
+
+
 def _expire(shard: CoordinatorShard, entry: GroupEntry, pace: Pace) -> Walk:
     """A group of few offsets, or what is left of many: in one decision."""
     group, offsets = entry.group, entry.offsets
-    if len(offsets.committed) <= TOMBSTONES_PER_BATCH:
+    if not _has_many(entry):
         partitions = list(
             offsets.expired(
                 group, shard.context.wall_ms(), shard.context.settings.offsets_retention_ms
@@ -203,11 +211,11 @@ def remove_topics(shard: CoordinatorShard, topics: dict[str, set[bytes]], pace: 
     for a later topic of the same name.
     """
     for entry in _entries(shard):
-        committed = entry.offsets.committed
         yield from pace.checked(1)
-        for batch in in_batches(list(committed)):
+        for batch in _batches(entry):
             if not _is_present(shard, entry):
                 break
+            committed = entry.offsets.committed
             gone = [
                 p
                 for p in batch

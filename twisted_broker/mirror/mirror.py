@@ -21,8 +21,8 @@ Source: none, ours; docs/MIRROR.md; RL 7.1-7.3 for the reading side. Not here: o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 
@@ -31,6 +31,7 @@ from twisted_broker.consumer.consumer_config import ConsumerConfig
 from twisted_broker.consumer.consumer_fetcher_manager import ConsumerFetcherManager
 from twisted_broker.consumer.errors import (
     BrokersUnreachable,
+    InvalidSetting,
     LogTruncated,
     OffsetGone,
     TopicRecreated,
@@ -103,7 +104,8 @@ class Mirror:
             raise MirrorError(
                 f"--topics {options.topics}: no regular expression: {error}"
             ) from None
-        config = ConsumerConfig(
+        config = _config(
+            "--from",
             {
                 "bootstrap.servers": options.source,
                 "client.id": CLIENT_ID,
@@ -113,12 +115,15 @@ class Mirror:
                 "fetch.max.bytes": _ANSWER_BYTES,
                 "queued.max.message.chunks": options.queued_chunks,
                 **options.source_client.properties,
-            }
+            },
         )
-        self._source = ClusterClient(runtime, config, FROM_CONFIG)
+        self._source = ClusterClient(runtime, config, FROM_CONFIG, "--from ")
         to_target = {"bootstrap.servers": options.target, "client.id": CLIENT_ID}
         self._target = ClusterClient(
-            runtime, ConsumerConfig(to_target | options.target_client.properties), TO_CONFIG
+            runtime,
+            _config("--to", to_target | options.target_client.properties),
+            TO_CONFIG,
+            "--to ",
         )
         self._fetchers = ConsumerFetcherManager(self._source, config, CLIENT_ID)
         self._writer = TargetWriter(
@@ -371,3 +376,11 @@ class Mirror:
             self.ended.callback(None)
         else:
             self.ended.errback(error)
+
+
+def _config(option: str, settings: Mapping[str, Any]) -> ConsumerConfig:
+    """Raises InvalidSetting; who reads the line knows the option, and there are two of them."""
+    try:
+        return ConsumerConfig(settings)
+    except InvalidSetting as error:
+        raise InvalidSetting(str(error).replace("bootstrap.servers=", f"{option} ")) from None

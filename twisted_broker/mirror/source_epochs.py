@@ -6,7 +6,8 @@ Owns `SourceEpochs`, one per partition, in Kafka's format of a leader-epoch chec
    dropped at the next start, records without their entry would never be missed.
 2. It serves to notice what the source lost (KIP-320). Lost or damaged itself it is begun anew:
    then the last mirrored batch is compared with the source's, which is done at each start anyway.
-3. Bounded by the source's own list of epochs: what lies below the target's log start is dropped.
+3. A directory that cannot be written ends the mirror with one line: see 1.
+4. Bounded by the source's own list of epochs: what lies below the target's log start is dropped.
 
 Source: Kafka's `LeaderEpochCheckpointFile`; RL 6.3. Not here: asking the source (`consumer`).
 """
@@ -19,21 +20,25 @@ from twisted_broker.interfaces import Buffer, IFileSystem, TopicPartition
 from twisted_broker.log.checkpoints import LEADER_EPOCH, epochs_text, read_epochs, write_aside
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.leader_epochs import LeaderEpochFileCache
+from twisted_broker.mirror.errors import MirrorError
 from twisted_broker.wire.records import iterate_batches
 
 
 class SourceEpochs:
-    """Of one partition, below `folder`. Raises OSError."""
+    """Of one partition, below `folder`. Raises `MirrorError`."""
 
     def __init__(self, files: IFileSystem, folder: str, name: TopicPartition) -> None:
         self._files = files
+        self._folder = folder
         directory = posixpath.join(folder, str(name))
         self._path = posixpath.join(directory, LEADER_EPOCH)
-        files.make_directories(directory)
         try:
+            files.make_directories(directory)
             entries = read_epochs(files, self._path)
         except CheckpointError:
             entries = []
+        except OSError as error:
+            raise self._refused(error) from error
         self._epochs = LeaderEpochFileCache(entries, self._write)
 
     def begin(self, log_start_offset: int, log_end_offset: int) -> None:
@@ -69,4 +74,13 @@ class SourceEpochs:
     def _write(self) -> None:
         # Not synced: a loss of power leaves the old file, and rule 2.
         content = epochs_text(self._epochs.epochs, self._epochs.start_offsets)
-        write_aside(self._files, self._path, content, sync=False)
+        try:
+            write_aside(self._files, self._path, content, sync=False)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> MirrorError:
+        return MirrorError(
+            f"--state {self._folder}: {self._path} cannot be written: {error.strerror or error}; "
+            "make room there, or name another directory, and start the mirror again"
+        )

@@ -2,8 +2,9 @@
 
 Owns `TargetWriter`: which partition is sent when, to whom, and what an answer means.
 
-1. A request goes to one broker and names a partition once; at most `IN_FLIGHT` of at most
-   `REQUEST_BYTES` (or one chunk) are on their way to a broker.
+1. A request goes to one broker and names a partition once; at most `IN_FLIGHT` are on their way to
+   a broker. One takes chunks until it has `REQUEST_BYTES`: the target appends one while the next
+   is sent, which a larger one would not allow.
 2. What the target may mend by itself (another leader, too few replicas in sync, a lost connection)
    is sent again after `_BACKOFF_MS`, as it was. Anything else ends the mirror with one line.
 3. An answer says where the target's log ends: where that is less than was known (an unclean
@@ -20,6 +21,7 @@ from collections.abc import Callable
 from typing import Final
 
 from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
+from twisted.python.failure import Failure
 
 from twisted_broker.consumer.cluster_client import ClusterClient
 from twisted_broker.interfaces import IDelayedCall, TopicPartition
@@ -35,8 +37,8 @@ from twisted_broker.wire.messages.mirror import (
 )
 from twisted_broker.wire.messages.mirror import MirroredPartition as RequestedPartition
 
-IN_FLIGHT: Final = 2
-REQUEST_BYTES: Final = 4 << 20
+IN_FLIGHT: Final = 3
+REQUEST_BYTES: Final = 1 << 20
 _BACKOFF_MS, _TIMEOUT_MS = 200, 15_000
 _AGAIN = frozenset(
     {
@@ -108,8 +110,14 @@ class TargetWriter:
             self._call = self._client.runtime.clock.callLater(milliseconds / 1000, self._step)
 
     def _step(self) -> None:
-        """Fills what may be on its way."""
         self._call = None
+        try:
+            self._fill()
+        except Exception as error:  # of the side file
+            self._fail(error)
+
+    def _fill(self) -> None:
+        """Fills what may be on its way."""
         now_ms = self._client.runtime.now_ms()
         sent: dict[BrokerEndPoint, _Sent] = {}
         sizes: dict[BrokerEndPoint, int] = {}
@@ -144,9 +152,11 @@ class TargetWriter:
         if waits:
             self._step_after(_BACKOFF_MS)
 
-    def _sent(self, result: object, sending: Deferred[None]) -> object:
+    def _sent(self, result: object, sending: Deferred[None]) -> None:
         self._sending.discard(sending)
-        return result
+        if isinstance(result, Failure):
+            assert isinstance(result.value, Exception)
+            self._fail(result.value)
 
     async def _send(self, leader: BrokerEndPoint, parts: _Sent) -> None:
         topics: dict[bytes, MirroredTopic] = {}

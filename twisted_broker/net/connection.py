@@ -3,9 +3,10 @@
 Owns the order of one connection's requests.
 
 1. Answers leave in the order of their requests.
-2. Every request but Produce is a barrier: it starts when all before it are answered, and nothing
-   starts until it is answered. A Produce may start while earlier ones wait for replicas, once those
-   are in the logs (`appended`): at most `PIPELINED` of them, and `PIPELINED_BYTES`.
+2. Every request but Produce, and AppendMirrored as well, is a barrier: it starts when all before it
+   are answered, and nothing starts until it is answered. These two may start while earlier ones
+   wait for replicas, once those are in the logs (`appended`): at most `PIPELINED` of them, and
+   `PIPELINED_BYTES`.
 3. A client that does not read its answers is not read from: nothing starts while the transport is
    full, and at most one read's worth of bytes waits here. A client that sends many requests at once
    has `SHARE_SECONDS` of a turn; the next one begins in a turn of its own, after other connections.
@@ -38,6 +39,7 @@ from twisted_broker.net.send_queue import SendQueue
 from twisted_broker.security.principal import ANONYMOUS, Principal
 from twisted_broker.security.security_protocol import SecurityProtocol
 from twisted_broker.wire.errors import WireError
+from twisted_broker.wire.header import APPEND_MIRRORED
 
 if TYPE_CHECKING:
     from twisted_broker.net.sasl_gate import SaslGate, SaslListener
@@ -47,7 +49,7 @@ PIPELINED = 32
 PIPELINED_BYTES = 8 << 20
 SHARE_SECONDS = 0.005
 """A read may bring a thousand requests that are short, and long to answer."""
-_PRODUCE = b"\0\0"
+_APPENDING = (b"\0\0", APPEND_MIRRORED.to_bytes(2, "big"))
 # Shorter frames are not counted (`RequestBytes`, invariant 2): `FrameReader` uses the same bound.
 _LONG = 32768
 
@@ -280,7 +282,7 @@ class KafkaConnection(Protocol):
         # Two Produce requests keep their order when the first one is in the log; any other request
         # may depend on the answer of the one before it.
         return (
-            frame[:2] == _PRODUCE
+            frame[:2] in _APPENDING
             and pending[-1].appended
             and len(pending) < PIPELINED
             and self._in_progress_bytes + len(frame) <= PIPELINED_BYTES

@@ -206,7 +206,8 @@ class ClientTransport(tcp.Client):
             # its own write.
             self._send_unsent()
             if self._unsent:
-                self.startWriting()
+                reactor: Any = self.reactor
+                reactor.addWriter(self)
 
     def _send_unsent(self) -> Any:
         """Until the socket is full; a reason when the connection ends with it."""

@@ -12,6 +12,7 @@ There is no checkpoint beside the table, so none can be lost.
 | `guards` | what may be appended next, and what stops an archive |
 | `files` | the few calls on files, local or through Hadoop |
 | `delta`, `parquet` | where each format keeps the ledger, and what makes an append atomic |
+| `last_values` | what a batch makes of a table that holds the last value of each key |
 | `timestamps` | microseconds in UTC, in both |
 | `file_sizing` | how many files a batch becomes, and which are merged |
 | `maintained` | what merging came to |

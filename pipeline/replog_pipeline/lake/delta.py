@@ -14,6 +14,9 @@
    offsets are the largest in the table, read once from its rows; topic ids are then not known until
    the next batch.
 
+6. A table of last values is not partitioned by date: a key's row moves with its timestamp. Its
+   batches are commits of MERGE, with the same ledger and transaction.
+
 Source: Delta's protocol ("Transaction Identifiers", "Commit Provenance Information").
 """
 
@@ -21,12 +24,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from replog_pipeline.columns import DECODED
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.lake.conflict import AnotherWriterError
+from replog_pipeline.lake.last_values import merge
 from replog_pipeline.lake.ledger import Ledger, found_in
 from replog_pipeline.lake.maintained import Maintained
 from replog_pipeline.lake.session_settings import configured
@@ -38,6 +43,13 @@ if TYPE_CHECKING:
 
 LOG = "_delta_log"
 APPLICATION = "replog-archive"
+TXN_APPLICATION = "spark.databricks.delta.write.txnAppId"
+TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+NEW_FIELDS = "spark.databricks.delta.schema.autoMerge.enabled"
+OPTIMIZED = "spark.databricks.delta.optimizeWrite.enabled"
+"""What a writer's options are to an append, settings of the session are to a MERGE."""
+MERGED = ("Inserted", "Updated", "Deleted")
 COMMIT = re.compile(r"\d{20}\.json")
 SIZES = tuple(f"spark.databricks.delta.optimize.{each}FileSize" for each in ("min", "max"))
 LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
@@ -86,7 +98,7 @@ class DeltaTable(SparkTable):
     def recover(self) -> None:
         """A Delta commit leaves nothing to finish."""
 
-    def append(self, rows: DataFrame, after: Ledger) -> int:
+    def append(self, rows: DataFrame, after: Ledger, by: Sequence[str] = ("date",)) -> int:
         """Append `rows` as the batch that `after` is the ledger of; how many they were.
 
         AnotherWriterError when that batch is taken.
@@ -96,23 +108,50 @@ class DeltaTable(SparkTable):
             "txnVersion": str(after.batch),
             "userMetadata": after.to_text(),
         }
-        try:
-            with in_microseconds(self.spark):
-                rows.write.format("delta").mode("append").partitionBy("date").options(
-                    **options
-                ).option("mergeSchema", str(after.decoded)).save(self.files.path())
-        except Exception as error:
-            if any(name in str(error) for name in CONFLICTS):
-                raise AnotherWriterError(self.files.path(), after.batch) from error
-            raise
+        with in_microseconds(self.spark), conflicts(self, after):
+            rows.write.format("delta").mode("append").partitionBy(*by).options(**options).option(
+                "mergeSchema", str(after.decoded)
+            ).save(self.files.path())
         return self.committed_rows(after)
+
+    def upsert(self, rows: DataFrame, after: Ledger) -> int:
+        """Bring `rows`, one for each key, into the table as the batch that `after` is the ledger
+        of; how many rows were inserted, replaced and deleted. A row without value is a tombstone.
+
+        AnotherWriterError when that batch is taken.
+        """
+        if not self.commit_names():
+            return self.append(rows.where("value is not null"), after, by=())
+        view = f"replog_{after.attempt}"
+        rows.createOrReplaceTempView(view)
+        wanted = {
+            TXN_APPLICATION: APPLICATION,
+            TXN_VERSION: str(after.batch),
+            METADATA: after.to_text(),
+            NEW_FIELDS: str(after.decoded).lower(),
+            OPTIMIZED: "true",
+        }
+        try:
+            with (
+                in_microseconds(self.spark),
+                configured(self.spark, wanted),
+                conflicts(self, after),
+            ):
+                self.spark.sql(merge(self.place(), view)).collect()
+        finally:
+            self.spark.catalog.dropTempView(view)
+        return self.committed_rows(after)
+
+    def place(self) -> str:
+        """As SQL names it."""
+        return f"delta.`{self.files.path().replace('`', '``')}`"
 
     def committed_rows(self, after: Ledger) -> int:
         """How many rows Delta counted in the commit of this attempt."""
         for info in self.commits():
             found = found_in(info.get("userMetadata"), self.files.path(LOG))
             if found is not None and found.attempt == after.attempt:
-                return int(info.get("operationMetrics", {}).get("numOutputRows", 0))
+                return changed_rows(info)
             if found is not None and found.batch <= after.batch:
                 break
         raise AnotherWriterError(self.files.path(), after.batch)
@@ -144,13 +183,16 @@ class DeltaTable(SparkTable):
             {row.topic: None for row in ends},
             {(row.topic, row.partition): row.next for row in ends},
             decoded=DECODED in rows.columns,
+            upsert=not self.spark.sql(f"describe detail {self.place()}").collect()[0][
+                "partitionColumns"
+            ],
         )
 
     def maintain(self, target_mb: int, retain_hours: int) -> Maintained:
         """OPTIMIZE, then VACUUM: files that no version of the last `retain_hours` names. An
         archive may run meanwhile.
         """
-        place = f"delta.`{self.files.path().replace('`', '``')}`"
+        place = self.place()
         sizes = dict.fromkeys(SIZES, str(target_mb << 20))
         with in_microseconds(self.spark), configured(self.spark, sizes):
             metrics = self.spark.sql(f"OPTIMIZE {place}").collect()[0].metrics
@@ -170,12 +212,31 @@ class DeltaTable(SparkTable):
         return self.spark.read.format("delta").load(self.files.path())
 
 
+@contextmanager
+def conflicts(table: DeltaTable, after: Ledger) -> Iterator[None]:
+    """Delta's errors on another writer's commit become AnotherWriterError."""
+    try:
+        yield
+    except Exception as error:
+        if any(name in str(error) for name in CONFLICTS):
+            raise AnotherWriterError(table.files.path(), after.batch) from error
+        raise
+
+
+def changed_rows(info: dict[str, Any]) -> int:
+    """Of a commit: rows that it appended; of a merge those that it inserted, replaced, deleted."""
+    metrics = info.get("operationMetrics", {})
+    if info.get("operation") != "MERGE":
+        return int(metrics.get("numOutputRows", 0))
+    return sum(int(metrics.get(f"numTargetRows{each}", 0)) for each in MERGED)
+
+
 def commit_info(content: bytes, place: str) -> dict[str, Any]:
     """The `commitInfo` action of a commit file; empty when it has none. PipelineError for a file
     that was truncated.
 
-    An append has as many `add` actions as its `commitInfo`, which comes first, counts files: so a
-    cut between two lines shows too.
+    An append, or a merge, has as many `add` actions as its `commitInfo`, which comes first, counts
+    files: so a cut between two lines shows too.
     """
     try:
         actions = [json.loads(line) for line in content.splitlines()]
@@ -185,6 +246,8 @@ def commit_info(content: bytes, place: str) -> dict[str, Any]:
         counted = (
             info.get("operationMetrics", {}).get("numFiles")
             if info.get("operation") == "WRITE"
+            else info.get("operationMetrics", {}).get("numTargetFilesAdded")
+            if info.get("operation") == "MERGE"
             else None
         )
         is_whole = bool(actions) and counted in (

@@ -152,6 +152,28 @@ def check_topics(ledger: Ledger, found: Topics, place: str) -> None:
         )
 
 
+def check_mode(ledger: Ledger, upsert: bool, place: str) -> None:
+    """PipelineError unless the table at `place` is of this mode, or has no batch."""
+    if ledger.batch and ledger.upsert and not upsert:
+        raise PipelineError(
+            f"the table {place} holds the last value of each key: give --mode upsert, or archive "
+            "into another table"
+        )
+    if ledger.batch and upsert and not ledger.upsert:
+        raise PipelineError(
+            f"--mode upsert: the table {place} holds every record: archive into another table"
+        )
+
+
+def check_complete(ledger: Ledger, place: str) -> None:
+    """PipelineError for a table that has not every record of its topic."""
+    if ledger.upsert:
+        raise PipelineError(
+            f"--from {place} holds the last value of each key, not every record: a replay needs a "
+            "table archived without --mode upsert"
+        )
+
+
 def check_end(key: tuple[str, int], position: int, end: int, place: str) -> None:
     if end < position:
         topic, partition = key

@@ -21,6 +21,9 @@ from replog_pipeline.columns import Offsets
 from replog_pipeline.errors import PipelineError
 
 VERSION = 1
+UPSERT_VERSION = 2
+"""Of a table that holds the last value of each key: who only knows version 1 would append to it.
+"""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Ledger:
     """`ids`: topic -> topic id as Kafka prints it, None where the source has none.
 
     `next`: the first offset that is not in the table. `decoded`: its rows have their values
-    decoded.
+    decoded. `upsert`: it holds the last value of each key, not every record.
     """
 
     batch: int = 0
@@ -36,6 +39,7 @@ class Ledger:
     next: Offsets = field(default_factory=dict)
     attempt: str = ""
     decoded: bool = False
+    upsert: bool = False
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -72,7 +76,7 @@ class Ledger:
         }
         more = {"decoded": True} if self.decoded else {}
         return {
-            "version": VERSION,
+            "version": UPSERT_VERSION if self.upsert else VERSION,
             "batch": self.batch,
             "attempt": self.attempt,
             "topics": topics,
@@ -91,10 +95,10 @@ def from_text(text: str | None) -> Ledger | None:
     body = found.get("replog") if isinstance(found, dict) else None
     if not isinstance(body, dict):
         return None
-    if body.get("version") != VERSION:
+    if body.get("version") not in (VERSION, UPSERT_VERSION):
         raise ValueError(
-            f"a ledger of version {body.get('version')}, but this replog knows {VERSION}: use "
-            "a newer replog"
+            f"a ledger of version {body.get('version')}, but this replog knows {VERSION} and "
+            f"{UPSERT_VERSION}: use a newer replog"
         )
     try:
         topics = body["topics"]
@@ -105,7 +109,8 @@ def from_text(text: str | None) -> Ledger | None:
         }
         ids = {topic: entry["id"] for topic, entry in topics.items()}
         decoded = body.get("decoded") is True
-        return Ledger(int(body["batch"]), ids, offsets, body["attempt"], decoded)
+        upsert = body["version"] == UPSERT_VERSION
+        return Ledger(int(body["batch"]), ids, offsets, body["attempt"], decoded, upsert)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             "a ledger without all of its parts: restore it from a copy of the table"

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 LEDGERS = "_replog/ledger"
 STAGING = "_replog/staging"
+NO_UPSERT = "--mode upsert needs a Delta table: rows of a Parquet table cannot be replaced"
 LEDGER = re.compile(r"\d{20}\.json")
 REPLACED = "replaced"
 COLUMNS_KEY = "columns"
@@ -158,6 +159,10 @@ class ParquetTable(SparkTable):
         self.publish(entry)
         self.clean(after.batch)
         return int(str(entry["rows"]))
+
+    def upsert(self, rows: DataFrame, after: Ledger) -> int:
+        """Not with files that cannot change. PipelineError."""
+        raise PipelineError(NO_UPSERT)
 
     def stage(self, rows: DataFrame, after: Ledger) -> dict[str, object]:
         """Write `rows` where readers pass over them; the ledger entry that would commit them."""

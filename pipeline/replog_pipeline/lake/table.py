@@ -49,6 +49,7 @@ class ITable(Protocol):
     def known(self) -> Ledger | None: ...
     def recover(self) -> None: ...
     def append(self, rows: DataFrame, after: Ledger) -> int: ...
+    def upsert(self, rows: DataFrame, after: Ledger) -> int: ...
     def maintain(self, target_mb: int, retain_hours: int) -> Maintained: ...
     def read(self) -> DataFrame: ...
 
@@ -107,6 +108,12 @@ def check_to(place: str, wanted: str | None, setting: str = "--to") -> Ledger | 
         return of_format(None, files, found).known() if found else Ledger()
     except OSError as error:
         raise lake_files.not_writable(error, Path(error.filename or folder), setting) from error
+
+
+def format_here(place: str) -> str | None:
+    """The format of the table at `place`, None where there is none or it is elsewhere."""
+    folder = lake_files.local(place)
+    return None if folder is None else found_format(LocalFiles(folder))
 
 
 def check_from(place: str) -> Ledger | None:

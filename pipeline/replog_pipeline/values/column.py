@@ -55,9 +55,12 @@ def column(values: list[bytes | None], read: Decode, kind: pa.DataType) -> pa.Ar
         try:
             found.append(None if value is None else read(value))
             errors.append(None)
-        except ConvertError as error:
+        except (RegistryError, ImportError, MemoryError):
+            raise
+        except Exception as error:
+            # Whatever a value makes of its decoder: the next one is none the worse.
             found.append(None)
-            errors.append(line(error))
+            errors.append(line(error if isinstance(error, ConvertError) else named(error)))
     return pa.StructArray.from_arrays(
         [array_of(found, errors, kind), pa.array(errors, pa.string())],
         fields=list(columns_type(kind)),
@@ -77,6 +80,11 @@ def array_of(found: list[Any], errors: list[str | None], kind: pa.DataType) -> p
             except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
                 found[number], errors[number] = None, line(error)
         return pa.array(found, kind)
+
+
+def named(error: Exception) -> Exception:
+    """With its class, which says what the text alone does not."""
+    return ConvertError(f"{type(error).__name__}: {error}")
 
 
 def line(error: Exception) -> str:

@@ -95,7 +95,7 @@ def test_values_are_columns_fields_are_added_and_the_bytes_stay(
     url = f"kafka://{broker.bootstrap}/{topic}"
     config = archive.ArchiveConfig(url, str(lake), form, decoding=chosen(registry))
     assert archive.run(spark, config).rows == 5
-    old = [
+    old: list[tuple[Any, str | None]] = [
         ({"id": 1}, None),
         (None, "the magic byte is 110, not 0: not written with a schema registry"),
         (None, None),

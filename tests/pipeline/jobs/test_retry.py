@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from replog_pipeline.errors import PipelineError
+from replog_pipeline.errors import REGISTRY_AWAY, PipelineError, RegistryAwayError
 from replog_pipeline.jobs.archive.retry import LONGEST_SECONDS, look_again
 from replog_pipeline.jobs.archive.signals import Stopper
 from replog_pipeline.progress import Progress
@@ -73,6 +73,24 @@ def test_any_other_failure_ends_it(error: Exception) -> None:
 
     with pytest.raises(type(error), match=str(error)):
         look_again(look, 5.0, Waits(3), Progress(quiet=True))
+
+
+def test_it_says_that_the_schema_registry_is_away() -> None:
+    """For the driver, then for a task, whose error Spark made."""
+    turns, said = iter("-s+"), io.StringIO()
+
+    def look() -> None:
+        turn = next(turns)
+        if turn == "-":
+            raise RegistryAwayError(f"{REGISTRY_AWAY} (--schema-registry http://h): no")
+        if turn == "s":
+            raise from_spark(f"errors.PipelineError: {REGISTRY_AWAY} (--schema-registry http://h)")
+
+    look_again(look, 5.0, Waits(3), Progress(stream=said))
+    assert said.getvalue() == (
+        "archive: the schema registry does not answer; going on as soon as it does\n"
+        "archive: the schema registry is back\n"
+    )
 
 
 def from_spark(said: str) -> Exception:

@@ -15,13 +15,23 @@ from replog_pipeline.lake.ledger import Ledger
 KNOWN = Ledger().after({"t": None}, {("t", 0): 6})
 
 
-def commit(table: DeltaTable, version: int, text: str, files: int = 2) -> Path:
-    """As Delta 4.4 writes an append."""
-    info = {
-        "operation": "WRITE",
-        "userMetadata": text,
-        "operationMetrics": {"numFiles": str(files), "numOutputRows": "6"},
-    }
+METRICS = {
+    "WRITE": {"numFiles": "{}", "numOutputRows": "6"},
+    "MERGE": {
+        "numTargetFilesAdded": "{}",
+        "numTargetRowsInserted": "3",
+        "numTargetRowsUpdated": "2",
+        "numTargetRowsDeleted": "1",
+        "numOutputRows": "90",
+    },
+}
+KINDS = pytest.mark.parametrize("kind", METRICS)
+
+
+def commit(table: DeltaTable, version: int, text: str, files: int = 2, kind: str = "WRITE") -> Path:
+    """As Delta 4.4 writes an append, or a merge."""
+    metrics = {name: value.format(files) for name, value in METRICS[kind].items()}
+    info = {"operation": kind, "userMetadata": text, "operationMetrics": metrics}
     actions = [{"commitInfo": info}, {"txn": {"appId": "replog-archive", "version": 1}}]
     actions += [
         {"add": {"path": f"date=2023-01-01/part-{number}.parquet", "size": 1}}
@@ -53,9 +63,16 @@ def test_an_empty_batch_is_a_whole_commit(table: DeltaTable) -> None:
     assert table.ledger() == KNOWN
 
 
-def test_a_commit_that_is_cut_anywhere_is_named(table: DeltaTable) -> None:
+@KINDS
+def test_the_rows_that_a_commit_changed_are_counted(table: DeltaTable, kind: str) -> None:
+    commit(table, 0, KNOWN.to_text(), kind=kind)
+    assert table.committed_rows(KNOWN) == 6
+
+
+@KINDS
+def test_a_commit_that_is_cut_anywhere_is_named(table: DeltaTable, kind: str) -> None:
     """Also between two lines, where every line that is left can be read."""
-    path = commit(table, 0, KNOWN.to_text())
+    path = commit(table, 0, KNOWN.to_text(), kind=kind)
     whole = path.read_bytes()
     for length in range(len(whole) - 1):
         path.write_bytes(whole[:length])
@@ -71,6 +88,6 @@ def test_a_ledger_of_another_version_is_named(table: DeltaTable) -> None:
     commit(table, 0, KNOWN.to_text().replace('"version": 1', '"version": 7'))
     with pytest.raises(
         PipelineError,
-        match=r"_delta_log: .* version 7, but this replog knows 1: use a newer replog",
+        match=r"_delta_log: .* version 7, but this replog knows 1 and 2: use a newer replog",
     ):
         table.ledger()

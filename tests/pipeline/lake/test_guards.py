@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from replog_pipeline.errors import PipelineError
-from replog_pipeline.lake.guards import Gap, limited, missed, plan
+from replog_pipeline.lake.guards import Gap, check_mode, limited, missed, plan
 from replog_pipeline.lake.ledger import Ledger, from_text
 from replog_pipeline.sources.extents import Extent
 
@@ -124,6 +126,26 @@ def test_a_ledger_is_the_same_after_text() -> None:
     assert from_text(before.to_text()) == before
 
 
+@pytest.mark.parametrize(("decoded", "upsert"), [(True, False), (False, True), (True, True)])
+def test_what_a_table_holds_goes_from_ledger_to_ledger(decoded: bool, upsert: bool) -> None:
+    before = replace(ledger(5, 6), decoded=decoded, upsert=upsert).after({}, {})
+    assert from_text(before.to_text()) == before
+    assert (before.decoded, before.upsert) == (decoded, upsert)
+    # Who only knows version 1 appends to no table of last values.
+    assert before.to_json()["version"] == (2 if upsert else 1)
+
+
+def test_a_table_has_every_record_or_the_last_values() -> None:
+    every, last = ledger(5, 6), replace(ledger(5, 6), upsert=True)
+    check_mode(Ledger(), True, "/lake")
+    check_mode(last, True, "/lake")
+    check_mode(every, False, "/lake")
+    with pytest.raises(PipelineError, match="holds every record"):
+        check_mode(every, True, "/lake")
+    with pytest.raises(PipelineError, match="give --mode upsert"):
+        check_mode(last, False, "/lake")
+
+
 @pytest.mark.parametrize(
     "text", [None, "", "no json", "[1]", "{}", '{"replog": 1}', '{"job": "somebody else\'s"}']
 )
@@ -132,5 +154,5 @@ def test_what_others_write_is_no_ledger(text: str | None) -> None:
 
 
 def test_a_ledger_of_a_later_version_is_refused() -> None:
-    with pytest.raises(ValueError, match="version 2"):
-        from_text('{"replog": {"version": 2}}')
+    with pytest.raises(ValueError, match="version 9"):
+        from_text('{"replog": {"version": 9}}')

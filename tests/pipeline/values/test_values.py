@@ -19,7 +19,14 @@ import pytest
 
 from replog_pipeline.columns import DECODED, ERROR
 from replog_pipeline.errors import PipelineError, RegistryAwayError
-from replog_pipeline.values.column import columns_type, connection, decoded, file_schema, type_of
+from replog_pipeline.values.column import (
+    column,
+    columns_type,
+    connection,
+    decoded,
+    file_schema,
+    type_of,
+)
 from replog_pipeline.values.settings import Decoding, decoding
 from tests.pipeline.schema_registry import SchemaRegistry, framed, serving
 from tests.pipeline.values.protobuf_files import descriptor_set, file, message, message_class
@@ -149,6 +156,27 @@ def test_what_does_not_decode_is_an_error_beside_the_rows_that_do(tmp_path: Path
     assert "surrogates not allowed" in errors[5]
     assert errors[8] == "no JSON: it nests too deep"
     assert rows[11][0]["to"] == {"city": "5"} and rows[11][0]["id"] == 2
+
+
+@pytest.mark.parametrize("error", [RecursionError("too deep"), KeyError("a bug")])
+def test_whatever_a_value_raises_is_its_error(error: Exception) -> None:
+    def raising(value: bytes) -> int:
+        if value == b"x":
+            raise error
+        return 7
+
+    found = column([b"x", b"y"], raising, pa.int64())
+    assert found.field(DECODED).to_pylist() == [None, 7]
+    assert found.field(ERROR).to_pylist() == [f"{type(error).__name__}: {error}", None]
+
+
+@pytest.mark.parametrize("error", [RegistryAwayError("away"), ImportError("fastavro")])
+def test_what_is_no_values_fault_is_raised(error: Exception) -> None:
+    def raising(value: bytes) -> int:
+        raise error
+
+    with pytest.raises(type(error)):
+        column([b"x"], raising, pa.int64())
 
 
 LOGICAL = record(

@@ -8,6 +8,7 @@ begins with the word that names it, and is compared with what is found under tha
                     (`2 of u: ...` for topic u)
     topic t: ...    partition 0 of t as the controller has committed it
     broker 2: ...   the machine, and the broker as the controller's image has it
+    transaction of p: ...   the transactional id p, as its coordinator has it: what is durable
 
 Not here: how facts of a replica are read (`replicas`), answers to clients (`clients`).
 """
@@ -17,10 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.testing.scenario.language import Facts, ScenarioError, Vocabulary, joined
 from twisted_broker.testing.scenario.replicas import of_replica
 from twisted_broker.testing.scenario.world import ScenarioWorld
+from twisted_broker.topic_names import TRANSACTIONS_TOPIC
 
 THE_TOPIC = "t"
 Find = Callable[[str], str]
@@ -30,6 +33,7 @@ Find = Callable[[str], str]
 def register(words: Vocabulary) -> None:
     """All lines of this module."""
     for prefix, check in (("", now), ("soon ", soon), ("for <seconds> s ", throughout)):
+        words.register(f"{prefix}transaction of <identity>: <facts..>")(check)  # no broker
         words.register(f"{prefix}<broker> [of <topic>]: <facts..>")(check)
         words.register(f"{prefix}topic <topic>: <facts..>")(check)
         words.register(f"{prefix}broker <broker_id>: <facts..>")(check)
@@ -70,9 +74,15 @@ def first_difference(facts: str, find: Find) -> str:
 
 
 def finder(
-    world: ScenarioWorld, broker: str = "", topic: str = THE_TOPIC, broker_id: str = ""
+    world: ScenarioWorld,
+    broker: str = "",
+    topic: str = THE_TOPIC,
+    broker_id: str = "",
+    identity: str = "",
 ) -> Find:
     """Looks facts of a subject up, again each time."""
+    if identity:
+        return lambda word: _of_transaction(word, coordinated(world, identity))
     name = TopicPartition(topic, 0)
     if broker_id:
         return lambda word: _BROKER.describe(word, (world, int(broker_id)))
@@ -129,4 +139,36 @@ _BROKER = Facts(
         **dict.fromkeys(("unregistered", "fenced", "leaving", "unfenced"), _fencing),
         **dict.fromkeys(("up", "down"), _process),
     },
+)
+
+
+# transactional ids
+
+
+def coordinated(world: ScenarioWorld, identity: str) -> Any:
+    """An id as the leader of its partition of `__transaction_state` has it; None without."""
+    topic = None if world.image is None else world.image.topics_by_name.get(TRANSACTIONS_TOPIC)
+    if topic is None:
+        return None
+    index = partition_for(identity, len(topic.partitions))
+    leader = topic.partitions[index].leader
+    broker = world.node(leader).broker if leader >= 0 else None
+    transactions = None if broker is None else broker.parts.transactions
+    shard = None if transactions is None else transactions.states.shards.get(index)
+    return None if shard is None else shard.transactions.get(identity)
+
+
+def _of_transaction(word: str, found: Any) -> str:
+    return "absent" if found is None else _TRANSACTION.describe(word, found)
+
+
+_TRANSACTION = Facts(
+    values={
+        "state": lambda found: found.state.text,
+        "epoch": lambda found: found.producer_epoch,
+        "partitions": lambda found: (
+            " ".join(sorted(each.topic for each in found.partitions)) or "none"
+        ),
+    },
+    states={"absent": lambda found: "there"},
 )

@@ -33,7 +33,7 @@ from twisted_broker.wire.records import (
     iterate_batches,
 )
 
-_FIND, _INIT, _PRODUCE, _END, _MARKERS, _FETCH = 4, 5, 12, 5, 2, 12
+_FIND, _INIT, _PRODUCE, _ADD, _END, _MARKERS, _FETCH = 4, 5, 12, 3, 5, 2, 12
 _TRANSACTION = 1
 _READ_BYTES = 1 << 20
 _TRIES, _PAUSE_SECONDS = 300, 0.1
@@ -62,6 +62,7 @@ def register(words: Vocabulary) -> None:
     """All lines of this module."""
     words.register("producer <name> [of id <identity>]")(start)
     words.register("<name> writes <values..> [to <topic>]")(write)
+    words.register("<name> adds <topic> under epoch <epoch>")(add)
     words.register("<name> commits")(commit)
     words.register("<name> aborts")(abort)
     words.register(
@@ -121,6 +122,27 @@ def write(world: ScenarioWorld, name: str, values: str, topic: str = THE_TOPIC) 
             return error_of(found.error_code).name
         producer.sequence += len(values.split())
         return f"at {found.base_offset}"
+
+    return ensureDeferred(run())
+
+
+def add(world: ScenarioWorld, name: str, topic: str, epoch: str) -> Deferred[str]:
+    """AddPartitionsToTxn 3, of a client before version 2. Answer: added."""
+    producer = _producer(world, name)
+    request = transactions.AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=producer.transactional_id,
+        v3_and_below_producer_id=producer.producer_id,
+        v3_and_below_producer_epoch=int(epoch),
+        v3_and_below_topics=[transactions.AddPartitionsToTxnTopic(name=topic, partitions=[0])],
+    )
+
+    def code(answer: Any) -> int:
+        (found,) = answer.results_by_topic_v3_and_below
+        return int(found.results_by_partition[0].partition_error_code)
+
+    async def run() -> str:
+        found = code(await _at_coordinator(world, producer.transactional_id, request, _ADD, code))
+        return error_of(found).name if found else "added"
 
     return ensureDeferred(run())
 
@@ -272,7 +294,13 @@ async def _at_leader(
     return await _until_answered(world, leader, request, version, code_of)
 
 
-async def _at_coordinator(world: ScenarioWorld, identity: str, request: Any, version: int) -> Any:
+async def _at_coordinator(
+    world: ScenarioWorld,
+    identity: str,
+    request: Any,
+    version: int,
+    code_of: Callable[[Any], int] = lambda answer: int(answer.error_code),
+) -> Any:
     def leader() -> int:
         image = world.image
         topic = None if image is None else image.topics_by_name.get(TRANSACTIONS_TOPIC)
@@ -285,7 +313,7 @@ async def _at_coordinator(world: ScenarioWorld, identity: str, request: Any, ver
         found = topic.partitions.get(partition_for(identity, len(topic.partitions)))
         return -1 if found is None else int(found.leader)
 
-    return await _until_answered(world, leader, request, version, lambda answer: answer.error_code)
+    return await _until_answered(world, leader, request, version, code_of)
 
 
 async def _until_answered(

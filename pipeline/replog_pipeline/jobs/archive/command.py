@@ -15,13 +15,14 @@ from replog_pipeline.jobs.archive import topics, value_columns
 from replog_pipeline.jobs.archive.decode_options import decode_options
 from replog_pipeline.jobs.archive.figures import Figures
 from replog_pipeline.jobs.archive.heartbeat import heartbeat
-from replog_pipeline.jobs.archive.job import ArchiveConfig, run
+from replog_pipeline.jobs.archive.job import ArchiveConfig, check_upsert, run
 from replog_pipeline.jobs.archive.metrics import serving
 from replog_pipeline.jobs.archive.signals import on_signals
 from replog_pipeline.kafka_cluster import ClientConfig
 from replog_pipeline.lake import guards, table
 from replog_pipeline.lake.file_sizing import TARGET_MB
-from replog_pipeline.progress import Progress
+from replog_pipeline.lake.ledger import Ledger
+from replog_pipeline.progress import LINE_SECONDS, Progress
 from replog_pipeline.sources import extents
 from replog_pipeline.sources.client_config import client_options
 from replog_pipeline.stores.spark_conf import spark_options
@@ -57,6 +58,20 @@ class Format(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2
     help="The table: a folder, or a URI that Spark can write.",
 )
 @click.option("--format", type=Format([*table.FORMATS]), help="Of a new table; delta unless said.")
+@click.option(
+    "--mode",
+    type=click.Choice(["append", "upsert"]),
+    default="append",
+    show_default=True,
+    help="append: every record. upsert: the last value of each key; tombstones delete (Delta).",
+)
+@click.option(
+    "--key",
+    type=click.Choice(["key"]),
+    is_flag=False,
+    flag_value="key",
+    help="Of --mode upsert: by which column; the record's key, which needs not be said.",
+)
 @click.option("--available-now", is_flag=True, help="What is there now, then end (the default).")
 @click.option(
     "--continuous",
@@ -126,6 +141,8 @@ def command(
     source: str,
     to: str,
     format: str | None,
+    mode: str,
+    key: str | None,
     available_now: bool,
     continuous: bool,
     interval: float,
@@ -164,8 +181,11 @@ def command(
         client,
         group,
         decoding,
+        mode == "upsert",
     )
-    progress = Progress(quiet)
+    if key and not config.upsert:
+        raise PipelineError("--key: of --mode upsert alone")
+    progress = Progress(quiet, line_seconds=None if continuous else LINE_SECONDS)  # a heartbeat
     is_cluster = source.startswith("kafka://")
     many = table_per_topic or bool(
         is_cluster and sources.parse_pattern(source, "--from", client).patterns
@@ -198,6 +218,8 @@ def check(config: ArchiveConfig) -> None:
     """What can be known of one table and its source without Spark. PipelineError."""
     url = sources.parse(config.source, client=config.client)
     ledger = table.check_to(config.to, config.format)
+    check_upsert(config, config.format or table.format_here(config.to))
+    guards.check_mode(ledger or Ledger(), config.upsert, config.to)
     found = extents.check(url)
     value_columns.check_before(config.decoding, found.ids if found else (), ledger, config.to)
     if ledger and ledger.batch and found:

@@ -1,4 +1,5 @@
-"""`archive`: a topic into a Delta or Parquet table, every record exactly once.
+"""`archive`: a topic into a Delta or Parquet table, every record exactly once; or a Delta table at
+the last value of each key.
 
 1. A batch is: read the table's ledger, ask the source for its extent, let the guards decide the
    ranges, read them, append them with the new ledger in one atomic step. No other state is kept; a
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from replog_pipeline import sources
 from replog_pipeline.columns import COLUMNS, Offsets
+from replog_pipeline.errors import PipelineError
 from replog_pipeline.jobs.archive.figures import Figures
 from replog_pipeline.jobs.archive.group import Group
 from replog_pipeline.jobs.archive.retry import look_again
@@ -30,7 +32,9 @@ from replog_pipeline.kafka_cluster import PLAINTEXT, ClientConfig, KafkaCluster
 from replog_pipeline.lake import guards, table
 from replog_pipeline.lake.conflict import AnotherWriterError
 from replog_pipeline.lake.file_sizing import TARGET_MB, by_date, sized
+from replog_pipeline.lake.last_values import keyless, last_of_each_key
 from replog_pipeline.lake.ledger import Ledger
+from replog_pipeline.lake.parquet import NO_UPSERT
 from replog_pipeline.progress import Progress
 from replog_pipeline.sources import KafkaPattern, SegmentsSource, Source, Wanted, extents
 from replog_pipeline.sources.extents import Extent
@@ -52,7 +56,8 @@ class ArchiveConfig:
 
     `max_records` bounds a batch, not the run. `file_mb`: a date's rows of a batch are one file up
     to so many MiB. `group`: a consumer group whose committed offsets show what was reached.
-    `decoding`: how values become columns; None: they stay bytes.
+    `decoding`: how values become columns; None: they stay bytes. `upsert`: the table holds the
+    last value of each key, in place of every record.
     """
 
     source: str
@@ -66,6 +71,7 @@ class ArchiveConfig:
     client: ClientConfig = PLAINTEXT
     group: str | None = None
     decoding: Decoding | None = None
+    upsert: bool = False
 
 
 @dataclass
@@ -127,6 +133,7 @@ def run(
     bound_writers(spark)
     source = sources.parse(config.source, client=config.client)
     target = table.to_append(spark, config.to, config.format)
+    check_upsert(config, target.format)
     archive = Archive(
         spark,
         config,
@@ -143,6 +150,12 @@ def run(
         if config.interval is not None:
             look_again(archive.catch_up, config.interval, archive.stopper, archive.progress)
     return archive.result
+
+
+def check_upsert(config: ArchiveConfig, form: str | None) -> None:
+    """PipelineError unless a table of this format can be kept at the last values."""
+    if config.upsert and form == "parquet":
+        raise PipelineError(NO_UPSERT)
 
 
 def bound_writers(spark: SparkSession) -> None:
@@ -218,6 +231,7 @@ class Archive:
         truncated.
         """
         self.result.ledger = self.target.ledger()
+        guards.check_mode(self.result.ledger, self.config.upsert, self.config.to)
         extent = extents.extent(self.spark, self.source, self.config.isolation)
         plan = guards.plan(
             self.result.ledger,
@@ -231,9 +245,11 @@ class Archive:
 
     def batch(self, extent: Extent, plan: guards.Plan) -> None:
         """Append one range of every partition."""
+        upsert = self.config.upsert
         after = replace(
             self.result.ledger.after(extent.ids, plan.end),
             decoded=self.config.decoding is not None,
+            upsert=upsert,
         )
         wanted = Wanted(
             COLUMNS,
@@ -244,7 +260,8 @@ class Archive:
             at_most=self.config.max_records,
         )
         records = sources.read(self.spark, self.source, wanted)
-        rows = self.columns.added(transform(records), sorted(extent.ids), self.result.ledger)
+        rows = last_of_each_key(transform(records)) if upsert else transform(records)
+        rows = self.columns.added(rows, sorted(extent.ids), self.result.ledger)
         if not self.result.ledger.batch:
             table.claim(self.target)
         missed = guards.missed(self.result.ledger, plan.start)
@@ -257,8 +274,18 @@ class Archive:
             ),
             sized(self.spark, self.config.file_mb),
         ):
-            count = self.target.append(by_date(rows), after)
+            count = self.upsert(rows, after) if upsert else self.target.append(by_date(rows), after)
         self.figures.committed(count, time.monotonic() - began)
         self.result.ledger, self.result.gaps = after, [*self.result.gaps, *plan.gaps]
         self.result.missed += missed
         self.result.rows, self.result.batches = self.result.rows + count, self.result.batches + 1
+
+    def upsert(self, rows: DataFrame, after: Ledger) -> int:
+        """How many rows of the table changed. PipelineError for a record without key."""
+        try:
+            return self.target.upsert(rows, after)
+        except Exception as error:
+            refused = keyless(error)
+            if refused is None:
+                raise
+            raise refused from error

@@ -26,12 +26,14 @@ from replog_pipeline.jobs.archive.job import (
     ArchiveConfig,
     ArchiveResult,
     bound_writers,
+    check_upsert,
     group_of,
 )
 from replog_pipeline.jobs.archive.retry import look_again
 from replog_pipeline.jobs.archive.signals import Stopper
-from replog_pipeline.lake import delta, parquet, table
+from replog_pipeline.lake import delta, guards, parquet, table
 from replog_pipeline.lake import files as lake_files
+from replog_pipeline.lake.ledger import Ledger
 from replog_pipeline.progress import Progress
 from replog_pipeline.sources import KafkaPattern, extents, kafka_admin, parse_pattern, reachable
 from replog_pipeline.sources.away import are_away
@@ -116,6 +118,7 @@ def check(config: ArchiveConfig) -> None:
     pattern = parse_pattern(config.source, "--from", config.client)
     check_folder(None, config.to)
     places.check_ledger(config.to, config.format, "--to")
+    check_upsert(config, config.format)
     named = [name for name in pattern.names if name not in pattern.patterns]
     ledgers = {name: table.check_to(place_of(config.to, name), config.format) for name in named}
     if named:
@@ -125,6 +128,7 @@ def check(config: ArchiveConfig) -> None:
     value_columns.check_before(config.decoding, named, None, config.to)
     for name, ledger in ledgers.items():
         value_columns.check_before(config.decoding, (), ledger, place_of(config.to, name))
+        guards.check_mode(ledger or Ledger(), config.upsert, place_of(config.to, name))
 
 
 def check_folder(spark: SparkSession | None, place: str) -> None:
@@ -243,6 +247,7 @@ class Topics:
         place = place_of(self.config.to, topic)
         config = replace(self.config, source=str(self.pattern.of(topic)), to=place)
         target = table.to_append(self.spark, place, self.config.format)
+        check_upsert(config, target.format)
         with ExitStack() as lock:
             lock.enter_context(target.files.lock())
             target.recover()

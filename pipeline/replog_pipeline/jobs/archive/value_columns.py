@@ -89,6 +89,8 @@ def with_values(rows: "DataFrame", decoding: "Decoding", kind: "pa.DataType") ->
     def values(arrays: Iterator[pa.Array]) -> Iterator[pa.Array]:
         return decoded(arrays, decoding, kind)
 
-    decode = arrow_udf(values, returnType=from_arrow_type(columns_type(kind)))
+    # The stubs of Spark want the kind beside the annotations, which it warns of.
+    returns = from_arrow_type(columns_type(kind))
+    decode = arrow_udf(values, returnType=returns)  # type: ignore[call-overload]
     found = rows.withColumn(DECODED, decode(col("value")))
     return found.select(*rows.columns, f"{DECODED}.{DECODED}", f"{DECODED}.{ERROR}")

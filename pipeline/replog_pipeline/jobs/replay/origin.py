@@ -13,7 +13,7 @@ from replog_pipeline import sources
 from replog_pipeline.columns import Offsets
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.kafka_cluster import PLAINTEXT, ClientConfig
-from replog_pipeline.lake import table
+from replog_pipeline.lake import guards, table
 from replog_pipeline.sources import KafkaSource, Wanted, extents
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def check_origin(place: str, topic: str | None, client: ClientConfig = PLAINTEXT
         return
     ledger = table.check_from(place)
     if ledger is not None:
+        guards.check_complete(ledger, place)
         chosen(ledger.next, place, topic)
 
 
@@ -63,7 +64,9 @@ def found_origin(
         rows = sources.read(spark, source, Wanted(NEEDED, extent.start, extent.end))
         return Origin(name, partitions, rows.where(rows.topic == name), "timestamp")
     lake = table.existing(spark, place)
-    name, partitions = chosen(lake.ledger().next, place, topic)
+    ledger = lake.ledger()
+    guards.check_complete(ledger, place)
+    name, partitions = chosen(ledger.next, place, topic)
     rows = lake.read()
     return Origin(name, partitions, rows.where(rows.topic == name), "date")
 

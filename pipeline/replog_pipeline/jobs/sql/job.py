@@ -4,7 +4,7 @@
 2. What the query names wrong is one line that says which views and columns there are.
 3. `to` is written by Spark as a folder, and must not be there.
 
-Source: Spark SQL. Not here: streams (`docs/PIPELINE.md` has a program).
+Source: Spark SQL. Not here: streams (`docs/STREAMING.md` has a program).
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -148,9 +149,29 @@ def launch(wanted: Mapping[str, str], formats: Sequence[str], tell: jars.Tell) -
     on_command_line = {
         name: value for name, value in wanted.items() if not spark_conf.is_secret(name)
     }
-    SparkContext._ensure_initialized(
-        conf=SparkConf(loadDefaults=False).setAll(list((on_command_line | own).items()))
-    )
+    with output_to_error():
+        SparkContext._ensure_initialized(
+            conf=SparkConf(loadDefaults=False).setAll(list((on_command_line | own).items()))
+        )
+
+
+@contextmanager
+def output_to_error() -> Iterator[None]:
+    """What starts in the block has this process's standard error as its standard output: Delta
+    says there what a VACUUM has deleted, and standard output belongs to the result.
+    """
+    try:
+        kept = os.dup(1)
+    except OSError:  # it is closed
+        yield
+        return
+    try:
+        with suppress(OSError):
+            os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def joined(

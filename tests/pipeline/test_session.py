@@ -235,6 +235,13 @@ def test_no_secret_is_on_the_jvms_command_line(monkeypatch):
     assert not {"AKIA", "hush"} & {*told.values()}
 
 
+def test_what_the_jvm_prints_is_no_part_of_the_result(capfd):
+    with session.output_to_error():
+        subprocess.run(["echo", "Deleted 0 files"], check=True)
+    subprocess.run(["echo", "result"], check=True)
+    assert tuple(capfd.readouterr()) == ("result\n", "Deleted 0 files\n")
+
+
 @pytest.mark.parametrize(("master", "is_copied"), [("local[2]", False), ("yarn", True)])
 def test_the_large_jars_are_not_copied_on_this_machine(monkeypatch, master, is_copied):
     wanted = {"spark.master": master, "spark.driver.extraClassPath": "/own.jar"}

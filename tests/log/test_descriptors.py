@@ -14,6 +14,7 @@ import pytest
 
 from tests.log.batches import NOW_MS, batch, values
 from tests.log.test_log_manager import A, B, World, create, failure, fill
+from tests.log.test_mirrored import at
 from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.log.filesystem import OsFileSystem
@@ -202,3 +203,36 @@ def test_the_next_try_takes_the_directory_of_the_first(skip: int) -> None:
     assert [f"{path}/b-0" for path in places] == [log.directory]
     world.stop(manager)
     assert values(world.manager().logs[B]) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("skip", range(4))
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_a_run_whose_indexes_cannot_be_written_leaves_files_and_memory_the_same(
+    is_loaded: bool, skip: int
+) -> None:
+    """Whichever of its files could not be opened: entries are missing, no more; those of the
+    batches that come later are written, and stand where they belong.
+    """
+    world = World()
+    log = create(world.manager(), index_interval_bytes=1)
+    segment = log.segments.active
+    indexes = segment.offset_index, segment.time_index
+    sent = [at(n, batch(b"v", timestamp=NOW_MS + n)) for n in range(16)]
+    log.append_as_follower(b"".join(sent[:4]), 0, NOW_MS)
+    for each in (segment.log, *(index.file for index in indexes)):
+        each.close()
+    if not is_loaded:
+        log.segments.close()
+    world.files.faults.append(Fault(errno.EMFILE, "open", skip=skip))
+    with contextlib.suppress(OutOfDescriptors):
+        log.append_as_follower(b"".join(sent[4:8]), 0, NOW_MS)
+    world.files.faults.clear()
+    for one in sent[log.log_end_offset : 10]:
+        log.append_as_follower(one, 0, NOW_MS)
+    log.append_as_follower(b"".join(sent[10:]), 0, NOW_MS)
+    assert log.log_end_offset == 16 and world.failed == []
+    for index in indexes:
+        held = index.pairs()
+        index.unload()
+        assert index.pairs() == held and index.is_sound()
+    assert segment.offset_index.last_offset == 15 and segment.time_index.last_entry[1] == 15

@@ -638,10 +638,11 @@ class Log:
         segments, epochs, producers = self.segments, self.leader_epochs, self.producers
         segment = segments.active
         segment.write((memoryview(records)[start:end],), end - start)
-        is_held = len(run) > 1
-        if is_held:
-            segment.hold_indexes()
+        # One entry at most is due in less: holding it would cost more than its write.
+        is_held = len(run) > 1 and end - start > segment.index_interval_bytes
         try:
+            if is_held:
+                segment.hold_indexes()
             for batch in run:
                 if batch.partition_leader_epoch != epochs.latest_epoch:
                     epochs.assign(batch.partition_leader_epoch, batch.base_offset)

@@ -249,9 +249,18 @@ class LogSegment:
         self.time_index.hold()
 
     def write_indexes(self) -> None:
-        """Raises OSError."""
-        self.offset_index.write_held()
-        self.time_index.write_held()
+        """Raises OSError: then neither index has the entries (for want of descriptors the log
+        stays, and entries that come later must not stand behind a hole).
+        """
+        offsets, times = self.offset_index, self.time_index
+        starts = offsets.held_from, times.held_from
+        try:
+            offsets.write_held()
+            times.write_held()
+        except OSError:
+            offsets.drop_held(starts[0])
+            times.drop_held(starts[1])
+            raise
 
     def first_timestamp(self) -> int:
         """Timestamp that starts the segment's age: the first batch's largest, -1 when empty."""

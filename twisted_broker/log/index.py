@@ -19,6 +19,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
+from contextlib import suppress
 
 from twisted_broker.log.segment_file import SegmentFile
 
@@ -109,7 +110,7 @@ class Index:
         self.held_from = len(self._rows())
 
     def write_held(self) -> None:
-        """In one write. Raises OSError: `drop_held` then."""
+        """In one write. Raises OSError: `drop_from` then."""
         start, self.held_from = self.held_from, -1
         keys = self._rows()
         if 0 <= start < len(keys):
@@ -117,14 +118,16 @@ class Index:
             entries = map(pack, keys[start:], self._values[start:])
             self.file.create().write_at(start * self._entry.size, (b"".join(entries),))
 
-    def drop_held(self, start: int) -> None:
-        """Forgets the entries from `start` on, as `held_from` was: those that come later are
-        written over what is in the file. -1: none were held.
+    def drop_from(self, start: int) -> None:
+        """Forgets the entries from row `start` on, as `held_from` was (-1: none were held): those
+        that come later are written over what is in the file.
         """
         self.held_from = -1
         if start >= 0 and self._keys is not None:
             del self._keys[start:]
             del self._values[start:]
+            with suppress(OSError):
+                self.trim()
 
     def _write(self, key: int, value: int) -> None:
         keys = self._rows()

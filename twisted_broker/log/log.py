@@ -538,7 +538,12 @@ class Log:
     def _index_aborted(self, aborted: AbortedTxn | None, segment: LogSegment) -> None:
         # While producers are rebuilt the rebuild finds it, knowing where its transaction began.
         if aborted is not None and self.producers.rebuilt is None:
-            segment.txn_index.append(aborted)
+            try:
+                segment.txn_index.append(aborted)
+            except OSError as error:
+                # The marker is in the log: without its entry readers of committed records would
+                # see what was aborted. A recovery finds it again.
+                raise self.fail(error, midway=True) from error
 
     # -- appending as follower
 

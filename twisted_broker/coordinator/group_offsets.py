@@ -262,6 +262,14 @@ class GroupOffsets:
         else:
             yield from self.committed.parts()
 
+    def items(self) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
+        """What is committed, with its partition; they may come and go between two of them."""
+        for part in self.parts():
+            for partition in part:
+                found = self.committed.get(partition)
+                if found is not None:
+                    yield partition, found
+
     def is_empty(self) -> bool:
         return not self.committed and not self.has_unsettled()
 

@@ -145,7 +145,8 @@ class ClientProcesses:
 
     def read(self) -> None:
         """Brings the history up to now, and replaces who ended by itself."""
-        for client in list(self.clients):
+        # What is polled while this goes on was noted by its sender before: senders come last.
+        for client in sorted(self.clients, key=lambda each: each.job.role in WRITERS):
             self.history.take(client.job.name, client.lines())
             status = client.process.poll()
             if (

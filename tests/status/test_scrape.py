@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +17,15 @@ from tests.memory_broker import MemoryBroker
 from tests.status.looking import Asking, Looking
 from tests.status.published_dashboards import samples_of
 from tests.test_broker import create, produce
+from twisted_broker.coordinator.bucket_dict import BucketDict
+from twisted_broker.coordinator.classic_group import ClassicGroup
+from twisted_broker.coordinator.group_entry import GroupEntry
+from twisted_broker.coordinator.group_offsets import MANY_OFFSETS
+from twisted_broker.coordinator.group_records import CommittedOffset
 from twisted_broker.image.entries import TopicImage
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.status import group_metrics, local_state
+from twisted_broker.status.group_metrics import OFFSETS_PER_PIECE
 from twisted_broker.status.metric_text import Exposition
 from twisted_broker.status.metrics import MOST_SOFTWARE, BrokerCollector
 from twisted_broker.status.metrics_resource import Sender
@@ -202,6 +210,34 @@ def test_offsets_beyond_the_bound_are_counted(
     found = Looking(house).numbers()
     shown = [name for name in found if name.startswith("kafka_consumergroup_current_offset{")]
     assert len(shown) == 3 and found["replog_metrics_omitted_offsets"] == 5
+
+
+@pytest.mark.parametrize("what", ["the row of a page", "the series of a scrape"])
+def test_a_piece_looks_at_a_few_of_very_many_offsets(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """They are in buckets: all of a million in one piece would hold the reactor for a second."""
+    entry = GroupEntry(ClassicGroup("g", 0))
+    for number in range(MANY_OFFSETS):
+        entry.offsets.put(("t", number), CommittedOffset(number))
+    assert isinstance(entry.offsets.committed, BucketDict)
+    looked = [0]
+
+    def count(self: BucketDict[Any, Any], key: Any, look: Any = BucketDict._bucket) -> Any:
+        looked[-1] += 1
+        return look(self, key)
+
+    # Each way to look a key up goes by one of these.
+    monkeypatch.setattr(BucketDict, "_bucket", count)
+    monkeypatch.setattr(BucketDict, "get", lambda self, key: count(self, key).get(key))
+    replicas = SimpleNamespace(partitions={})
+    if what == "the row of a page":
+        pieces: Iterator[None] = local_state._group_row("g", entry, replicas)
+    else:
+        pieces = group_metrics._Series(Exposition(), replicas.partitions).add("g", entry)
+    while next(pieces, "the end") is None:
+        looked.append(0)
+    assert sum(looked) == MANY_OFFSETS and max(looked) <= OFFSETS_PER_PIECE
 
 
 def connect(house: MemoryBroker) -> None:

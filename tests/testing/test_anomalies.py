@@ -358,6 +358,19 @@ def copied(*values: str, who: str = "copier") -> History:
     return history
 
 
+@pytest.mark.parametrize(
+    ("fate", "committing"), [(Fate.REFUSED, 0), (Fate.UNKNOWN, 0), (Fate.ACKED, 99)]
+)
+def test_what_only_a_program_was_shown(fate: Fate, committing: int) -> None:
+    """It passed on what was not committed then, and no other consumer was shown it."""
+    history, to = transacted(fate, committing), TopicPartition("copies", 0)
+    history.begin("copier", 1, [(to, copy_of("x", "1"))], at=7)
+    history.committing("copier", 1, at=8)
+    history.end("copier", 1, Fate.ACKED, [0])
+    history.poll("c", {to: [(0, copy_of("x", "1"))]}, at=9)
+    assert names(history, ended=False) == ["precommitted-read"]
+
+
 def test_a_program_that_passes_each_value_on_once() -> None:
     """What it writes of its own is no copy."""
     assert names(copied(copy_of("x", "1"), copy_of("y", "2"), "own")) == []

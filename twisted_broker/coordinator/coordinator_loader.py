@@ -276,7 +276,9 @@ def forget_steps(replays: Iterable[LogReplay]) -> Iterator[None]:
         for held in replay.held():
             while held:
                 for _ in range(min(FORGOTTEN_PER_STEP, len(held))):
-                    held.popitem()
+                    _, value = held.popitem()
+                    if isinstance(value, GroupOffsets):
+                        yield from value.forget_steps()
                 yield
 
 

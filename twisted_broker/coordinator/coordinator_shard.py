@@ -137,6 +137,7 @@ class CoordinatorShard:
             _, entry = self.groups.popitem()
             if entry.group.members or entry.group.pending_joins:
                 self.remove(entry)  # without a member there is no timer and no waiting request
+            yield from entry.offsets.forget_steps()
             number += 1
             if number % UNLOADED_PER_STEP == 0:
                 yield

@@ -262,6 +262,21 @@ class GroupOffsets:
         else:
             yield from self.committed.parts()
 
+    def items(self) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
+        """What is committed, with its partition; they may come and go between two of them."""
+        for part in self.parts():
+            for partition in part:
+                found = self.committed.get(partition)
+                if found is not None:
+                    yield partition, found
+
+    def forget_steps(self) -> Iterator[None]:
+        """Nobody has a use for them any more: frees many in steps of `OFFSETS_PER_STEP`."""
+        while isinstance(self.committed, BucketDict) and self.committed:
+            for _ in range(min(OFFSETS_PER_STEP, len(self.committed))):
+                self.committed.popitem()
+            yield
+
     def is_empty(self) -> bool:
         return not self.committed and not self.has_unsettled()
 

@@ -84,14 +84,13 @@ class _Series:
 
     def add(self, name: str, entry: Any) -> Iterator[None]:
         self._members.add(labels_text(("consumergroup",), (name,)), len(entry.group.members))
-        committed = entry.offsets.committed
-        most = min(len(committed), MOST_OFFSETS, MOST_SERIES - self._used)
+        count = len(entry.offsets.committed)
+        most = min(count, MOST_OFFSETS, MOST_SERIES - self._used)
         self._used += most
-        self.omitted += len(committed) - most
+        self.omitted += count - most
         sums: dict[str, list[int]] = {}
         group = labels_text(("consumergroup",), (name,))[:-1]
-        # A list: commits go on while others are served.
-        for (topic, number), found in list(islice(committed.items(), most)):
+        for (topic, number), found in islice(entry.offsets.items(), most):
             labels = f'{group},topic="{topic}",partition="{number}"}}'
             self._offset.add(labels, found.offset)
             total = sums.setdefault(topic, [0, 0, 0])

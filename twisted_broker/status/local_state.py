@@ -180,9 +180,7 @@ class Groups:
 
 def _group_row(name: str, entry: Any, replicas: Any) -> Generator[None, None, GroupRow]:
     group, lag, known = entry.group, 0, 0
-    committed = entry.offsets.committed
-    # A list: commits go on while others are served.
-    for number, ((topic, index), found) in enumerate(list(committed.items()), 1):
+    for number, ((topic, index), found) in enumerate(entry.offsets.items(), 1):
         partition = replicas.partitions.get(TopicPartition(topic, index))
         if partition is not None and partition.log is not None:
             known += 1
@@ -191,7 +189,7 @@ def _group_row(name: str, entry: Any, replicas: Any) -> Generator[None, None, Gr
             yield
     protocol = group.protocol_name or group.protocol_type or ""
     state, members = group.state.value, len(group.members)
-    return GroupRow(name, state, members, protocol, lag, known, len(committed))
+    return GroupRow(name, state, members, protocol, lag, known, len(entry.offsets.committed))
 
 
 def byte_text(count: int) -> str:

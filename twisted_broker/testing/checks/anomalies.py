@@ -21,7 +21,7 @@ Of transactions, where all consumers are read_committed (`_transactions`, `_copi
 
 | name | an anomaly is |
 |---|---|
-| precommitted-read | a value that was polled before the commit of its transaction was sent |
+| precommitted-read | a value, or a copy of it, was polled before the commit of it was sent |
 | torn-transaction | by the end some values of a transaction were polled, others by nobody |
 | lost-write | a program that reads and writes did not pass on, by the end, what was polled |
 | duplicate | it passed a value on twice |
@@ -86,7 +86,7 @@ def find_anomalies(history: History, ended: bool = True) -> list[Anomaly]:
     found = [anomaly for _, each in sorted(partitions.items()) for anomaly in each.anomalies(ended)]
     if history.transactions:
         polled = _first_polls(history)
-        found += [*_transactions(history, polled, ended), *_copies(history, polled, ended)]
+        found += [*_transactions(history, _shown(polled), ended), *_copies(history, polled, ended)]
     return found
 
 
@@ -105,6 +105,18 @@ def _first_polls(history: History) -> dict[str, tuple[int, TopicPartition]]:
                 before = found.get(value)
                 if before is None or poll.at < before[0]:
                     found[value] = poll.at, partition
+    return found
+
+
+def _shown(
+    polled: dict[str, tuple[int, TopicPartition]],
+) -> dict[str, tuple[int, TopicPartition]]:
+    """`polled`, and what programs must have read: the value of which a copy was polled."""
+    found = dict(polled)
+    for value, first in polled.items():
+        source = source_of(value)
+        if source and (source not in found or first[0] < found[source][0]):
+            found[source] = first
     return found
 
 

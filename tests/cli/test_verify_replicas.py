@@ -133,6 +133,16 @@ def test_a_mirror_and_its_source_are_compared_by_name(three: list[Path]) -> None
     assert f"{file.parent}: has offsets 0" in lines[0] and "epoch" not in lines[0]
 
 
+def test_by_name_replicas_of_one_cluster_alone_are_no_comparison(
+    three: list[Path],
+) -> None:
+    """The mirror's directory has nothing of the source: two of the source's do not stand for it."""
+    first, second, mirror = three
+    shutil.rmtree(mirror / PARTITION)
+    status, lines = run("--replicas", "--by-name", first, second, mirror)
+    assert status == 1 and "no partition that another" in lines[0]
+
+
 def test_by_name_says_that_nothing_was_compared(three: list[Path]) -> None:
     """Else a wrong directory would pass for a perfect copy. Internal topics are not mirrored."""
     first, second = three[0], three[1]

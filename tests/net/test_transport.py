@@ -34,6 +34,7 @@ from twisted_broker.net.connection_limits import ConnectionCounts, ConnectionFac
 from twisted_broker.net.epoll_group import EpollGroup
 from twisted_broker.net.frames import FrameReader
 from twisted_broker.net.network import ReactorNetwork
+from twisted_broker.net.tls_protocol import TlsProtocol
 from twisted_broker.net.transport import ServerTransport
 from twisted_broker.reactor_watch import ReactorWatch
 
@@ -200,6 +201,39 @@ def test_a_client_sends_pieces_in_order_and_reads_into_the_frame(loopback: Loopb
     client.transport.loseConnection()
     loopback.turn(lambda: client.lost)
     assert client.lost == 1
+
+
+class Pieces(Protocol):
+    """Stands before the protocol that has the frames, as that of SASL does."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def dataReceived(self, data: bytes) -> None:
+        self.sizes.append(len(data))
+
+
+class Wrapper(Pieces):
+    """As that of TLS."""
+
+    is_wrapper = TlsProtocol.is_wrapper
+
+    def receive_space(self) -> None:
+        """None ever."""
+
+
+@pytest.mark.parametrize("stands_before", [Pieces, Wrapper])
+def test_what_stands_before_a_clients_frames_gets_large_pieces(
+    loopback: Loopback, stands_before: type[Pieces]
+) -> None:
+    client: Any = loopback.result(
+        loopback.network.connect(
+            "127.0.0.1", loopback.number, Factory.forProtocol(stands_before), 10
+        )
+    )
+    client.transport.write(framed(bytes(2 << 20)))
+    loopback.turn(lambda: sum(client.sizes) == 4 + (2 << 20))
+    assert max(client.sizes) > 65536
 
 
 def test_a_client_whose_peer_goes_away_keeps_nothing(loopback: Loopback) -> None:

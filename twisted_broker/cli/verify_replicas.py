@@ -8,7 +8,7 @@ them, are equal up to the high watermark.
 3. A replica that ends before that high watermark is a finding: it was away, or lost records.
 4. Replicas of different topic ids are no replicas of each other: a finding, and not compared.
 5. By name, for a mirror and its source: topic ids and leader epochs are not compared, and internal
-   topics, which no mirror copies, are left out. That nothing was compared is a finding.
+   topics, which no mirror copies, are left out. That no partition is in both clusters is a finding.
 
 Source: RL 9; the intent of Kafka's ReplicaVerificationTool. Only reads. Not here: what a single
 log must meet (`verify_log`).
@@ -138,7 +138,7 @@ def verify_replicas(
                     entry, known["replication-offset-checkpoint"].get(entry.name, 0), start
                 )
                 partitions.setdefault(entry.name, []).append(replica)
-    is_any_compared = False
+    of_two_clusters = False
     for name, replicas in sorted(partitions.items()):
         if by_name and name.rpartition("-")[0] in INTERNAL_TOPICS:
             continue
@@ -146,9 +146,10 @@ def verify_replicas(
         on_progress(name, report.bytes)
         if len(replicas) > 1 and (by_name or _same_topic(replicas, report)):
             compare(replicas, report, by_name)
-            is_any_compared = True
-    if by_name and not is_any_compared:
-        report.add(directories[-1], -1, "has no partition that another of the directories has")
+            # Each cluster gives its topics ids of its own; 3.9 with ZooKeeper may give none.
+            of_two_clusters |= len({replica.topic_id for replica in replicas}) > 1
+    if by_name and not of_two_clusters:
+        report.add(directories[-1], -1, "has no partition that another cluster's directory has")
     return report
 
 

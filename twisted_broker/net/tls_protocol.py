@@ -79,6 +79,8 @@ class TlsProtocol(TwistedProtocol):
 
     turn_bytes = 4 << 20
     """Of slices in one turn (`SendQueue`): about the 10 ms that encryption may take."""
+    is_wrapper = True
+    """What comes from the transport is never a frame's own bytes (`receive_space`)."""
 
     def __init__(
         self,

@@ -169,6 +169,8 @@ class ClientTransport(tcp.Client):
     """
 
     receiver: Any = None
+    # Of `write`: Twisted's own 128 KiB are many turns for a batch of a megabyte over TLS.
+    SEND_LIMIT = 1 << 20
 
     def __init__(self, *arguments: Any) -> None:
         self._unsent: deque[Any] = deque()

@@ -243,13 +243,13 @@ def commit_info(content: bytes, place: str) -> dict[str, Any]:
         info = dict(
             next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
         )
-        counted = (
-            info.get("operationMetrics", {}).get("numFiles")
-            if info.get("operation") == "WRITE"
-            else info.get("operationMetrics", {}).get("numTargetFilesAdded")
-            if info.get("operation") == "MERGE"
-            else None
-        )
+        metrics = info.get("operationMetrics", {})
+        counted = None
+        # Of an append without rows Delta counts the empty file that it then leaves out.
+        if info.get("operation") == "WRITE" and metrics.get("numOutputRows") != "0":
+            counted = metrics.get("numFiles")
+        elif info.get("operation") == "MERGE":
+            counted = metrics.get("numTargetFilesAdded")
         is_whole = bool(actions) and counted in (
             None,
             str(sum("add" in action for action in actions)),

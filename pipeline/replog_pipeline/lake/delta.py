@@ -50,6 +50,7 @@ NEW_FIELDS = "spark.databricks.delta.schema.autoMerge.enabled"
 OPTIMIZED = "spark.databricks.delta.optimizeWrite.enabled"
 """What a writer's options are to an append, settings of the session are to a MERGE."""
 MERGED = ("Inserted", "Updated", "Deleted")
+VECTORS = "numTargetDeletionVectorsAdded"
 COMMIT = re.compile(r"\d{20}\.json")
 SIZES = tuple(f"spark.databricks.delta.optimize.{each}FileSize" for each in ("min", "max"))
 LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
@@ -243,16 +244,20 @@ def commit_info(content: bytes, place: str) -> dict[str, Any]:
         info = dict(
             next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
         )
-        counted = (
-            info.get("operationMetrics", {}).get("numFiles")
-            if info.get("operation") == "WRITE"
-            else info.get("operationMetrics", {}).get("numTargetFilesAdded")
-            if info.get("operation") == "MERGE"
-            else None
-        )
-        is_whole = bool(actions) and counted in (
-            None,
-            str(sum("add" in action for action in actions)),
+        metrics = info.get("operationMetrics", {})
+        is_merge, counted = info.get("operation") == "MERGE", None
+        # Of an append without rows Delta counts the empty file that it then leaves out.
+        if info.get("operation") == "WRITE" and metrics.get("numOutputRows") != "0":
+            counted = metrics.get("numFiles")
+        elif is_merge:
+            counted = metrics.get("numTargetFilesAdded")
+        adds = [action["add"] for action in actions if "add" in action]
+        # A file whose rows a deletion vector marks is added again, and counted by its vector.
+        marked = sum("deletionVector" in add for add in adds) if is_merge else 0
+        is_whole = (
+            bool(actions)
+            and counted in (None, str(len(adds) - marked))
+            and marked >= int(metrics.get(VECTORS, 0) if is_merge else 0)
         )
     except (ValueError, TypeError, AttributeError):
         is_whole = False

@@ -63,6 +63,32 @@ def test_an_empty_batch_is_a_whole_commit(table: DeltaTable) -> None:
     assert table.ledger() == KNOWN
 
 
+def test_an_append_of_no_rows_whose_empty_file_was_counted_is_a_whole_commit(
+    table: DeltaTable,
+) -> None:
+    """As Delta writes an upsert's first batch where it has tombstones alone."""
+    path = commit(table, 0, KNOWN.to_text(), files=0)
+    empty = path.read_text().replace('"numFiles": "0"', '"numFiles": "1"')
+    path.write_text(empty.replace('"numOutputRows": "6"', '"numOutputRows": "0"'))
+    assert table.ledger() == KNOWN and table.committed_rows(KNOWN) == 0
+
+
+def test_a_merge_that_marks_rows_by_a_deletion_vector_is_counted(table: DeltaTable) -> None:
+    """Where the table has `delta.enableDeletionVectors`: the file is added again with the vector,
+    and not counted as a file.
+    """
+    path = commit(table, 0, KNOWN.to_text(), files=1, kind="MERGE")
+    counted = path.read_text().replace(
+        '"numOutputRows"', '"numTargetDeletionVectorsAdded": "1", "numOutputRows"'
+    )
+    marked = json.dumps({"add": {"path": "part-9.parquet", "deletionVector": {"offset": 1}}})
+    path.write_text(counted + marked + "\n")
+    assert table.ledger() == KNOWN
+    path.write_text(counted)
+    with pytest.raises(PipelineError, match=r"is cut short"):
+        table.ledger()
+
+
 @KINDS
 def test_the_rows_that_a_commit_changed_are_counted(table: DeltaTable, kind: str) -> None:
     commit(table, 0, KNOWN.to_text(), kind=kind)

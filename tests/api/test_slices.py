@@ -455,7 +455,7 @@ def test_no_turn_frees_all_offsets_of_a_group(version: int, monkeypatch: Any) ->
     run.commit(OffsetToCommit("t", 0, 1), group="g")
     run.settle()
     committed = run.coordinator.runtime.shard_of("g").groups["g"].offsets.committed
-    committed |= dict.fromkeys(((f"n{n}", n) for n in range(count)), committed["t", 0])
+    committed.update(dict.fromkeys(((f"n{n}", n) for n in range(count)), committed["t", 0]))
     if version < 8:
         request = offsets.OffsetFetchRequest(group_id="g", topics=None)
     else:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.log.batches import NOW_MS, batch, values
+from tests.log.batches import NOW_MS, all_batches, batch, marker, values
 from tests.log.test_log_manager import A, B, World, create, failure, fill
+from tests.log.test_mirrored import at
 from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.log.filesystem import OsFileSystem
@@ -202,3 +203,90 @@ def test_the_next_try_takes_the_directory_of_the_first(skip: int) -> None:
     assert [f"{path}/b-0" for path in places] == [log.directory]
     world.stop(manager)
     assert values(world.manager().logs[B]) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("skip", range(4))
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_a_run_whose_indexes_cannot_be_written_leaves_files_and_memory_the_same(
+    is_loaded: bool, skip: int
+) -> None:
+    """Whichever of its files could not be opened: entries are missing, no more; those of the
+    batches that come later are written, and stand where they belong.
+    """
+    world = World()
+    log = create(world.manager(), index_interval_bytes=1)
+    segment = log.segments.active
+    indexes = segment.offset_index, segment.time_index
+    sent = [at(n, batch(b"v", timestamp=NOW_MS + n)) for n in range(16)]
+    log.append_as_follower(b"".join(sent[:4]), 0, NOW_MS)
+    for each in (segment.log, *(index.file for index in indexes)):
+        each.close()
+    if not is_loaded:
+        log.segments.close()
+    world.files.faults.append(Fault(errno.EMFILE, "open", skip=skip))
+    with contextlib.suppress(OutOfDescriptors):
+        log.append_as_follower(b"".join(sent[4:8]), 0, NOW_MS)
+    world.files.faults.clear()
+    for one in sent[log.log_end_offset : 10]:
+        log.append_as_follower(one, 0, NOW_MS)
+    log.append_as_follower(b"".join(sent[10:]), 0, NOW_MS)
+    assert log.log_end_offset == 16 and world.failed == []
+    for index in indexes:
+        held = index.pairs()
+        index.unload()
+        assert index.pairs() == held and index.is_sound()
+    assert segment.offset_index.last_offset == 15 and segment.time_index.last_entry[1] == 15
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_an_entry_that_only_one_index_got_is_written_again(is_loaded: bool) -> None:
+    """The batch comes again, and its entry with it."""
+    world = World()
+    log = create(world.manager(), index_interval_bytes=1)
+    sent = [at(n, batch(b"v", timestamp=NOW_MS + n)) for n in range(6)]
+    log.append_as_follower(sent[0], 0, NOW_MS)
+    log.append_as_follower(sent[1], 0, NOW_MS)
+    log.segments.active.time_index.file.close()
+    world.files.faults.append(Fault(errno.EMFILE, "open", "timeindex"))
+    with pytest.raises(OutOfDescriptors):
+        log.append_as_follower(sent[2], 0, NOW_MS)
+    world.files.faults.clear()
+    if not is_loaded:
+        log.segments.close()
+    for one in sent[2:]:
+        log.append_as_follower(one, 0, NOW_MS)
+    assert [each.base_offset for each in all_batches(log)] == list(range(6))
+    assert len(log.segments.active.offset_index.pairs()) == 5
+
+
+@pytest.mark.parametrize("skip", range(8))
+def test_a_segment_that_was_not_made_leaves_no_file_amid_the_log(skip: int) -> None:
+    """The next batch is small enough for the segment before it. A recovery that finds a file of the
+    roll below the end would truncate there.
+    """
+    world = World()
+    log = create(world.manager(), segment_bytes=300)
+    fill(log, 3)
+    log.segments.close()
+    world.files.faults.append(Fault(errno.EMFILE, "open", skip=skip))
+    with contextlib.suppress(OutOfDescriptors):
+        log.append_as_leader(batch(b"x" * 150), 0, NOW_MS)
+    world.files.faults.clear()
+    fill(log, 8)
+    end = log.log_end_offset
+    again = World(world.files.after_kill()).manager().get(A)
+    assert again is not None and again.log_end_offset == end
+
+
+def test_an_aborted_transaction_without_its_entry_fails_the_log() -> None:
+    """Its marker is in the log: readers of committed records would see what was aborted."""
+    world = World()
+    log = create(world.manager())
+    fields = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
+    log.append_as_follower(at(0, batch(b"v", **fields)), 0, NOW_MS)
+    world.files.faults.append(Fault(errno.EMFILE, "open", "txnindex"))
+    with pytest.raises(LogDirFailure):
+        log.append_as_follower(marker(5, False, offset=1), 0, NOW_MS)
+    assert world.failed == ["/d1"]
+    again = World(world.files.after_kill()).manager().get(A)
+    assert again is not None and len(again.segments.active.txn_index.entries()) == 1

@@ -58,7 +58,7 @@ FILES = of_units() + of_crontab() + of_kubernetes()
 
 
 def test_all_of_them_are_found() -> None:
-    assert {line.split()[0] for line in PAGE} == {*COMMANDS} - {"demo", "jars"}
+    assert {line.split()[0] for line in PAGE} == {*COMMANDS} - {"demo"}
     assert [line.split()[0] for line in FILES] == [
         *("archive", "maintain"),
         *("archive", "maintain"),

@@ -6,7 +6,7 @@ Owns `OffsetIndex` (`.index`, entries of 8 bytes) and `TimeIndex` (`.timeindex`,
 1. Entries grow strictly in every column but the time index's offsets, which never fall. Loading
    stops at the first entry that does not, so a preallocated or torn tail counts as no entries.
 2. In memory an index is two compact arrays, loaded on first use and droppable; the file holds
-   exactly the entries.
+   exactly the entries, but for those between `hold` and `write_held`.
 3. An index is a hint: wrong or missing entries cost a longer scan or a rebuild, never a wrong
    record.
 
@@ -19,6 +19,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
+from contextlib import suppress
 
 from twisted_broker.log.segment_file import SegmentFile
 
@@ -35,12 +36,12 @@ class Index:
 
     __slots__ = (
         "_entry",
-        "_held_from",
         "_key_type",
         "_keys",
         "_values",
         "base_offset",
         "file",
+        "held_from",
         "max_entries",
     )
 
@@ -57,7 +58,7 @@ class Index:
         self.max_entries = max_bytes // entry.size
         self._keys: array[int] | None = None
         self._values: array[int] = array("i")
-        self._held_from = -1
+        self.held_from = -1
 
     def create(self) -> None:
         """Empties it, in memory and on disk, without reading the file: it is new or worthless."""
@@ -106,20 +107,31 @@ class Index:
 
     def hold(self) -> None:
         """Until `write_held`, entries that are added are in memory only."""
-        self._held_from = len(self._rows())
+        self.held_from = len(self._rows())
 
     def write_held(self) -> None:
-        """In one write. Raises OSError."""
-        start, self._held_from = self._held_from, -1
+        """In one write. Raises OSError: `drop_from` then."""
+        start, self.held_from = self.held_from, -1
         keys = self._rows()
         if 0 <= start < len(keys):
             pack = self._entry.pack
             entries = map(pack, keys[start:], self._values[start:])
             self.file.create().write_at(start * self._entry.size, (b"".join(entries),))
 
+    def drop_from(self, start: int) -> None:
+        """Forgets the entries from row `start` on, as `held_from` was (-1: none were held): those
+        that come later are written over what is in the file.
+        """
+        self.held_from = -1
+        if start >= 0 and self._keys is not None:
+            del self._keys[start:]
+            del self._values[start:]
+            with suppress(OSError):
+                self.trim()
+
     def _write(self, key: int, value: int) -> None:
         keys = self._rows()
-        if self._held_from < 0:
+        if self.held_from < 0:
             entry = self._entry.pack(key, value)
             self.file.create().write_at(len(keys) * self._entry.size, (entry,))
         keys.append(key)

@@ -538,7 +538,12 @@ class Log:
     def _index_aborted(self, aborted: AbortedTxn | None, segment: LogSegment) -> None:
         # While producers are rebuilt the rebuild finds it, knowing where its transaction began.
         if aborted is not None and self.producers.rebuilt is None:
-            segment.txn_index.append(aborted)
+            try:
+                segment.txn_index.append(aborted)
+            except OSError as error:
+                # The marker is in the log: without its entry readers of committed records would
+                # see what was aborted. A recovery finds it again.
+                raise self.fail(error, midway=True) from error
 
     # -- appending as follower
 
@@ -638,10 +643,11 @@ class Log:
         segments, epochs, producers = self.segments, self.leader_epochs, self.producers
         segment = segments.active
         segment.write((memoryview(records)[start:end],), end - start)
-        is_held = len(run) > 1
-        if is_held:
-            segment.hold_indexes()
+        # One entry at most is due in less: holding it would cost more than its write.
+        is_held = len(run) > 1 and end - start > segment.index_interval_bytes
         try:
+            if is_held:
+                segment.hold_indexes()
             for batch in run:
                 if batch.partition_leader_epoch != epochs.latest_epoch:
                     epochs.assign(batch.partition_leader_epoch, batch.base_offset)

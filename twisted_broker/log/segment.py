@@ -224,10 +224,16 @@ class LogSegment:
         if max_timestamp > self.max_timestamp:
             self.max_timestamp, self.offset_of_max_timestamp = max_timestamp, last_offset
         if self._bytes_since_index > self.index_interval_bytes:
-            self.offset_index.append(last_offset, position)
-            self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp)
+            offsets = self.offset_index
+            offsets.append(last_offset, position)
+            try:
+                self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp)
+            except OSError:
+                # For want of descriptors the log stays, and takes this batch again.
+                offsets.drop_from(offsets.entries - 1)
+                raise
             self._bytes_since_index = 0
-            self.full = self.offset_index.is_full or self.time_index.is_full
+            self.full = offsets.is_full or self.time_index.is_full
         elif position == 0:
             self._first_timestamp = max_timestamp
         self._bytes_since_index += size_in_bytes
@@ -249,9 +255,18 @@ class LogSegment:
         self.time_index.hold()
 
     def write_indexes(self) -> None:
-        """Raises OSError."""
-        self.offset_index.write_held()
-        self.time_index.write_held()
+        """Raises OSError: then neither index has the entries (for want of descriptors the log
+        stays, and entries that come later must not stand behind a hole).
+        """
+        offsets, times = self.offset_index, self.time_index
+        starts = offsets.held_from, times.held_from
+        try:
+            offsets.write_held()
+            times.write_held()
+        except OSError:
+            offsets.drop_from(starts[0])
+            times.drop_from(starts[1])
+            raise
 
     def first_timestamp(self) -> int:
         """Timestamp that starts the segment's age: the first batch's largest, -1 when empty."""

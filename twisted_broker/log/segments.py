@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import IRandom
@@ -126,7 +127,15 @@ class LogSegments:
     def create(self, base_offset: int, wall_ms: int) -> LogSegment:
         """Makes a new, empty, active segment. Raises OSError."""
         segment = self.make(base_offset, wall_ms)
-        segment.create(self.config.segment_bytes if self.config.preallocate else 0)
+        try:
+            segment.create(self.config.segment_bytes if self.config.preallocate else 0)
+        except OSError:
+            # For want of descriptors the log stays, and may go on in the segment before: a recovery
+            # would find this one amid its records, and truncate there.
+            with suppress(OSError):
+                for file in segment.files():
+                    file.remove()
+            raise
         self.add(segment)
         return segment
 

@@ -110,7 +110,16 @@ def request(session: Any, settings: Settings, key: str, about: str) -> None:
 
     credentials = given_credentials(settings)
     if not credentials:
-        found = session.get_credentials()
+        try:
+            found = session.get_credentials()
+        except raised.PartialCredentialsError as error:
+            if error.kwargs.get("provider") != "env":
+                return  # a file that Hadoop does not read
+            raise PipelineError(
+                f"{about}: the environment has half of the credentials: {SET_CREDENTIALS}"
+            ) from None
+        except raised.BotoCoreError:
+            return  # a profile that is not there, which Hadoop does not read
         if found is None or found.method not in OF_MACHINE:
             raise PipelineError(f"{about}: there are no credentials: {SET_CREDENTIALS}")
     is_path = settings.get("path.style.access").lower() == "true"

@@ -27,7 +27,9 @@ from replog_pipeline.errors import PipelineError
 F = TypeVar("F", bound=Callable[..., Any])
 
 HADOOP = "spark.hadoop."
-SECRET = re.compile(r"secret|password|token|credential|access[.]?key|account[.]?key", re.IGNORECASE)
+SECRET = re.compile(
+    r"secret|password|token|credential|(access|account|encryption|private)[.]?key", re.IGNORECASE
+)
 LINE = re.compile(r"\s*([^\s=:#!][^\s=:]*)(?:\s*[=:]\s*|\s+)(.*?)\s*")
 FROM_ENVIRONMENT = {
     "AWS_ENDPOINT_URL": "fs.s3a.endpoint",

@@ -1,6 +1,7 @@
 """A column of values into two: `value_decoded` and `decode_error`.
 
-1. Of a value exactly one of the two is there; of a tombstone neither. No value stops the others.
+1. Of a value exactly one of the two is there; of a tombstone, and of a value that says null,
+   neither. No value stops the others.
 2. What is the registry's fault, and not the record's, is raised: the batch is not written.
 3. An id that the registry does not know is looked up once for each task.
 """

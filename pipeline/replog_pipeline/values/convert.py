@@ -1,7 +1,7 @@
 """A decoded value into a type: what an Arrow array of that type takes.
 
-1. It fits, or it is a ConvertError that names the field; nothing is rounded or cut off, except that
-   a field without a column is left out.
+1. It fits, or it is a ConvertError that names the field; nothing is cut off, except that a field
+   without a column is left out, and nothing is rounded but an integer in a column of floats.
 2. A text takes anything: what is no text becomes JSON.
 3. An array is made of whole records: whatever Arrow itself refuses is found record by record.
 """
@@ -12,8 +12,10 @@ import base64
 import datetime
 import decimal
 import json
+import struct
 import uuid
 from collections.abc import Callable, Mapping
+from math import isnan
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +25,8 @@ from replog_pipeline.values.types import column_name
 Convert = Callable[[Any], Any]
 
 SHOWN = 40
+DOUBLE_BITS = 64
+FLOAT = struct.Struct("<f")
 
 
 class ConvertError(Exception):
@@ -51,7 +55,7 @@ def converter(kind: pa.DataType) -> Convert:
     if pa.types.is_integer(kind):
         return integer_converter(kind.bit_width)
     if pa.types.is_floating(kind):
-        return float_converter
+        return float_converter if kind.bit_width == DOUBLE_BITS else narrow_float_converter
     if pa.types.is_decimal(kind):
         return decimal_converter(kind.precision, kind.scale)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -136,6 +140,19 @@ def float_converter(value: Any) -> Any:
         return float(value)
     except OverflowError:
         raise ConvertError(f"{shown(value)} is too large for a number") from None
+
+
+def narrow_float_converter(value: Any) -> Any:
+    """For 32 bits: what was written as a double fits when it is the same number there."""
+    found = float_converter(value)
+    if isinstance(value, float) and not isnan(value):
+        try:
+            is_same = FLOAT.unpack(FLOAT.pack(value))[0] == value
+        except OverflowError:
+            is_same = False
+        if not is_same:
+            raise ConvertError(f"{shown(value)} does not fit into a float of 32 bits")
+    return found
 
 
 def decimal_converter(precision: int, scale: int) -> Convert:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from math import isinf
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,8 @@ SCALARS = {
     "boolean": pa.bool_(),
 }
 DEEPEST = 50
+LONGEST_NUMBER = 40
+"""As an error shows it."""
 
 
 class JsonSchema:
@@ -115,11 +118,18 @@ def is_null(schema: Any) -> bool:
 def parsed(value: bytes) -> Any:
     """ConvertError for what is no JSON."""
     try:
-        return json.loads(value, parse_constant=no_constant)
+        return json.loads(value, parse_constant=no_constant, parse_float=finite)
     except RecursionError:
         raise ConvertError("no JSON: it nests too deep") from None
     except ValueError as error:
         raise ConvertError(f"no JSON: {error}") from None
+
+
+def finite(text: str) -> float:
+    found = float(text)
+    if isinf(found):
+        raise ValueError(f"{text[:LONGEST_NUMBER]} is too large for a number")
+    return found
 
 
 def no_constant(name: str) -> Any:

@@ -101,7 +101,7 @@ def checked_url(url: str) -> str:
             port = parts.port
         except ValueError:
             parts, port = urlsplit(""), None
-        if parts.username or parts.password:
+        if "@" in each:  # also in what is no URL: it would be repeated
             raise PipelineError(
                 "--schema-registry: no user in the URL: write basic.auth.user.info into a file for "
                 "--schema-registry-config"

@@ -77,6 +77,23 @@ def test_no_credentials(server: S3Server, outside: None) -> None:
     assert "there are no credentials: set AWS_ACCESS_KEY_ID" in refused(PLACE, server.settings())
 
 
+def test_half_of_the_credentials(
+    server: S3Server, outside: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAHUSH")
+    told = refused(PLACE, server.settings())
+    assert "the environment has half of the credentials: set AWS_ACCESS_KEY_ID and" in told
+    assert "AKIAHUSH" not in told
+
+
+def test_a_profile_that_is_not_there_is_left_to_hadoop(
+    server: S3Server, outside: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which does not read it: the machine's role may do."""
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    s3_probe.check(PLACE, "--to", server.settings(), {})
+
+
 def test_nobody_listens() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen

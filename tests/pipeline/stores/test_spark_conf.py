@@ -60,5 +60,7 @@ def test_a_value_may_have_an_equals_sign() -> None:
 def test_which_settings_are_secret() -> None:
     for name in ("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token", "my.Password"):
         assert spark_conf.is_secret(f"spark.hadoop.{name}")
+    for name in ("fs.s3a.encryption.key", "fs.gs.auth.service.account.private.key"):
+        assert spark_conf.is_secret(f"spark.hadoop.{name}")
     for name in ("spark.driver.memory", "spark.hadoop.fs.s3a.endpoint", "spark.master"):
         assert not spark_conf.is_secret(name)

@@ -441,3 +441,46 @@ def test_a_framed_value_by_the_schema_of_a_file(tmp_path: Path) -> None:
     chosen = by_file("avro", json.dumps(schema), tmp_path, framing="confluent")
     rows = read(chosen, framed(12, b"\2"), b"\2")
     assert rows[0] == ({"id": 1}, None) and "too few" in str(rows[1][1])
+
+
+def test_a_number_that_its_column_cannot_hold_is_an_error(tmp_path: Path) -> None:
+    """A table whose `float` became `double` in a later schema; a JSON number beyond all doubles."""
+    schema = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "double"}]}
+    chosen = by_file("avro", json.dumps(schema), tmp_path)
+    table = pa.struct([pa.field("a", pa.float32())])
+    values = [avro(schema, {"a": each}) for each in (0.5, 0.1, 1e300, float("inf"))]
+    assert read(chosen, *values, table=table) == [
+        ({"a": 0.5}, None),
+        (None, "a: 0.1 does not fit into a float of 32 bits"),
+        (None, "a: 1e+300 does not fit into a float of 32 bits"),
+        ({"a": float("inf")}, None),
+    ]
+    properties = {"n": {"type": "number"}, "t": {"type": "string"}}
+    chosen = by_file("json", json.dumps({"type": "object", "properties": properties}), tmp_path)
+    assert read(chosen, b'{"n": 1e400}', b'{"t": [-1e400]}', b'{"n": 1e308}') == [
+        (None, "no JSON: 1e400 is too large for a number"),
+        (None, "no JSON: -1e400 is too large for a number"),
+        ({"n": 1e308, "t": None}, None),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["json", "avro"])
+def test_a_value_that_is_null_itself_has_neither(kind: str, tmp_path: Path) -> None:
+    schema = ["null", "string"] if kind == "avro" else {"type": ["null", "string"]}
+    null = avro(schema, None) if kind == "avro" else b"null"
+    assert read(by_file(kind, json.dumps(schema), tmp_path), null) == [(None, None)]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://me:hushhush@host:80a",
+        "me:hushhush@host:8081",
+        "http://me:hu/shhush@host:8081",
+        "http://host:8081,me:hushhush@host",
+    ],
+)
+def test_a_password_in_the_url_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(PipelineError, match=r"write basic\.auth\.user\.info") as raised:
+        decoding("json", None, url)
+    assert "shhush" not in str(raised.value)

@@ -128,7 +128,7 @@ def test_a_marker_of_many_offsets_enters_in_steps(monkeypatch):
     next(steps)
     left = [p for p in range(5) if offsets.is_unstable(("t", p))]
     assert len(left) == 3 and len(offsets.committed) == 2
-    assert set(offsets.partitions()) == {("t", p) for p in range(5)}
+    assert set(*offsets.partitions()) == {("t", p) for p in range(5)}
     offsets.replay(("t", left[0]), None, 6)
     offsets.replay(("t", left[1]), CommittedOffset(77), 7, 7)
     for _ in steps:

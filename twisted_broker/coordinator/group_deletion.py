@@ -15,13 +15,14 @@ Source: Apache Kafka 4.3.1 `GroupCoordinatorShard.deleteGroups`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.python.failure import Failure
 
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard, CoordinatorState
 from twisted_broker.coordinator.group_entry import GroupEntry
+from twisted_broker.coordinator.group_offsets import TopicPartition
 from twisted_broker.coordinator.group_records import group_record
 from twisted_broker.coordinator.offset_metadata_manager import in_batches
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -38,7 +39,9 @@ class GroupDeletion:
         self.done: Deferred[None] = Deferred()
 
     def start(self) -> Deferred[None]:
-        """Runs the first step, which is all of a group of few offsets; the others follow."""
+        """Runs the first step, which is all of a group of few offsets; the others follow. Very
+        many offsets are gathered in steps, too.
+        """
         self._entry.is_being_deleted = True
         self._shard.context.turns.start(self._steps())
         return self.done
@@ -51,7 +54,15 @@ class GroupDeletion:
             if self._shard.state is CoordinatorState.CLOSED:
                 self.done.errback(BrokerError(ErrorCode.NOT_COORDINATOR))
                 return
-        batches = in_batches(entry.offsets.partitions()) or [[]]
+        batches: list[Sequence[TopicPartition]] = []
+        for number, part in enumerate(entry.offsets.partitions()):
+            if number:
+                yield
+                if self._shard.state is CoordinatorState.CLOSED:
+                    self.done.errback(BrokerError(ErrorCode.NOT_COORDINATOR))
+                    return
+            batches += in_batches(part)
+        batches = batches or [[]]
         self._undecided = len(batches)
         failures: list[Failure] = []
         writes: list[Deferred[None]] = []

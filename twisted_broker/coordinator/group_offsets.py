@@ -244,14 +244,19 @@ class GroupOffsets:
         """
         return bool(self._in_flight or self.transactional or self._ending)
 
-    def partitions(self) -> list[TopicPartition]:
-        """All that a record was written for: committed, in a transaction, in flight."""
-        if not self.has_unsettled():
-            return list(self.committed)  # there may be a million, and to merge them takes a while
-        found: dict[TopicPartition, None] = dict.fromkeys(self.committed)
+    def partitions(self) -> Iterator[list[TopicPartition]]:
+        """All that a record was written for: committed, in a transaction, in flight. Of many in
+        lists as of `parts`, behind what is not committed yet: a partition may be in two of them.
+        """
+        found: dict[TopicPartition, None] = {}
+        if isinstance(self.committed, dict):
+            found |= dict.fromkeys(self.committed)
         for offsets in (*self.transactional.values(), *self._ending):
             found |= dict.fromkeys(offsets)
-        return list(found | dict.fromkeys(self._in_flight))
+        found |= dict.fromkeys(self._in_flight)
+        yield list(found)
+        if isinstance(self.committed, BucketDict):
+            yield from self.committed.parts()
 
     def parts(self) -> Iterator[list[TopicPartition]]:
         """What is committed, in lists of `MANY_OFFSETS` at most; partitions may come and go between

@@ -19,6 +19,7 @@ Source: RL 7.5; Kafka's `ConsumerCoordinator`, KIP-394, KIP-345. Not here: assig
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredLock, ensureDeferred
@@ -170,6 +171,11 @@ class GroupMembership:
         )
 
     async def _run(self) -> None:
+        with suppress(CancelledError):  # wherever it waits
+            await self._take_part()
+
+    async def _take_part(self) -> None:
+        """Until it is cancelled, or the group refuses this consumer."""
         while True:
             try:
                 # A coordinator that was lost between two heartbeats: the generation may be current.
@@ -183,7 +189,7 @@ class GroupMembership:
                 # The group waits for this member meanwhile, and its session goes on.
                 await self._release(min(self._rebalance_ms, self._session_ms) // 2)
             except CancelledError:
-                return
+                raise
             except Exception as error:
                 fatal = await self._after(error)
                 if fatal is not None:

@@ -80,7 +80,12 @@ class ReplicaChecker:
         other = known.setdefault((last, epoch), held)
         if other.before is None:
             known[last, epoch] = held
-        if not held.matches(other):
+        if not held.matches(other) and not (
+            # Batches of an epoch that an unclean election took part of were truncated, and others
+            # of older epochs written in their place; with a loss of power they come back behind
+            # those. Epochs do not fall there, so no recovery can know.
+            epoch < line.unclean_epoch and held._replace(before=other.before) == other
+        ):
             raise Violation(
                 f"{where}: offset {last} of epoch {epoch} is not what others hold there: {held}, "
                 f"others {other}"

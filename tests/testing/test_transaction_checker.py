@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.testing.checks.committed_state import CommittedState
 from twisted_broker.testing.checks.replica_contents import Line
 from twisted_broker.testing.checks.transactions import TransactionChecker
 from twisted_broker.testing.sim.transaction_notes import Outcome, Transaction, TransactionNotes
@@ -22,13 +24,14 @@ class World:
     def __init__(self) -> None:
         self.known = TransactionNotes()
         self.lines = {KEY: Line(), STATE: Line()}
-        truth = SimpleNamespace(
+        truth: Any = SimpleNamespace(
             names={STATE: TopicPartition("__transaction_state", 0)},
             keys={T0: KEY, T1: KEY},
             line=self.lines.__getitem__,
             line_of=lambda name: self.lines[KEY],
             registration=lambda key: object(),
         )
+        truth.is_complete = partial(CommittedState.is_complete, truth)
         self.found: Any = SimpleNamespace(truth=truth, broken="")
         self.checks = TransactionChecker(self.found, self.known, lambda *facts: None)
 

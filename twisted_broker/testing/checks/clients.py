@@ -179,19 +179,14 @@ class ClientChecker:
         return attempt.was_answered and registration.leader_epoch == attempt.epoch
 
     def _is_owed(self, attempt: Attempt) -> bool:
-        if attempt.session is not None and self.notes.sessions[attempt.session] > 1:
-            # Its epoch was given twice, because `__transaction_state` lost that it was: what came
-            # first under it is the answer to what came later.
-            truth = self.checker.truth
-            lines = (
-                truth.line(key)
-                for key, name in truth.names.items()
-                if name.topic == TRANSACTIONS_TOPIC
-            )
-            if not all(line.is_complete for line in lines):
-                return False
+        truth = self.checker.truth
+        given_twice = attempt.session is not None and self.notes.sessions[attempt.session] > 1
+        if given_twice and not truth.is_complete(TRANSACTIONS_TOPIC):
+            # `__transaction_state` lost that this epoch was given: what came first under it is the
+            # answer to what came later.
+            return False
         end = attempt.base_offset + len(attempt.values)
-        resets = self.checker.truth.line_of(attempt.partition).resets
+        resets = truth.line_of(attempt.partition).resets
         return all(end <= kept or attempt.epoch >= epoch for epoch, kept in resets)
 
     def _broken(self, text: str) -> None:

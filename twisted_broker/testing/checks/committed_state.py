@@ -72,6 +72,12 @@ class CommittedState:
     def line_of(self, name: TopicPartition) -> Line:
         return self.line(self.keys[name]) if name in self.keys else Line()
 
+    def is_complete(self, *topics: str) -> bool:
+        """Whether no partition of these has lost anything, or may lose it yet."""
+        return all(
+            self.line(key).is_complete for key, name in self.names.items() if name.topic in topics
+        )
+
     def registration(self, key: Key) -> Any:
         """A partition as the image has it; None when it is not there."""
         topic = None if self.image is None else self.image.topics_by_id.get(key[0])

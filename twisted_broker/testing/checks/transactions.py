@@ -128,14 +128,9 @@ class TransactionChecker:
     def is_owed(self, partition: TopicPartition | None) -> bool:
         """Whether nothing was lost that decides on transactions, nor in this partition."""
         truth = self._checker.truth
-        lines = [
-            truth.line(key)
-            for key, name in truth.names.items()
-            if name.topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
-        ]
-        if partition is not None:
-            lines.append(truth.line_of(partition))
-        return all(line.is_complete for line in lines)
+        return truth.is_complete(OFFSETS_TOPIC, TRANSACTIONS_TOPIC) and (
+            partition is None or truth.line_of(partition).is_complete
+        )
 
     def _broken(self, partition: TopicPartition | None, text: str) -> None:
         if self.is_owed(partition):

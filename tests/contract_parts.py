@@ -1,11 +1,10 @@
-"""Each part of each built line of docs/REPLICA_LAYER.md, with the test whose body is about it.
+"""Each part of each line of docs/REPLICA_LAYER.md, with the test whose body is about it.
 
-Owns the tables that `test_contract.py` checks: `PINNED`, and what a later issue builds, in `LATER`
-(whole lines) and `LATER_PARTS` (words of a line).
+Owns `PINNED`, the table that `test_contract.py` checks.
 
 1. The words stand in the line. A test is named by its function, a scenario by its file; each names
    the line itself, as `RL 1.9`.
-2. Every line that is not in `LATER` is here.
+2. Every line is here.
 
 Not here: whether a test would fail without the behaviour. Whoever puts a name in reads its body
 first, and for a new test plants the mistake once and sees it red.
@@ -14,9 +13,6 @@ first, and for a new test plants the mistake once and sees it red.
 from __future__ import annotations
 
 Line = tuple[int, int]
-
-LATER: dict[Line, str] = {}
-LATER_PARTS: dict[Line, dict[str, str]] = {}
 
 _SEEDS = "test_a_hundred_seeds"
 PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {

@@ -1,11 +1,11 @@
-"""Every part of every line of the contract is pinned by a test that names its line (issues 4, 10;
-docs/REPLICA_LAYER.md).
+"""Every part of every line of the contract is pinned by a test that names its line
+(docs/REPLICA_LAYER.md).
 
 Reads the numbered lines of the contract, the docstrings of all tests and the comments of all
 scenarios. A bullet of a section without numbers counts as a line: the third of section 9 is
 `RL 9.3`. Lines are named as `RL 1.9`, `RL 2.5, 6.6` or `RL 1.3-1.5`; a card of a module pins none.
-Which test is about which part of a line, and what a later issue builds: `contract_parts.py`. Not
-here: whether a test fails without what it names (reviewers try that, and `make mutants`).
+Which test is about which part of a line: `contract_parts.py`. Not here: whether a test fails
+without what it names (reviewers try that, and `make mutants`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.contract_parts import LATER, LATER_PARTS, PINNED, Line
+from tests.contract_parts import PINNED, Line
 
 ROOT = Path(__file__).parent.parent
 TESTS = ROOT / "tests"
@@ -98,19 +98,19 @@ def pins() -> tuple[Pin, ...]:
 
 
 def test_every_line_is_pinned_by_a_test_that_names_it() -> None:
-    """Issue 4: the lines that no test names; it must be empty."""
+    """The lines that no test names: there must be none."""
     lines = contract_lines(CONTRACT.read_text())
     named = {line for pin in pins() for line in pin.lines}
     missing = [
         f"RL {section}.{number}: {lines[section, number][:80]}"
-        for section, number in sorted(lines.keys() - named - LATER.keys())
+        for section, number in sorted(lines.keys() - named)
     ]
     assert missing == []
 
 
 def test_every_part_has_its_test() -> None:
-    """Issue 10: the words stand in the line; of the tests of that name exactly one names the
-    line; every line that is built is in the table.
+    """The words stand in the line; of the tests of that name exactly one names the line; every
+    line is in the table.
     """
     lines = contract_lines(CONTRACT.read_text())
     wrong = []
@@ -123,7 +123,7 @@ def test_every_part_has_its_test() -> None:
                 if len(found) != 1:
                     wrong.append((line, words, test))
     assert wrong == []
-    assert PINNED.keys() == lines.keys() - LATER.keys()
+    assert PINNED.keys() == lines.keys()
 
 
 def test_names_are_those_of_lines() -> None:
@@ -144,23 +144,6 @@ def test_names_are_those_of_lines() -> None:
                 for section, number in set(named_lines(path.read_text())) - lines.keys()
             ]
     assert wrong == []
-
-
-def test_what_is_left_for_later_is_in_the_contract() -> None:
-    """An exception for what is not there would hide nothing, or the wrong thing; each names the
-    issue that builds it, and no part is both built and left.
-    """
-    lines = contract_lines(CONTRACT.read_text())
-    assert LATER.keys() <= lines.keys()
-    wrong = [
-        (line, words)
-        for line, parts in LATER_PARTS.items()
-        for words in parts
-        if words not in lines[line] or words in PINNED[line]
-    ]
-    assert wrong == []
-    reasons = [*LATER.values(), *(why for parts in LATER_PARTS.values() for why in parts.values())]
-    assert [why for why in reasons if not re.match(r"issue 1[345]: ", why)] == []
 
 
 def test_how_lines_and_names_are_read() -> None:

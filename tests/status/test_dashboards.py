@@ -1,4 +1,4 @@
-"""Published dashboards for Kafka find their series here (issue 12)."""
+"""Published dashboards for Kafka find their series here."""
 
 from __future__ import annotations
 

@@ -399,6 +399,8 @@ class Run:
             if found is not None and not node.ready:
                 node.ended_because = ""
                 if node.disk.exists(found[2]) and node.disk.size(found[2]) > int(found[1]):
+                    if node.is_up:  # its supervisor started it once more meanwhile
+                        node.kill()
                     self.reach.by_hand("flipped epoch dropped")
                     node.disk.shorten(found[2], int(found[1]))
 

@@ -65,7 +65,9 @@ class Members:
             return
         for member in registration.isr:
             found = self._log_of(self.cluster.nodes[f"n{member}"], key)
-            if found is not None and (found.end < line.end or not line.agrees(found, line.end)):
+            if found is not None and (
+                found.end < line.end_to_hold(line.end) or not line.agrees(found, line.end)
+            ):
                 raise Violation(
                     f"{self.truth.names[key]}: n{member} is in the ISR {registration.isr} "
                     f"(partition epoch {registration.partition_epoch}), ends at"
@@ -77,7 +79,7 @@ class Members:
         it knows that they run.
         """
         key = seen.key
-        floor = self.truth.line(key).floor
+        line = self.truth.line(key)
         registration = self.truth.registration(key)
         for member in sorted(seen.partition.isr_state.isr):
             if registration is not None and (
@@ -87,7 +89,8 @@ class Members:
             node = self.cluster.nodes[f"n{member}"]
             found = self._log_of(node, key) if self._is_known_to(leader, node) else None
             if found is not None and (
-                found.end < mark or not found.agrees(seen.mirror, mark, floor)
+                found.end < line.end_to_hold(mark)
+                or not found.agrees(seen.mirror, mark, line.floor)
             ):
                 raise Violation(
                     f"{where}: its high watermark is {mark}, but member n{member} does not "

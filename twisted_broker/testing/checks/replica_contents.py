@@ -166,6 +166,13 @@ class Line:
     def end(self) -> int:
         return self.ends[-1] if self.ends else self.start
 
+    def end_to_hold(self, end: int) -> int:
+        """Where a member's log ends at least, where `end` is committed. What was cleaned before an
+        unclean election may be there no more, neither the records that were lost nor those that
+        they had replaced: a follower at whose end its leader has no batch counts as one with all.
+        """
+        return 0 if self.has_lost and end <= self.cleaned_upto else end
+
     @property
     def is_whole(self) -> bool:
         """No unclean election took anything of it, or may do so yet."""

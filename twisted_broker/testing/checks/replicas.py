@@ -56,7 +56,7 @@ class ReplicaChecker:
             first = seen.mirror.follow()
         except ValueError as error:
             raise Violation(f"{where}: its file is no log: {error}") from error
-        if seen.mirror.end != seen.log.log_end_offset:
+        if seen.mirror.end != seen.log.log_end_offset and not self._was_cut_where_cleaned(seen):
             raise Violation(
                 f"{where}: the log ends at {seen.log.log_end_offset}, its file at {seen.mirror.end}"
             )
@@ -65,6 +65,13 @@ class ReplicaChecker:
         _check_epochs(seen.log, where)
         seen.end, seen.truncations = seen.log.log_end_offset, seen.log.truncations
         self.truth.touched.add(key)
+
+    def _was_cut_where_cleaned(self, seen: Seen) -> bool:
+        """A truncation to an offset below which the cleaner left nothing: the end is remembered,
+        until a restart finds the last batch.
+        """
+        end: int = seen.log.log_end_offset
+        return seen.mirror.end < end <= self.truth.line(seen.key).cleaned_upto
 
     def _check_batch(self, key: Key, seen: Seen, row: int, where: str) -> None:
         log, mirror, line = seen.log, seen.mirror, self.truth.line(key)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import copy
 import errno
+import re
 from collections.abc import Iterator
 from random import Random
+from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import Factory, Protocol
 
 from tests.mirror.world import SOURCE, TARGET, World, some_batch
 from twisted_broker.api import dispatch
@@ -317,6 +321,80 @@ def test_a_target_that_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
         world.until(lambda: False)
     assert not world.replicas(world.target).partitions
     world.end()
+
+
+class _Stranger(Protocol):
+    """No Kafka broker: it says this when it is spoken to."""
+
+    def __init__(self, says: bytes) -> None:
+        self.says = says
+
+    def dataReceived(self, data: bytes) -> None:
+        self.transport.write(self.says)
+
+
+def stranger(world: World, says: bytes) -> int:
+    """Its port."""
+    factory: Any = Factory()
+    factory.buildProtocol = lambda address: _Stranger(says)
+    world.time.network.listen("127.0.0.1", 9555, factory)
+    return 9555
+
+
+@pytest.mark.parametrize("option", ["--from", "--to"])
+def test_an_address_that_is_silent_is_named_before_it_ends(world: World, option: str) -> None:
+    """A broker may need its time; what is known already is said after three seconds."""
+    port = stranger(world, b"")
+    world.start(**{"source" if option == "--from" else "target": port})
+    world.pass_time(4)
+    (line,) = world.lines
+    assert re.fullmatch(
+        rf"waiting for {option} 127\.0\.0\.1:{port}: it took the connection and has not answered "
+        r"yet; is it a Kafka broker\?",
+        line,
+    )
+    with pytest.raises(
+        MirrorError,
+        match=rf"no broker of {option} 127\.0\.0\.1:{port} answered \(127\.0\.0\.1:{port}: did not "
+        r"answer within 30000 ms \(is it a Kafka broker\?\)\)",
+    ):
+        world.until(lambda: False)
+    assert len(world.lines) == 1
+
+
+def test_an_address_behind_a_firewall_is_named_before_it_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing comes back from there, not even a refusal."""
+    real = world.time.network.connect
+
+    def connect(host: str, port: int, factory: Any, timeout: float) -> Deferred[Any]:
+        return Deferred() if port == SOURCE else real(host, port, factory, timeout)
+
+    monkeypatch.setattr(world.time.network, "connect", connect)
+    world.start()
+    world.pass_time(4)
+    assert world.lines == [
+        f"waiting for --from 127.0.0.1:{SOURCE}: there is no connection yet; check the address"
+    ]
+
+
+def test_what_speaks_another_protocol_is_named_at_once(world: World) -> None:
+    """A web server behind a wrong port."""
+    port = stranger(world, b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    world.start(source=port)
+    with pytest.raises(MirrorError, match=rf"no broker of --from .*:{port}: .* begins with 'HTTP'"):
+        world.until(lambda: False, seconds=2)
+    assert not world.lines
+
+
+def test_a_broker_that_answers_in_time_is_not_suspected(world: World) -> None:
+    """Nothing is said of it later."""
+    world.create()
+    world.start()
+    world.caught_up()
+    world.pass_time(10)
+    assert not world.lines
 
 
 def test_either_side_may_be_away(world: World) -> None:

@@ -149,7 +149,9 @@ class World:
         return batches_of(self.log(node, name, partition))
 
     # the mirror
-    def start(self, topics: str = "t.*", **more: Any) -> Mirror:
+    def start(
+        self, topics: str = "t.*", source: int = SOURCE, target: int = TARGET, **more: Any
+    ) -> Mirror:
         runtime = Runtime(
             self.clock,
             self.time.runtime.wall_ms,
@@ -161,7 +163,7 @@ class World:
         options = {"refresh_ms": 2000} | more
         self.mirror = Mirror(
             runtime,
-            MirrorOptions(f"127.0.0.1:{SOURCE}", f"127.0.0.1:{TARGET}", topics, "/side", **options),
+            MirrorOptions(f"127.0.0.1:{source}", f"127.0.0.1:{target}", topics, "/side", **options),
             self.lines.append,
         )
         self.mirror.ended.addErrback(self._failed)

@@ -36,7 +36,7 @@ from twisted_broker.consumer.errors import (
     OffsetGone,
     TopicRecreated,
 )
-from twisted_broker.interfaces import Runtime, TopicPartition
+from twisted_broker.interfaces import IDelayedCall, Runtime, TopicPartition
 from twisted_broker.mirror.clusters import apply_plan, check_target, topics_of
 from twisted_broker.mirror.errors import MirrorError, SourceLost
 from twisted_broker.mirror.mirrored_partition import MirroredPartition, NotifyingQueue
@@ -52,6 +52,7 @@ FROM_CONFIG, TO_CONFIG = "--from-config", "--to-config"
 # each chunk is sent as it lies in the answer's buffer, and pins no more than that.
 _ANSWER_BYTES: Final = (4 << 20) - (1 << 16)
 _QUICK_MS = 500
+_SILENT_SECONDS = 3.0
 _LOOKS_UNTIL_DELETED = 3
 _LATER = frozenset({ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
@@ -135,11 +136,13 @@ class Mirror:
         self._cluster_id = ""
         self._settled = False
         self._running: Deferred[None] | None = None
+        self._silence: IDelayedCall | None = None
         self._stopped = False
 
     # for its user
     def start(self) -> None:
         self._running = ensureDeferred(self._run())
+        self._silence = self._runtime.clock.callLater(_SILENT_SECONDS, self._say_what_is_silent)
 
     def stop(self) -> None:
         """Nothing is sent any more; `ended` fires."""
@@ -353,6 +356,12 @@ class Mirror:
         self._writer.wake(partition)
 
     # the end
+    def _say_what_is_silent(self) -> None:
+        """A broker may need its time; an address that is no broker's shall not look like one."""
+        for words in (self._source.waits_for, self._target.waits_for):
+            if words:
+                self._say(f"waiting for {words}")
+
     def _say_once(self, line: str) -> None:
         if line not in self._said:
             self._said.add(line)
@@ -365,6 +374,8 @@ class Mirror:
         if self._stopped:
             return
         self._stopped = True
+        if self._silence is not None and self._silence.active():
+            self._silence.cancel()
         self._writer.stop()
         self._fetchers.shutdown()
         self._source.close()

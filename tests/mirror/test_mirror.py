@@ -16,6 +16,11 @@ from twisted.internet.protocol import Factory, Protocol
 from tests.mirror.world import SOURCE, TARGET, World, some_batch
 from twisted_broker.api import dispatch
 from twisted_broker.api.routes import served
+from twisted_broker.consumer.cluster_client import (
+    ClusterClient,
+    ClusterMetadata,
+    PartitionMetadata,
+)
 from twisted_broker.image.entries import RECOVERED, RECOVERING
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.mirror import source_epochs
@@ -395,6 +400,52 @@ def test_a_broker_that_answers_in_time_is_not_suspected(world: World) -> None:
     world.caught_up()
     world.pass_time(10)
     assert not world.lines
+
+
+def test_a_source_that_advertises_an_address_nobody_serves(world: World) -> None:
+    """It answers at --from, and sends its clients elsewhere: said once, and mended without a
+    restart of the mirror.
+    """
+    world.create()
+    world.produce(some_batch(b"a"))
+    files = world.stop_source()
+    world.start_source(files, advertised_listeners="PLAINTEXT://elsewhere:9")
+    world.start()
+    world.pass_time(20)
+    (line,) = world.lines
+    assert line.startswith("the source's broker 1 at elsewhere:9 does not answer, retrying: ")
+    assert line.endswith("; if that broker runs, look at its advertised.listeners")
+    world.start_source(world.stop_source())
+    world.caught_up()
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_partition_without_a_leader_is_named(
+    world: World, monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    """Its replicas are away: the others are mirrored meanwhile, and it is when it has one."""
+    world.create(partitions=3)
+    for number in range(3):
+        world.produce(some_batch(b"%d" % number), partition=number)
+    real = ClusterClient.metadata
+    port = SOURCE if side == "source" else TARGET
+
+    async def metadata(self: ClusterClient, names: Any) -> ClusterMetadata:
+        found = await real(self, names)
+        if any(each.port == port for each in found.brokers.values()):
+            for topic in found.topics.values():
+                topic.partitions[1] = PartitionMetadata(None, -1)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ClusterClient, "metadata", metadata)
+        world.start()
+        world.pass_time(20)
+        (line,) = world.lines
+        assert line == f"waiting for a leader in the {side}: t-1"
+        assert world.content(world.target, partition=2) == world.content(world.source, partition=2)
+        assert not world.content(world.target, partition=1)
+    world.caught_up()
 
 
 def test_either_side_may_be_away(world: World) -> None:

@@ -59,8 +59,10 @@ class World:
         self.mirror: Mirror | None = None
         self.failures: list[BaseException] = []
 
-    def start_source(self, files: MemoryFileSystem | None) -> None:
-        self.source = MemoryBroker(files, world=self.time, listeners=SOURCE_LISTENERS).start()
+    def start_source(self, files: MemoryFileSystem | None, **settings: str) -> None:
+        self.source = MemoryBroker(
+            files, world=self.time, listeners=SOURCE_LISTENERS, **settings
+        ).start()
 
     def start_target(self, files: MemoryFileSystem | None) -> None:
         self.target = MemoryBroker(files, world=self.time, listeners=TARGET_LISTENERS).start()

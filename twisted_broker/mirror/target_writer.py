@@ -39,6 +39,7 @@ from twisted_broker.wire.messages.mirror import MirroredPartition as RequestedPa
 
 IN_FLIGHT: Final = 3
 REQUEST_BYTES: Final = 1 << 20
+IF_IT_RUNS: Final = "; if that broker runs, look at its advertised.listeners"
 _BACKOFF_MS, _TIMEOUT_MS = 200, 15_000
 _AGAIN = frozenset(
     {
@@ -182,7 +183,7 @@ class TargetWriter:
             if isinstance(error, BrokerError) and error.code == ErrorCode.UNSUPPORTED_VERSION:
                 self._fail(not_ours(f"{leader.host}:{leader.port}", leader))
             elif not self._is_failing:
-                self._say(f"the target's {leader} does not answer, retrying: {error}")
+                self._say(f"the target's {leader} does not answer, retrying: {error}{IF_IT_RUNS}")
             self._is_failing = True
         finally:
             self._busy[leader.id] -= 1

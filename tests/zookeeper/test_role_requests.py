@@ -12,7 +12,7 @@ from tests.replication.fixtures import TOPIC_ID, TP
 from tests.replication.test_replica_manager import parked_produce
 from tests.zookeeper.fixtures import BROKER_EPOCH, CONTROLLER_EPOCH, Member, role
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import zookeeper_controller as messages
@@ -162,6 +162,28 @@ def test_a_topic_gets_its_id(
     assert error(again) == ErrorCode.STALE_CONTROLLER_EPOCH
     other = member.lead(role(leader_epoch=9), topic_id=NEWER_TOPIC)
     assert error(other) == ErrorCode.INCONSISTENT_TOPIC_ID
+
+
+@pytest.mark.parametrize("topic_id", [bytes(16), TOPIC_ID])
+def test_a_role_waits_for_descriptors(topic_id: bytes) -> None:
+    """No file can be opened for now: the role is taken when one can, also of a topic without id."""
+    member = Member()
+    member.log_manager.broken[TP] = OutOfDescriptors("/data/t-0", OSError("EMFILE"))
+    member.lead(role(), version=4 if topic_id == bytes(16) else 7, topic_id=topic_id)
+    state = messages.UpdateMetadataPartitionState(
+        partition_index=0, leader=1, leader_epoch=1, isr=[1, 2], replicas=[1, 2], zk_version=1
+    )
+    member.update(
+        [
+            messages.UpdateMetadataTopicState(
+                topic_name="t", topic_id=topic_id, partition_states=[state]
+            )
+        ]
+    )
+    assert not member.partition().is_leader
+    member.log_manager.broken.clear()
+    member.clock.advance(60)
+    assert member.partition().is_leader
 
 
 def test_an_id_that_cannot_be_written() -> None:

@@ -127,18 +127,20 @@ def _say(
 
 
 def delta_to_retry(
-    image: MetadataImage, waiting: Mapping[tuple[bytes, int], bool]
+    image: MetadataImage, waiting: Mapping[tuple[str, bytes, int], bool]
 ) -> MetadataDelta:
-    """What `image` says of partitions whose logs could not be opened before: topic id and
+    """What `image` says of partitions whose logs could not be opened before: topic, its id and
     number, and whether they were new then.
     """
     changes: dict[tuple[bytes, int], PartitionDelta] = {}
-    for (topic_id, number), is_new in waiting.items():
-        topic = image.topics_by_id.get(topic_id)
+    for (name, topic_id, number), is_new in waiting.items():
+        # Topics of a ZooKeeper cluster have no id below inter-broker protocol 2.8.
+        has_id = topic_id != NULL_UUID
+        topic = image.topics_by_id.get(topic_id) if has_id else image.topics_by_name.get(name)
         state = None if topic is None else topic.partitions.get(number)
         if topic is not None and state is not None:
-            changes[topic_id, number] = PartitionDelta(
-                topic.name, topic_id, number, None if is_new else state, state
+            changes[topic_id if has_id else name.encode(), number] = PartitionDelta(
+                topic.name, topic.id, number, None if is_new else state, state
             )
     return MetadataDelta(image, image, partitions=changes)
 

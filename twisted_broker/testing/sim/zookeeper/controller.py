@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 from twisted_broker.image.entries import Endpoint
@@ -86,6 +87,19 @@ class Controller:
     async def serve(self, request: Any, version: int) -> Any:
         """The answer to a broker's request."""
         return await self._requests.serve(request, version)
+
+    def repeat_roles(self, node_id: int, random: Random) -> None:
+        """A broker is told once more what is not so any more."""
+
+        def leader_epoch(name: TopicPartition) -> int | None:
+            state, assigned = context.states.get(name), context.assigned.get(name)
+            if state is None or assigned is None or name.topic in context.deleting:
+                return None
+            return state.leader_epoch if node_id in assigned.replicas else None
+
+        context = self._context
+        if context.channels is not None:
+            context.channels.repeat_roles(node_id, random, leader_epoch)
 
     # the process
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,16 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tests.compat.cluster_processes import View
 from tests.compat.conftest import BrokerFactory
-from tests.compat.kafka_processes import JARS, JARS39, JavaNode, require, require39
+from tests.compat.kafka_processes import (
+    JARS,
+    JARS39,
+    JAVA,
+    JavaNode,
+    MixedCluster,
+    require,
+    require39,
+)
+from tests.compat.test_consumer import Member
 from tests.compat.test_kafka_cleaner import free_port
 from tests.compat.test_mirror import mirror_killed_three_times
 from tests.compat.zookeeper_cluster import JavaCluster
@@ -152,3 +162,38 @@ def test_a_mirror_of_it_is_killed_three_times_under_load(
     target = new_broker()
     target.start()
     mirror_killed_three_times(source, target, tmp_path)
+
+
+@pytest.mark.timeout(400)
+def test_streams_go_on_while_leaders_move_and_brokers_die(tmp_path: Path) -> None:
+    """Two Java brokers (with the group's coordinator among them) and one of ours, each Java broker
+    killed once: nothing is skipped, nothing comes twice, in order.
+    """
+    require()
+    cluster = MixedCluster(tmp_path)
+    member: Member | None = None
+    try:
+        view = cluster.start().view
+        cluster.place("events", [1, 2, 3], [2, 1, 3], [1, 3, 2])
+        member = Member(cluster.bootstrap, "events", "readers")
+        read = member.read
+        with view.producing("events") as writer:
+            for number in JAVA:
+                view.until(lambda: cluster.are_in_sync("events"), "all are in sync")
+                cluster.lead("events", 2, number)
+                cluster.brokers[number].kill()
+                view.until(partial(cluster.is_out, number, "events"), f"{number} is out")
+                view.until(writer.progress(), "records are acknowledged")
+                view.until(member.progress(), "records are read")
+                cluster.brokers[number].spawn()
+        assert not writer.failed
+        view.until(lambda: len(read) >= len(writer.acknowledged), "all is read")
+        assert not member.others, "".join(member.others)
+    finally:
+        if member is not None:
+            member.stop()
+        cluster.end()
+    for partition in range(3):
+        offsets = [offset for number, offset in read if number == partition]
+        assert offsets == list(range(len(offsets))), partition
+    assert len(read) == len(writer.acknowledged)

@@ -32,7 +32,9 @@ TOPIC = "shared"
 @pytest.fixture(params=["3.9", "2.6"])
 def java(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[JavaCluster]:
     require39()
-    cluster = JavaCluster(tmp_path, request.param, zookeeper_session_timeout_ms="6000")
+    # A broker is frozen for up to four seconds, and pings come every third of its session: on a
+    # busy machine 6 s ended, and with that its place in the ISR.
+    cluster = JavaCluster(tmp_path, request.param, zookeeper_session_timeout_ms="12000")
     try:
         cluster.start()
         yield cluster

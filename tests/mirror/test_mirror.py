@@ -484,5 +484,32 @@ def test_memory_is_bounded_where_the_target_stands_still(
         (partition,) = mirror.partitions.values()
         assert partition.queue is not None and len(partition.queue) == 2
         assert partition.info is not None and partition.info.fetched_offset == 3
+        assert world.lines == ["the target answers NOT_ENOUGH_REPLICAS, retrying: t-0"]
     world.caught_up()
     assert world.content(world.target) == world.content(world.source)
+
+
+def test_refusals_that_pass_are_not_said(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that moves takes a moment; one that refuses again later is said again."""
+
+    def refuse_for(seconds: float) -> None:
+        def refused(self: Partition, *arguments: object) -> None:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Partition, "append_mirrored", refused)
+            world.produce(some_batch(b"a"))
+            world.produce(some_batch(b"b"), partition=1)
+            world.pass_time(seconds)
+        world.caught_up()
+
+    world.create(partitions=2)
+    world.start()
+    world.caught_up()
+    refuse_for(3)
+    assert not world.lines
+    refuse_for(20)
+    (line,) = world.lines
+    assert line.startswith("the target answers KAFKA_STORAGE_ERROR, retrying: t-")
+    refuse_for(20)
+    assert len(world.lines) == 2

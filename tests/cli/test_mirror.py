@@ -1,16 +1,20 @@
-"""`replog mirror`: wrong arguments, and addresses where nothing is, get one line."""
+"""`replog mirror`: wrong arguments, and addresses where nothing is, get one line; how it ends."""
 
 from __future__ import annotations
 
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from twisted_broker.cli.main import main
+from twisted_broker.cli.mirror import _Run
+from twisted_broker.mirror.mirror import MirrorOptions
 
 REPLOG = Path(sys.executable).parent / "replog"
 
@@ -69,3 +73,45 @@ def test_no_broker_at_the_address(tmp_path: Path) -> None:
     )
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.count("\n") == 1 and f"--to {address} answered" in done.stderr
+
+
+class StoppingReactor:
+    """Runs `work`, as it would between its start and its end, and counts who stops it."""
+
+    running = True
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.work, self.stops = work, 0
+        self.triggers: list[Callable[[], object]] = []
+
+    def addSystemEventTrigger(self, phase: str, event: str, call: Callable[[], object]) -> None:
+        assert (phase, event) == ("before", "shutdown")
+        self.triggers.append(call)
+
+    def callWhenRunning(self, call: Callable[[], object]) -> None:
+        """Nothing is mirrored here."""
+
+    def run(self) -> None:
+        self.work()
+
+    def stop(self) -> None:
+        self.stops += 1
+
+
+@pytest.mark.parametrize("by_signal", [True, False])
+def test_the_reactor_is_stopped_once(tmp_path: Path, by_signal: bool) -> None:
+    """A signal stops it, and the mirror then; a mirror that ends stops it itself."""
+    nowhere = "127.0.0.1:1"
+    run = _Run(MirrorOptions(nowhere, nowhere, "t", str(tmp_path)), False, None)
+    reactor: Any = None
+
+    def work() -> None:
+        if by_signal:
+            for call in reactor.triggers:
+                call()
+        else:
+            run._mirror.stop()
+
+    reactor = run._reactor = StoppingReactor(work)
+    assert run.run() == ""
+    assert reactor.stops == (0 if by_signal else 1)

@@ -27,6 +27,21 @@ def three(golden: Path, tmp_path: Path) -> list[Path]:
     return made
 
 
+def as_mirror(directory: Path) -> Path:
+    """Another cluster's directory: other topic ids, another cluster id."""
+    properties = directory / "meta.properties"
+    lines = properties.read_text().splitlines()
+    properties.write_text(
+        "".join(
+            ("cluster.id=bWlycm9yLWNsdXN0ZXItMQ" if each.startswith("cluster.id=") else each) + "\n"
+            for each in lines
+        )
+    )
+    for entry in directory.glob("*/partition.metadata"):
+        entry.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    return directory
+
+
 def run(*arguments: object) -> tuple[int, list[str]]:
     result = CliRunner().invoke(main, ["verify", *map(str, arguments)])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
@@ -111,12 +126,14 @@ def test_other_topics_of_the_name_are_no_replicas(three: list[Path]) -> None:
     assert "topic id" in finding
 
 
-def test_a_mirror_and_its_source_are_compared_by_name(three: list[Path]) -> None:
+@pytest.mark.parametrize("same_cluster_id", [False, True])
+def test_a_mirror_and_its_source_are_compared_by_name(
+    three: list[Path], same_cluster_id: bool
+) -> None:
     """Topic ids and leader epochs differ there; everything else counts."""
-    mirror = three[1]
-    (mirror / PARTITION / "partition.metadata").write_text(
-        "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n"
-    )
+    mirror = as_mirror(three[1])
+    if same_cluster_id:
+        shutil.copy(three[0] / "meta.properties", mirror)
     file = mirror / PARTITION / SEGMENT
     data = bytearray(file.read_bytes())
     (base,) = struct.unpack_from(">q", data, second_batch(data))
@@ -156,6 +173,56 @@ def test_by_name_says_that_nothing_was_compared(three: list[Path]) -> None:
     status, lines = run("--replicas", "--by-name", first, second)
     assert status == 1 and f"{second}: has no partition that another" in lines[0]
     assert run("--by-name", first)[0] == 2
+
+
+def test_by_name_a_partition_that_one_cluster_lacks_is_a_finding(three: list[Path]) -> None:
+    """The others of its topic are in both; whichever cluster lacks it."""
+    source, mirror = three[0], as_mirror(three[1])
+    shutil.copytree(source / PARTITION, source / "codecs-1")
+    status, lines = run("--replicas", "--by-name", source, mirror)
+    assert status == 1 and len(lines) == 2
+    assert (
+        lines[0].startswith(f"{source / 'codecs-1'}: ") and "no directory of the other" in lines[0]
+    )
+    shutil.move(source / "codecs-1", mirror / "codecs-1")
+    status, lines = run("--replicas", "--by-name", source, mirror)
+    assert status == 1 and lines[0].startswith(f"{mirror / 'codecs-1'}: ")
+
+
+def test_by_name_a_topic_of_one_cluster_alone_is_named(three: list[Path]) -> None:
+    """A mirror has chosen topics, and its target others: no finding, unless it is asked for."""
+    source, mirror = three[0], as_mirror(three[1])
+    for number in range(2):
+        shutil.copytree(source / PARTITION, source / f"other-{number}")
+    shutil.copytree(source / PARTITION, mirror / "__consumer_offsets-7")
+    status, lines = run("--replicas", "--by-name", source, mirror)
+    assert status == 0 and lines == [lines[0]]
+    assert lines[0].endswith("no findings (in one cluster alone: other)")
+    status, lines = run("--replicas", "--by-name", "--topics", "codecs|other", source, mirror)
+    assert status == 1 and [line.partition(": ")[0] for line in lines[:-1]] == [
+        str(source / f"other-{number}") for number in range(2)
+    ]
+    status, lines = run("--replicas", "--by-name", "--topics", "codecs", source, mirror)
+    assert status == 0 and lines[0].endswith("no findings")
+    status, lines = run("--replicas", "--by-name", "--topics", "ordres", source, mirror)
+    assert status == 1 and "no topic of either cluster has a name that --topics ordres" in lines[0]
+
+
+def test_by_name_replicas_are_spread_over_the_directories_of_a_cluster(three: list[Path]) -> None:
+    """No broker of the source has all partitions: a partition is lacking where none has it."""
+    first, second, mirror = three[0], three[1], as_mirror(three[2])
+    shutil.copytree(first / PARTITION, mirror / "codecs-1")
+    shutil.move(first / PARTITION, first / "codecs-1")
+    status, lines = run("--replicas", "--by-name", first, second, mirror)
+    assert status == 0, lines
+
+
+@pytest.mark.parametrize("pattern", ["codecs", "("])
+def test_topics_are_chosen_by_name_alone(three: list[Path], pattern: str) -> None:
+    """Exit status 2, one line that names the option."""
+    arguments = ["--replicas", "--topics", pattern, *three[:2]]
+    status, lines = run(*arguments, *(["--by-name"] if pattern == "(" else []))
+    assert status == 2 and "--topics" in lines[-1]
 
 
 def test_what_only_one_of_them_has_is_not_compared(three: list[Path]) -> None:

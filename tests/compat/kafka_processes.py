@@ -1,7 +1,8 @@
-"""Programs of Apache Kafka 4.3 as processes: nodes, tools and programs of Java; and a cluster of
-Java's controller, two Java brokers and one of ours.
+"""Programs of Apache Kafka as processes, of 4.3 where nothing else is said: nodes, tools, programs
+of Java; and a cluster of Java's controller, two Java brokers and one of ours.
 
-KAFKA_JARS: the folder of Kafka's jars (`libs` of its distribution).
+KAFKA_JARS: the folder of Kafka's jars (`libs` of its distribution). KAFKA39_JARS: of Kafka 3.9's,
+and those that it needs (with `slf4j-reload4j`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -25,7 +26,7 @@ from tests.compat.broker_process import BrokerProcess
 from tests.compat.cluster_processes import SESSION_MS, View
 from tests.compat.test_kafka_cleaner import free_port
 
-JARS = os.environ.get("KAFKA_JARS", "")
+JARS, JARS39 = os.environ.get("KAFKA_JARS", ""), os.environ.get("KAFKA39_JARS", "")
 SOURCES = Path(__file__).parent / "java"
 PATIENCE_SECONDS = 100
 CONTROLLER, OURS = 100, 3
@@ -48,9 +49,17 @@ def require_compiler() -> None:
         pytest.skip("a Java program of these tests: needs javac (a JDK)")
 
 
-def java(*arguments: str, memory: str = "256m", classes: Path | None = None) -> list[str]:
+def require39() -> None:
+    """Skips where Java or Kafka 3.9's jars are not there."""
+    if not JARS39 or shutil.which("java") is None:
+        pytest.skip("Apache Kafka 3.9: set KAFKA39_JARS to a folder of its jars, and have java")
+
+
+def java(
+    *arguments: str, memory: str = "256m", classes: Path | None = None, jars: str = JARS
+) -> list[str]:
     """The command; `classes`: a folder of compiled classes beside Kafka's jars."""
-    path = f"{JARS}/*" if classes is None else f"{classes}:{JARS}/*"
+    path = f"{jars}/*" if classes is None else f"{classes}:{jars}/*"
     options = [f"-Xmx{memory}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     return ["java", *options, "-cp", path, *arguments]
 
@@ -87,17 +96,19 @@ class Member(Protocol):
 class JavaProcess:
     """A Java program that runs until it ends or is killed; `log` has what it prints."""
 
-    def __init__(self, directory: Path, arguments: list[str], memory: str = "256m") -> None:
+    def __init__(
+        self, directory: Path, arguments: list[str], memory: str = "256m", jars: str = JARS
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory, self.log = directory, directory / "log"
-        self.arguments, self.memory = arguments, memory
+        self.arguments, self.memory, self.jars = arguments, memory, jars
         self.classes: Path | None = None
         self.process: subprocess.Popen[bytes] | None = None
 
     def spawn(self, wait: bool = True) -> None:
         with self.log.open("ab") as file:
             self.process = subprocess.Popen(
-                java(*self.arguments, memory=self.memory, classes=self.classes),
+                java(*self.arguments, memory=self.memory, classes=self.classes, jars=self.jars),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -125,31 +136,40 @@ class JavaProcess:
         return self.log.read_text(errors="replace")[-TAIL_BYTES:] if self.log.exists() else ""
 
 
-class JavaNode(JavaProcess):
-    """A node of Apache Kafka; `values` are its settings."""
+# Ours serves none of these versions: for a cluster that it is a member of.
+WITHOUT_NEWER_GROUPS = tuple(f"{name}.version=0" for name in ("group", "share", "streams"))
 
-    def __init__(self, directory: Path, values: dict[str, str]) -> None:
+
+class JavaNode(JavaProcess):
+    """A node of Apache Kafka; `values` are its settings, its first listener is the clients'."""
+
+    def __init__(self, directory: Path, values: dict[str, str], jars: str = JARS) -> None:
         self.properties = directory / "server.properties"
         self.data = str(directory / "data")
-        self.bootstrap = values["listeners"].partition("//")[2]
-        super().__init__(directory, ["kafka.Kafka", str(self.properties)], "384m")
-        values = values | {"log.dirs": self.data}
-        self.properties.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+        self.bootstrap = values["listeners"].partition("//")[2].partition(",")[0]
+        super().__init__(directory, ["kafka.Kafka", str(self.properties)], "384m", jars)
+        self.values: dict[str, str] = {}
+        self.set(values | {"log.dirs": self.data})
 
-    def format(self) -> None:
-        # Ours serves none of these versions.
-        zero = [f"{name}.version=0" for name in ("group", "share", "streams")]
-        without = [word for each in zero for word in ("--feature", each)]
+    def set(self, values: dict[str, str]) -> None:
+        """Settings, from its next start on."""
+        self.values |= values
+        lines = (f"{key}={value}\n" for key, value in self.values.items())
+        self.properties.write_text("".join(lines))
+
+    def format(self, features: Sequence[str] = WITHOUT_NEWER_GROUPS) -> None:
+        chosen = [word for each in features for word in ("--feature", each)]
         said = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self.properties)]
-        done = subprocess.run(java(*said, *without), capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            java(*said, *chosen, jars=self.jars), capture_output=True, text=True, timeout=60
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
     def format_a_broker(self) -> None:
         """As the tool does, without the seconds that it takes."""
         Path(self.data).mkdir()
-        node = self.properties.read_text().partition("node.id=")[2].partition("\n")[0]
         (Path(self.data) / "meta.properties").write_text(
-            f"version=1\ncluster.id={CLUSTER_ID}\nnode.id={node}\n"
+            f"version=1\ncluster.id={CLUSTER_ID}\nnode.id={self.values['node.id']}\n"
         )
 
 

@@ -79,6 +79,11 @@ class Member:
             else:
                 self.others.append(line)
 
+    def progress(self) -> Callable[[], bool]:
+        """A condition: records have been read that were not when this was called."""
+        before = len(self.read)
+        return lambda: len(self.read) > before + 20
+
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         self.thread.join(30)

@@ -1,15 +1,12 @@
 """One cluster of Apache Kafka 4.3 and ours with SASL_SSL between all of them: a controller and a
 broker of Java's in one process, and our broker, which leads and follows.
 
-KAFKA_JARS: a folder of Apache Kafka 4.3's jars (`make test-java`). About half a minute.
+KAFKA_JARS: see `kafka_processes.py` (`make test-java`). About half a minute.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -22,11 +19,11 @@ from confluent_kafka import Consumer, ElectionType, KafkaException, Producer, To
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compat.broker_process import BrokerProcess
+from tests.compat.kafka_processes import JavaNode, require
 from tests.compat.test_kafka_cleaner import free_port
 from twisted_broker.cli.tls import make_certificates
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]
-JARS = os.environ.get("KAFKA_JARS", "")
 JAVA, OURS, STRANGER = 1, 2, 3
 TOPIC = "shared"
 PATIENCE_SECONDS = 90
@@ -55,59 +52,23 @@ def security(certificates: Path) -> dict[str, str]:
     }
 
 
-class JavaNode:
+def java_node(directory: Path, certificates: Path) -> JavaNode:
     """Controller and broker in one process."""
-
-    def __init__(self, directory: Path, certificates: Path) -> None:
-        directory.mkdir()
-        self.directory, self.data = directory, directory / "data"
-        self.bootstrap = f"127.0.0.1:{free_port()}"
-        self.controller = f"127.0.0.1:{free_port()}"
-        self.process: subprocess.Popen[bytes] | None = None
-        values = security(certificates) | {
-            "process.roles": "broker,controller",
-            "node.id": str(JAVA),
-            "controller.quorum.voters": f"{JAVA}@{self.controller}",
-            "listeners": f"INSIDE://{self.bootstrap},CONTROLLER://{self.controller}",
-            "log.dirs": str(self.data),
-            "offsets.topic.replication.factor": "2",
-            "offsets.topic.num.partitions": "3",
-            "group.initial.rebalance.delay.ms": "0",
-            "auto.leader.rebalance.enable": "false",
-            "broker.session.timeout.ms": "6000",
-        }
-        lines = "".join(f"{name}={value}\n" for name, value in values.items())
-        (directory / "server.properties").write_text(lines)
-        # Ours serves none of these versions.
-        zero = [f"{name}.version=0" for name in ("group", "share", "streams")]
-        without = [word for each in zero for word in ("--feature", each)]
-        format_it = ["kafka.tools.StorageTool", "format", "-t", "c2VjdXJlZC1jbHVzdGVyMQ"]
-        formatted = self._java("format.log", *format_it, *without, "-c")
-        assert formatted.wait(PATIENCE_SECONDS) == 0, (directory / "format.log").read_text()
-
-    def _java(self, log: str, *arguments: str) -> subprocess.Popen[bytes]:
-        command = ["java", "-Xmx384m", "-XX:+UseSerialGC", "-cp", f"{JARS}/*", *arguments]
-        with (self.directory / log).open("wb") as file:
-            return subprocess.Popen(
-                [*command, str(self.directory / "server.properties")],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                cwd=self.directory,
-            )
-
-    def start(self) -> None:
-        self.process = self._java("log", "kafka.Kafka")
-
-    def stop(self) -> None:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(PATIENCE_SECONDS) in (0, 143)
-
-    def end(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
+    address, controller = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    values = security(certificates) | {
+        "process.roles": "broker,controller",
+        "node.id": str(JAVA),
+        "controller.quorum.voters": f"{JAVA}@{controller}",
+        "listeners": f"INSIDE://{address},CONTROLLER://{controller}",
+        "offsets.topic.replication.factor": "2",
+        "offsets.topic.num.partitions": "3",
+        "group.initial.rebalance.delay.ms": "0",
+        "auto.leader.rebalance.enable": "false",
+        "broker.session.timeout.ms": "6000",
+    }
+    node = JavaNode(directory, values)
+    node.format()
+    return node
 
 
 class Mixed:
@@ -115,7 +76,8 @@ class Mixed:
         self.directory = directory
         self.certificates = directory / "certificates"
         make_certificates(self.certificates)
-        self.java = JavaNode(directory / "java", self.certificates)
+        self.java = java_node(directory / "java", self.certificates)
+        self.controller = self.java.values["controller.quorum.voters"].partition("@")[2]
         self.ours = self.broker(OURS, self.certificates)
         self.client: dict[str, Any] = {
             "bootstrap.servers": self.java.bootstrap,
@@ -132,7 +94,7 @@ class Mixed:
         settings = security(certificates) | {
             "process.roles": "broker",
             "node.id": str(node_id),
-            "controller.quorum.bootstrap.servers": self.java.controller,
+            "controller.quorum.bootstrap.servers": self.controller,
             "listeners": f"INSIDE://127.0.0.1:{port}",
             "broker.heartbeat.interval.ms": "500",
             "replica.fetch.backoff.ms": "200",
@@ -140,7 +102,7 @@ class Mixed:
         return BrokerProcess(self.directory / f"broker-{node_id}", settings, port=port)
 
     def start(self) -> None:
-        self.java.start()
+        self.java.spawn()
         self.ours.spawn(wait=False)
         self.admin = AdminClient(self.client)
         self.until(
@@ -194,13 +156,12 @@ class Mixed:
 
     def end(self) -> None:
         self.ours.kill()
-        self.java.end()
+        self.java.kill()
 
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mixed]:
-    if not JARS or shutil.which("java") is None:
-        pytest.skip("Apache Kafka 4.3: set KAFKA_JARS to a folder of its jars, and have java")
+    require()
     made = Mixed(tmp_path_factory.mktemp("mixed"))
     try:
         made.start()
@@ -218,7 +179,7 @@ def test_another_authority_is_one_line(mixed: Mixed, tmp_path: Path) -> None:
     stranger.spawn(wait=False)
     try:
         wanted = (
-            f"no TLS connection with {mixed.java.controller}: its certificate is refused: its "
+            f"no TLS connection with {mixed.controller}: its certificate is refused: its "
             "authority is not in the trust store"
         )
         mixed.until(lambda: wanted in stranger.log.read_text(), "the line")
@@ -251,7 +212,7 @@ def test_ours_leads_and_follows_beside_java_over_sasl_ssl(mixed: Mixed) -> None:
     assert mixed.count() == 6000
     mixed.ours.stop()
     mixed.java.stop()
-    command = [str(REPLOG), "verify", "--replicas", mixed.ours.data, str(mixed.java.data)]
+    command = [str(REPLOG), "verify", "--replicas", mixed.ours.data, mixed.java.data]
     compared = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert compared.returncode == 0, compared.stdout + compared.stderr
     assert re.search(r"[1-9]\d* batches", compared.stdout), compared.stdout

@@ -1,28 +1,44 @@
-"""Apache Kafka 3.9 and 4.3 as what `replog mirror` and `twisted_broker.consumer` read from.
+"""Apache Kafka 3.9, with ZooKeeper and without, and 4.3 as what `replog mirror` and
+`twisted_broker.consumer` read from.
 
-KAFKA39_JARS, KAFKA_JARS: folders of their jars (`make test-java`). Half a minute each.
+KAFKA39_JARS, KAFKA_JARS: see `kafka_processes.py` (`make test-java`). Half a minute each.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from tests.compat.cluster_processes import View
 from tests.compat.conftest import BrokerFactory
+from tests.compat.kafka_processes import (
+    JARS,
+    JARS39,
+    JAVA,
+    JavaNode,
+    MixedCluster,
+    require,
+    require39,
+)
+from tests.compat.test_consumer import Member
 from tests.compat.test_kafka_cleaner import free_port
 from tests.compat.test_mirror import mirror_killed_three_times
+from tests.compat.zookeeper_cluster import JavaCluster
 
 PATIENCE_SECONDS = 120.0
+SETTINGS = {
+    "log.segment.bytes": "1048576",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
 CONSUMER = """
 import sys
 from twisted.internet.task import react
@@ -44,83 +60,63 @@ react(main)
 """
 
 
-class JavaSource:
-    """One node of Apache Kafka, broker and controller."""
+KINDS = ("3.9", "3.9 with ZooKeeper", "2.6 with ZooKeeper", "4.3")
+"""Kafka's version, or its inter-broker protocol: at 2.6 topics have no ids."""
 
-    def __init__(self, jars: str, directory: Path) -> None:
-        directory.mkdir()
-        self.jars, self.directory, self.data = jars, directory, directory / "data"
-        self.bootstrap, controller = (f"127.0.0.1:{free_port()}" for _ in range(2))
-        self.process: subprocess.Popen[bytes] | None = None
-        values = {
+
+def one_node(directory: Path, jars: str) -> JavaNode:
+    """Broker and controller."""
+    address, controller = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    node = JavaNode(
+        directory,
+        SETTINGS
+        | {
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@{controller}",
             "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
+            "listeners": f"PLAINTEXT://{address},CONTROLLER://{controller}",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-            "log.dirs": str(self.data),
-            "log.segment.bytes": "1048576",
-            "offsets.topic.replication.factor": "1",
-            "offsets.topic.num.partitions": "1",
-            "group.initial.rebalance.delay.ms": "0",
-        }
-        lines = "".join(f"{name}={value}\n" for name, value in values.items())
-        (directory / "server.properties").write_text(lines)
-        format_it = ["kafka.tools.StorageTool", "format", "-t", "c291cmNlLWNsdXN0ZXIxMQ", "-c"]
-        formatted = self._java(*format_it)
-        assert formatted.wait(PATIENCE_SECONDS) == 0, (directory / "log").read_text()
-
-    def _java(self, *arguments: str) -> subprocess.Popen[bytes]:
-        command = ["java", "-Xmx384m", "-XX:+UseSerialGC", "-cp", f"{self.jars}/*", *arguments]
-        with (self.directory / "log").open("ab") as log:
-            return subprocess.Popen(
-                [*command, str(self.directory / "server.properties")],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=self.directory,
-            )
-
-    def start(self) -> None:
-        self.process = self._java("kafka.Kafka")
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            try:
-                if admin.list_topics(timeout=5).brokers:
-                    return
-            except KafkaException:
-                assert self.process.poll() is None, (self.directory / "log").read_text()
-                assert time.monotonic() < deadline, "it does not serve"
-
-    def stop(self) -> None:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(PATIENCE_SECONDS) in (0, 143)
-
-    def end(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
+        },
+        jars,
+    )
+    node.format(features=())
+    return node
 
 
-@pytest.fixture(scope="module", params=["KAFKA39_JARS", "KAFKA_JARS"])
+@pytest.fixture(scope="module", params=KINDS)
 def source(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[JavaSource]:
-    jars = os.environ.get(request.param, "")
-    if not jars or shutil.which("java") is None:
-        pytest.skip(f"Apache Kafka: set {request.param} to a folder of its jars, and have java")
-    made = JavaSource(jars, tmp_path_factory.mktemp("source") / "java")
+) -> Iterator[JavaNode]:
+    """Serves."""
+    version, _, zookeeper = request.param.partition(" ")
+    if version == "4.3":
+        require()
+    else:
+        require39()
+    directory = tmp_path_factory.mktemp("source")
+    cluster: JavaCluster | JavaNode
+    if zookeeper:
+        cluster = JavaCluster(directory, version, [1], **SETTINGS)
+        node = cluster.nodes[1]
+    else:
+        cluster = node = one_node(directory / "java", JARS if version == "4.3" else JARS39)
     try:
-        made.start()
-        yield made
+        if isinstance(cluster, JavaCluster):
+            cluster.start()
+        else:
+            node.spawn()
+        view = View(node.bootstrap)
+        view.until(lambda: bool(view.admin.list_topics(timeout=5).brokers), "it serves")
+        yield node
     finally:
-        made.end()
+        if isinstance(cluster, JavaCluster):
+            cluster.end()
+        else:
+            node.kill()
 
 
-def test_a_dozen_lines_consume_while_partitions_are_added(source: JavaSource) -> None:
+def test_a_dozen_lines_consume_while_partitions_are_added(source: JavaNode) -> None:
     """Nothing is skipped, nothing comes twice, in order, out of five partitions of which two came
     while the stream ran.
     """
@@ -160,9 +156,44 @@ def test_a_dozen_lines_consume_while_partitions_are_added(source: JavaSource) ->
 
 
 def test_a_mirror_of_it_is_killed_three_times_under_load(
-    source: JavaSource, new_broker: BrokerFactory, tmp_path: Path
+    source: JavaNode, new_broker: BrokerFactory, tmp_path: Path
 ) -> None:
     """No gap, no duplicate: the directories are the same, leader epochs aside. Stops it: last."""
     target = new_broker()
     target.start()
     mirror_killed_three_times(source, target, tmp_path)
+
+
+@pytest.mark.timeout(400)
+def test_streams_go_on_while_leaders_move_and_brokers_die(tmp_path: Path) -> None:
+    """Two Java brokers (with the group's coordinator among them) and one of ours, each Java broker
+    killed once: nothing is skipped, nothing comes twice, in order.
+    """
+    require()
+    cluster = MixedCluster(tmp_path)
+    member: Member | None = None
+    try:
+        view = cluster.start().view
+        cluster.place("events", [1, 2, 3], [2, 1, 3], [1, 3, 2])
+        member = Member(cluster.bootstrap, "events", "readers")
+        read = member.read
+        with view.producing("events") as writer:
+            for number in JAVA:
+                view.until(lambda: cluster.are_in_sync("events"), "all are in sync")
+                cluster.lead("events", 2, number)
+                cluster.brokers[number].kill()
+                view.until(partial(cluster.is_out, number, "events"), f"{number} is out")
+                view.until(writer.progress(), "records are acknowledged")
+                view.until(member.progress(), "records are read")
+                cluster.brokers[number].spawn()
+        assert not writer.failed
+        view.until(lambda: len(read) >= len(writer.acknowledged), "all is read")
+        assert not member.others, "".join(member.others)
+    finally:
+        if member is not None:
+            member.stop()
+        cluster.end()
+    for partition in range(3):
+        offsets = [offset for number, offset in read if number == partition]
+        assert offsets == list(range(len(offsets))), partition
+    assert len(read) == len(writer.acknowledged)

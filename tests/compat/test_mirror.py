@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -111,6 +113,32 @@ def mirror_killed_three_times(source: Any, target: BrokerProcess, tmp_path: Path
         text=True,
     )
     assert compared.returncode == 0, compared.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_quietly(
+    new_broker: BrokerFactory, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Exit status 0, and nothing on standard error."""
+    source, target = new_broker().start(), new_broker().start()
+    admin = AdminClient({"bootstrap.servers": source.bootstrap})
+    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
+    command = [
+        str(REPLOG),
+        "mirror",
+        *("--from", source.bootstrap, "--to", target.bootstrap, "--topics", "t"),
+        *("--state", str(tmp_path / "state"), "--metrics-port", "0"),
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("metrics at ")
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, said) == (0, "")
 
 
 def batches_of(data: Path, part: int) -> list[bytes]:

@@ -1,116 +1,95 @@
-"""Two Java brokers of Apache Kafka 3.9 and their ZooKeeper, and what clients of them see.
+"""Java brokers of Apache Kafka 3.9 and their ZooKeeper, and what clients of them see.
 
-KAFKA39_JARS: a folder of Kafka 3.9's jars and those that it needs (with `slf4j-reload4j`).
+KAFKA39_JARS: see `kafka_processes.py`.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-JARS = os.environ.get("KAFKA39_JARS", "")
-MISSING = (
-    ""
-    if JARS and shutil.which("java") is not None
-    else "Apache Kafka 3.9: set KAFKA39_JARS to a folder of its jars, and have java"
-)
+from tests.compat.kafka_processes import JARS39, JavaNode, JavaProcess
+from tests.compat.test_kafka_cleaner import free_port
+
 OURS = 101
 PATIENCE_SECONDS = 180
 REPLOG = Path(sys.executable).parent / "replog"
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 class JavaCluster:
-    """ZooKeeper, and brokers 1 and 2."""
+    """ZooKeeper, and brokers 1 and 2 or those of `nodes`."""
 
-    def __init__(self, directory: Path, protocol: str, **settings: str) -> None:
-        self.directory = directory
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+    def __init__(
+        self, directory: Path, protocol: str, nodes: Sequence[int] = (1, 2), **settings: str
+    ) -> None:
         self.zookeeper = f"127.0.0.1:{free_port()}"
-        self.bootstrap = {node: f"127.0.0.1:{free_port()}" for node in (1, 2)}
         host, _, port = self.zookeeper.partition(":")
-        self._write(
-            "zookeeper",
-            dataDir=str(directory / "zookeeper"),
-            clientPort=port,
-            clientPortAddress=host,
-            tickTime="500",
-            **{"admin.enableServer": "false"},
+        ensemble = {
+            "dataDir": str(directory / "zookeeper" / "data"),
+            "clientPort": port,
+            "clientPortAddress": host,
+            "tickTime": "500",
+            "admin.enableServer": "false",
+        }
+        properties = directory / "zookeeper.properties"
+        properties.write_text("".join(f"{key}={value}\n" for key, value in ensemble.items()))
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        self._ensemble = JavaProcess(
+            directory / "zookeeper", [main, str(properties)], "384m", JARS39
         )
-        for node, address in self.bootstrap.items():
-            self._write(
-                f"broker-{node}",
-                **{
+        self.nodes = {
+            node: JavaNode(
+                directory / f"broker-{node}",
+                {
                     "broker.id": str(node),
-                    "listeners": f"PLAINTEXT://{address}",
-                    "log.dirs": str(self.data(node)),
+                    "listeners": f"PLAINTEXT://127.0.0.1:{free_port()}",
                     "zookeeper.connect": self.zookeeper,
                     "zookeeper.connection.timeout.ms": "60000",
                     "inter.broker.protocol.version": protocol,
-                    "offsets.topic.replication.factor": "2",
+                    "offsets.topic.replication.factor": str(min(2, len(nodes))),
                     "offsets.topic.num.partitions": "3",
                     "group.initial.rebalance.delay.ms": "0",
                     "auto.leader.rebalance.enable": "false",
                     **{name.replace("_", "."): value for name, value in settings.items()},
                 },
+                JARS39,
             )
+            for node in nodes
+        }
+        self.bootstrap = {node: each.bootstrap for node, each in self.nodes.items()}
 
     def data(self, node: int) -> Path:
-        return self.directory / f"data-{node}"
-
-    def _write(self, name: str, **values: str) -> None:
-        lines = [f"{key}={value}" for key, value in values.items()]
-        (self.directory / f"{name}.properties").write_text("\n".join(lines) + "\n")
+        return Path(self.nodes[node].data)
 
     def start(self) -> None:
-        self._spawn("zookeeper", "org.apache.zookeeper.server.quorum.QuorumPeerMain")
-        for node in self.bootstrap:
+        self._ensemble.spawn()
+        for node in self.nodes:
             self.start_broker(node)
 
     def start_broker(self, node: int) -> None:
-        self._spawn(f"broker-{node}", "kafka.Kafka")
+        self.nodes[node].spawn()
 
     def kill(self, node: int) -> None:
-        self.signal(node, signal.SIGKILL)
-        self.processes[f"broker-{node}"].wait(PATIENCE_SECONDS)
-
-    def _spawn(self, name: str, main: str) -> None:
-        command = ["java", "-Xmx384m", "-XX:+UseSerialGC", "-cp", f"{JARS}/*", main]
-        with (self.directory / f"{name}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(
-                [*command, str(self.directory / f"{name}.properties")],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                cwd=self.directory,
-            )
+        self.nodes[node].kill()
 
     def signal(self, node: int, number: signal.Signals) -> None:
-        self.processes[f"broker-{node}"].send_signal(number)
+        process = self.nodes[node].process
+        assert process is not None
+        process.send_signal(number)
 
     def stop(self, node: int) -> None:
-        self.signal(node, signal.SIGTERM)
-        self.processes[f"broker-{node}"].wait(PATIENCE_SECONDS)
+        self.nodes[node].stop()
 
     def end(self) -> None:
-        for process in self.processes.values():
-            process.kill()
-            process.wait()
+        for each in (*self.nodes.values(), self._ensemble):
+            each.kill()
 
 
 class View:

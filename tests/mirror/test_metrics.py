@@ -37,3 +37,4 @@ def test_for_people_the_largest_lag_comes_first() -> None:
     assert summary(PROGRESS) == (
         "3 partitions, 1 behind by 3 records, 1 not known yet, 0.0 MB mirrored"
     )
+    assert summary(PROGRESS[:1]).startswith("1 partition, 1 behind")

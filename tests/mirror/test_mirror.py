@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import copy
 import errno
+import re
 from collections.abc import Iterator
 from random import Random
+from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import Factory, Protocol
 
 from tests.mirror.world import SOURCE, TARGET, World, some_batch
 from twisted_broker.api import dispatch
 from twisted_broker.api.routes import served
+from twisted_broker.consumer.cluster_client import (
+    ClusterClient,
+    ClusterMetadata,
+    PartitionMetadata,
+)
 from twisted_broker.image.entries import RECOVERED, RECOVERING
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.mirror import source_epochs
@@ -319,6 +328,126 @@ def test_a_target_that_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     world.end()
 
 
+class _Stranger(Protocol):
+    """No Kafka broker: it says this when it is spoken to."""
+
+    def __init__(self, says: bytes) -> None:
+        self.says = says
+
+    def dataReceived(self, data: bytes) -> None:
+        self.transport.write(self.says)
+
+
+def stranger(world: World, says: bytes) -> int:
+    """Its port."""
+    factory: Any = Factory()
+    factory.buildProtocol = lambda address: _Stranger(says)
+    world.time.network.listen("127.0.0.1", 9555, factory)
+    return 9555
+
+
+@pytest.mark.parametrize("option", ["--from", "--to"])
+def test_an_address_that_is_silent_is_named_before_it_ends(world: World, option: str) -> None:
+    """A broker may need its time; what is known already is said after three seconds."""
+    port = stranger(world, b"")
+    world.start(**{"source" if option == "--from" else "target": port})
+    world.pass_time(4)
+    (line,) = world.lines
+    assert re.fullmatch(
+        rf"waiting for {option} 127\.0\.0\.1:{port}: it took the connection and has not answered "
+        r"yet; is it a Kafka broker\?",
+        line,
+    )
+    with pytest.raises(
+        MirrorError,
+        match=rf"no broker of {option} 127\.0\.0\.1:{port} answered \(127\.0\.0\.1:{port}: did not "
+        r"answer within 30000 ms \(is it a Kafka broker\?\)\)",
+    ):
+        world.until(lambda: False)
+    assert len(world.lines) == 1
+
+
+def test_an_address_behind_a_firewall_is_named_before_it_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing comes back from there, not even a refusal."""
+    real = world.time.network.connect
+
+    def connect(host: str, port: int, factory: Any, timeout: float) -> Deferred[Any]:
+        return Deferred() if port == SOURCE else real(host, port, factory, timeout)
+
+    monkeypatch.setattr(world.time.network, "connect", connect)
+    world.start()
+    world.pass_time(4)
+    assert world.lines == [
+        f"waiting for --from 127.0.0.1:{SOURCE}: there is no connection yet; check the address"
+    ]
+
+
+def test_what_speaks_another_protocol_is_named_at_once(world: World) -> None:
+    """A web server behind a wrong port."""
+    port = stranger(world, b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    world.start(source=port)
+    with pytest.raises(MirrorError, match=rf"no broker of --from .*:{port}: .* begins with 'HTTP'"):
+        world.until(lambda: False, seconds=2)
+    assert not world.lines
+
+
+def test_a_broker_that_answers_in_time_is_not_suspected(world: World) -> None:
+    """Nothing is said of it later."""
+    world.create()
+    world.start()
+    world.caught_up()
+    world.pass_time(10)
+    assert not world.lines
+
+
+def test_a_source_that_advertises_an_address_nobody_serves(world: World) -> None:
+    """It answers at --from, and sends its clients elsewhere: said once, and mended without a
+    restart of the mirror.
+    """
+    world.create()
+    world.produce(some_batch(b"a"))
+    files = world.stop_source()
+    world.start_source(files, advertised_listeners="PLAINTEXT://elsewhere:9")
+    world.start()
+    world.pass_time(20)
+    (line,) = world.lines
+    assert line.startswith("the source's broker 1 at elsewhere:9 does not answer, retrying: ")
+    assert line.endswith("; if that broker runs, look at its advertised.listeners")
+    world.start_source(world.stop_source())
+    world.caught_up()
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_partition_without_a_leader_is_named(
+    world: World, monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    """Its replicas are away: the others are mirrored meanwhile, and it is when it has one."""
+    world.create(partitions=3)
+    for number in range(3):
+        world.produce(some_batch(b"%d" % number), partition=number)
+    real = ClusterClient.metadata
+    port = SOURCE if side == "source" else TARGET
+
+    async def metadata(self: ClusterClient, names: Any) -> ClusterMetadata:
+        found = await real(self, names)
+        if any(each.port == port for each in found.brokers.values()):
+            for topic in found.topics.values():
+                topic.partitions[1] = PartitionMetadata(None, -1)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ClusterClient, "metadata", metadata)
+        world.start()
+        world.pass_time(20)
+        (line,) = world.lines
+        assert line == f"waiting for a leader in the {side}: t-1"
+        assert world.content(world.target, partition=2) == world.content(world.source, partition=2)
+        assert not world.content(world.target, partition=1)
+    world.caught_up()
+
+
 def test_either_side_may_be_away(world: World) -> None:
     """It waits, says so once, and goes on."""
     world.create()
@@ -355,5 +484,32 @@ def test_memory_is_bounded_where_the_target_stands_still(
         (partition,) = mirror.partitions.values()
         assert partition.queue is not None and len(partition.queue) == 2
         assert partition.info is not None and partition.info.fetched_offset == 3
+        assert world.lines == ["the target answers NOT_ENOUGH_REPLICAS, retrying: t-0"]
     world.caught_up()
     assert world.content(world.target) == world.content(world.source)
+
+
+def test_refusals_that_pass_are_not_said(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that moves takes a moment; one that refuses again later is said again."""
+
+    def refuse_for(seconds: float) -> None:
+        def refused(self: Partition, *arguments: object) -> None:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Partition, "append_mirrored", refused)
+            world.produce(some_batch(b"a"))
+            world.produce(some_batch(b"b"), partition=1)
+            world.pass_time(seconds)
+        world.caught_up()
+
+    world.create(partitions=2)
+    world.start()
+    world.caught_up()
+    refuse_for(3)
+    assert not world.lines
+    refuse_for(20)
+    (line,) = world.lines
+    assert line.startswith("the target answers KAFKA_STORAGE_ERROR, retrying: t-")
+    refuse_for(20)
+    assert len(world.lines) == 2

@@ -61,3 +61,15 @@ def test_nothing_is_taken_over(state: TopicState, words: str) -> None:
 
 def test_a_cluster_without_topic_ids() -> None:
     assert source_name("c", bytes(16)) == "c"
+
+
+def test_topic_ids_that_come_with_an_upgrade_are_noted() -> None:
+    """A ZooKeeper cluster gives its topics ids with inter-broker protocol 2.8: they are the topics
+    that were mirrored by name before.
+    """
+    plan = plan_for("t", "c", SOURCE, target(source="c", retention_ms="5"))
+    assert not plan.refusal and plan.settings == {SOURCE_SETTING: NAME}
+    plan = plan_for("t", "c", SOURCE, target(source="another"))
+    assert "is a mirror of another" in plan.refusal
+    plan = plan_for("t", "c", SOURCE._replace(topic_id=bytes(16)), target())
+    assert "is a mirror of c/" in plan.refusal, "an id is not lost but with its topic"

@@ -59,8 +59,10 @@ class World:
         self.mirror: Mirror | None = None
         self.failures: list[BaseException] = []
 
-    def start_source(self, files: MemoryFileSystem | None) -> None:
-        self.source = MemoryBroker(files, world=self.time, listeners=SOURCE_LISTENERS).start()
+    def start_source(self, files: MemoryFileSystem | None, **settings: str) -> None:
+        self.source = MemoryBroker(
+            files, world=self.time, listeners=SOURCE_LISTENERS, **settings
+        ).start()
 
     def start_target(self, files: MemoryFileSystem | None) -> None:
         self.target = MemoryBroker(files, world=self.time, listeners=TARGET_LISTENERS).start()
@@ -149,7 +151,9 @@ class World:
         return batches_of(self.log(node, name, partition))
 
     # the mirror
-    def start(self, topics: str = "t.*", **more: Any) -> Mirror:
+    def start(
+        self, topics: str = "t.*", source: int = SOURCE, target: int = TARGET, **more: Any
+    ) -> Mirror:
         runtime = Runtime(
             self.clock,
             self.time.runtime.wall_ms,
@@ -161,7 +165,7 @@ class World:
         options = {"refresh_ms": 2000} | more
         self.mirror = Mirror(
             runtime,
-            MirrorOptions(f"127.0.0.1:{SOURCE}", f"127.0.0.1:{TARGET}", topics, "/side", **options),
+            MirrorOptions(f"127.0.0.1:{source}", f"127.0.0.1:{target}", topics, "/side", **options),
             self.lines.append,
         )
         self.mirror.ended.addErrback(self._failed)

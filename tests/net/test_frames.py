@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twisted_broker.net.frames import BufferPool, FrameReader
+from twisted_broker.net.frames import BufferPool, FrameReader, NotKafka
 from twisted_broker.wire.errors import WireError
 
 
@@ -146,3 +146,12 @@ def test_what_ends_keeps_nothing() -> None:
     assert reader.pending == 0 and reader.next_frame() is None and reader.space() is None
     assert reader._buffer is None and reader._used is None
     assert served == b"a" * 100_000
+
+
+@pytest.mark.parametrize("begins", [b"HTTP/1.1 400", b"SSH-2.0-x", b"GET / HTTP/1.1"])
+def test_text_is_named(begins: bytes) -> None:
+    """Whoever came to the wrong port sees which protocol the other side speaks."""
+    reader = FrameReader(1000)
+    with pytest.raises(NotKafka, match=f"it begins with '{begins[:4].decode()}'"):
+        reader.feed(begins)
+        reader.next_frame()

@@ -215,6 +215,8 @@ class FakeLogManager:
         if tp not in self.logs:
             self.logs[tp] = make_log(config, self.files, tp)
             self.logs[tp].topic_id = topic_id
+        elif self.logs[tp].topic_id is None:
+            self.logs[tp].topic_id = topic_id
         return self.logs[tp]
 
     def get(self, tp: TopicPartition):

@@ -52,6 +52,17 @@ def controller_epoch_not_checked(plant: Planting) -> None:
     plant(ClusterState, "refusal", refusal)
 
 
+def older_role_obeyed(plant: Planting) -> None:
+    """A LeaderAndIsr whose leader epoch is not above the one here is obeyed."""
+    real = ClusterState._role_error
+
+    def role_error(self: ClusterState, *arguments: Any) -> ErrorCode:
+        found = real(self, *arguments)
+        return ErrorCode.NONE if found is ErrorCode.STALE_CONTROLLER_EPOCH else found
+
+    plant(ClusterState, "_role_error", role_error)
+
+
 def expired_session_not_noticed(plant: Planting) -> None:
     """A broker whose session expired does not register again."""
 
@@ -95,6 +106,7 @@ MUTATIONS: dict[str, Callable[[Planting], None]] = {
     for each in (
         isr_written_unconditionally,
         controller_epoch_not_checked,
+        older_role_obeyed,
         expired_session_not_noticed,
         delete_sentinel_ignored,
         accepted_before_it_is_registered,

@@ -85,6 +85,27 @@ def test_fetch(protocol: InterBrokerProtocol, version: int, topic_id: bytes) -> 
         assert request.replica_state.replica_epoch == 70
 
 
+@pytest.mark.parametrize(
+    ("protocol", "topic_id", "version"), [(IBP_2_6, TOPIC_ID, 11), (IBP_3_9, bytes(16), 12)]
+)
+def test_fetch_while_the_protocol_is_raised(
+    protocol: InterBrokerProtocol, topic_id: bytes, version: int
+) -> None:
+    """The controller is at another protocol than this broker: topics have ids and requests do not
+    say them, or the other way round. By name then.
+    """
+    part = fetch.PartitionData(partition_index=0, high_watermark=5)
+    answer = fetch.FetchResponse(
+        responses=[fetch.FetchableTopicResponse(topic="t", partitions=[part])]
+    )
+    made, leader = endpoint(protocol, answer)
+    requested = RequestedPartitions([TP])
+    requested.put(TP, RequestedPartition(topic_id, 4, 3, 2, 0, 1000))
+    assert result(made.fetch(requested))[TP].high_watermark == 5
+    request, sent_version = leader.sent[0]
+    assert (sent_version, request.replica_id, request.topics[0].topic) == (version, 1, "t")
+
+
 @pytest.mark.parametrize(("protocol", "version"), [(IBP_2_6, 5), (IBP_3_9, 9)])
 def test_list_offsets(protocol: InterBrokerProtocol, version: int) -> None:
     answer = list_offsets.ListOffsetsResponse(

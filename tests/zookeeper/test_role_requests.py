@@ -12,7 +12,8 @@ from tests.replication.fixtures import TOPIC_ID, TP
 from tests.replication.test_replica_manager import parked_produce
 from tests.zookeeper.fixtures import BROKER_EPOCH, CONTROLLER_EPOCH, Member, role
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
+from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import zookeeper_controller as messages
 
@@ -129,6 +130,69 @@ def test_topics_without_ids() -> None:
     assert member.produce().error is ErrorCode.NONE
     assert member.stop(-2, True).partition_errors[0].error_code == 0
     assert member.log_manager.deleted == [TP]
+
+
+@pytest.mark.parametrize("leader", [1, 2])
+@pytest.mark.parametrize("leader_epoch", [1, 2])
+def test_a_topic_gets_its_id(
+    leader: int, leader_epoch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster's inter-broker protocol was raised: its controller says ids, under the leader
+    epochs that are held or under new ones; who fetches by id is served, and ours fetches by it.
+    """
+    fetched: list[tuple[TopicPartition, bytes]] = []
+    monkeypatch.setattr(
+        ReplicaManager,
+        "start_fetching",
+        lambda self, found: fetched.extend((each.topic_partition, each.topic_id) for each in found),
+    )
+    member = Member()
+    member.lead(role(leader=leader), version=4, topic_id=bytes(16))
+    before = member.partition().partition_epoch
+    told = member.lead(
+        role(leader=leader, leader_epoch=leader_epoch, partition_epoch=leader_epoch + 5)
+    )
+    assert error(told) == 0
+    partition = member.partition()
+    assert (partition.topic_id, partition.log.topic_id) == (TOPIC_ID, TOPIC_ID)
+    assert (partition.leader_epoch, partition.is_leader) == (leader_epoch, leader == 1)
+    assert partition.partition_epoch == (before if leader_epoch == 1 else 7), "nothing else"
+    assert fetched == ([(TP, bytes(16)), (TP, TOPIC_ID)] if leader == 2 else [])
+    again = member.lead(role(leader=leader, leader_epoch=leader_epoch))
+    assert error(again) == ErrorCode.STALE_CONTROLLER_EPOCH
+    other = member.lead(role(leader_epoch=9), topic_id=NEWER_TOPIC)
+    assert error(other) == ErrorCode.INCONSISTENT_TOPIC_ID
+
+
+@pytest.mark.parametrize("topic_id", [bytes(16), TOPIC_ID])
+def test_a_role_waits_for_descriptors(topic_id: bytes) -> None:
+    """No file can be opened for now: the role is taken when one can, also of a topic without id."""
+    member = Member()
+    member.log_manager.broken[TP] = OutOfDescriptors("/data/t-0", OSError("EMFILE"))
+    member.lead(role(), version=4 if topic_id == bytes(16) else 7, topic_id=topic_id)
+    state = messages.UpdateMetadataPartitionState(
+        partition_index=0, leader=1, leader_epoch=1, isr=[1, 2], replicas=[1, 2], zk_version=1
+    )
+    member.update(
+        [
+            messages.UpdateMetadataTopicState(
+                topic_name="t", topic_id=topic_id, partition_states=[state]
+            )
+        ]
+    )
+    assert not member.partition().is_leader
+    member.log_manager.broken.clear()
+    member.clock.advance(60)
+    assert member.partition().is_leader
+
+
+def test_an_id_that_cannot_be_written() -> None:
+    """KAFKA_STORAGE_ERROR, and the directory is offline."""
+    member = Member()
+    member.lead(role(), version=4, topic_id=bytes(16))
+    member.log_manager.broken[TP] = LogDirFailure("/data", OSError(5, "I/O"))
+    assert error(member.lead(role())) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert member.partition().topic_id == bytes(16)
 
 
 _NONE, _FENCED, _STORAGE = (

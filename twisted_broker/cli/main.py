@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -83,9 +84,21 @@ def dump_log(path: Path, records: bool, as_json: bool) -> None:
     "--by-name",
     is_flag=True,
     help="With --replicas: compare partitions of one name in two clusters, as of a mirror and its "
-    "source, whatever their topic ids and leader epochs.",
+    "source, whatever their topic ids and leader epochs. Give all directories of both.",
 )
-def verify(directories: tuple[Path, ...], records: bool, replicas: bool, by_name: bool) -> None:
+@click.option(
+    "--topics",
+    metavar="REGEX",
+    default=None,
+    help="With --by-name: only these topics, as of `replog mirror`; each must be in both clusters.",
+)
+def verify(
+    directories: tuple[Path, ...],
+    records: bool,
+    replicas: bool,
+    by_name: bool,
+    topics: str | None,
+) -> None:
     """Check every invariant of DIRECTORY: a log directory, or one partition in it.
 
     One line per finding; exit status 1 if any.
@@ -100,9 +113,15 @@ def verify(directories: tuple[Path, ...], records: bool, replicas: bool, by_name
         )
     if by_name and not replicas:
         raise click.UsageError("--by-name compares replicas: give --replicas, too")
+    if topics is not None and not by_name:
+        raise click.UsageError("--topics are those of two clusters: give --by-name, too")
+    try:
+        chosen = None if topics is None else re.compile(topics)
+    except re.error as error:
+        raise click.UsageError(f"--topics {topics}: no regular expression: {error}") from None
     with progress() as on_progress:
         report = (
-            verify_replicas(directories, on_progress, by_name)
+            verify_replicas(directories, on_progress, by_name, chosen)
             if replicas
             else verify_directory(directories[0], records, on_progress)
         )

@@ -150,6 +150,7 @@ class _Run:
         self._reactor: Any = reactor
         self._once, self._metrics_port = once, metrics_port
         self._refusal = ""
+        self._stopping = False
         self._terminal: Any = None
         self._said_at = time.monotonic()
         watch = ReactorWatch(0)
@@ -169,12 +170,20 @@ class _Run:
         """Until it ends; why it did, "" where it was stopped."""
         reactor = self._reactor
         self._mirror.ended.addCallbacks(lambda _: None, self._failed)
-        self._mirror.ended.addBoth(lambda _: reactor.running and reactor.stop())
-        reactor.addSystemEventTrigger("before", "shutdown", self._mirror.stop)
+        self._mirror.ended.addBoth(lambda _: self._ended())
+        reactor.addSystemEventTrigger("before", "shutdown", self._shut_down)
         reactor.callWhenRunning(self._start)
         with _live() as self._terminal:
             reactor.run()
         return self._refusal
+
+    def _shut_down(self) -> None:
+        self._stopping = True
+        self._mirror.stop()
+
+    def _ended(self) -> None:
+        if self._reactor.running and not self._stopping:
+            self._reactor.stop()
 
     def _start(self) -> None:
         if self._metrics_port is not None:

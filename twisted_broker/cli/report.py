@@ -8,6 +8,8 @@ from pathlib import Path
 
 from twisted_broker.cli.rows import Damage
 
+_NAMES_SHOWN = 10
+
 
 @dataclass(slots=True)
 class Report:
@@ -22,6 +24,8 @@ class Report:
     in_use: bool = False
     awaiting_deletion: int = 0
     copies: int = 0
+    alone: set[str] = field(default_factory=set)
+    """topics that only one of two clusters has"""
 
     def add(self, path: Path, position: int, problem: str) -> None:
         self.findings.append(Damage(str(path), position, problem))
@@ -44,6 +48,11 @@ class Report:
             yield count_text(self.awaiting_deletion, "name awaits", "names await") + " deletion"
         if self.copies:
             yield count_text(self.copies, "copy", "copies") + " in progress between directories"
+        if self.alone:
+            names = sorted(self.alone)
+            more = len(names) - _NAMES_SHOWN
+            shown = ", ".join(names[:_NAMES_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+            yield f"in one cluster alone: {shown}"
         if self.in_use:
             yield "the directory is in use"
 

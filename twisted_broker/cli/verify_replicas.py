@@ -8,7 +8,10 @@ them, are equal up to the high watermark.
 3. A replica that ends before that high watermark is a finding: it was away, or lost records.
 4. Replicas of different topic ids are no replicas of each other: a finding, and not compared.
 5. By name, for a mirror and its source: topic ids and leader epochs are not compared, and internal
-   topics, which no mirror copies, are left out. That no partition is in both clusters is a finding.
+   topics, which no mirror copies, are left out. A partition that one cluster lacks is a finding;
+   where it lacks the whole topic, it is one when the topic was chosen (`topics`), else named: a
+   mirror copies some topics only, and its target may have others. That no partition is in both
+   clusters is a finding.
 
 Source: RL 9; the intent of Kafka's ReplicaVerificationTool. Only reads. Not here: what a single
 log must meet (`verify_log`).
@@ -16,7 +19,8 @@ log must meet (`verify_log`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +30,9 @@ from twisted_broker.cli.report import Report
 from twisted_broker.cli.rows import Damage
 from twisted_broker.cli.verify import PARTITION, is_in_use, read_checkpoints
 from twisted_broker.log.checkpoints import read_partition_metadata
+from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.filesystem import OsFileSystem
+from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.topic_names import INTERNAL_TOPICS, METADATA_DIRECTORY
 from twisted_broker.wire.primitives import uuid_text
 from twisted_broker.wire.records import BatchView
@@ -114,10 +120,14 @@ def batch_of(found: FileBatch) -> Batch:
 
 
 def verify_replicas(
-    directories: Sequence[Path], on_progress: ProgressCallback = silent, by_name: bool = False
+    directories: Sequence[Path],
+    on_progress: ProgressCallback = silent,
+    by_name: bool = False,
+    topics: re.Pattern[str] | None = None,
 ) -> Report:
     """Compares every partition that two or more of the log directories hold. `by_name`: they may
-    be of several clusters, as those of a mirror and its source.
+    be of several clusters, as those of a mirror and its source; then `topics` are those that must
+    be in both.
     """
     report = Report()
     partitions: dict[str, list[Replica]] = {}
@@ -129,6 +139,7 @@ def verify_replicas(
                 entry.is_dir()
                 and PARTITION.fullmatch(entry.name)
                 and entry.name != METADATA_DIRECTORY
+                and not (by_name and _is_left_out(entry.name, topics))
             ):
                 start = max(
                     known[name].get(entry.name, 0)
@@ -138,19 +149,69 @@ def verify_replicas(
                     entry, known["replication-offset-checkpoint"].get(entry.name, 0), start
                 )
                 partitions.setdefault(entry.name, []).append(replica)
-    of_two_clusters = False
+    if by_name:
+        _find_lacking(directories, partitions, topics, report)
     for name, replicas in sorted(partitions.items()):
-        if by_name and name.rpartition("-")[0] in INTERNAL_TOPICS:
-            continue
         report.partitions += 1
         on_progress(name, report.bytes)
         if len(replicas) > 1 and (by_name or _same_topic(replicas, report)):
             compare(replicas, report, by_name)
-            # Each cluster gives its topics ids of its own; 3.9 with ZooKeeper may give none.
-            of_two_clusters |= len({replica.topic_id for replica in replicas}) > 1
-    if by_name and not of_two_clusters:
-        report.add(directories[-1], -1, "has no partition that another cluster's directory has")
     return report
+
+
+def _topic(name: str) -> str:
+    return name.rpartition("-")[0]
+
+
+def _is_left_out(name: str, topics: re.Pattern[str] | None) -> bool:
+    topic = _topic(name)
+    return topic in INTERNAL_TOPICS or (topics is not None and topics.fullmatch(topic) is None)
+
+
+def _find_lacking(
+    directories: Sequence[Path],
+    partitions: Mapping[str, Sequence[Replica]],
+    topics: re.Pattern[str] | None,
+    report: Report,
+) -> None:
+    """What only one of the clusters has."""
+    if topics is not None and not partitions:
+        report.add(
+            directories[-1],
+            -1,
+            f"no topic of either cluster has a name that --topics {topics.pattern} matches",
+        )
+        return
+    cluster_ids = {directory: _cluster_id(directory) for directory in directories}
+    clusters = len(set(cluster_ids.values()))
+
+    def in_all(replicas: Sequence[Replica]) -> bool:
+        if clusters > 1:
+            return len({cluster_ids[replica.path.parent] for replica in replicas}) == clusters
+        # Two clusters that were given the same id; each gives its topics ids of its own.
+        return len({replica.topic_id for replica in replicas}) > 1
+
+    there = {name for name, replicas in partitions.items() if in_all(replicas)}
+    in_both = {_topic(name) for name in there}
+    if not there:
+        report.add(directories[-1], -1, "has no partition that another cluster's directory has")
+    for name, replicas in sorted(partitions.items()):
+        if name in there:
+            continue
+        if _topic(name) in in_both or topics is not None:
+            problem = "no directory of the other cluster has this partition"
+            report.add(replicas[0].path, -1, problem)
+        else:
+            report.alone.add(_topic(name))
+
+
+def _cluster_id(directory: Path) -> str:
+    """Empty where the directory does not say."""
+    try:
+        found = read_meta_properties(OsFileSystem(), str(directory))
+    except (CheckpointError, OSError):
+        return ""
+    return "" if found is None else found.cluster_id or ""
 
 
 def _same_topic(replicas: Sequence[Replica], report: Report) -> bool:

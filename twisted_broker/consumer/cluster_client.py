@@ -26,7 +26,7 @@ from twisted_broker.consumer.errors import (
     InvalidSetting,
 )
 from twisted_broker.interfaces import Runtime, TopicPartition
-from twisted_broker.net.client import BrokerConnection
+from twisted_broker.net.client import BrokerConnection, RequestTimedOut
 from twisted_broker.net.client_connector import SecurityRefused, client_connector, lost_words
 from twisted_broker.net.connector import Connector
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
@@ -39,6 +39,7 @@ from twisted_broker.wire.messages import metadata as meta
 METADATA, LIST_OFFSETS = 13, 11  # the highest versions that we speak
 _CONNECT_TIMEOUT_MS = 10_000
 _BOOTSTRAP = -1
+IS_IT_KAFKA = "is it a Kafka broker?"
 
 
 class PartitionMetadata(NamedTuple):
@@ -124,7 +125,21 @@ class ClusterClient:
         self._bootstrap = [BrokerEndPoint(_BOOTSTRAP, *server) for server in config.servers]
         self._brokers: dict[int, BrokerEndPoint] = {}
         self._connections: dict[BrokerEndPoint, ClientConnection] = {}
+        self._asked: ClientConnection | None = None
         self._closed = False
+
+    @property
+    def waits_for(self) -> str:
+        """Where the first of its brokers is not known yet: what is waited for, in words; else
+        empty.
+        """
+        if self._asked is None or self._brokers:
+            return ""
+        raw = self._asked.raw
+        address = f"{self._addresses}{raw.host}:{raw.port}"
+        if not raw.connected:
+            return f"{address}: there is no connection yet; check the address"
+        return f"{address}: it took the connection and has not answered yet; {IS_IT_KAFKA}"
 
     def connect(self, endpoint: BrokerEndPoint, client_id: str) -> ClientConnection:
         """A connection of the caller's own, which closes it."""
@@ -160,7 +175,7 @@ class ClusterClient:
             if (endpoint.host, endpoint.port) in tried:
                 continue
             tried.add((endpoint.host, endpoint.port))
-            connection = self.connection(endpoint)
+            connection = self._asked = self.connection(endpoint)
             try:
                 return await connection.send(request, ours)
             except CancelledError:
@@ -173,10 +188,15 @@ class ClusterClient:
             except Exception as error:
                 # A listener that wants SASL answers ApiVersions, and nothing else. Once brokers
                 # are known it is right, and this one stops.
-                words = str(error) or type(error).__name__
+                address = f"{endpoint.host}:{endpoint.port}"
+                words = (str(error) or type(error).__name__).removeprefix(f"{address} ")
                 if not self._brokers and connection.raw.answers <= 1:
-                    words = lost_words(error, self._connector.protocol)
-                failures.append(f"{endpoint.host}:{endpoint.port}: {words}")
+                    words = lost_words(error, self._connector.protocol).removeprefix(f"{address} ")
+                    if isinstance(error, RequestTimedOut) and not connection.raw.answers:
+                        words += f" ({IS_IT_KAFKA})"
+                failures.append(f"{address}: {words}")
+            finally:
+                self._asked = None
             if self._closed:
                 break
         if unsupported is not None:

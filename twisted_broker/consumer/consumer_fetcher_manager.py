@@ -248,7 +248,9 @@ class _NoPlace(OffsetReset):
 
 
 class ConsumerFetcher(Fetcher):
-    """`leaderless(partitions)`: they cannot be fetched here, another leader is to be found."""
+    """`leaderless(partitions)`: they cannot be fetched here, another leader is to be found;
+    `unreachable(leader, error)`: it is not reached any more.
+    """
 
     def __init__(
         self,
@@ -260,10 +262,11 @@ class ConsumerFetcher(Fetcher):
         partition_max_bytes: int,
         failed: set[TopicPartition],
         leaderless: Callable[[Iterable[TopicPartition]], None],
+        unreachable: Callable[[BrokerEndPoint, Exception], None],
     ) -> None:
         super().__init__(name, runtime, leader, consumed, backoff_ms, partition_max_bytes, failed)
         self._consumed = consumed
-        self._leaderless = leaderless
+        self._leaderless, self._on_unreachable = leaderless, unreachable
 
     def resume(self, topic_partition: TopicPartition) -> None:
         """It has room again; a waiting fetcher wakes."""
@@ -283,6 +286,11 @@ class ConsumerFetcher(Fetcher):
         if removed:
             self._leaderless(removed)
 
+    def _connection_failed(self, error: Exception) -> None:
+        if not self._stopped and not self._unreachable:
+            self._on_unreachable(self.leader.endpoint, error)
+        super()._connection_failed(error)
+
     def _refused(
         self,
         topic_partition: TopicPartition,
@@ -299,13 +307,21 @@ class ConsumerFetcher(Fetcher):
 
 
 class ConsumerFetcherManager(FetcherManager):
-    """Fetches what is added, until it is removed; `name` is in logs and client ids."""
+    """Fetches what is added, until it is removed; `name` is in logs and client ids;
+    `unreachable(leader, error)`: for whoever shows no log.
+    """
 
-    def __init__(self, client: ClusterClient, config: ConsumerConfig, name: str) -> None:
+    def __init__(
+        self,
+        client: ClusterClient,
+        config: ConsumerConfig,
+        name: str,
+        unreachable: Callable[[BrokerEndPoint, Exception], None] = lambda leader, error: None,
+    ) -> None:
         super().__init__(config.integer("num.consumer.fetchers"), self._create_fetcher)
         self.partitions: dict[TopicPartition, PartitionTopicInfo] = {}
         self._client = client
-        self._name = name
+        self._name, self._unreachable = name, unreachable
         self._backoff_ms = config.integer("refresh.leader.backoff.ms")
         self._limits = FetchLimits(
             config.integer("fetch.wait.max.ms"),
@@ -375,4 +391,5 @@ class ConsumerFetcherManager(FetcherManager):
             self._limits.partition_max_bytes,
             failed,
             self.leader_finder.add,
+            self._unreachable,
         )

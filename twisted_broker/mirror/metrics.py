@@ -55,8 +55,9 @@ def summary(progress: Sequence[Progress]) -> str:
     known = [each.lag for each in progress if each.lag is not None]
     total = sum(each.bytes for each in progress)
     behind = sum(1 for lag in known if lag)
+    several = "" if len(progress) == 1 else "s"
     return (
-        f"{len(progress)} partitions, {behind} behind by {sum(known)} records, "
+        f"{len(progress)} partition{several}, {behind} behind by {sum(known)} records, "
         f"{len(progress) - len(known)} not known yet, {total / 1e6:,.1f} MB mirrored"
     )
 

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 
-from twisted_broker.consumer.cluster_client import ClusterClient
+from twisted_broker.consumer.cluster_client import ClusterClient, ClusterMetadata
 from twisted_broker.consumer.consumer_config import ConsumerConfig
 from twisted_broker.consumer.consumer_fetcher_manager import ConsumerFetcherManager
 from twisted_broker.consumer.errors import (
@@ -36,13 +36,14 @@ from twisted_broker.consumer.errors import (
     OffsetGone,
     TopicRecreated,
 )
-from twisted_broker.interfaces import Runtime, TopicPartition
+from twisted_broker.interfaces import IDelayedCall, Runtime, TopicPartition
 from twisted_broker.mirror.clusters import apply_plan, check_target, topics_of
 from twisted_broker.mirror.errors import MirrorError, SourceLost
 from twisted_broker.mirror.mirrored_partition import MirroredPartition, NotifyingQueue
 from twisted_broker.mirror.plan import TopicState, plan_for
 from twisted_broker.mirror.source_epochs import SourceEpochs
-from twisted_broker.mirror.target_writer import TargetWriter
+from twisted_broker.mirror.target_writer import IF_IT_RUNS, TargetWriter
+from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
 from twisted_broker.security.client_security import PLAINTEXT, ClientSecurity
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -52,6 +53,8 @@ FROM_CONFIG, TO_CONFIG = "--from-config", "--to-config"
 # each chunk is sent as it lies in the answer's buffer, and pins no more than that.
 _ANSWER_BYTES: Final = (4 << 20) - (1 << 16)
 _QUICK_MS = 500
+_SILENT_SECONDS = 3.0
+_NAMES_SAID = 5
 _LOOKS_UNTIL_DELETED = 3
 _LATER = frozenset({ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
@@ -125,7 +128,9 @@ class Mirror:
             TO_CONFIG,
             "--to ",
         )
-        self._fetchers = ConsumerFetcherManager(self._source, config, CLIENT_ID)
+        self._fetchers = ConsumerFetcherManager(
+            self._source, config, CLIENT_ID, self._source_unreachable
+        )
         self._writer = TargetWriter(
             self._target, self._begin, self._chunk_failed, self._differs, self._fail, self._say
         )
@@ -135,11 +140,13 @@ class Mirror:
         self._cluster_id = ""
         self._settled = False
         self._running: Deferred[None] | None = None
+        self._silence: IDelayedCall | None = None
         self._stopped = False
 
     # for its user
     def start(self) -> None:
         self._running = ensureDeferred(self._run())
+        self._silence = self._runtime.clock.callLater(_SILENT_SECONDS, self._say_what_is_silent)
 
     def stop(self) -> None:
         """Nothing is sent any more; `ended` fires."""
@@ -205,13 +212,28 @@ class Mirror:
                 "name"
             )
         source = await topics_of(self._source, there, names)
+        self._say_leaderless("source", there, names)
         self._check_deleted(there.topics)
         here = await self._target.metadata(source)
+        self._say_leaderless("target", here, source)
         target = await topics_of(self._target, here, source)
         settled = True
         for name, topic in sorted(source.items()):
             settled = await self._follow_topic(name, topic, target.get(name)) and settled
         return settled
+
+    def _say_leaderless(self, side: str, found: ClusterMetadata, names: Iterable[str]) -> None:
+        without = [
+            f"{name}-{number}"
+            for name in sorted(names)
+            if name in self._topics and name in found.topics
+            for number, partition in sorted(found.topics[name].partitions.items())
+            if partition.leader is None
+        ]
+        if without:
+            more = len(without) - _NAMES_SAID
+            shown = ", ".join(without[:_NAMES_SAID]) + (f" and {more} more" if more > 0 else "")
+            self._say_once(f"waiting for a leader in the {side}: {shown}")
 
     def _check_source(self, cluster_id: str) -> None:
         if self._cluster_id and cluster_id != self._cluster_id:
@@ -352,7 +374,16 @@ class Mirror:
             partition.forget()
         self._writer.wake(partition)
 
+    def _source_unreachable(self, leader: BrokerEndPoint, error: Exception) -> None:
+        self._say_once(f"the source's {leader} does not answer, retrying: {error}{IF_IT_RUNS}")
+
     # the end
+    def _say_what_is_silent(self) -> None:
+        """A broker may need its time; an address that is no broker's shall not look like one."""
+        for words in (self._source.waits_for, self._target.waits_for):
+            if words:
+                self._say(f"waiting for {words}")
+
     def _say_once(self, line: str) -> None:
         if line not in self._said:
             self._said.add(line)
@@ -365,6 +396,8 @@ class Mirror:
         if self._stopped:
             return
         self._stopped = True
+        if self._silence is not None and self._silence.active():
+            self._silence.cancel()
         self._writer.stop()
         self._fetchers.shutdown()
         self._source.close()

@@ -71,7 +71,8 @@ def plan_for(
             f"topic {name} is in the target already and is no mirror: delete it there, or leave "
             "it out of --topics"
         )
-    if held != wanted[SOURCE_SETTING]:
+    # Without an id: a ZooKeeper cluster gave its topics ids since, with its protocol's upgrade.
+    if held not in (wanted[SOURCE_SETTING], cluster_id):
         return TopicPlan(
             f"topic {name} of the target is a mirror of {held}, the source is "
             f"{wanted[SOURCE_SETTING]} (another cluster, or the topic was deleted and created "

@@ -39,7 +39,9 @@ from twisted_broker.wire.messages.mirror import MirroredPartition as RequestedPa
 
 IN_FLIGHT: Final = 3
 REQUEST_BYTES: Final = 1 << 20
+IF_IT_RUNS: Final = "; if that broker runs, look at its advertised.listeners"
 _BACKOFF_MS, _TIMEOUT_MS = 200, 15_000
+_SAID_AFTER_MS = 5_000
 _AGAIN = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -83,6 +85,8 @@ class TargetWriter:
         self._finding: Deferred[None] | None = None
         self._call: IDelayedCall | None = None
         self._is_failing = False
+        self._refused_since: dict[TopicPartition, int] = {}
+        self._refusals_said: set[ErrorCode] = set()
         self._stopped = False
 
     def wake(self, partition: MirroredPartition) -> None:
@@ -94,6 +98,7 @@ class TargetWriter:
         """Nothing of it is sent any more."""
         if self._ready.get(partition.name) is partition:
             del self._ready[partition.name]
+        self._taken(partition.name)
 
     def stop(self) -> None:
         self._stopped = True
@@ -182,7 +187,7 @@ class TargetWriter:
             if isinstance(error, BrokerError) and error.code == ErrorCode.UNSUPPORTED_VERSION:
                 self._fail(not_ours(f"{leader.host}:{leader.port}", leader))
             elif not self._is_failing:
-                self._say(f"the target's {leader} does not answer, retrying: {error}")
+                self._say(f"the target's {leader} does not answer, retrying: {error}{IF_IT_RUNS}")
             self._is_failing = True
         finally:
             self._busy[leader.id] -= 1
@@ -201,6 +206,7 @@ class TargetWriter:
     ) -> None:
         code = ErrorCode.NETWORK_EXCEPTION if answer is None else error_of(answer.error_code)
         if answer is not None and code == ErrorCode.NONE:
+            self._taken(partition.name)
             was_described, end_before = partition.is_described, partition.log_end
             if partition.truncate_to >= 0:
                 partition.forget()
@@ -215,6 +221,8 @@ class TargetWriter:
         elif answer is None or code in _AGAIN:
             partition.found_leader(None)
             partition.retry_at_ms = self._client.runtime.now_ms() + _BACKOFF_MS
+            if answer is not None:
+                self._refused(partition.name, code)
         elif code in _ANEW or (code == ErrorCode.INVALID_RECORD and partition.compacted):
             # Compacted meanwhile, a batch that is sent again is another than the one that is there.
             self._say(f"{partition.name}: the target refuses ({answer.error_message}); going on")
@@ -224,6 +232,20 @@ class TargetWriter:
         else:
             words = BrokerError(code, answer.error_message)
             self._fail(MirrorError(f"{partition.name}: the target refuses: {words}"))
+
+    def _refused(self, name: TopicPartition, code: ErrorCode) -> None:
+        """A leader that moves is no news; a disk that is full, or replicas that lack, are."""
+        now_ms = self._client.runtime.now_ms()
+        since_ms = self._refused_since.setdefault(name, now_ms)
+        if now_ms - since_ms >= _SAID_AFTER_MS and code not in self._refusals_said:
+            self._refusals_said.add(code)
+            count = len(self._refused_since)
+            more = f" and {count - 1} more" if count > 1 else ""
+            self._say(f"the target answers {code.name}, retrying: {name}{more}")
+
+    def _taken(self, name: TopicPartition) -> None:
+        if self._refused_since.pop(name, None) is not None and not self._refused_since:
+            self._refusals_said.clear()
 
     def _anew(self, partition: MirroredPartition) -> None:
         partition.forget()

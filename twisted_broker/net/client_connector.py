@@ -23,6 +23,7 @@ from twisted.python.failure import Failure
 from twisted_broker.config import ListenerConfig
 from twisted_broker.interfaces import IFileSystem, INetwork, Runtime
 from twisted_broker.net.connector import PLAIN, Connector, PeerRefused, PlainConnector
+from twisted_broker.net.frames import NotKafka
 from twisted_broker.security.client_security import (
     JAAS,
     MECHANISM,
@@ -139,7 +140,7 @@ def lost_words(error: Exception, protocol: SecurityProtocol) -> str:
     anybody gets.
     """
     words = str(error) or type(error).__name__
-    if isinstance(error, ConnectionClosed | WireError):
+    if isinstance(error, ConnectionClosed | WireError) and not isinstance(error, NotKafka):
         words += f" (does this listener speak {protocol.name}? Look at {PROTOCOL})"
     return words
 

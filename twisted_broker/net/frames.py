@@ -5,7 +5,7 @@ Owns the bytes of one connection that are not yet a request.
 
 1. A declared length allocates nothing: the buffer is at most twice what has arrived (or as long as
    a frame that this connection has completed before).
-2. A negative length, or one above the limit, is a `WireError` at once.
+2. A negative length, or one above the limit, is a `WireError` at once; `NotKafka` where it is text.
 3. A frame that came in one piece is plain `bytes`; a long one is read straight into its buffer and
    handed out as a `memoryview`. Its buffer goes to the pool, for any connection's next frame, and
    is used again only when no view of it is alive.
@@ -33,6 +33,10 @@ _POOLED = 4 << 20
 POOL_BYTES = 16 << 20
 _LOOKS = 8
 _ROUNDED, _UNIT = 1 << 20, 1 << 16
+
+
+class NotKafka(WireError):
+    """A stream that begins as text, as HTTP and SSH do."""
 
 
 class BufferPool:
@@ -199,6 +203,9 @@ class FrameReader:
         if size >> 16 in _TLS_RECORDS and size > self.limit:
             raise WireError("the other side speaks TLS to a listener without it")
         if not 0 <= size <= self.limit:
+            begins = size.to_bytes(4, "big", signed=True).decode("latin-1")
+            if begins.isascii() and begins.isprintable():
+                raise NotKafka(f"it does not speak Kafka's protocol: it begins with {begins!r}")
             raise WireError(f"frame of {size} bytes, the limit is {self.limit}")
 
     def _begin_long(self, size: int) -> None:

@@ -220,7 +220,7 @@ class ReplicaManager:
         self._is_throttled = self.throttles_follower
         self._draining = False
         self._drain_call: Any = None
-        self._not_applied: dict[tuple[bytes, int], bool] = {}
+        self._not_applied: dict[tuple[str, bytes, int], bool] = {}
         self._redeliver_call: Any = None
         self._redeliver = self.apply_delta if redeliver is None else redeliver
         self._effects: dict[type[Any], tuple[Callable[[Any], object], ...]] = self._event_table()
@@ -515,7 +515,7 @@ class ReplicaManager:
 
     def apply_later(self, change: PartitionDelta, is_new: bool) -> None:
         """No file could be opened for it: its role of then is applied a little later."""
-        self._not_applied[change.topic_id, change.partition] = is_new
+        self._not_applied[change.topic, change.topic_id, change.partition] = is_new
         if self._redeliver_call is None:
             self._redeliver_call = self.runtime.clock.callLater(_AGAIN_SECONDS, self._apply_again)
 

@@ -127,18 +127,20 @@ def _say(
 
 
 def delta_to_retry(
-    image: MetadataImage, waiting: Mapping[tuple[bytes, int], bool]
+    image: MetadataImage, waiting: Mapping[tuple[str, bytes, int], bool]
 ) -> MetadataDelta:
-    """What `image` says of partitions whose logs could not be opened before: topic id and
+    """What `image` says of partitions whose logs could not be opened before: topic, its id and
     number, and whether they were new then.
     """
     changes: dict[tuple[bytes, int], PartitionDelta] = {}
-    for (topic_id, number), is_new in waiting.items():
-        topic = image.topics_by_id.get(topic_id)
+    for (name, topic_id, number), is_new in waiting.items():
+        # Topics of a ZooKeeper cluster have no id below inter-broker protocol 2.8.
+        has_id = topic_id != NULL_UUID
+        topic = image.topics_by_id.get(topic_id) if has_id else image.topics_by_name.get(name)
         state = None if topic is None else topic.partitions.get(number)
         if topic is not None and state is not None:
-            changes[topic_id, number] = PartitionDelta(
-                topic.name, topic_id, number, None if is_new else state, state
+            changes[topic_id if has_id else name.encode(), number] = PartitionDelta(
+                topic.name, topic.id, number, None if is_new else state, state
             )
     return MetadataDelta(image, image, partitions=changes)
 
@@ -364,6 +366,12 @@ def _partition_and_log(
     partition = replicas.partitions.get(topic_partition) or replicas.new_partition(
         topic_partition, change.topic_id
     )
+    if partition.topic_id == NULL_UUID != change.topic_id:
+        try:
+            _identify(replicas, partition, change.topic_id)
+        except LogDirFailure as failure:
+            replicas.directory_failed(failure.directory, failure.cause)
+            partition.fail(str(failure))
     if partition.log is not None or partition.offline:
         return partition, None if partition.offline else partition.log
     directory_id = state.directory_of(replicas.node_id)
@@ -393,6 +401,32 @@ def _partition_and_log(
         _logger.failure("opening the log of {partition} failed", partition=topic_partition)
         partition.fail(f"its log cannot be opened: {error}")
     return partition, None
+
+
+def give_topic_id(
+    replicas: ReplicaManager,
+    topic_partition: TopicPartition,
+    topic_id: bytes,
+    image: MetadataImage,
+) -> None:
+    """A topic of a ZooKeeper cluster has its id from now on (its inter-broker protocol was raised),
+    and its partition the role that it had. Raises LogDirFailure.
+    """
+    partition = replicas.partitions[topic_partition]
+    _identify(replicas, partition, topic_id)
+    if not partition.is_leader:
+        # What is fetched is requested by its id.
+        replicas.stop_fetching([topic_partition])
+        _start_fetching(replicas, [partition], image)
+
+
+def _identify(replicas: ReplicaManager, partition: Partition, topic_id: bytes) -> None:
+    log = partition.log
+    if log is not None:
+        replicas.log_manager.get_or_create(
+            partition.topic_partition, topic_id, log.config, False, None
+        )
+    partition.topic_id = topic_id
 
 
 def _apply_configs(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataImage) -> None:

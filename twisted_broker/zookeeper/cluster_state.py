@@ -9,8 +9,9 @@ LeaderAndIsr, StopReplica and UpdateMetadata.
    alone, as deltas between two equal images. What UpdateMetadata says of a partition held here
    is for clients only.
 3. A partition's error touches no other partition.
-4. Only a higher leader epoch begins a role. A stop carries the same epoch or a higher one; -2 (the
-   topic is being deleted) and -1 (not said) stop whatever is held.
+4. Only a higher leader epoch begins a role. An equal one gives a topic its id where it had none:
+   the cluster's inter-broker protocol was raised. A stop carries the same epoch or a higher one;
+   -2 (the topic is being deleted) and -1 (not said) stop whatever is held.
 
 Source: RL 1.3, 1.5; Kafka 3.9's `ReplicaManager.becomeLeaderOrFollower`, `stopReplicas`,
 `ZkMetadataCache`. Not here: taking roles (`replication/role_change.py`), settings' nodes
@@ -76,10 +77,13 @@ class Held(Protocol):
 
 
 class Roles(NamedTuple):
-    """What LeaderAndIsr asks for: the partitions that change, and each refusal."""
+    """What LeaderAndIsr asks for: the partitions that change, each refusal, and the ids of topics
+    whose partitions had none and keep their roles.
+    """
 
     delta: MetadataDelta
     errors: dict[TopicPartition, ErrorCode]
+    topic_ids: dict[TopicPartition, bytes]
 
 
 class Stops(NamedTuple):
@@ -153,13 +157,19 @@ class ClusterState:
     def leader_and_isr(self, request: messages.LeaderAndIsrRequest, held: Held) -> Roles:
         """After `refusal` gave NONE."""
         self._commanded_by(request)
-        delta, errors = MetadataDelta(self.image, self.image), {}
+        delta = MetadataDelta(self.image, self.image)
+        errors: dict[TopicPartition, ErrorCode] = {}
+        topic_ids: dict[TopicPartition, bytes] = {}
         for topic in request.topic_states:
             topic_id = bytes(topic.topic_id)
             for state in topic.partition_states:
                 name = TopicPartition(topic.topic_name, state.partition_index)
                 error = self._role_error(name, topic_id, state, held)
                 errors[name] = error
+                if error is not ErrorCode.NONE and _gets_its_id(
+                    held.partition(name), topic_id, state
+                ):
+                    topic_ids[name], errors[name] = topic_id, ErrorCode.NONE
                 if error is ErrorCode.NONE:
                     self.controller_epochs[name] = state.controller_epoch
                     after = _role(state)
@@ -170,7 +180,7 @@ class ClusterState:
                     delta.partitions[key] = PartitionDelta(
                         name.topic, topic_id, name.partition, before, after
                     )
-        return Roles(delta, errors)
+        return Roles(delta, errors, topic_ids)
 
     def _role_error(
         self,
@@ -294,6 +304,20 @@ class ClusterState:
                 tables.pop(key, None)
         after = replace(before, offset=before.offset + 1, configs=tables)
         self._publish(MetadataDelta(before, after, configs=changed))
+
+
+def _gets_its_id(
+    partition: HeldPartition | None,
+    topic_id: bytes,
+    state: messages.LeaderAndIsrPartitionState,
+) -> bool:
+    """Its role is the one that is held, and its topic was given an id since."""
+    return (
+        partition is not None
+        and not partition.offline
+        and state.leader_epoch == partition.leader_epoch
+        and partition.topic_id == NULL_UUID != topic_id
+    )
 
 
 def _stop_error(

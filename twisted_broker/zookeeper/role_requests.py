@@ -24,6 +24,7 @@ from twisted_broker.image.metadata_image import MetadataDelta, PartitionDelta
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.replication.partition.events import ReplicaStopped
+from twisted_broker.replication.role_change import give_topic_id
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import zookeeper_controller as messages
 from twisted_broker.zookeeper.cluster_state import ClusterState, HeldPartition
@@ -80,7 +81,7 @@ class RoleRequests:
             refused = self._state.refusal(request)
             if refused is not ErrorCode.NONE:
                 return _leader_and_isr_refused(request, version, refused)
-            delta, errors = self._state.leader_and_isr(request, self)
+            delta, errors, topic_ids = self._state.leader_and_isr(request, self)
             new = {
                 change.topic
                 for change in delta.partitions.values()
@@ -88,6 +89,10 @@ class RoleRequests:
             }
             await self._load_settings(new)
             await self._apply(delta)
+            for number, (name, topic_id) in enumerate(topic_ids.items()):
+                if number and number % _PARTITIONS_A_PIECE == 0:
+                    await self._turns.next_turn()
+                errors[name] = self._give_topic_id(name, topic_id)
         finally:
             self._lock.release()
         for name, error in errors.items():
@@ -153,6 +158,14 @@ class RoleRequests:
                 await self._turns.next_turn()
             first = False
             self._replicas.apply_delta(piece, self._state.image)
+
+    def _give_topic_id(self, name: TopicPartition, topic_id: bytes) -> ErrorCode:
+        try:
+            give_topic_id(self._replicas, name, topic_id, self._state.image)
+        except LogDirFailure as failure:
+            self._replicas.directory_failed(failure.directory, failure.cause)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NONE
 
     def _stop(self, name: TopicPartition) -> None:
         partition = self._replicas.partitions.get(name)

@@ -262,8 +262,8 @@ class RemoteLeaderEndPoint:
             for data in topic.partitions:
                 name = TopicPartition(topic_name, data.partition_index)
                 # Requested again under another topic id meanwhile: the answer is of the deleted
-                # topic.
-                if name in current and current[name].topic_id == topic_id:
+                # topic. By name none can be told from the other.
+                if name in current and (topic.topic or current[name].topic_id == topic_id):
                     answers[name] = _fetched_partition(data)
         return answers
 

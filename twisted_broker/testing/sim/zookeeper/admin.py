@@ -14,14 +14,11 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.testing.sim.admin import Admin
 from twisted_broker.testing.sim.run_options import Options, Topic
 from twisted_broker.testing.sim.zookeeper.cluster import ZooKeeperCluster
-from twisted_broker.testing.sim.zookeeper.controller import (
-    DELETE_TOPICS,
-    ELECT,
-    REASSIGN,
-    TOPICS,
-    topic_json,
-)
+from twisted_broker.testing.sim.zookeeper.controller import ELECT
 from twisted_broker.testing.sim.zookeeper.controller_channels import Assigned
+from twisted_broker.testing.sim.zookeeper.controller_context import TOPICS, topic_json
+from twisted_broker.testing.sim.zookeeper.reassignments import REASSIGN
+from twisted_broker.testing.sim.zookeeper.topic_deletions import DELETE_TOPICS
 from twisted_broker.zookeeper.znodes import config_path
 
 _DELETED_WITHIN = 60

@@ -35,8 +35,8 @@ from twisted_broker.testing.checks.replica_contents import Mirror
 from twisted_broker.testing.sim.clock import NodeClock
 from twisted_broker.testing.sim.node import SimNode
 from twisted_broker.testing.sim.zookeeper.cluster import ZooKeeperCluster
-from twisted_broker.testing.sim.zookeeper.controller import TOPICS
 from twisted_broker.testing.sim.zookeeper.controller_channels import FIRST_OTHER
+from twisted_broker.testing.sim.zookeeper.controller_context import TOPICS
 from twisted_broker.testing.sim.zookeeper.ensemble import Ensemble
 from twisted_broker.wire.primitives import NULL_UUID
 from twisted_broker.zookeeper.znodes import BROKER_IDS, read_config, read_state

@@ -6,6 +6,8 @@ knows it.
 
 1. A request carries the controller's epoch, and the broker's epoch as it was when the request was
    made. What waits for a broker that left is dropped.
+2. A LeaderAndIsr may come once more, behind newer ones (`repeat_roles`): Kafka's controller sends a
+   request again on a new connection, and what the one it gave up still holds is read later.
 
 Source: KRAFT 2.2; Kafka 3.9's `ControllerChannelManager`. Not here: what is to be sent
 (`testing/sim/zookeeper/controller.py`).
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from random import Random
 from typing import Any, NamedTuple
 
 from twisted.internet.defer import CancelledError, ensureDeferred
@@ -30,6 +33,7 @@ FIRST_OTHER = 11
 them."""
 _AGAIN_SECONDS = 0.1
 _REQUEST_TIMEOUT_MS = 30_000
+_ROLES_KEPT = 20
 
 
 class Leadership(NamedTuple):
@@ -66,6 +70,8 @@ class _Channel:
     def __init__(self, runtime: Runtime, node_id: int, broker: LiveBroker) -> None:
         self.runtime, self.broker = runtime, broker
         self.queue: deque[tuple[Any, int, Callable[[Any], None]]] = deque()
+        self.roles: deque[messages.LeaderAndIsrRequest] = deque(maxlen=_ROLES_KEPT)
+        """the latest that were sent to it"""
         self.closed = self.busy = False
         self.connection = BrokerConnection(
             runtime,
@@ -201,6 +207,43 @@ class ControllerChannels:
             ],
         )
         self._put(node_id, request, self._versions[0], lambda answer: None)
+        if node_id in self._channels:
+            self._channels[node_id].roles.append(request)
+
+    def repeat_roles(
+        self,
+        node_id: int,
+        random: Random,
+        leader_epoch: Callable[[TopicPartition], int | None],
+    ) -> None:
+        """One of the LeaderAndIsr that a broker was sent, as far as it says less than what this
+        controller knows by now: `leader_epoch(name)`, None where the broker has no such replica any
+        more, and would make it anew.
+        """
+        channel = self._channels.get(node_id)
+        if channel is None or not channel.roles:
+            return
+        sent = random.choice(channel.roles)
+        topics = []
+        for topic in sent.topic_states:
+            older = []
+            for state in topic.partition_states:
+                known = leader_epoch(TopicPartition(topic.topic_name, state.partition_index))
+                if known is not None and state.leader_epoch < known:
+                    older.append(state)
+            if older and topic.topic_id == self._topic_id(topic.topic_name):
+                topics.append(
+                    messages.LeaderAndIsrTopicState(
+                        topic_name=topic.topic_name,
+                        topic_id=topic.topic_id,
+                        partition_states=older,
+                    )
+                )
+        if topics:
+            request = messages.LeaderAndIsrRequest(
+                topic_states=topics, live_leaders=sent.live_leaders
+            )
+            self._put(node_id, request, self._versions[0], lambda answer: None)
 
     def stop_replicas(
         self,

@@ -108,6 +108,13 @@ def controller_moves(injector: FaultInjector, node: SimNode) -> None:
         tree.delete(CONTROLLER)
 
 
+def roles_come_late(injector: FaultInjector, node: SimNode) -> None:
+    """A LeaderAndIsr comes once more, behind newer ones: on a connection that was given up."""
+    controller = _controller(injector).controller
+    if controller is not None:
+        controller.repeat_roles(node.node_id, injector.random)
+
+
 ZOOKEEPER_FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
     "session expires": session_expires,
     "answers of ZooKeeper lost": answers_lost,
@@ -119,6 +126,7 @@ ZOOKEEPER_FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
     "controller pauses": controller_pauses,
     "controller cut off": controller_cut_off,
     "controller moves": controller_moves,
+    "roles come late": roles_come_late,
 }
 
 

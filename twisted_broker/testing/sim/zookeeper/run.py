@@ -12,9 +12,10 @@ from twisted_broker.testing.sim.run import Run
 from twisted_broker.testing.sim.zookeeper.admin import ZooKeeperAdmin
 from twisted_broker.testing.sim.zookeeper.checks import ZooKeeperChecker
 from twisted_broker.testing.sim.zookeeper.cluster import ZooKeeperCluster
-from twisted_broker.testing.sim.zookeeper.controller import DELETE_TOPICS, REASSIGN
 from twisted_broker.testing.sim.zookeeper.faults import ZooKeeperFaults
 from twisted_broker.testing.sim.zookeeper.reach import ZooKeeperProbes, ZooKeeperReach
+from twisted_broker.testing.sim.zookeeper.reassignments import REASSIGN
+from twisted_broker.testing.sim.zookeeper.topic_deletions import DELETE_TOPICS
 
 
 class ZooKeeperRun(Run):

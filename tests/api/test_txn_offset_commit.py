@@ -56,6 +56,7 @@ class TxnRun(ApiRun):
         self.guard: Guard = GUARD
         self.begun: list[tuple[Any, ...]] = []
         self.ended: list[tuple[Any, ...]] = []
+        self.parts.runtime.now_ms = lambda: round(1000 * self.clock.seconds())
         self.parts.add_partitions_to_txn = self.manager  # type: ignore[assignment]
         self.parts.replica_manager = SimpleNamespace(  # type: ignore[assignment]
             begin_verification=self._begin, end_verification=lambda *how: self.ended.append(how)
@@ -129,7 +130,6 @@ def test_verification_can_be_switched_off():
         (E.INVALID_PRODUCER_EPOCH, 5, E.INVALID_PRODUCER_EPOCH, True),
         (E.TRANSACTION_ABORTABLE, 4, E.TRANSACTION_ABORTABLE, False),
         (E.TRANSACTION_ABORTABLE, 3, E.INVALID_TXN_STATE, False),
-        (E.CONCURRENT_TRANSACTIONS, 5, E.CONCURRENT_TRANSACTIONS, False),
         (E.NETWORK_EXCEPTION, 5, E.COORDINATOR_LOAD_IN_PROGRESS, False),
     ],
 )
@@ -142,6 +142,41 @@ def test_what_the_coordinator_refuses_is_not_written(code, version, told, is_for
         E.UNKNOWN_TOPIC_OR_PARTITION,
     ]
     assert run.store.logs == {} and bool(run.ended) == is_for_good
+
+
+def test_the_end_of_the_transaction_before_is_waited_for():
+    """CONCURRENT_TRANSACTIONS: asked again, with the guard of then: its marker came meanwhile."""
+    run = TxnRun()
+    run.manager.code = E.CONCURRENT_TRANSACTIONS
+    answer = run.start(commit(("t", 0, 1)), 5)
+    run.guard = VerificationStateEntry(0, 3, -1, True)
+    run.clock.advance(0.019)
+    assert len(run.manager.calls) == 1 and not answer.called
+    run.manager.code = E.NONE
+    run.clock.advance(0.001)
+    run.settle()
+    assert len(run.manager.calls) == 2 and run.store.guards == [run.guard]
+    assert errors(answer.result) == [E.NONE]
+
+
+def test_but_not_for_ever():
+    """add.partitions.to.txn.retry.backoff.max.ms; then the client tries."""
+    run = TxnRun()
+    run.manager.code = E.CONCURRENT_TRANSACTIONS
+    answer = run.start(commit(("t", 0, 1)), 5)
+    for _ in range(5):
+        assert not answer.called
+        run.clock.advance(0.02)
+    assert errors(answer.result) == [E.CONCURRENT_TRANSACTIONS]
+    assert len(run.manager.calls) == 6 and run.store.logs == {}
+
+
+def test_who_adds_partitions_itself_is_answered_at_once():
+    """Below version 5 its own AddOffsetsToTxn has waited."""
+    run = TxnRun()
+    run.manager.code = E.CONCURRENT_TRANSACTIONS
+    assert errors(run.ask(commit(("t", 0, 1)), 4)) == [E.CONCURRENT_TRANSACTIONS]
+    assert len(run.manager.calls) == 1
 
 
 def test_a_partition_that_is_not_led_here():

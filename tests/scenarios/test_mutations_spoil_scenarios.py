@@ -68,13 +68,29 @@ SPOILED = (
         "old_incarnation_does_not_join",
         "expected records a b, found records a",
     ),
+    (
+        "pending_offsets_are_shown",
+        "transaction_offsets",
+        "expected UNSTABLE_OFFSET_COMMIT, found offset none",
+    ),
+    (
+        "tombstone_cleaned_too_early",
+        "compaction",
+        "expected records a=2 c=1 b= c=2, found records a=2 c=1 c=2",
+    ),
+    (
+        "cleaned_above_the_last_stable_offset",
+        "compaction",
+        "expected records a=2 c=4 a=3 c=5 c=6, found",
+    ),
+    ("last_sequence_cleaned_away", "compaction", "expected at 0, found at 13"),
 )
 
 
 def test_what_spoils_a_scenario_is_a_mutation() -> None:
-    """Nine of them; the others are of the disk, of producers and of the controller."""
+    """Thirteen of them; the others are of the disk, of producers and of the controller."""
     spoiling = {name for name, _, _ in SPOILED}
-    assert spoiling <= set(MUTATIONS) and len(spoiling) == 9
+    assert spoiling <= set(MUTATIONS) and len(spoiling) == 13
 
 
 @pytest.mark.parametrize(("mutation", "scenario", "found"), SPOILED)

@@ -23,6 +23,7 @@ from unittest.mock import patch
 
 from twisted.internet.defer import Deferred, succeed
 
+from twisted_broker.api import transactional_produce
 from twisted_broker.cluster import (
     alter_partition_decision,
     metadata_check,
@@ -66,6 +67,7 @@ from twisted_broker.log.durability import Durability
 from twisted_broker.log.leader_epochs import LeaderEpochFileCache
 from twisted_broker.log.log import Log
 from twisted_broker.log.producer_state import ProducerStateManager
+from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.replication.fetcher import fetcher_manager, followed_replicas
 from twisted_broker.replication.fetcher.fetcher_state import PartitionFetchState
 from twisted_broker.replication.partition.isr_state import CommittedIsr, IsrProposal, PendingShrink
@@ -476,7 +478,17 @@ def sequences_not_checked(plant: Planting) -> None:
 
 
 def transactional_append_not_verified(plant: Planting) -> None:
-    """A leader takes a transactional batch whether or not the coordinator knows of it (KIP-890)."""
+    """A leader takes a transactional batch whether or not the coordinator knows of it (KIP-890);
+    where it adds the partition itself, that still comes first.
+    """
+    real = vars(transactional_produce)["verify"]
+
+    async def verify(context: Any, transactional_id: str, entries: Any) -> Any:
+        if context.version < 12:
+            return {place: NOT_REQUIRED for place, _ in entries}, {}
+        return await real(context, transactional_id, entries)
+
+    plant(transactional_produce, "verify", verify)
     plant(producer_append, "_check_verified", lambda *arguments: None)
 
 

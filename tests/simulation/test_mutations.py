@@ -56,6 +56,12 @@ RECORDED = {
     "tombstone_cleaned_too_early": 14,
     "aborted_records_replace_others": 14,
     "offsets_change_in_cleaning": 14,
+    "transactional_append_not_verified": 46,
+    "pending_offsets_are_shown": 14,
+    "markers_of_an_old_coordinator_count": 158,
+    "transactions_share_an_epoch": 14,
+    "prepared_not_resumed": 14,
+    "last_sequence_cleaned_away": 15,
 }
 BELOW = {
     "followers_remembered_over_a_leader_change": (
@@ -72,38 +78,6 @@ BELOW = {
         "tests/log/test_durability.py::test_one_sync_runs_and_one_waits",
         "25 seeds with rolls, slow disks and losses of power did not: the recovery point must be "
         "checkpointed while the sync runs, and what is torn lie below it",
-    ),
-    "transactional_append_not_verified": (
-        "tests/log/test_transactions.py::test_the_first_write_needs_the_guard_of_its_verification",
-        "6 seeds with late batches did not: the one that was aborted must be the last that its "
-        "producer wrote there, its marker be written, and the next instance not have begun",
-    ),
-    "pending_offsets_are_shown": (
-        "tests/coordinator/test_offset_metadata_manager.py"
-        "::test_offsets_of_transactions_count_from_their_marker_on",
-        "5 seeds did not: offsets must be fetched between an answer to EndTxn and its markers, "
-        "which is some milliseconds",
-    ),
-    "markers_of_an_old_coordinator_count": (
-        "tests/log/test_producer_append.py"
-        "::test_markers_of_an_old_epoch_or_coordinator_are_refused",
-        "the coordinator must lose its leadership between the decision and its markers, and its "
-        "marker come behind the one of the next; the story of the late marker has it",
-    ),
-    "transactions_share_an_epoch": (
-        "tests/coordinator/transaction/test_transaction_coordinator.py"
-        "::test_a_transaction_under_version_2",
-        "a request of the transaction before must come in the next one; the stories of the late "
-        "marker and of the late AddPartitionsToTxn have it",
-    ),
-    "prepared_not_resumed": (
-        "tests/coordinator/transaction/test_transaction_coordinator.py"
-        "::test_the_next_coordinator_writes_the_markers",
-        "the coordinator must die between the decision and its markers, and nobody come after it",
-    ),
-    "last_sequence_cleaned_away": (
-        "tests/log/cleaner/test_batch_filter.py::test_the_last_batch_of_a_producer_stays_empty",
-        "producer snapshots bring the sequence back, unless they were lost with it",
     ),
     "recovery_without_crc": (
         "tests/log/test_recovery.py::test_a_bad_segment_in_the_middle_ends_the_log",

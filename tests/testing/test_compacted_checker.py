@@ -42,6 +42,12 @@ def marker(producer_id: int, is_commit: bool) -> bytes:
     return bytes(build_end_marker(producer_id, 0, is_commit, 0, NOW_MS))
 
 
+def idempotent(sequence: int) -> bytes:
+    builder = BatchBuilder(producer_id=7, producer_epoch=0, base_sequence=sequence)
+    builder.append(NOW_MS, b"a", b"%d" % sequence)
+    return bytes(builder.build())
+
+
 class World:
     """A partition of which so much was exposed, and replicas that hold these batches of it."""
 
@@ -105,10 +111,29 @@ def test_a_tombstone_stays_for_its_time(seconds: float, is_broken: bool) -> None
 def test_a_transaction_counts_as_it_was_decided() -> None:
     """An aborted record replaces nothing, and may go; a committed one is as any other."""
     for is_commit in (True, False):
-        end = marker(7, is_commit)
+        end = bytes(build_end_marker(7, 1, is_commit, 0, NOW_MS))
         world = World(data(b"a", b"1"), data(b"a", b"2", 7), end, data(b"b", b"1"))
         assert bool(world.check(1, 2, 3, upto=4)) is not is_commit
         assert bool(world.check(0, 2, 3, upto=4)) is is_commit
+
+
+def test_the_last_batch_of_each_producer_stays() -> None:
+    """RL 9.2: without records, too; of an epoch without data its marker."""
+    batches = [idempotent(0), idempotent(1), data(b"a", b"1"), data(b"b", b"1", 8), marker(8, True)]
+    world = World(*batches, bytes(build_end_marker(8, 1, False, 0, NOW_MS)), data(b"c", b"1"))
+    assert not world.check(1, 2, 3, 5, 6, upto=7)
+    assert "the last batch of producer 7, to 1, is gone" in world.check(2, 3, 5, 6, upto=7)
+    assert "the marker of producer 8, epoch 1, is gone" in world.check(1, 2, 3, 6, upto=7)
+    # Above what was cleaned nothing may be missing anyway.
+    assert not world.check(1, 2, 3, 4, upto=5)
+
+
+def test_a_newer_batch_that_is_not_committed_counts() -> None:
+    """A cleaner looks at what its own replica has."""
+    world = World(idempotent(0), data(b"a", b"1"))
+    world.batches = (*world.batches, idempotent(1))
+    assert "the last batch of producer 7" in world.check(1, upto=2)
+    assert not world.check(1, 2, upto=2)
 
 
 def test_nothing_is_cleaned_above_what_is_decided() -> None:

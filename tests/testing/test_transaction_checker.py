@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.api.group_api import broker, image, topic
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.testing.checks.committed_state import CommittedState
 from twisted_broker.testing.checks.replica_contents import Line
@@ -148,3 +149,17 @@ def test_committed_offsets_and_the_last_stable_offset_do_not_go_back() -> None:
         world.found.broken = ""
         world.known.stable_seen("r", T0, 4, stable, mark)
         assert f"saw the last stable offset {stable}" in world.found.broken
+
+
+def test_who_coordinates_a_group() -> None:
+    """An answer of another one, or of an earlier epoch, owes nothing of what was acknowledged."""
+    world = World()
+    truth = world.found.truth
+    truth.image = None
+    assert world.known.coordinator_of("g") is None
+    truth.image = image(topic("__consumer_offsets", b"o" * 16, leader=2), brokers=(broker(1),))
+    assert world.known.coordinator_of("g") is None
+    truth.image = image(
+        topic("__consumer_offsets", b"o" * 16, leader=2), brokers=(broker(1), broker(2))
+    )
+    assert world.known.coordinator_of("g") == ("host-2", 0)

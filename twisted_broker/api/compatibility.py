@@ -138,17 +138,18 @@ BEHAVIOUR = """
   line says which offsets are gone; the segments behind the gap are kept as `.log.aside`.
 - **A last batch that leaves offsets out** within its segment is dropped after an unclean stop, with one line, in topics that are not compacted: a bit
   of its base offset was flipped, which no checksum covers. Kafka serves it, and goes on behind it.
-- **The log cleaner** works in a process of its own, with a lower priority. A log with entries of magic 0 or 1 is not compacted; one that is damaged is left
-  alone until a restart. A full disk delays a round; in Kafka it takes the log directory offline. `log.cleaner.enable=false` and `log.cleaner.threads=0`
-  switch it off.
+- **The log cleaner** works in a process of its own, with a lower priority. A damaged log is left alone until a restart. A full disk delays a round;
+  in Kafka it takes the log directory offline. `log.cleaner.enable=false` and `log.cleaner.threads=0` switch it off.
 - **A group coordinator that takes over** answers COORDINATOR_LOAD_IN_PROGRESS until what it read is below the high watermark. Kafka serves at once,
   and holds back each answer that comes from records which are not committed yet.
 - **A replica that a metadata snapshot does not list** is kept as `TOPIC-N.<hex>-stray`, not deleted. A replica is deleted only when a record of the
   metadata log removes it.
 - **Transactions**: a record of `__transaction_state` whose append timed out counts once it is replicated, and the transactional id gets
   CONCURRENT_TRANSACTIONS until then; Kafka forgets it and may contradict its own log. A transaction coordinator that takes over answers
-  COORDINATOR_LOAD_IN_PROGRESS until what it read is below the high watermark. It serves 1,000,000 transactional ids at most. Two-phase commit
-  (InitProducerId 6) is not supported. The pattern of ListTransactions is RE2's without Unicode classes and `\\b`, of 300 elements at most.
+  COORDINATOR_LOAD_IN_PROGRESS until what it read is below the high watermark. It serves 1,000,000 transactional ids at most. AddPartitionsToTxn
+  and AddOffsetsToTxn of a client, and TxnOffsetCommit 5, wait up to 100 ms for the markers of the transaction before; Kafka answers
+  CONCURRENT_TRANSACTIONS at once, and clients pause. Two-phase commit (InitProducerId 6) is not supported. The pattern of
+  ListTransactions is RE2's without Unicode classes and `\\b`, of 300 elements at most.
 - **Unclean elections** happen at once when `unclean.leader.election.enable` is set for a topic (or for all) that has no leader; Kafka checks every
   five minutes. When a cancelled reassignment leaves no former replica in sync, the new leader is recorded as recovering.
 - **SASL**: GSSAPI (Kerberos) is not supported, and no setting names a class that is loaded. A JAAS line is a setting of its

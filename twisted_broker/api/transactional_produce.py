@@ -1,7 +1,8 @@
 """Produce of a transactional producer, before the append: its coordinator is asked whether the
 transaction holds the partitions, or adds them to it (KIP-890).
 
-Owns `verify`: which appends may go on, and the guards that they bring.
+Owns `verify`: which appends may go on, and the guards that they bring; and `EndOfTheOneBefore`, the
+wait for a transaction that still ends (TxnOffsetCommit has it too).
 
 1. Nobody is asked for a partition with an open transaction of that producer and epoch.
 2. From version 12 on the partitions are added (transaction version 2, the client sends no
@@ -22,7 +23,7 @@ Source: Kafka 4.3.1's `ReplicaManager.handleProduceAppend`. Not here: the guards
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from twisted.internet.task import deferLater
@@ -54,8 +55,32 @@ _FOR_GOOD = frozenset(
     }
 )
 
+_STILL_ENDS = ErrorCode.CONCURRENT_TRANSACTIONS
+
 Guards = dict[TopicPartition, Guard]
 Refusals = dict[TopicPartition, BrokerError]
+
+
+class EndOfTheOneBefore:
+    """The wait of one request for the transaction before, whose markers are being written."""
+
+    __slots__ = ("_context", "_give_up_ms")
+
+    def __init__(self, context: RequestContext) -> None:
+        self._context = context
+        self._give_up_ms = context.runtime.now_ms() + min(
+            context.config.integer("add.partitions.to.txn.retry.backoff.max.ms"),
+            context.config.integer("request.timeout.ms"),
+        )
+
+    async def is_worth_asking_again(self, codes: Mapping[TopicPartition, ErrorCode]) -> bool:
+        """After a pause, where the coordinator said so and it has not taken too long."""
+        runtime = self._context.runtime
+        if _STILL_ENDS not in codes.values() or runtime.now_ms() >= self._give_up_ms:
+            return False
+        pause_ms = self._context.config.integer("add.partitions.to.txn.retry.backoff.ms")
+        await deferLater(runtime.clock, pause_ms / 1000)  # type: ignore[arg-type]
+        return True
 
 
 class _Batches:
@@ -94,15 +119,10 @@ async def verify(
     if not batches.sequences:
         return {}, {}
     adds = context.version >= _ADDS_FROM
-    config = context.config
-    verifies = config.boolean("transaction.partition.verification.enable")
+    verifies = context.config.boolean("transaction.partition.verification.enable")
     if not adds and not verifies:
         return dict.fromkeys(batches.sequences, NOT_REQUIRED), {}
-    runtime = context.runtime
-    give_up_ms = runtime.now_ms() + min(
-        config.integer("add.partitions.to.txn.retry.backoff.max.ms"),
-        config.integer("request.timeout.ms"),
-    )
+    end_of_the_one_before = EndOfTheOneBefore(context)
     while True:
         guards, refusals = await _begin(context, batches, adds)
         if not guards:
@@ -110,14 +130,8 @@ async def verify(
         codes = await context.add_partitions_to_txn.verify_or_add(
             transactional_id, batches.producer_id, batches.producer_epoch, list(guards), adds
         )
-        if (
-            not adds
-            or ErrorCode.CONCURRENT_TRANSACTIONS not in codes.values()
-            or runtime.now_ms() >= give_up_ms
-        ):
+        if not adds or not await end_of_the_one_before.is_worth_asking_again(codes):
             break
-        pause_ms = config.integer("add.partitions.to.txn.retry.backoff.ms")
-        await deferLater(runtime.clock, pause_ms / 1000)  # type: ignore[arg-type]
     for topic_partition, code in codes.items():
         if code == ErrorCode.NONE:
             continue
@@ -155,7 +169,7 @@ def _refusal(code: ErrorCode, version: int) -> BrokerError:
         code = ErrorCode.INVALID_TXN_STATE
     if code == ErrorCode.INVALID_TXN_STATE:
         return BrokerError(code, "Partition was not added to the transaction")
-    if code in _MAY_PASS or (code == ErrorCode.CONCURRENT_TRANSACTIONS and version < _ADDS_FROM):
+    if code in _MAY_PASS or (code == _STILL_ENDS and version < _ADDS_FROM):
         return BrokerError(
             ErrorCode.NOT_ENOUGH_REPLICAS,
             "the transaction's coordinator did not say whether the partition belongs to it: "

@@ -24,6 +24,7 @@ from twisted_broker.log.log import Log
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.reading import aborted_transactions
 from twisted_broker.log.segment import LogSegment
+from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Crash
 from twisted_broker.wire.compression import GZIP
@@ -211,6 +212,29 @@ def test_producers_know_their_sequences_after_cleaning_and_a_restart() -> None:
     duplicate = batch_of((b"a", b"v"), base_sequence=2, **fields)
     assert again.append_as_leader(duplicate, 0, NOW_MS).duplicate
     append(again, (b"a", b"v"), base_sequence=3, **fields)
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_batch_that_may_be_truncated_does_not_replace_a_producers_last_one(
+    is_committed: bool,
+) -> None:
+    """Above the high watermark it may go again: then nothing of the producer would be left for
+    whoever copies the log.
+    """
+    log = new_log()
+    fields = {"producer_id": 7, "producer_epoch": 0}
+    append(log, (b"a", b"v"), base_sequence=0, **fields)
+    for number in range(40):
+        append(log, (b"a", b"v%d" % number))
+    newer = batch_of((b"a", b"w"), base_sequence=1, **fields)
+    log.append_as_leader(newer, 0, NOW_MS, guard=NOT_REQUIRED)
+    end = log.log_end_offset
+    if is_committed:
+        log.set_high_watermark(end)
+    clean_log(log)
+    log.truncate_to(log.high_watermark)
+    left = [(one.producer_id, one.last_offset) for one in all_batches(log) if one.has_producer_id]
+    assert left == [(7, end - 1 if is_committed else 0)]
 
 
 def test_a_crash_at_any_step_leaves_the_old_log_or_the_new_one() -> None:

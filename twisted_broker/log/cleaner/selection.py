@@ -21,6 +21,7 @@ from typing import NamedTuple
 from twisted_broker.log.cleaner.batch_filter import LastRecord
 from twisted_broker.log.cleaner.cleaning import CleaningPlan, SegmentPart
 from twisted_broker.log.log import Log
+from twisted_broker.log.producer_snapshot import ProducerEntry
 from twisted_broker.log.segment import LogSegment
 from twisted_broker.log.txn_index import AbortedTxn
 from twisted_broker.settings import LONG_MAX
@@ -135,10 +136,10 @@ def plan_for(chosen: LogToClean, wall_ms: int, map_slots: int, load_factor: floa
         upper,
         _aborted(log, start, upper),
         {
-            producer_id: LastRecord(entry.last_offset, entry.producer_epoch)
+            producer_id: LastRecord(offset, entry.producer_epoch)
             for producer_id, entry in log.producers.producers.items()
             # What lies above the range is no batch of it; without data a marker may be.
-            if entry.last_offset < upper
+            if (offset := _last_that_stays(entry, log.high_watermark)) < upper
         },
         config.segment_bytes,
         config.segment_index_bytes,
@@ -148,6 +149,16 @@ def plan_for(chosen: LogToClean, wall_ms: int, map_slots: int, load_factor: floa
         map_slots,
         load_factor,
     )
+
+
+def _last_that_stays(entry: ProducerEntry, high_watermark: int) -> int:
+    """The last offset of its last batch below the high watermark: what is above it may be truncated
+    yet. Kafka counts the last one, wherever it is.
+    """
+    if entry.last_offset < high_watermark:
+        return entry.last_offset
+    below = [batch[1] for batch in entry.batches if batch[1] < high_watermark]
+    return below[-1] if below else entry.last_offset
 
 
 def _aborted(log: Log, start: int, upper: int) -> tuple[AbortedTxn, ...]:

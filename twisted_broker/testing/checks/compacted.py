@@ -10,7 +10,10 @@ cleaner took some.
 3. A reader from the start is shown what was committed and not aborted, and, for each key, a record
    at least as new as the last one below the end; a key whose last record is a tombstone may be
    gone, and one whose last record a newer one replaced meanwhile.
-4. Every compacted topic counts, `__consumer_offsets` and `__transaction_state` too. Batches below
+4. The last batch of each producer is there, or the marker that alone holds its epoch: who copies
+   the log learns the producer's sequence and epoch from it (but where that replica knows of a newer
+   batch, which was not committed yet).
+5. Every compacted topic counts, `__consumer_offsets` and `__transaction_state` too. Batches below
    the cleaned offset are not compared byte for byte any more.
 
 Partitions of which an unclean election took something are left out. Source: RL 9.2; KIP-534.
@@ -21,6 +24,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.log import Log
@@ -36,10 +40,20 @@ _SKEW_SECONDS = 4.2
 _Content = tuple[bytes | None, bytes | None]
 
 
+class LastOfProducer(NamedTuple):
+    """`offset`: the last one of its last data batch of this epoch; where only markers are of it, of
+    the first.
+    """
+
+    epoch: int
+    offset: int
+    is_marker: bool
+
+
 class KeyedLine:
     """`records`: offset -> (key, value); `outcomes`: offset -> whether its transaction was
     committed; `ends`: the last record of each key, committed ones only, in order; `exposed_at`: the
-    second at which a tombstone was committed.
+    second at which a tombstone was committed; `producers`: by producer id.
     """
 
     def __init__(self) -> None:
@@ -48,6 +62,7 @@ class KeyedLine:
         self.outcomes: dict[int, bool] = {}
         self.by_key: dict[bytes, list[int]] = {}
         self.exposed_at: dict[int, float] = {}
+        self.producers: dict[int, LastOfProducer] = {}
         self._open: dict[int, list[int]] = {}
 
     @property
@@ -64,7 +79,17 @@ class KeyedLine:
                     self._decided(batch.producer_id, is_commit, now)
             else:
                 self._add(batch, now)
+            if batch.producer_id >= 0:
+                self._wrote(batch)
             self.end = batch.next_offset
+
+    def _wrote(self, batch: BatchView) -> None:
+        before = self.producers.get(batch.producer_id)
+        if batch.is_control and before is not None and before.epoch == batch.producer_epoch:
+            return
+        self.producers[batch.producer_id] = LastOfProducer(
+            batch.producer_epoch, batch.last_offset, batch.is_control
+        )
 
     def _add(self, batch: BatchView, now: float) -> None:
         for delta, key, value in batch.key_values(_RECORD_BYTES):
@@ -154,7 +179,8 @@ class CompactedChecker:
         start, upto = log.log_start_offset, min(truth.cleaned_upto, known.end)
         end = min(upto, log.log_end_offset)
         try:
-            kept = dict(_contents(_batches(log, disk, start, upto)))
+            batches = list(_batches(log, disk, start, upto))
+            kept = dict(_contents(batches))
         except CorruptRecordError as error:
             raise Violation(f"{where}: a cleaned log is damaged: {error}") from error
         retention_seconds = log.config.delete_retention_ms / 1000
@@ -172,6 +198,9 @@ class CompactedChecker:
         stray = [offset for offset in kept if offset >= max(start, truth.deleted_upto)]
         if stray:
             raise Violation(f"{where}: {kept[stray[0]]} at {stray[0]} was never committed")
+        lost = _lost_producer(known, log, batches, max(start, truth.deleted_upto), end)
+        if lost:
+            raise Violation(f"{where}: {lost}, cleaned up to {upto}")
 
     # readers
 
@@ -238,6 +267,28 @@ class CompactedChecker:
     def _broken(self, name: TopicPartition, text: str) -> None:
         if self._truth.line_of(name).is_complete:
             self.broken = self.broken or f"compacted: {name}: {text}"
+
+
+def _lost_producer(
+    known: KeyedLine, log: Log, batches: Sequence[BatchView], start: int, end: int
+) -> str:
+    """Whose last batch, from `start` to `end`, is not among these any more; "": nobody's."""
+    if log.producers.is_rebuilding:
+        return ""
+    data = {(each.producer_id, each.last_offset) for each in batches if not each.is_control}
+    markers = {(each.producer_id, each.producer_epoch) for each in batches if each.is_control}
+    for producer_id, (epoch, offset, is_marker) in known.producers.items():
+        entry = log.producers.producers.get(producer_id)
+        has_newer = entry is not None and (
+            (entry.producer_epoch, entry.last_offset) > (epoch, -1 if is_marker else offset)
+        )
+        if has_newer or not start <= offset < end:
+            continue
+        if is_marker and (producer_id, epoch) not in markers:
+            return f"the marker of producer {producer_id}, epoch {epoch}, is gone"
+        if not is_marker and (producer_id, offset) not in data:
+            return f"the last batch of producer {producer_id}, to {offset}, is gone"
+    return ""
 
 
 def _batches(log: Log, disk: SimDisk, start: int, upto: int) -> Iterator[BatchView]:

@@ -8,7 +8,8 @@ Owns `TransactionChecker`.
 2. The last stable offset that a consumer saw never goes back under the same leader epoch, and is
    never above the high watermark.
 3. A committed offset is of a transaction that may be committed, and never older than the last one
-   of which the commit was acknowledged.
+   of which the commit was acknowledged: as the group's coordinator says, not one that stood still
+   while another took over (it answers from memory until it hears of that, in Kafka too).
 4. At the end a transaction is there as a whole, its offset with it, or not at all; as its producer
    was answered, where it was.
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.testing.checks.cluster import ClusterChecker
 from twisted_broker.testing.checks.end_state import is_there
@@ -46,6 +48,7 @@ class TransactionChecker:
         self._offsets: dict[str, int] = {}
         known.delivered, known.stable_seen = self.delivered, self.stable_seen
         known.offset_floor, known.offset_seen = self.offset_floor, self.offset_seen
+        known.coordinator_of = self.coordinator_of
 
     # as it happens
 
@@ -80,6 +83,18 @@ class TransactionChecker:
             ),
             default=-1,
         )
+
+    def coordinator_of(self, group: str) -> tuple[str, int] | None:
+        """Where the group's coordinator is now, and its epoch."""
+        image = self._checker.truth.image
+        topic = None if image is None else image.topics_by_name.get(OFFSETS_TOPIC)
+        if topic is None:
+            return None
+        partition = topic.partitions[partition_for(group, len(topic.partitions))]
+        leader = image.brokers.get(partition.leader)
+        if leader is None:
+            return None
+        return next(iter(leader.listeners.values())).host, partition.leader_epoch
 
     def offset_seen(self, transactional_id: str, offset: int, floor: int) -> None:
         self._offsets[transactional_id] = offset

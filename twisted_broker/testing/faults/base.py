@@ -19,6 +19,9 @@ from twisted_broker.testing.sim.node import SimNode
 from twisted_broker.testing.sim.options import Options
 
 if TYPE_CHECKING:
+    from twisted_broker.coordinator.transaction.transaction_marker_sender import (
+        TransactionMarkerSender,
+    )
     from twisted_broker.testing.sim.member import Member
 
 
@@ -27,7 +30,8 @@ class FaultInjector:
 
     `ended`: nothing new goes wrong any more. `victims`: the names of machines that may be struck.
     `struck(what)` is called with what a fault did, where that is drawn; `counted(kind)` with what
-    came of it; `by_hand(what)` with what an operator had to do about it.
+    came of it; `by_hand(what)` with what an operator had to do about it. `seconds`: when all faults
+    end. `has_version_1`: whether there are producers of transaction version 1.
     """
 
     def __init__(self, cluster: SimCluster, options: Options) -> None:
@@ -44,6 +48,14 @@ class FaultInjector:
         self.counted: Callable[[str], None] = lambda kind: None
         self.by_hand: Callable[[str], None] = lambda what: None
         self.members: Sequence[Member] = ()
+        self.at_markers: list[Callable[[TransactionMarkerSender], bool]] = []
+        """what strikes whoever sends markers of a transaction next, unless it says that it did not;
+        shared as well
+        """
+        self.late_markers: list[str] = []
+        """whose markers are under way for a while; shared as well"""
+        self.seconds = float(options.seconds)
+        self.has_version_1 = 1 in options.transactional
         names = list(cluster.nodes)
         self.victims = names[2 + options.controller_only :] if options.liveness else names
         self.producers = [f"p{number}" for number in range(len(options.idempotent))]
@@ -71,6 +83,10 @@ class FaultInjector:
         made = copy(self)
         made.random = random
         return made
+
+    def markers_sent(self, sender: TransactionMarkerSender) -> None:
+        """Those of a transaction that was just decided are on their way."""
+        self.at_markers[:] = [strike for strike in self.at_markers if not strike(sender)]
 
     def note(self, what: str) -> None:
         self.cluster.note("faults", what)

@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.testing.scenario.facts import THE_TOPIC
 from twisted_broker.testing.scenario.language import ScenarioError, Vocabulary
-from twisted_broker.testing.scenario.replicas import values_of
+from twisted_broker.testing.scenario.replicas import content_of, values_of
 from twisted_broker.testing.scenario.world import ScenarioWorld
 from twisted_broker.testing.sim.clock import START_WALL_MS
 from twisted_broker.wire.errors import ErrorCode, error_of
@@ -38,7 +38,8 @@ _ACKS = {"all": -1, "1": 1}
 def register(words: Vocabulary) -> None:
     """All lines of this module."""
     words.register(
-        "produce <values..> [to <topic>] [at <broker>] [acks <acks>] [within <seconds> s]"
+        "produce <values..> [to <topic>] [at <broker>] [acks <acks>] [as <producer>] "
+        "[after <sequence>] [within <seconds> s]"
     )(produce_batch)
     words.register(
         "fetch <offset> [of <topic>] [at <broker>] [as <replica>] [of incarnation "
@@ -78,17 +79,21 @@ def produce_batch(
     topic: str = THE_TOPIC,
     broker: str = "",
     acks: str = "all",
+    producer: str = "-1",
+    sequence: str = "-1",
     seconds: str = "30",
 ) -> Deferred[str]:
     """One batch with these values to the leader (or to the broker named); `a:500` is a record of
-    500 bytes. Answer: at <offset>.
+    500 bytes, `k=a` one with a key, `k=` its tombstone. `producer`: a producer id, of an idempotent
+    producer that wrote up to `sequence`. Answer: at <offset>.
     """
     builder = BatchBuilder()
-    for value in values.split():
-        text, _, size = value.partition(":")
-        builder.append(
-            START_WALL_MS + int(world.now * 1000), None, text.encode().ljust(int(size or 0), b".")
+    if producer != "-1":
+        builder = BatchBuilder(
+            producer_id=int(producer), producer_epoch=0, base_sequence=int(sequence) + 1
         )
+    for value in values.split():
+        builder.append(START_WALL_MS + int(world.now * 1000), *content_of(value))
     data = produce.PartitionProduceData(index=0, records=bytes(builder.build()))
     request = produce.ProduceRequest(
         acks=_ACKS[acks],

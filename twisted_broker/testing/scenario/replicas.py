@@ -15,6 +15,7 @@ from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.testing.scenario.language import Facts, joined
 from twisted_broker.testing.scenario.world import ScenarioWorld
 from twisted_broker.wire.control_batch import COMMIT, control_record_type
+from twisted_broker.wire.record_walk import Record
 from twisted_broker.wire.records import CONTROL_FLAG, iterate_batches
 
 _READ_BYTES = 1 << 20
@@ -49,8 +50,8 @@ def _isr(partition: Partition) -> str:
 
 
 def values_of(records: Any, start: int = 0) -> list[str]:
-    """The values of records from offset `start` on; padding is left out. A transaction's marker is
-    COMMIT or ABORT.
+    """The values of records from offset `start` on; padding is left out. With a key: `key=value`. A
+    transaction's marker is COMMIT or ABORT.
     """
     found = []
     for batch in iterate_batches(records or b"", partial_tail=True):
@@ -62,11 +63,25 @@ def values_of(records: Any, start: int = 0) -> list[str]:
             ]
             continue
         found += [
-            bytes(record.value or b"").rstrip(b".").decode()
-            for record in batch.records(_READ_BYTES)
-            if record.offset >= start
+            text_of(record) for record in batch.records(_READ_BYTES) if record.offset >= start
         ]
     return found
+
+
+def text_of(record: Record) -> str:
+    """Of a tombstone `key=`."""
+    value = bytes(record.value or b"").rstrip(b".").decode()
+    return value if record.key is None else f"{bytes(record.key).decode()}={value}"
+
+
+def content_of(text: str) -> tuple[bytes | None, bytes | None]:
+    """Key and value of what a scenario writes; `a:500` is a value of 500 bytes."""
+    text, _, size = text.partition(":")
+    key, sign, value = text.partition("=")
+    if not sign:
+        key, value = "", text
+    content = value.encode().ljust(int(size or 0), b".")
+    return (key.encode(), content or None) if sign else (None, content)
 
 
 def _records(partition: Partition) -> str:
@@ -76,7 +91,8 @@ def _records(partition: Partition) -> str:
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         data = log.read(offset, _READ_BYTES)
-        assert data.slice is not None
+        if data.slice is None:
+            break  # a cleaner left nothing behind it
         content = data.slice.read()
         data.slice.release()
         found += values_of(content, offset)

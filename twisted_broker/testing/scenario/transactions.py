@@ -4,7 +4,7 @@ A producer has a name in the scenario, and its transactional id: two names of on
 instances, of which the older is a zombie. Steps try again what a client would, with the sequences
 of before; each gives its answer as text: facts, or the name of an error.
 
-Source: Produce 12 and EndTxn 5 are transaction version 2's (KIP-890). Not here: group offsets.
+Source: Produce 12, TxnOffsetCommit 5 and EndTxn 5 are transaction version 2's (KIP-890).
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.testing.scenario.facts import THE_TOPIC
 from twisted_broker.testing.scenario.language import ScenarioError, Vocabulary
+from twisted_broker.testing.scenario.replicas import content_of, text_of
 from twisted_broker.testing.scenario.world import ScenarioWorld
 from twisted_broker.testing.sim.clock import START_WALL_MS
-from twisted_broker.topic_names import TRANSACTIONS_TOPIC
+from twisted_broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from twisted_broker.wire.control_batch import ABORT, control_record_type
 from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages import fetch, offsets, produce, producer_ids, transactions
@@ -34,7 +35,8 @@ from twisted_broker.wire.records import (
 )
 
 _FIND, _INIT, _PRODUCE, _ADD, _END, _MARKERS, _FETCH = 4, 5, 12, 3, 5, 2, 12
-_TRANSACTION = 1
+_COMMIT_OFFSET, _FETCH_OFFSET = 5, 7
+_KINDS = {OFFSETS_TOPIC: 0, TRANSACTIONS_TOPIC: 1}
 _READ_BYTES = 1 << 20
 _TRIES, _PAUSE_SECONDS = 300, 0.1
 _AGAIN = frozenset(
@@ -63,6 +65,8 @@ def register(words: Vocabulary) -> None:
     words.register("producer <name> [of id <identity>]")(start)
     words.register("<name> writes <values..> [to <topic>]")(write)
     words.register("<name> adds <topic> under epoch <epoch>")(add)
+    words.register("<name> commits offset <offset> of group <group>")(commit_offset)
+    words.register("group <group> fetches its offset")(fetch_offset)
     words.register("<name> commits")(commit)
     words.register("<name> aborts")(abort)
     words.register(
@@ -100,7 +104,7 @@ def write(world: ScenarioWorld, name: str, values: str, topic: str = THE_TOPIC) 
         is_transactional=True,
     )
     for value in values.split():
-        builder.append(START_WALL_MS + int(world.now * 1000), None, value.encode())
+        builder.append(START_WALL_MS + int(world.now * 1000), *content_of(value))
     data = produce.PartitionProduceData(index=0, records=bytes(builder.build()))
     request = produce.ProduceRequest(
         transactional_id=producer.transactional_id,
@@ -143,6 +147,59 @@ def add(world: ScenarioWorld, name: str, topic: str, epoch: str) -> Deferred[str
     async def run() -> str:
         found = code(await _at_coordinator(world, producer.transactional_id, request, _ADD, code))
         return error_of(found).name if found else "added"
+
+    return ensureDeferred(run())
+
+
+def commit_offset(world: ScenarioWorld, name: str, offset: str, group: str) -> Deferred[str]:
+    """TxnOffsetCommit, for the partition of the topic t. Answer: pending."""
+    producer = _producer(world, name)
+    place = transactions.TxnOffsetCommitRequestPartition(
+        partition_index=0, committed_offset=int(offset), committed_metadata=""
+    )
+    request = transactions.TxnOffsetCommitRequest(
+        transactional_id=producer.transactional_id,
+        group_id=group,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        topics=[transactions.TxnOffsetCommitRequestTopic(name=THE_TOPIC, partitions=[place])],
+    )
+
+    def code(answer: Any) -> int:
+        return int(answer.topics[0].partitions[0].error_code)
+
+    async def run() -> str:
+        found = code(
+            await _at_coordinator(world, group, request, _COMMIT_OFFSET, code, OFFSETS_TOPIC)
+        )
+        return error_of(found).name if found else "pending"
+
+    return ensureDeferred(run())
+
+
+def fetch_offset(world: ScenarioWorld, group: str) -> Deferred[str]:
+    """OffsetFetch of a consumer that reads committed records. Answer: offset <offset>."""
+    request = offsets.OffsetFetchRequest(
+        group_id=group,
+        topics=[offsets.OffsetFetchRequestTopic(name=THE_TOPIC, partition_indexes=[0])],
+        require_stable=True,
+    )
+
+    async def run() -> str:
+        answer = await _at_coordinator(
+            world,
+            group,
+            request,
+            _FETCH_OFFSET,
+            lambda answer: int(answer.error_code),
+            OFFSETS_TOPIC,
+        )
+        if answer.error_code:
+            return error_of(answer.error_code).name
+        found = answer.topics[0].partitions[0]
+        if found.error_code:
+            return error_of(found.error_code).name
+        return f"offset {found.committed_offset if found.committed_offset >= 0 else 'none'}"
 
     return ensureDeferred(run())
 
@@ -264,9 +321,7 @@ def _committed_values(found: Any, offset: int) -> list[str]:
             if control_record_type(records[0].key) == ABORT:
                 aborted.discard(batch.producer_id)
         elif not (batch.attributes & TRANSACTIONAL_FLAG and batch.producer_id in aborted):
-            values += [
-                bytes(each.value or b"").decode() for each in records if each.offset >= offset
-            ]
+            values += [text_of(each) for each in records if each.offset >= offset]
     return values
 
 
@@ -300,13 +355,16 @@ async def _at_coordinator(
     request: Any,
     version: int,
     code_of: Callable[[Any], int] = lambda answer: int(answer.error_code),
+    name: str = TRANSACTIONS_TOPIC,
 ) -> Any:
+    """Of the id, or with `__consumer_offsets` of the group."""
+
     def leader() -> int:
         image = world.image
-        topic = None if image is None else image.topics_by_name.get(TRANSACTIONS_TOPIC)
+        topic = None if image is None else image.topics_by_name.get(name)
         if topic is None:
             find = offsets.FindCoordinatorRequest(
-                key_type=_TRANSACTION, coordinator_keys=[identity]
+                key_type=_KINDS[name], coordinator_keys=[identity]
             )
             world.send(1, find, _FIND).addErrback(lambda failure: None)
             return -1

@@ -180,7 +180,8 @@ class KeyedReader(CommittedConsumer):
 
 
 class OffsetsReader(Client):
-    """Fetches what the transactions of an id committed, where no offset is pending.
+    """Fetches what the transactions of an id committed, where no offset is pending: now and then,
+    and as soon as a commit was acknowledged, as a program that takes over does.
 
     `began`: when the last fetch that was answered so began, -1 before there is one; `last`: what it
     gave.
@@ -203,10 +204,10 @@ class OffsetsReader(Client):
 
     async def main(self) -> None:
         while not self.stopped:
-            await self._fetch()
+            await self.fetch()
             await self.pause(1.5)
 
-    async def _fetch(self) -> None:
+    async def fetch(self) -> None:
         group, began = group_of(self.transactional_id), self.runtime.clock.seconds()
         if self._coordinator is None:
             request = committed.FindCoordinatorRequest(key=group, key_type=0)
@@ -215,11 +216,12 @@ class OffsetsReader(Client):
                 return
             self._coordinator = answer.host, answer.port
         floor = self.known.offset_floor(self.transactional_id)
+        address, coordinator = self._coordinator, self.known.coordinator_of(group)
         topic = committed.OffsetFetchRequestTopic(
             name=self.place.topic, partition_indexes=[self.place.partition]
         )
         answer = await self.send(
-            self._coordinator,
+            address,
             committed.OffsetFetchRequest(group_id=group, topics=[topic], require_stable=True),
             7,
         )
@@ -230,5 +232,9 @@ class OffsetsReader(Client):
         if found.error_code:
             self.notes.refused("transactional fetch", error_of(found.error_code).name)
             return
-        self.began, self.last = began, int(found.committed_offset)
-        self.known.offset_seen(self.transactional_id, self.last, floor)
+        if began >= self.began:
+            self.began, self.last = began, int(found.committed_offset)
+        is_current = coordinator is not None and coordinator[0] == address[0]
+        if not is_current or coordinator != self.known.coordinator_of(group):
+            floor = -1
+        self.known.offset_seen(self.transactional_id, int(found.committed_offset), floor)

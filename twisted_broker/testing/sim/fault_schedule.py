@@ -76,6 +76,8 @@ STRUCK = [
     *(f"metadata: {name}" for name in metadata.DAMAGES),
     *(f"unchecked: {name}" for name in unchecked.PLACES),
     "coordinator died",
+    "coordinator died amid an end",
+    "markers came late",
 ]
 """What a fault says that it did, where it draws that."""
 OPERATED = ["metadata rebuilt", "meta.properties removed", "replica made anew after verify"]

@@ -189,12 +189,24 @@ class SimNetwork:
         """The caller finds its connection dead; what it sent arrives `seconds` later all the
         same.
         """
+        self.hold(near)(seconds)
+
+    def hold(self, near: SimTransport) -> Callable[[float], None]:
+        """The same; how many seconds later says who calls what this returns, some time."""
         held, near.pipe.travelling = near.pipe.travelling, deque()
-        for call, argument in held:
-            near.pipe.goal.callLater(seconds, call, argument)
-            seconds += 1e-6  # calls due together may be shuffled; the bytes of a connection may not
-        near.pipe.goal.callLater(seconds, near.peer.lost, ConnectionLost())
         near.clock.callLater(self.delay(), near.lost, ConnectionLost())
+
+        def release(seconds: float) -> None:
+            goal = near.pipe.goal
+            if goal.dead:
+                return
+            for call, argument in held:
+                goal.callLater(seconds, call, argument)
+                # Calls due together may be shuffled; the bytes of a connection may not.
+                seconds += 1e-6
+            goal.callLater(seconds, near.peer.lost, ConnectionLost())
+
+        return release
 
     def leave_half_open(self, near: SimTransport) -> None:
         """One side is gone; nothing that it or the network sends says so to the other one, until

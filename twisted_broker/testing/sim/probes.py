@@ -66,15 +66,17 @@ _OUTCOMES = {
 
 class Probes:
     """Counts into `reach` from entering to leaving. `replacing(log, bases)` is called before a
-    cleaner's result takes the place of segments.
+    cleaner's result takes the place of segments, `markers_sent(sender)` once a transaction's
+    markers are on their way.
     """
 
     def __init__(
         self,
         reach: Reach,
         replacing: Callable[[Log, Sequence[int]], None] = lambda log, bases: None,
+        markers_sent: Callable[[TransactionMarkerSender], None] = lambda sender: None,
     ) -> None:
-        self._count, self._replacing = reach.count, replacing
+        self._count, self._replacing, self._markers_sent = reach.count, replacing, markers_sent
         self._undo: list[tuple[Any, str, Any]] = []
 
     def __enter__(self) -> Self:
@@ -357,6 +359,9 @@ class Probes:
             TransactionCoordinator, "_aborted", lambda *_: self._count("transaction timed out")
         )
         self._after(TransactionMarkerSender, "_later", self._markers_later)
+        self._after(
+            TransactionMarkerSender, "send", lambda _, sender, *more: self._markers_sent(sender)
+        )
         self._wrap(TransactionStateManager, "_load_steps", self._loading_transactions)
         self._wrap(TransactionStateManager, "_close", self._unloading_transactions)
         self._wrap(TransactionStateManager, "_resume_steps", self._resuming)

@@ -20,6 +20,9 @@ from typing import Any
 
 from twisted.internet.defer import ensureDeferred
 
+from twisted_broker.coordinator.transaction.transaction_marker_sender import (
+    TransactionMarkerSender,
+)
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.testing.checks.clients import ClientChecker
@@ -92,6 +95,7 @@ class Run:
         self.transactions = TransactionChecker(self.checker, self.known, compacted.is_visible)
         self.known.keyed_acked, self.known.pass_ended = compacted.acked, self._pass_ended
         self.known.keyed_delivered = compacted.delivered
+        self.faults: Faults | None = None
         self._running: list[Any] = []
         self._operated = self._stopped_at = self._slow_at = 0.0
 
@@ -121,7 +125,7 @@ class Run:
 
     def make_probes(self) -> Probes:
         """Where the production code is watched."""
-        return Probes(self.reach, self.checker.replacing)
+        return Probes(self.reach, self.checker.replacing, self._markers_sent)
 
     def make_faults(self) -> Faults:
         """What goes wrong from now on."""
@@ -143,7 +147,7 @@ class Run:
         with self.cluster as cluster, probes, turned(self.options.knobs):
             cluster.start(self.options.join_seconds)
             self._start_clients()
-            faults = self.make_faults()
+            self.faults = faults = self.make_faults()
             self._go_until(float(self.options.seconds), self.options.liveness)
             faults.heal()
             self._converge()
@@ -248,6 +252,8 @@ class Run:
             )
             for number in range(len(options.transactional))
         ]
+        readers = {each.transactional_id: each for each in self.offsets}
+        self.known.offset_acked = lambda name: self._go(readers[name].fetch())
         clients: list[TransactionalProducer | KeyedProducer | CommittedConsumer | OffsetsReader] = [
             *self.transactional,
             *self.keyed,
@@ -258,6 +264,10 @@ class Run:
         for client in clients:
             client.actor = self.schedule.actor(client.name)
             self._go(client.main())
+
+    def _markers_sent(self, sender: TransactionMarkerSender) -> None:
+        if self.faults is not None:
+            self.faults.injector.markers_sent(sender)
 
     def _pass_ended(self, *facts: Any) -> None:
         self.reach.count("compacted log read")

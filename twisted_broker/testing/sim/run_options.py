@@ -74,6 +74,8 @@ class Options:
     transactional: list[int] = field(default_factory=list)
     """one per transactional id: the version of transactions that its producers know"""
     transaction_timeout_ms: int = 5000
+    batch_pause_seconds: float = 0.0
+    """between two batches of a transaction"""
     compacted: list[Topic] = field(default_factory=list)
     """topics of records with keys"""
 

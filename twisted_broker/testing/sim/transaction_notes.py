@@ -76,6 +76,10 @@ class TransactionNotes:
         """the highest offset of which the commit was acknowledged"""
         self.offset_seen: Callable[[str, int, int], None] = lambda *facts: None
         """(transactional id, committed offset, the floor before it was fetched)"""
+        self.coordinator_of: Callable[[str], tuple[str, int] | None] = lambda group: None
+        """the host of the group's coordinator, and its epoch"""
+        self.offset_acked: Callable[[str], None] = lambda transactional_id: None
+        """the commit of an offset was acknowledged"""
         self.keyed_acked: Callable[[TopicPartition, int, Sequence[bytes]], None] = lambda *facts: (
             None
         )

@@ -93,7 +93,7 @@ class TransactionalProducer(Client):
         self.places = list(places)
         self.compacted = {topic.name for topic in options.compacted}
         self.timeout_ms = options.transaction_timeout_ms
-        self.pace_seconds = options.pace_seconds
+        self.pace_seconds, self.pause_seconds = options.pace_seconds, options.batch_pause_seconds
         self.session: tuple[int, int] | None = None
         self._sequences: dict[TopicPartition, int] = {}
         self._added: set[TopicPartition] = set()
@@ -192,6 +192,8 @@ class TransactionalProducer(Client):
             if not await self._write(made):
                 is_sound = False
                 break
+            if self.pause_seconds:
+                await self.pause(self.pause_seconds)
         if is_sound and with_offset:
             is_sound = await self._commit_offset(made)
         if self.stopped or self.session is None:
@@ -230,6 +232,8 @@ class TransactionalProducer(Client):
             return
         made.outcome = Outcome.COMMITTED if is_commit else Outcome.ABORTED
         self.known.counted("transaction committed" if is_commit else "transaction aborted")
+        if is_commit and made.offset is not None:
+            self.known.offset_acked(self.transactional_id)
         if not is_commit and self.random.random() < _LATE:
             await self._write_late(made)
         if self.version > 1:

@@ -6,6 +6,8 @@ Owns `add_transactions`.
    flipped, unclean elections) these seeds have nothing: the checks of transactions owe nothing
    after it, and other seeds have it.
 2. Where logs are cleaned no wall clock is stepped: a tombstone has its time.
+3. One in four looks at coordinators that change while markers are under way: producers of version
+   1, whose transactions share an epoch, and sessions that end soon; little else goes wrong.
 
 Not here: what else a seed does (`testing/sim/workload.py`).
 """
@@ -68,6 +70,24 @@ def add_transactions(options: Options) -> None:
     options.damage_seconds = random.choice((4.0, 8.0))
     if options.seed % 32 < 16:
         _compacted(random, options)
+    elif not options.liveness:
+        _late_markers(options)
+
+
+def _late_markers(options: Options) -> None:
+    options.transactional = [1, 1]
+    options.transaction_timeout_ms = 8000
+    options.seconds = max(options.seconds, 70)
+    options.settings |= {
+        "broker.session.timeout.ms": "3000",
+        "broker.heartbeat.interval.ms": "500",
+        "replica.lag.time.max.ms": "3000",
+    }
+    options.conditions.delay_max = min(options.conditions.delay_max, 0.02)
+    options.conditions.slow_chance = 0.0
+    options.batch_pause_seconds = 0.2
+    options.fault_seconds, options.burst_chance = 30.0, 0.0
+    options.damages, options.damage_seconds = ["transaction coordinator dies"], 3.0
 
 
 def _compacted(random: Random, options: Options) -> None:

@@ -47,6 +47,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     ((*ARCHIVE, "--from", "mysql://x"), "is no source"),
     ((*ARCHIVE, "--from", "kafka://127.0.0.1:1"), "names no topic"),
     ((*ARCHIVE, "--from", "kafka://nowhere/t"), "no HOST:PORT"),
+    ((*ARCHIVE, "--from", "kafka://me:hush@127.0.0.1:1/t"), "--from: no user in a kafka:// URL"),
     ((*ARCHIVE, "--from", "segments:{new}"), "is no directory"),
     ((*ARCHIVE, "--from", "segments:{other}"), "no TOPIC-PARTITION folder"),
     ((*ARCHIVE, "--from", "segments:{log}?topics=none"), "no partition of none"),
@@ -247,7 +248,7 @@ def test_a_wrong_argument_is_one_line_without_spark(
     status, output, error, modules = outcomes[number]
     assert (status, output, modules) == (2, "", []), error
     assert error.startswith("replog pipeline: ") and error.count("\n") == 1
-    assert WRONG[number][1].format(**places) in error
+    assert WRONG[number][1].format(**places) in error and "hush" not in error
 
 
 def test_nothing_was_written(outcomes: list[list[Any]], places: dict[str, str]) -> None:

@@ -258,16 +258,21 @@ def test_submit_brings_the_jars_of_a_jobs_store(monkeypatch):
     monkeypatch.setattr(jars, "provide", lambda wanted, tell: found.extend(wanted) or [])
     monkeypatch.setattr(java, "find", lambda: SimpleNamespace(for_spark=lambda: "/java"))
     monkeypatch.setattr(os, "execve", lambda program, line, environment: None)
-    for to, more in (("--to=s3a://b/t", jars.of(["s3"])), ("--to=lake", ())):
+    for job, more in (
+        (("archive", "--from", "x", "--to=s3a://b/t"), jars.of(["s3"])),
+        (("archive", "--from", "x", "--to=lake"), ()),
+        (("sql", "select 1", "--from", "t=s3a://b/t"), jars.of(["s3"])),
+        (("sql", "select 1", "--from=t=s3a://b/t"), jars.of(["s3"])),
+    ):
         found.clear()
-        CliRunner().invoke(submit.command, ["--master", "yarn", "archive", "--from", "x", to])
+        CliRunner().invoke(submit.command, ["--master", "yarn", *job])
         assert found == [*jars.ALL, *more]
 
 
 def test_submit_without_a_job_names_the_jobs():
     with pytest.raises(
         PipelineError,
-        match=r"no job among the arguments; .* archive, replay, maintain, audit, compare, report$",
+        match=r"no job among the arguments; .* archive, replay, .* compare, report, sql$",
     ):
         submit.split(["--master", "yarn"])
 

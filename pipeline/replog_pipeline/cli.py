@@ -14,7 +14,7 @@ import importlib.util
 import logging
 import os
 import traceback as stacks
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -84,6 +84,12 @@ class Jobs(click.Group):
             raise PipelineError(f"{error.name} is not installed: {install('spark')}") from None
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except (click.NoSuchOption, click.BadOptionUsage, click.BadParameter) as error:
+            stop(f"{error.format_message()} ({ctx.command_path} --help lists what there is)")
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
@@ -116,7 +122,7 @@ class Jobs(click.Group):
             stop(f"{'interrupted' if isinstance(error, click.Abort) else line_of(error)}{told}")
 
 
-def stop(line: str) -> None:
+def stop(line: str) -> NoReturn:
     click.echo(f"replog pipeline: {' '.join(line.split())}", err=True)
     raise click.exceptions.Exit(2)
 

@@ -258,14 +258,14 @@ def check_master(url: str) -> None:
 
 
 def lost_on_workers(spark: SparkSession, place: str) -> str:
-    """One line if a table at `place` would be written to a folder of each worker; empty if not."""
+    """One line if `place` would be a folder of each worker, who write to it; empty if not."""
     if ("://" in place and not place.startswith("file:")) or is_local(
         spark.sparkContext.getConf(), {}
     ):
         return ""
     return (
         f"warning: --to {place} is a folder of this machine, but workers of a cluster write "
-        "the table, each to its own folder "
+        "the files, each to its own folder "
         "of that name: name a URI that all of them reach (s3a://, hdfs://) unless it is a "
         "shared mount"
     )

@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from itertools import islice
-from urllib.parse import unquote
 
 import psutil
 import pyarrow.parquet
@@ -53,7 +52,6 @@ CONF = [
 ]
 QUERY = "select count(*), count(distinct partition, offset) from flights"
 FIELDS = ("partition", "offset", "key", "value")
-KINDS = ("add", "remove")
 Line = tuple[int, int, str, str, int]
 
 
@@ -94,10 +92,6 @@ def world(server: S3Server) -> World:
     return World(server)
 
 
-def commits(server: S3Server, table: str) -> int:
-    return len([name for name in server.objects(f"{table}/_delta_log/") if name.endswith(".json")])
-
-
 def killed(
     world: World, server: S3Server, table: str, batches: int, arguments: Sequence[str]
 ) -> None:
@@ -105,7 +99,7 @@ def killed(
     child = world.start(*arguments)
     try:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while commits(server, table) < batches:
+        while len(server.commits(table)) < batches:
             assert child.poll() is None, child.communicate()
             assert time.monotonic() < deadline, f"no {batches} batches"
             time.sleep(LOOK_SECONDS)
@@ -127,14 +121,9 @@ def lines(written: Sequence[Written]) -> list[Line]:
 
 def rows(server: S3Server, table: str) -> list[Line]:
     """What the Delta log says that the table holds, read without Spark."""
-    live: dict[str, bool] = {}
-    for name in server.objects(f"{table}/_delta_log/"):
-        if name.endswith(".json"):
-            for action in map(json.loads, server.content(name).splitlines()):
-                live |= {action[kind]["path"]: kind == "add" for kind in KINDS if kind in action}
     found = []
-    for name in (unquote(path) for path, is_added in live.items() if is_added):
-        content = pyarrow.parquet.read_table(BytesIO(server.content(f"{table}/{name}")))
+    for name in server.live_files(table):
+        content = pyarrow.parquet.read_table(BytesIO(server.content(name)))
         times = content["timestamp"].cast("timestamp[ms]").cast("int64")
         columns = [content[column].to_pylist() for column in FIELDS]
         for partition, offset, key, value, ms in zip(*columns, times.to_pylist(), strict=True):
@@ -211,7 +200,7 @@ def test_a_secret_that_is_an_option_is_not_handed_on(
     child = own.start(*archive, *options, "--continuous")
     try:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while not commits(server, topic):
+        while not server.commits(topic):
             assert child.poll() is None, child.communicate()
             assert time.monotonic() < deadline, "no batch"
             time.sleep(LOOK_SECONDS)

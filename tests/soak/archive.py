@@ -41,7 +41,7 @@ from tests.soak.topics import PARTITIONS, Compared, Load, client, committed, com
 TOPICS = tuple(f"load-{letter}" for letter in "abcdef")
 GROUP = "lake"
 INTERVAL_SECONDS = 10
-ARCHIVE_KILLED, BROKER_KILLED, BROKER_DOWN = (90.0, 240.0), (120.0, 400.0), (1.0, 20.0)
+ARCHIVE_KILLED, BROKER_KILLED, BROKER_DOWN = (120.0, 360.0), (120.0, 400.0), (1.0, 20.0)
 """Seconds, at least and at most: between two kills, and until the broker starts again."""
 HEAP_MB = 1024
 _LOOK_SECONDS = 0.5

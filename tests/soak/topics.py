@@ -189,7 +189,8 @@ def topic_rows(client: dict[str, Any], topic: str, partition: int) -> Iterator[R
         consumer.assign([TopicPartition(topic, partition, 0)])
         reached, deadline = 0, time.monotonic() + _PATIENCE_SECONDS
         while reached < end:
-            for message in consumer.consume(1000, timeout=1):
+            found: list[Any] = consumer.consume(1000, timeout=1)
+            for message in found:
                 if message.error():
                     raise KafkaException(message.error())
                 reached = message.offset() + 1

@@ -235,11 +235,24 @@ def test_no_secret_is_on_the_jvms_command_line(monkeypatch):
     assert not {"AKIA", "hush"} & {*told.values()}
 
 
-def test_what_the_jvm_prints_is_no_part_of_the_result(capfd):
-    with session.output_to_error():
-        subprocess.run(["echo", "Deleted 0 files"], check=True)
-    subprocess.run(["echo", "result"], check=True)
-    assert tuple(capfd.readouterr()) == ("result\n", "Deleted 0 files\n")
+@pytest.mark.parametrize(
+    ("settings", "cause"),
+    [
+        ({"MASTER": "nobody"}, "Master must either be yarn or start with spark, k8s, or local"),
+        (
+            {"PYSPARK_SUBMIT_ARGS": "--driver-memory much pyspark-shell"},
+            "Invalid maximum heap size: -Xmxmuch",
+        ),
+        ({"PYSPARK_SUBMIT_ARGS": "--nonsense"}, "Unrecognized option: --nonsense"),
+    ],
+)
+@pytest.mark.spark
+def test_a_java_that_does_not_start_is_one_line(tmp_path, settings, cause):
+    kept = {"REPLOG_JARS": str(jars.folder()), "PATH": os.environ["PATH"]}
+    if jars.missing(jars.ALL):
+        pytest.skip("the jars are not here")
+    told = archive(tmp_path, **kept, **settings)
+    assert f"Spark's Java does not start: {cause}: see --spark-conf, MASTER" in told
 
 
 @pytest.mark.parametrize(("master", "is_copied"), [("local[2]", False), ("yarn", True)])

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import click
 
-from replog_pipeline.errors import PipelineError, line_of
+from replog_pipeline.errors import TRACEBACK, PipelineError, line_of
 from twisted_broker.installed import install
 
 PACKAGE = "replog_pipeline"
@@ -62,7 +62,6 @@ COMMANDS = {
         "Say what is missing on this machine, and the command that cures it.",
     ),
 }
-TRACEBACK = "REPLOG_TRACEBACK"
 
 
 class Jobs(click.Group):

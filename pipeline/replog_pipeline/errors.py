@@ -16,6 +16,8 @@ import traceback
 from pathlib import Path
 
 LONGEST_LINE = 1000
+TRACEBACK = "REPLOG_TRACEBACK"
+"""Set in the environment: whoever ran a job wants the stack too."""
 REGISTRY_AWAY = "the schema registry does not answer"
 
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from replog_pipeline.errors import PipelineError
+from replog_pipeline.errors import TRACEBACK, PipelineError
 from replog_pipeline.machine import jars, java, jvm_output
 from replog_pipeline.sources import connector
 from replog_pipeline.stores import places, s3_probe, spark_conf
@@ -159,6 +159,8 @@ def launch(wanted: Mapping[str, str], formats: Sequence[str], tell: jars.Tell) -
         if error.getCondition() != NO_JVM:
             raise
         cause = printed.cause() or "it ends without a word"
+        if os.environ.get(TRACEBACK):
+            printed.pass_on()
         raise PipelineError(
             f"Spark's Java does not start: {cause}: see --spark-conf, MASTER, PYSPARK_SUBMIT_ARGS "
             "and spark-defaults.conf"

@@ -255,6 +255,19 @@ def test_a_java_that_does_not_start_is_one_line(tmp_path, settings, cause):
     assert f"Spark's Java does not start: {cause}: see --spark-conf, MASTER" in told
 
 
+@pytest.mark.spark
+def test_what_a_java_that_does_not_start_printed_is_shown_with_the_stack():
+    program = "from replog_pipeline import session; session.launch({}, (), session.silent)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"REPLOG_TRACEBACK": "1", "PYSPARK_SUBMIT_ARGS": "--nonsense"},
+    )
+    assert done.returncode == 1 and "Usage: spark-submit" in done.stderr
+    assert "PipelineError: Spark's Java does not start: Unrecognized option" in done.stderr
+
+
 @pytest.mark.parametrize(("master", "is_copied"), [("local[2]", False), ("yarn", True)])
 def test_the_large_jars_are_not_copied_on_this_machine(monkeypatch, master, is_copied):
     wanted = {"spark.master": master, "spark.driver.extraClassPath": "/own.jar"}

@@ -41,8 +41,10 @@ from tests.soak.topics import PARTITIONS, Compared, Load, client, committed, com
 TOPICS = tuple(f"load-{letter}" for letter in "abcdef")
 GROUP = "lake"
 INTERVAL_SECONDS = 10
-ARCHIVE_KILLED, BROKER_KILLED, BROKER_DOWN = (120.0, 360.0), (120.0, 400.0), (1.0, 20.0)
-"""Seconds, at least and at most: between two kills, and until the broker starts again."""
+KILL_SECONDS, BROKER_KILLED, BROKER_DOWN = 240.0, (120.0, 400.0), (1.0, 20.0)
+"""Between two kills of the archive, in the middle; of brokers at least and at most, and until one
+starts again.
+"""
 HEAP_MB = 1024
 _LOOK_SECONDS = 0.5
 _FULL_HEAP_PART = 0.8
@@ -57,7 +59,10 @@ _CONF = (
 class ArchiveSoak:
     """One run in `directory`. `problems`: what was not as it should be."""
 
-    def __init__(self, minutes: float, rate: int, seed: int, directory: Path) -> None:
+    def __init__(
+        self, minutes: float, rate: int, seed: int, directory: Path, kill_seconds: float
+    ) -> None:
+        self._archive_killed = (kill_seconds / 2, kill_seconds * 3 / 2)
         self._minutes, self._rate, self._directory = minutes, rate, directory
         self._chance = Random(f"archive {seed}")
         self.problems: list[str] = []
@@ -117,7 +122,7 @@ class ArchiveSoak:
     def _under_kills(self, archive: ArchiveProcess) -> None:
         now = time.monotonic()
         until = now + self._minutes * 60
-        next_kill = now + self._between(ARCHIVE_KILLED)
+        next_kill = now + self._between(self._archive_killed)
         next_broker, back, down = now + self._between(BROKER_KILLED), 0.0, ""
         while (now := time.monotonic()) < until:
             ended = archive.look()
@@ -130,7 +135,7 @@ class ArchiveSoak:
                 self.kills[kind] += 1
                 self._tell(f"killed the archive ({kind}) after {len(archive.batches)} batches")
                 archive.start()
-                next_kill = time.monotonic() + self._between(ARCHIVE_KILLED)
+                next_kill = time.monotonic() + self._between(self._archive_killed)
             if not down and now >= next_broker and not self._cluster.sick():
                 down, back = self._chance.choice(BROKERS), now + self._between(BROKER_DOWN)
                 self._cluster.nodes[down].kill()
@@ -226,13 +231,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--rate", type=int, default=600, help="records a second, of all topics")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--kill-every", type=float, default=KILL_SECONDS, metavar="SECONDS", help="the archive"
+    )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="logs and data stay there")
     chosen = parser.parse_args(arguments)
     directory = (chosen.keep or Path(tempfile.mkdtemp(prefix="soak-"))).absolute()
     directory.mkdir(parents=True, exist_ok=True)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # moto's server tells every request
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    run: Any = ArchiveSoak(chosen.minutes, chosen.rate, chosen.seed, directory)
+    run: Any = ArchiveSoak(chosen.minutes, chosen.rate, chosen.seed, directory, chosen.kill_every)
     run.run()
     print("\n".join(run.problems))
     if run.problems:

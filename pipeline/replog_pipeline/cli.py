@@ -14,6 +14,7 @@ import importlib.util
 import logging
 import os
 import traceback as stacks
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -21,7 +22,7 @@ import click
 from replog_pipeline.errors import TRACEBACK, PipelineError, line_of
 from twisted_broker.installed import install
 
-PACKAGE = "replog_pipeline"
+PACKAGE, PY4J = "replog_pipeline", "py4j"
 COMMANDS = {
     "archive": (
         ".jobs.archive.command",
@@ -98,9 +99,7 @@ class Jobs(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         if not ctx.params.get("traceback"):
-            logging.getLogger("py4j").setLevel(
-                logging.CRITICAL
-            )  # it logs the stack of what it raises
+            without_py4j()
         try:
             return super().invoke(ctx)
         except click.exceptions.Exit:
@@ -119,6 +118,15 @@ class Jobs(click.Group):
                 else f"; {TRACEBACK}=1 shows the stack"
             )
             stop(f"{'interrupted' if isinstance(error, click.Abort) else line_of(error)}{told}")
+
+
+def without_py4j() -> None:
+    """It logs the stack of what it raises, by its own logger and by the root's."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    root, last = logging.getLogger(), logging.lastResort
+    if not root.handlers and last is not None:  # else the root gets one that shows all
+        last.addFilter(lambda record: PY4J not in Path(record.pathname).parts)
+        root.addHandler(last)
 
 
 def stop(line: str) -> NoReturn:

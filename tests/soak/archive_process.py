@@ -145,6 +145,8 @@ class ArchiveProcess:
         if kind == "JVM" and status != 2:
             problems.append(f"status {status} after the JVM was killed: {self.log_tail()}")
         self.look()
+        if "Traceback" in self.log.read_text(errors="replace"):
+            problems.append(f"a traceback after the {kind} was killed: {self.log_tail()}")
         return problems
 
     def _await(self, children: list[psutil.Process]) -> list[psutil.Process]:

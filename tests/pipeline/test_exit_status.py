@@ -23,7 +23,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from replog_pipeline import cli
-from replog_pipeline.errors import LONGEST_LINE, PipelineError
+from replog_pipeline.errors import LONGEST_LINE, TRACEBACK, PipelineError
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.wire.errors import WireError
 
@@ -272,7 +272,7 @@ def test_a_long_line_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_stack_is_shown_when_asked_for(
     by_option: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(cli.TRACEBACK, "" if by_option else "1")
+    monkeypatch.setenv(TRACEBACK, "" if by_option else "1")
     told = ended(PipelineError("wrong"), monkeypatch, *(["--traceback"] if by_option else []))
     assert told.exit_code == 2 and told.stderr.startswith("Traceback (most recent call last):")
     assert told.stderr.endswith("\nreplog pipeline: wrong\n")

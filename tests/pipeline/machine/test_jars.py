@@ -57,7 +57,7 @@ def test_what_is_not_the_pinned_file_is_refused_and_not_kept(
 
 def test_a_password_of_a_mirror_is_refused_and_not_repeated(environment):
     environment["REPLOG_JARS_URL"] = "https://me:hush@127.0.0.1:1/maven2"
-    said = []
+    said: list[str] = []
     with pytest.raises(PipelineError, match="REPLOG_JARS_URL: no user in the URL") as raised:
         jars.provide([JAR], said.append, environment)
     assert "hush" not in f"{raised.value} {said}"

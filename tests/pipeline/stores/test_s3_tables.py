@@ -112,6 +112,14 @@ def killed(
     assert psutil.wait_procs(started, PATIENCE_SECONDS)[1] == []
 
 
+def command_line(process: psutil.Process) -> str:
+    """Empty for one that has ended meanwhile."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
 def lines(written: Sequence[Written]) -> list[Line]:
     return [
         (partition, offset, in_hex(key), in_hex(value), ms)
@@ -205,7 +213,7 @@ def test_a_secret_that_is_an_option_is_not_handed_on(
             assert time.monotonic() < deadline, "no batch"
             time.sleep(LOOK_SECONDS)
         started = psutil.Process(child.pid).children(recursive=True)
-        command_lines = [" ".join(each.cmdline()) for each in started]
+        command_lines = [command_line(each) for each in started]
         assert any("spark" in line for line in command_lines)
         assert not any(server.writer.secret in line for line in command_lines)
         world.run(*archive, status=2)

@@ -24,7 +24,7 @@ KAFKA39_JARS ?=
 # What `make docs` describes: all but the parts that no program outside needs to import.
 INSIDE = api cli cluster coordinator image log net replication security status testing
 
-.PHONY: help run simulate mutants reach faults hostile soak compare test test-java unit clients pipeline lint test-long demo-pipeline audit bench docs dist clean
+.PHONY: help run simulate mutants reach faults hostile soak soak-archive compare test test-java unit clients pipeline lint test-long demo-pipeline audit bench docs dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -105,6 +105,11 @@ hostile: $(VENV)/.test ## what hostile peers send, as one corpus, fired at a bro
 soak: $(VENV)/.test ## MINUTES of three brokers under load, restarts and kills: nothing lost, nothing grows, drawn into build/soak.html
 	$(BIN)/python -m tests.soak.run --minutes $(MINUTES) $(ARGS)
 
+soak-archive: $(VENV)/.test ## MINUTES of `archive --continuous` over SASL_SSL to an S3 server, killed again and again: every table equal to its topic
+	$(BIN)/python -m replog_pipeline.machine.java || $(BIN)/python -m pip install -q -e './pipeline[java]' --config-settings editable_mode=compat
+	$(BIN)/replog pipeline jars --store s3
+	$(BIN)/python -m tests.soak.archive --minutes $(MINUTES) $(ARGS)
+
 # One line for each thing that is missing, and nothing is run.
 test-java: $(VENV)/.test ## tests beside Apache Kafka's own programs: KAFKA_JARS=folder of 4.3's jars, KAFKA39_JARS=folder of 3.9's
 	@missing=; \
@@ -115,7 +120,7 @@ test-java: $(VENV)/.test ## tests beside Apache Kafka's own programs: KAFKA_JARS
 	KAFKA_JARS="$(KAFKA_JARS)" KAFKA39_JARS="$(KAFKA39_JARS)" $(BIN)/python -m pytest --timeout=400 \
 		tests/compat/test_kafka_tools.py tests/compat/test_kafka_cleaner.py tests/compat/test_kafka_secured.py tests/compat/test_zookeeper.py \
 		tests/compat/test_kafka_source.py tests/compat/test_kafka_programs.py tests/compat/test_kafka_mixed_transactions.py \
-		tests/compat/test_console_tools.py \
+		tests/compat/test_console_tools.py tests/pipeline/test_secured_java.py \
 		tests/log/test_golden.py tests/cluster/test_metadata_log.py $(ARGS)
 
 test-long: $(VENV)/.test ## the long runs: 1,000 kills and more

@@ -14,14 +14,15 @@ import importlib.util
 import logging
 import os
 import traceback as stacks
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import click
 
-from replog_pipeline.errors import PipelineError, line_of
+from replog_pipeline.errors import TRACEBACK, PipelineError, line_of
 from twisted_broker.installed import install
 
-PACKAGE = "replog_pipeline"
+PACKAGE, PY4J = "replog_pipeline", "py4j"
 COMMANDS = {
     "archive": (
         ".jobs.archive.command",
@@ -62,7 +63,6 @@ COMMANDS = {
         "Say what is missing on this machine, and the command that cures it.",
     ),
 }
-TRACEBACK = "REPLOG_TRACEBACK"
 
 
 class Jobs(click.Group):
@@ -84,6 +84,12 @@ class Jobs(click.Group):
             raise PipelineError(f"{error.name} is not installed: {install('spark')}") from None
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except (click.NoSuchOption, click.BadOptionUsage, click.BadParameter) as error:
+            stop(f"{error.format_message()} ({ctx.command_path} --help lists what there is)")
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
@@ -93,9 +99,7 @@ class Jobs(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         if not ctx.params.get("traceback"):
-            logging.getLogger("py4j").setLevel(
-                logging.CRITICAL
-            )  # it logs the stack of what it raises
+            without_py4j()
         try:
             return super().invoke(ctx)
         except click.exceptions.Exit:
@@ -116,7 +120,16 @@ class Jobs(click.Group):
             stop(f"{'interrupted' if isinstance(error, click.Abort) else line_of(error)}{told}")
 
 
-def stop(line: str) -> None:
+def without_py4j() -> None:
+    """It logs the stack of what it raises, by its own logger and by the root's."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    root, last = logging.getLogger(), logging.lastResort
+    if not root.handlers and last is not None:  # else the root gets one that shows all
+        last.addFilter(lambda record: PY4J not in Path(record.pathname).parts)
+        root.addHandler(last)
+
+
+def stop(line: str) -> NoReturn:
     click.echo(f"replog pipeline: {' '.join(line.split())}", err=True)
     raise click.exceptions.Exit(2)
 

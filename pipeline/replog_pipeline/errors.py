@@ -16,6 +16,11 @@ import traceback
 from pathlib import Path
 
 LONGEST_LINE = 1000
+TRACEBACK = "REPLOG_TRACEBACK"
+"""Set in the environment: whoever ran a job wants the stack too."""
+JAVA_GONE = "Spark's Java has ended: it was killed, or had not enough memory (spark.driver.memory)"
+NO_ANSWER = re.compile(r"An error occurred while calling \S+")
+"""All that py4j says of a call whose answer never came."""
 REGISTRY_AWAY = "the schema registry does not answer"
 
 
@@ -40,6 +45,8 @@ def line_of(error: BaseException) -> str:
     """One line that says what happened."""
     if isinstance(error, PipelineError):
         line = str(error)
+    elif java_is_gone(error):
+        line = JAVA_GONE
     elif from_spark(error):
         line = raised_in_task(error) or without_python(error) or f"Spark failed: {root_line(error)}"
     elif isinstance(error, OSError):
@@ -79,6 +86,23 @@ def from_spark(error: BaseException) -> bool:
     stack.
     """
     return type(error).__module__.partition(".")[0] in ("py4j", "pyspark", "delta")
+
+
+def java_is_gone(error: BaseException) -> bool:
+    """Whether it comes of a JVM that does not answer any more."""
+    seen: BaseException | None = error
+    while seen is not None:
+        name = type(seen).__name__
+        frames = traceback.extract_tb(seen.__traceback__)
+        if name == "Py4JNetworkError" or (
+            isinstance(seen, ConnectionError)
+            and any("py4j" in Path(frame.filename).parts for frame in frames)
+        ):
+            return True
+        if name == "Py4JError" and NO_ANSWER.fullmatch(text_of(seen).strip()):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
 
 
 def raised_in_task(error: BaseException) -> str:

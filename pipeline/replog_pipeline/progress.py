@@ -109,9 +109,12 @@ def counting_tasks(spark: SparkSession | None, update: Update) -> Iterator[None]
 
 def watch(tracker: Any, update: Update, enough: Event) -> None:
     while not enough.wait(LOOK_SECONDS):
-        stages = [
-            stage for stage in map(tracker.getStageInfo, tracker.getActiveStageIds()) if stage
-        ]
+        try:
+            stages = [
+                stage for stage in map(tracker.getStageInfo, tracker.getActiveStageIds()) if stage
+            ]
+        except Exception:  # Spark's Java is gone: the step's own error says so
+            return
         if stages:
             update(
                 f"{sum(stage.numCompletedTasks for stage in stages)} of "

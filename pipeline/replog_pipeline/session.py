@@ -18,13 +18,12 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from replog_pipeline.errors import PipelineError
-from replog_pipeline.machine import jars, java
+from replog_pipeline.errors import TRACEBACK, PipelineError
+from replog_pipeline.machine import jars, java, jvm_output
 from replog_pipeline.sources import connector
 from replog_pipeline.stores import places, s3_probe, spark_conf
 from twisted_broker.installed import install
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 VERSION = "4.2"
+NO_JVM = "JAVA_GATEWAY_EXITED"
 PATIENCE_SECONDS = 10.0
 NEEDED = {"spark.sql.session.timeZone": "UTC", "spark.sql.python.filterPushdown.enabled": "true"}
 """What the jobs rely on, also in a session that somebody else began."""
@@ -134,6 +134,7 @@ def check_spark() -> None:
 def launch(wanted: Mapping[str, str], formats: Sequence[str], tell: jars.Tell) -> None:
     """Starts the JVM with the jars, unless `spark-submit` did."""
     from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
 
     if started_by_spark_submit():
         return
@@ -149,29 +150,22 @@ def launch(wanted: Mapping[str, str], formats: Sequence[str], tell: jars.Tell) -
     on_command_line = {
         name: value for name, value in wanted.items() if not spark_conf.is_secret(name)
     }
-    with output_to_error():
-        SparkContext._ensure_initialized(
-            conf=SparkConf(loadDefaults=False).setAll(list((on_command_line | own).items()))
-        )
-
-
-@contextmanager
-def output_to_error() -> Iterator[None]:
-    """What starts in the block has this process's standard error as its standard output: Delta
-    says there what a VACUUM has deleted, and standard output belongs to the result.
-    """
+    conf = SparkConf(loadDefaults=False).setAll(list((on_command_line | own).items()))
+    printed = jvm_output.JvmOutput()
     try:
-        kept = os.dup(1)
-    except OSError:  # it is closed
-        yield
-        return
-    try:
-        with suppress(OSError):
-            os.dup2(2, 1)
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        with printed:
+            SparkContext._ensure_initialized(conf=conf)
+    except PySparkRuntimeError as error:
+        if error.getCondition() != NO_JVM:
+            raise
+        cause = printed.cause() or "it ends without a word"
+        if os.environ.get(TRACEBACK):
+            printed.pass_on()
+        raise PipelineError(
+            f"Spark's Java does not start: {cause}: see --spark-conf, MASTER, PYSPARK_SUBMIT_ARGS "
+            "and spark-defaults.conf"
+        ) from error
+    printed.pass_on()
 
 
 def joined(
@@ -258,14 +252,14 @@ def check_master(url: str) -> None:
 
 
 def lost_on_workers(spark: SparkSession, place: str) -> str:
-    """One line if a table at `place` would be written to a folder of each worker; empty if not."""
+    """One line if `place` would be a folder of each worker, who write to it; empty if not."""
     if ("://" in place and not place.startswith("file:")) or is_local(
         spark.sparkContext.getConf(), {}
     ):
         return ""
     return (
         f"warning: --to {place} is a folder of this machine, but workers of a cluster write "
-        "the table, each to its own folder "
+        "the files, each to its own folder "
         "of that name: name a URI that all of them reach (s3a://, hdfs://) unless it is a "
         "shared mount"
     )

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from replog_pipeline.stores import places
 
 PLAIN_PATH = "/usr/local/bin:/usr/bin:/bin"
 AS_THEY_ARE = {"ignore_unknown_options": True, "allow_interspersed_args": False}
-JOBS = ("archive", "replay", "maintain", "audit", "compare", "report")
+JOBS = ("archive", "replay", "maintain", "audit", "compare", "report", "sql")
 STANDARD_ERROR = "REPLOG_STANDARD_ERROR"
 """The environment's name for the file that the driver's standard error goes to."""
 
@@ -146,6 +146,15 @@ def configured(options: Sequence[str], name: str) -> str | None:
     return found[-1] if found else None
 
 
+def named(job: Sequence[str]) -> Iterator[str]:
+    """What may be a place among a job's arguments: PLACE, --to=PLACE, NAME=PLACE."""
+    for word in job:
+        yield word
+        while "=" in word:
+            word = word.partition("=")[2]
+            yield word
+
+
 def java_options(program: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """Our log levels for the driver, where nobody set others: by SPARK_CONF_DIR, in Spark's own
     folder, or in SPARK_SUBMIT_OPTS.
@@ -202,7 +211,7 @@ def command(ctx: click.Context, arguments: tuple[str, ...]) -> None:
     line = command_line(program, arguments, [])
     check_archives(split(arguments)[0])
     job = split(arguments)[1]
-    wanted = [*jars.ALL, *jars.of(places.jars_of(word.partition("=")[2] or word for word in job))]
+    wanted = [*jars.ALL, *jars.of(places.jars_of(named(job)))]
     found = jars.provide(wanted, lambda said: click.echo(said, err=True))
     line = command_line(program, arguments, found)
     own = {"PYSPARK_DRIVER_PYTHON": sys.executable, "JAVA_HOME": str(java.find().for_spark())}

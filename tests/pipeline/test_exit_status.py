@@ -12,6 +12,7 @@ import socket
 import ssl
 import struct
 import subprocess
+import sys
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from replog_pipeline import cli
-from replog_pipeline.errors import LONGEST_LINE, PipelineError
+from replog_pipeline.errors import LONGEST_LINE, TRACEBACK, PipelineError
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.wire.errors import WireError
 
@@ -181,6 +182,40 @@ def test_what_delta_raises_in_java_is_printed_without_the_class(
     assert line(FromJava(), monkeypatch).startswith(f"Spark failed: {said}; REPLOG_TRACEBACK=1")
 
 
+def test_a_java_that_is_gone_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever py4j makes of it: a call without an answer, a connection refused."""
+    protocol: Any = pytest.importorskip("py4j.protocol")
+    gateway: Any = pytest.importorskip("py4j.java_gateway")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        port = taken.getsockname()[1]
+        parameters = gateway.GatewayParameters(port=port, eager_load=False)
+        with pytest.raises(Exception) as refused:
+            gateway.JavaGateway(gateway_parameters=parameters).jvm.java.lang.System.nanoTime()
+    for error in (
+        refused.value,
+        protocol.Py4JNetworkError("Error while sending or receiving"),
+        protocol.Py4JError("An error occurred while calling o12.getActiveStageIds"),
+    ):
+        assert line(error, monkeypatch).startswith("Spark's Java has ended: it was killed, or")
+    own = protocol.Py4JError("An error occurred while calling o12.save. Trace:\nsomething else")
+    assert "Spark's Java has ended" not in line(own, monkeypatch)
+    assert "Spark's Java" not in line(
+        ConnectionRefusedError(111, "Connection refused"), monkeypatch
+    )
+
+
+def test_py4j_logs_no_stack_and_others_what_they_warn_of() -> None:
+    program = (
+        "import logging\nfrom replog_pipeline import cli\n"
+        "cli.without_py4j()\nlogging.getLogger('other').warning('heed')\n"
+        "source = 'import logging\\nlogging.error(\\'Exception while sending command.\\')'\n"
+        "exec(compile(source, '/lib/py4j/java_gateway.py', 'exec'))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "heed\n")
+
+
 def test_what_spark_raises_is_its_last_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = pytest.importorskip("pyspark.errors").AnalysisException
     said = (
@@ -237,7 +272,7 @@ def test_a_long_line_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_stack_is_shown_when_asked_for(
     by_option: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(cli.TRACEBACK, "" if by_option else "1")
+    monkeypatch.setenv(TRACEBACK, "" if by_option else "1")
     told = ended(PipelineError("wrong"), monkeypatch, *(["--traceback"] if by_option else []))
     assert told.exit_code == 2 and told.stderr.startswith("Traceback (most recent call last):")
     assert told.stderr.endswith("\nreplog pipeline: wrong\n")

@@ -6,7 +6,7 @@ import io
 import re
 from threading import Event, active_count
 
-from replog_pipeline.progress import Progress
+from replog_pipeline.progress import Progress, watch
 
 PATIENCE_SECONDS = 30
 SOON = 0.005
@@ -22,6 +22,26 @@ class Log(io.StringIO):
     def flush(self) -> None:
         if self.getvalue().count("\n") >= 2:
             self.moved.set()
+
+
+class NoJava:
+    """Spark's tracker when its JVM is gone."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def getStageInfo(self, stage: int) -> None:
+        """Never asked."""
+
+    def getActiveStageIds(self) -> list[int]:
+        self.asked += 1
+        raise RuntimeError("An error occurred while calling o1.getActiveStageIds")
+
+
+def test_who_counts_tasks_ends_without_a_word_when_java_is_gone() -> None:
+    tracker = NoJava()
+    watch(tracker, lambda said: None, Event())
+    assert tracker.asked == 1
 
 
 def test_a_long_step_says_again_and_again_how_far_it_is() -> None:

@@ -235,11 +235,37 @@ def test_no_secret_is_on_the_jvms_command_line(monkeypatch):
     assert not {"AKIA", "hush"} & {*told.values()}
 
 
-def test_what_the_jvm_prints_is_no_part_of_the_result(capfd):
-    with session.output_to_error():
-        subprocess.run(["echo", "Deleted 0 files"], check=True)
-    subprocess.run(["echo", "result"], check=True)
-    assert tuple(capfd.readouterr()) == ("result\n", "Deleted 0 files\n")
+@pytest.mark.parametrize(
+    ("settings", "cause"),
+    [
+        ({"MASTER": "nobody"}, "Master must either be yarn or start with spark, k8s, or local"),
+        (
+            {"PYSPARK_SUBMIT_ARGS": "--driver-memory much pyspark-shell"},
+            "Invalid maximum heap size: -Xmxmuch",
+        ),
+        ({"PYSPARK_SUBMIT_ARGS": "--nonsense"}, "Unrecognized option: --nonsense"),
+    ],
+)
+@pytest.mark.spark
+def test_a_java_that_does_not_start_is_one_line(tmp_path, settings, cause):
+    kept = {"REPLOG_JARS": str(jars.folder()), "PATH": os.environ["PATH"]}
+    if jars.missing(jars.ALL):
+        pytest.skip("the jars are not here")
+    told = archive(tmp_path, **kept, **settings)
+    assert f"Spark's Java does not start: {cause}: see --spark-conf, MASTER" in told
+
+
+@pytest.mark.spark
+def test_what_a_java_that_does_not_start_printed_is_shown_with_the_stack():
+    program = "from replog_pipeline import session; session.launch({}, (), session.silent)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"REPLOG_TRACEBACK": "1", "PYSPARK_SUBMIT_ARGS": "--nonsense"},
+    )
+    assert done.returncode == 1 and "Usage: spark-submit" in done.stderr
+    assert "PipelineError: Spark's Java does not start: Unrecognized option" in done.stderr
 
 
 @pytest.mark.parametrize(("master", "is_copied"), [("local[2]", False), ("yarn", True)])
@@ -258,16 +284,21 @@ def test_submit_brings_the_jars_of_a_jobs_store(monkeypatch):
     monkeypatch.setattr(jars, "provide", lambda wanted, tell: found.extend(wanted) or [])
     monkeypatch.setattr(java, "find", lambda: SimpleNamespace(for_spark=lambda: "/java"))
     monkeypatch.setattr(os, "execve", lambda program, line, environment: None)
-    for to, more in (("--to=s3a://b/t", jars.of(["s3"])), ("--to=lake", ())):
+    for job, more in (
+        (("archive", "--from", "x", "--to=s3a://b/t"), jars.of(["s3"])),
+        (("archive", "--from", "x", "--to=lake"), ()),
+        (("sql", "select 1", "--from", "t=s3a://b/t"), jars.of(["s3"])),
+        (("sql", "select 1", "--from=t=s3a://b/t"), jars.of(["s3"])),
+    ):
         found.clear()
-        CliRunner().invoke(submit.command, ["--master", "yarn", "archive", "--from", "x", to])
+        CliRunner().invoke(submit.command, ["--master", "yarn", *job])
         assert found == [*jars.ALL, *more]
 
 
 def test_submit_without_a_job_names_the_jobs():
     with pytest.raises(
         PipelineError,
-        match=r"no job among the arguments; .* archive, replay, maintain, audit, compare, report$",
+        match=r"no job among the arguments; .* archive, replay, .* compare, report, sql$",
     ):
         submit.split(["--master", "yarn"])
 

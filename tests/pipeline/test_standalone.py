@@ -61,7 +61,7 @@ def replog(*arguments: str, status: int = 0, **environment: str) -> dict:
     return json.loads(done.stdout)
 
 
-def test_archive_audit_and_compare_run_on_two_workers(cluster, kafka_files, tmp_path):
+def test_archive_audit_compare_and_sql_run_on_two_workers(cluster, kafka_files, tmp_path):
     source = f"kafka://{kafka_files.broker.bootstrap}/rich"
     archive = ("archive", "--from", source, "--to", str(tmp_path / "table"), "--json")
     records = len(expected(kafka_files.directory, "rich", "read_uncommitted"))
@@ -87,8 +87,16 @@ def test_archive_audit_and_compare_run_on_two_workers(cluster, kafka_files, tmp_
     )
     assert compared["findings"] == [] and compared["batches"] > 0
 
+    query = ("sql", "select count(*) as n from rich", "--from", source, "--format", "csv")
+    asked = run_replog(
+        "submit", "--master", cluster.url, *SMALL, *query, "--to", str(tmp_path / "csv")
+    )
+    assert asked.returncode == 0, asked.stderr[-4000:]
+    (part,) = (tmp_path / "csv").glob("part-*.csv")
+    assert part.read_text() == f"n\n{records}\n"
+
     workers = cluster.applications()
-    assert len(set().union(*workers)) == 3 and all(workers), (
+    assert len(set().union(*workers)) == 4 and all(workers), (
         "an application ran elsewhere, or a worker had nothing to do"
     )
 

@@ -24,7 +24,7 @@ from replog_pipeline.lake.session_settings import configured
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-TARGET_MB = 128
+TARGET_MB, MOST_MB = 128, 1 << 20
 FILES_AT_ONCE = 1_000
 """Of a merge: bounds what is done again after a kill."""
 

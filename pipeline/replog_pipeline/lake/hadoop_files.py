@@ -21,7 +21,7 @@ from typing import Any
 from replog_pipeline.errors import PipelineError, text_of
 from replog_pipeline.lake.files import take_lock
 from replog_pipeline.machine import cache
-from replog_pipeline.stores.places import JARS, scheme
+from replog_pipeline.stores.places import JARS, bucket, scheme
 
 IF_ABSENT = "fs.option.create.conditional.overwrite"
 THERE_ALREADY = ("RemoteFileChangedException", "FileAlreadyExistsException", "Status Code: 412")
@@ -134,10 +134,21 @@ class HadoopFiles:
                 self.take_lock_here(held)
             yield
 
+    def server(self) -> str:
+        """HOST:PORT of the store, "" for the provider's own. Of the environment too: without keys
+        in it Spark leaves its address to Amazon's library.
+        """
+        configuration, (name, _) = self.system.getConf(), bucket(self.place)
+        found = (
+            configuration.get(f"fs.s3a.bucket.{name}.endpoint")
+            or configuration.get("fs.s3a.endpoint")
+            or os.environ.get("AWS_ENDPOINT_URL", "")
+        )
+        return str(found).rpartition("://")[2].rstrip("/")
+
     def take_lock_here(self, held: contextlib.ExitStack) -> None:
         """PipelineError when another process on this machine has it."""
-        configuration = self.system.getConf()
-        name = f"{configuration.get('fs.s3a.endpoint') or ''} {self.place}"
+        name = f"{self.server()} {self.place}"
         path = cache.folder() / "locks" / hashlib.sha256(name.encode()).hexdigest()[:32]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
 
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.machine import cache, ivy
@@ -218,6 +219,11 @@ def accept(jar: Jar, path: Path) -> None:
 
 
 def download(jars: list[Jar], base: str, target: Path, tell: Tell) -> None:
+    if "@" in urlsplit(base).netloc:  # a password in it would be shown, and is not understood
+        raise PipelineError(
+            "REPLOG_JARS_URL: no user in the URL: name a mirror that needs none, or a copy by "
+            "file://"
+        )
     for jar in jars:
         url = f"{base.rstrip('/')}/{jar.place}"
         tell(f"fetching {jar.file}{size([jar])}")

@@ -91,6 +91,11 @@ def parse(url: str, setting: str = "--from", client: ClientConfig = PLAINTEXT) -
 def parse_kafka(url: str, setting: str, client: ClientConfig = PLAINTEXT) -> KafkaSource:
     bootstrap, _, names = url.removeprefix("kafka://").partition("/")
     topics = split(names)
+    if "@" in bootstrap:  # it is not repeated: a password stands before it
+        raise PipelineError(
+            f"{setting}: no user in a kafka:// URL: write sasl.jaas.config into a file for "
+            "--kafka-config"
+        )
     if not bootstrap or not all(is_address(each) for each in bootstrap.split(",")):
         raise PipelineError(
             f"{setting}: {url!r} has no HOST:PORT after kafka://; write kafka://HOST:PORT/TOPIC"

@@ -16,6 +16,7 @@ from replog_pipeline.errors import PipelineError
 JARS = {"s3a": "s3", "gs": "gcs"}
 """Scheme -> the name of its jars."""
 OLD_NAMES = ("s3", "s3n")
+TOPICS = ("kafka:", "segments:")
 RENAMES_ATOMICALLY = ("", "file", "hdfs", "webhdfs", "viewfs")
 
 
@@ -38,9 +39,15 @@ def bucket(place: str) -> tuple[str, str]:
 
 
 def check(place: str, setting: str, *, is_table: bool = True) -> None:
-    """PipelineError unless the place of an object store names a bucket and, of a table, a folder
-    in it.
+    """PipelineError unless the place names something that can be a folder: not a topic, and of an
+    object store a bucket and, of a table, a folder in it.
     """
+    if not place.strip():
+        raise PipelineError(
+            f"{setting}: it is empty: name a folder, or a URI as s3a://BUCKET/TABLE"
+        )
+    if place.startswith(TOPICS):
+        raise PipelineError(f"{setting} {place}: it is no table: name a folder, or a URI of one")
     found = scheme(place)
     if found in OLD_NAMES:
         raise PipelineError(

@@ -6,7 +6,7 @@ one request that lists the first object.
    trust store, a proxy, core-site.xml) is left to Hadoop.
 2. It reads what Hadoop would: `fs.s3a.*`, also those of one bucket (`fs.s3a.bucket.NAME.*`), and
    the environment. Credentials in ~/.aws count for nothing: Hadoop does not read them.
-3. No credential is in an error.
+3. No credential is in an error, nor an address with a user.
 
 Source: Hadoop's "Connecting to an Amazon S3 Bucket" and "Authenticating with S3". Not here: GCS.
 """
@@ -75,6 +75,11 @@ def check(
     bucket, key = places.bucket(place)
     settings = Settings(hadoop, bucket)
     about = f"{setting} {place}"
+    if "@" in (settings.endpoint or ""):  # a password in it would be shown, by Hadoop too
+        raise PipelineError(
+            f"{about}: the address of an S3 server (AWS_ENDPOINT_URL, "
+            f"spark.hadoop.fs.s3a.endpoint) has no user: {SET_CREDENTIALS}"
+        )
     if settings.get("proxy.host") or environment.get("HADOOP_CONF_DIR"):
         return
     if settings.endpoint:

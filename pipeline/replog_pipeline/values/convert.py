@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from replog_pipeline.values.types import column_name
+from replog_pipeline.values.types import column_key
 
 Convert = Callable[[Any], Any]
 
@@ -64,7 +64,8 @@ def converter(kind: pa.DataType) -> Convert:
 
 
 def struct_converter(fields: list[tuple[str, Convert]]) -> Convert:
-    by_name = dict(fields)
+    """A column takes the field of its own name, else the first one that is the same to Spark."""
+    by_key = {column_key(name): (name, field) for name, field in fields}
 
     def convert(value: Any) -> Any:
         if value is None:
@@ -77,9 +78,9 @@ def struct_converter(fields: list[tuple[str, Convert]]) -> Convert:
                 row[name] = named(name, field, value[name])
         if len(row) < len(value):
             for key in value:
-                name = column_name(key)
-                if name != key and name in by_name and name not in row:
-                    row[name] = named(key, by_name[name], value[key])
+                name, field = by_key.get(column_key(key), ("", text_converter))
+                if name and name not in row:
+                    row[name] = named(key, field, value[key])
         return row
 
     return convert

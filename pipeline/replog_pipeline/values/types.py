@@ -1,10 +1,13 @@
 """One Arrow type for several versions of a schema, and for the table that is there.
 
-1. Fields are matched by name. A field that is new comes last; none is ever dropped.
+1. Fields are matched by name, whatever its case, as Spark matches columns: a field whose case
+   changed stays one column. A field that is new comes last; none is ever dropped.
 2. Between versions a number's type becomes the wider of both. What a table has stays as it is: its
    files cannot change.
 3. Where two types do not fit, the first stays: a record that does not fit it has a `decode_error`.
 4. A struct without fields, which no Parquet file can hold, is JSON text.
+5. Of two fields of one struct that are one column to Spark the first has it, and says its type. No
+   refusal: a producer would stop an archive by such a schema.
 """
 
 from __future__ import annotations
@@ -13,8 +16,6 @@ import re
 from collections.abc import Sequence
 
 import pyarrow as pa
-
-from replog_pipeline.errors import PipelineError
 
 TEXT = pa.string()
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -28,18 +29,17 @@ def column_name(name: str) -> str:
     return REFUSED.sub("_", name)
 
 
+def column_key(name: str) -> str:
+    """What two fields that are one column have in common."""
+    return column_name(name).lower()
+
+
 def struct_of(fields: Sequence[tuple[str, pa.DataType]]) -> pa.DataType:
-    """PipelineError for two fields that are one column."""
-    seen: dict[str, str] = {}
-    for name, _ in fields:
-        other = seen.setdefault(column_name(name).lower(), name)
-        if other != name:
-            raise PipelineError(
-                f"--decode: the schema has fields {other} and {name}, which are one column to "
-                "Spark: rename one of them"
-            )
-    found = [pa.field(column_name(name), kind) for name, kind in fields]
-    return pa.struct(found) if found else TEXT
+    """A column for each field."""
+    columns: dict[str, pa.Field] = {}
+    for name, kind in fields:
+        columns.setdefault(column_key(name), pa.field(column_name(name), kind))
+    return pa.struct(list(columns.values())) if columns else TEXT
 
 
 def merged(first: pa.DataType, second: pa.DataType, *, is_fixed: bool = False) -> pa.DataType:
@@ -47,15 +47,12 @@ def merged(first: pa.DataType, second: pa.DataType, *, is_fixed: bool = False) -
     if first.equals(second):
         return first
     if pa.types.is_struct(first) and pa.types.is_struct(second):
-        theirs = {field.name: field.type for field in second}
-        own = [
-            (each.name, merged(each.type, theirs[each.name], is_fixed=is_fixed))
-            if each.name in theirs
-            else (each.name, each.type)
-            for each in first
-        ]
-        known = {name for name, _ in own}
-        return struct_of([*own, *((n, kind) for n, kind in theirs.items() if n not in known)])
+        theirs = {column_key(field.name): field for field in second}
+        own = []
+        for each in first:
+            other = theirs.pop(column_key(each.name), each)
+            own.append((each.name, merged(each.type, other.type, is_fixed=is_fixed)))
+        return struct_of([*own, *((field.name, field.type) for field in theirs.values())])
     if pa.types.is_list(first) and pa.types.is_list(second):
         return pa.list_(merged(first.value_type, second.value_type, is_fixed=is_fixed))
     if pa.types.is_map(first) and pa.types.is_map(second):

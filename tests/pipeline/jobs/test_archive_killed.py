@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from replog_pipeline.jobs import archive
@@ -32,7 +33,7 @@ LEDGERS = {"delta": "_delta_log", "parquet": "_replog/ledger"}
 
 @contextmanager
 def running(
-    url: str, lake: Path, form: str, *more: str, batches: int = 1
+    url: str, lake: Path, form: str, *more: str, batches: int = 1, told: int = subprocess.DEVNULL
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The command, from its `batches`-th commit on; killed at the end, if it is still there."""
     line = [
@@ -49,7 +50,7 @@ def running(
         form,
         *more,
     ]
-    child = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    child = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=told)
     try:
         await_batches(lake, form, batches, child)
         yield child
@@ -98,6 +99,21 @@ def test_kill_9_amid_batches(
     with running(url, tmp_path / "lake", "delta", "--max-records", "20", batches=2):
         pass
     assert_complete(spark, url, tmp_path / "lake", written)
+
+
+def test_a_jvm_that_is_killed_ends_the_archive_with_one_line(
+    spark: SparkSession, url: str, tmp_path: Path
+) -> None:
+    """Amid its batches; no stack, and the line says what became of it."""
+    more = ("--max-records", "4", "--quiet")
+    with running(url, tmp_path / "lake", "parquet", *more, told=subprocess.PIPE) as child:
+        for each in psutil.Process(child.pid).children(recursive=True):
+            if each.name() == "java":
+                each.kill()
+        _, told = child.communicate(timeout=PATIENCE_SECONDS)
+    line = told.decode()
+    assert child.returncode == 2 and line.count("\n") == 1, line
+    assert line.startswith("replog pipeline: Spark's Java has ended: it was killed, or had")
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from replog_pipeline import sources
+from replog_pipeline import session, sources
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.jobs import archive, sql
 from replog_pipeline.jobs.sql import results, views
@@ -175,3 +175,16 @@ def test_a_source_with_a_name() -> None:
 )
 def test_how_a_value_is_shown(value: object, text: str) -> None:
     assert results.shown(value) == text
+
+
+def test_a_folder_of_each_worker_is_warned_of(spark, places, tmp_path, monkeypatch) -> None:
+    """On a cluster, as `archive` does; the result stays on standard output."""
+    monkeypatch.setattr(session, "build", lambda *args, **named: spark)
+    monkeypatch.setattr(session, "lost_on_workers", lambda spark, place: f"warning: {place}")
+    to = str(tmp_path / "out")
+    arguments = ["select 1 as one", "--from", places["lake"], "--format", "csv"]
+    done = CliRunner().invoke(command, [*arguments, "--to", to])
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert done.stderr == f"replog pipeline: warning: {to}\n"
+    done = CliRunner().invoke(command, arguments)
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "one\n1\n", "")

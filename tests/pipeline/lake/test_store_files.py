@@ -14,11 +14,12 @@ from replog_pipeline.lake.hadoop_files import IF_ABSENT, HadoopFiles
 class Store:
     """Hadoop's FileSystem of a store, as far as `create` uses it: an object appears on close."""
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: str) -> None:
         self.objects: dict[str, bytes] = {}
+        self.settings = settings or {"fs.s3a.endpoint": "http://here"}
 
     def getConf(self) -> dict[str, str]:
-        return {"fs.s3a.endpoint": "http://here"}
+        return self.settings
 
     def createFile(self, name: str) -> Draft:
         return Draft(self.objects, name)
@@ -85,6 +86,27 @@ def test_one_archive_of_a_table_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_p
     with one.lock(), other.lock(), refused, same.lock():
         pass
     with same.lock():
+        pass
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"fs.s3a.endpoint": "http://here/"},
+        {"fs.s3a.endpoint": "here"},
+        {"fs.s3a.bucket.lake.endpoint": "http://here", "fs.s3a.endpoint": "http://there"},
+        {"fs.s3a.access.key": "by an option, so Spark leaves the environment's address alone"},
+    ],
+)
+def test_the_lock_is_the_same_however_the_server_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path, settings: dict[str, str]
+) -> None:
+    monkeypatch.setenv("REPLOG_CACHE", str(tmp_path))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://here")
+    refused = pytest.raises(PipelineError, match="another archive writes to s3a://lake/t")
+    with files(Store()).lock(), refused, files(Store(**settings)).lock():
+        pass
+    with files(Store()).lock(), files(Store(**{"fs.s3a.endpoint": "http://there"})).lock():
         pass
 
 

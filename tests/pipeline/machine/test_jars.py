@@ -55,6 +55,14 @@ def test_what_is_not_the_pinned_file_is_refused_and_not_kept(
     assert list((tmp_path / "kept").iterdir()) == []
 
 
+def test_a_password_of_a_mirror_is_refused_and_not_repeated(environment):
+    environment["REPLOG_JARS_URL"] = "https://me:hush@127.0.0.1:1/maven2"
+    said: list[str] = []
+    with pytest.raises(PipelineError, match="REPLOG_JARS_URL: no user in the URL") as raised:
+        jars.provide([JAR], said.append, environment)
+    assert "hush" not in f"{raised.value} {said}"
+
+
 def test_a_mirror_without_it_is_one_line_that_names_the_setting(mirror, environment, tmp_path):
     mirror.unlink()
     with pytest.raises(

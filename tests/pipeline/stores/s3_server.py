@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from typing import Any
+from urllib.parse import unquote
 
 BUCKET = "lake"
 REGION = "us-east-1"
+KINDS = ("add", "remove")
 MAY = {
     "Version": "2012-10-17",
     "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}],
@@ -56,6 +58,18 @@ class S3Server:
 
     def content(self, name: str) -> bytes:
         return self.client().get_object(Bucket=BUCKET, Key=name)["Body"].read()
+
+    def commits(self, table: str) -> list[str]:
+        """Of a Delta table, the oldest first."""
+        return [name for name in self.objects(f"{table}/_delta_log/") if name.endswith(".json")]
+
+    def live_files(self, table: str) -> list[str]:
+        """The data files that a Delta table has by its log, read without Spark."""
+        live: dict[str, bool] = {}
+        for name in self.commits(table):
+            for action in map(json.loads, self.content(name).splitlines()):
+                live |= {action[kind]["path"]: kind == "add" for kind in KINDS if kind in action}
+        return [f"{table}/{unquote(path)}" for path, is_added in live.items() if is_added]
 
 
 def client(service: str, url: str, of: Credentials) -> Any:

@@ -102,6 +102,14 @@ def test_nobody_listens() -> None:
     assert f"no S3 server answers at {url} (Connection refused): set AWS_ENDPOINT_URL" in told
 
 
+@pytest.mark.parametrize("other", [{}, {"fs.s3a.proxy.host": "proxy"}])
+@pytest.mark.parametrize("endpoint", ["http://me:hush@127.0.0.1:1", "me:hush@127.0.0.1:1"])
+def test_an_endpoint_with_a_password_is_not_repeated(endpoint: str, other: dict[str, str]) -> None:
+    told = refused(PLACE, other | {"fs.s3a.endpoint": endpoint})
+    assert "(AWS_ENDPOINT_URL, spark.hadoop.fs.s3a.endpoint) has no user: set AWS_ACCESS" in told
+    assert "hush" not in told
+
+
 def test_an_endpoint_without_tls(server: S3Server) -> None:
     """One without a scheme is https, as Hadoop takes it."""
     bare = {"fs.s3a.endpoint": server.url.removeprefix("http://")}

@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from itertools import islice
-from urllib.parse import unquote
 
 import psutil
 import pyarrow.parquet
@@ -53,7 +52,6 @@ CONF = [
 ]
 QUERY = "select count(*), count(distinct partition, offset) from flights"
 FIELDS = ("partition", "offset", "key", "value")
-KINDS = ("add", "remove")
 Line = tuple[int, int, str, str, int]
 
 
@@ -94,10 +92,6 @@ def world(server: S3Server) -> World:
     return World(server)
 
 
-def commits(server: S3Server, table: str) -> int:
-    return len([name for name in server.objects(f"{table}/_delta_log/") if name.endswith(".json")])
-
-
 def killed(
     world: World, server: S3Server, table: str, batches: int, arguments: Sequence[str]
 ) -> None:
@@ -105,7 +99,7 @@ def killed(
     child = world.start(*arguments)
     try:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while commits(server, table) < batches:
+        while len(server.commits(table)) < batches:
             assert child.poll() is None, child.communicate()
             assert time.monotonic() < deadline, f"no {batches} batches"
             time.sleep(LOOK_SECONDS)
@@ -118,6 +112,14 @@ def killed(
     assert psutil.wait_procs(started, PATIENCE_SECONDS)[1] == []
 
 
+def command_line(process: psutil.Process) -> str:
+    """Empty for one that has ended meanwhile."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
 def lines(written: Sequence[Written]) -> list[Line]:
     return [
         (partition, offset, in_hex(key), in_hex(value), ms)
@@ -127,14 +129,9 @@ def lines(written: Sequence[Written]) -> list[Line]:
 
 def rows(server: S3Server, table: str) -> list[Line]:
     """What the Delta log says that the table holds, read without Spark."""
-    live: dict[str, bool] = {}
-    for name in server.objects(f"{table}/_delta_log/"):
-        if name.endswith(".json"):
-            for action in map(json.loads, server.content(name).splitlines()):
-                live |= {action[kind]["path"]: kind == "add" for kind in KINDS if kind in action}
     found = []
-    for name in (unquote(path) for path, is_added in live.items() if is_added):
-        content = pyarrow.parquet.read_table(BytesIO(server.content(f"{table}/{name}")))
+    for name in server.live_files(table):
+        content = pyarrow.parquet.read_table(BytesIO(server.content(name)))
         times = content["timestamp"].cast("timestamp[ms]").cast("int64")
         columns = [content[column].to_pylist() for column in FIELDS]
         for partition, offset, key, value, ms in zip(*columns, times.to_pylist(), strict=True):
@@ -211,12 +208,12 @@ def test_a_secret_that_is_an_option_is_not_handed_on(
     child = own.start(*archive, *options, "--continuous")
     try:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while not commits(server, topic):
+        while not server.commits(topic):
             assert child.poll() is None, child.communicate()
             assert time.monotonic() < deadline, "no batch"
             time.sleep(LOOK_SECONDS)
         started = psutil.Process(child.pid).children(recursive=True)
-        command_lines = [" ".join(each.cmdline()) for each in started]
+        command_lines = [command_line(each) for each in started]
         assert any("spark" in line for line in command_lines)
         assert not any(server.writer.secret in line for line in command_lines)
         world.run(*archive, status=2)

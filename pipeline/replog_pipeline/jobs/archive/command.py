@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import nullcontext
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,7 +21,7 @@ from replog_pipeline.jobs.archive.metrics import serving
 from replog_pipeline.jobs.archive.signals import on_signals
 from replog_pipeline.kafka_cluster import ClientConfig
 from replog_pipeline.lake import guards, table
-from replog_pipeline.lake.file_sizing import TARGET_MB
+from replog_pipeline.lake.file_sizing import MOST_MB, TARGET_MB
 from replog_pipeline.lake.ledger import Ledger
 from replog_pipeline.progress import LINE_SECONDS, Progress
 from replog_pipeline.sources import extents
@@ -29,6 +30,17 @@ from replog_pipeline.stores.spark_conf import spark_options
 
 if TYPE_CHECKING:
     from replog_pipeline.values.settings import Decoding
+
+
+LONGEST_INTERVAL = 7 * 86400.0
+"""Seconds: a week."""
+
+
+def a_number(context: click.Context, option: click.Parameter, value: float) -> float:
+    """A range does not refuse what compares with nothing."""
+    if isnan(value):
+        raise click.BadParameter("nan is no number", context, option)
+    return value
 
 
 class Format(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2 only
@@ -83,7 +95,8 @@ class Format(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2
 )
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.1),
+    type=click.FloatRange(min=0.1, max=LONGEST_INTERVAL),
+    callback=a_number,
     default=60.0,
     show_default=True,
     metavar="S",
@@ -109,7 +122,7 @@ class Format(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2
 @click.option(
     "--target-file-mb",
     "file_mb",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=MOST_MB),
     default=TARGET_MB,
     show_default=True,
     metavar="N",

@@ -6,8 +6,14 @@ import json
 
 import click
 
-from replog_pipeline.jobs.maintain.job import RETAIN_HOURS, MaintainConfig, check, run
-from replog_pipeline.lake.file_sizing import TARGET_MB
+from replog_pipeline.jobs.maintain.job import (
+    MOST_HOURS,
+    RETAIN_HOURS,
+    MaintainConfig,
+    check,
+    run,
+)
+from replog_pipeline.lake.file_sizing import MOST_MB, TARGET_MB
 from replog_pipeline.progress import Progress
 from replog_pipeline.stores.spark_conf import spark_options
 
@@ -17,7 +23,7 @@ from replog_pipeline.stores.spark_conf import spark_options
 @click.option(
     "--target-file-mb",
     "file_mb",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=MOST_MB),
     default=TARGET_MB,
     show_default=True,
     metavar="N",
@@ -25,7 +31,7 @@ from replog_pipeline.stores.spark_conf import spark_options
 )
 @click.option(
     "--retain-hours",
-    type=click.IntRange(min=RETAIN_HOURS),
+    type=click.IntRange(min=RETAIN_HOURS, max=MOST_HOURS),
     default=RETAIN_HOURS,
     show_default=True,
     metavar="H",

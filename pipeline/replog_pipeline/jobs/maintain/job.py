@@ -21,7 +21,7 @@ from replog_pipeline.stores import places
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RETAIN_HOURS = 168
+RETAIN_HOURS, MOST_HOURS = 168, 1_000_000
 """Delta's own default, and the least that it takes without being forced."""
 
 

@@ -139,6 +139,8 @@ def draw(found: Counted) -> list[Section]:
 
 def checked(to: str | Path) -> Path:
     """The directory, if it may and can be written to."""
+    if not str(to).strip():
+        raise PipelineError("--to: it is empty: name a directory")
     place = local(str(to))
     if place is None:
         raise PipelineError(f"--to: {to}: a report is written to a directory of this machine")

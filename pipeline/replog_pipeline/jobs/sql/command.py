@@ -67,4 +67,7 @@ def command(
     progress = Progress(quiet)
     formats = ("kafka", "delta", *stores)
     spark = session.build("replog sql", conf=conf, formats=formats, tell=progress.say)
+    warning = session.lost_on_workers(spark, to) if to else ""
+    if warning:
+        click.echo(f"replog pipeline: {warning}", err=True)
     run(spark, config)

@@ -20,6 +20,7 @@ from replog_pipeline.errors import PipelineError
 from replog_pipeline.kafka_cluster import ClientConfig
 from replog_pipeline.lake import table
 from replog_pipeline.sources import KafkaSource, Source, Wanted, extents
+from replog_pipeline.stores import places
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,8 +42,13 @@ def given(texts: Sequence[str], client: ClientConfig) -> list[Named]:
     found = []
     for text in texts:
         match = _NAMED.match(text)
+        _, is_named, rest = text.partition("=")
+        if is_named and not match and rest.startswith(places.TOPICS):
+            raise PipelineError(
+                f"--from {text}: the name of a view is letters, digits and _, no digit first"
+            )
         name, place = (match["name"], match["place"]) if match else (None, text)
-        is_source = place.startswith(("kafka:", "segments:"))
+        is_source = place.startswith(places.TOPICS)
         source = sources.parse(place, client=client) if is_source else None
         if name and isinstance(source, KafkaSource) and len(source.topics) > 1:
             raise PipelineError(

@@ -59,8 +59,12 @@ class World:
         log, disk = self.replica(range(len(batches)))
         self.checks.exposed(KEY, log, disk, len(batches), 1.0)
 
-    def replica(self, offsets: Any, *, shift: int = 0) -> tuple[Log, SimDisk]:
-        """A log of these offsets only, as it is after cleaning."""
+    def replica(
+        self, offsets: Any, *, shift: int = 0, known_upto: int | None = None
+    ) -> tuple[Log, SimDisk]:
+        """A log of these offsets only, as it is after cleaning; `known_upto`: its high watermark,
+        else its end.
+        """
         disk = SimDisk()
         disk.make_directories("/d")
         settings = config(cleanup_policy=frozenset({"compact"}), delete_retention_ms=RETENTION_MS)
@@ -70,6 +74,7 @@ class World:
             batch[:8] = (offset + shift).to_bytes(8, "big")
             batch[12:16] = bytes(4)
             log.append_as_follower(bytes(batch), 0, NOW_MS)
+        log.set_high_watermark(log.log_end_offset if known_upto is None else known_upto)
         return log, disk
 
     def check(self, *offsets: int, upto: int, now: float = 1.0, shift: int = 0) -> str:
@@ -92,6 +97,17 @@ def test_the_last_value_of_each_key_stays() -> None:
     assert "b'1') at 1 is gone" in world.check(2, 3, upto=3)
     assert "b'2') at 2 is gone" in world.check(0, 1, 3, upto=3)
     assert "b'1') at 0 is gone" in world.check(1, 2, 3, upto=2)
+
+
+def test_what_is_not_known_to_be_committed_does_not_count() -> None:
+    """A deposed leader's last records: its leader has it truncate them."""
+    world = World(data(b"a", b"1"), data(b"b", b"1"), data(b"c", b"1"))
+    world.truth.line(KEY).cleaned_upto = 3
+    log, disk = world.replica((0, 2), known_upto=1)
+    world.checks.check(KEY, log, disk, 1.0, "n1")
+    log.set_high_watermark(3)
+    with pytest.raises(Violation, match="at 1 is gone"):
+        world.checks.check(KEY, log, disk, 1.0, "n1")
 
 
 def test_offsets_and_contents_stay_what_they_were() -> None:
@@ -123,7 +139,14 @@ def test_the_last_batch_of_each_producer_stays() -> None:
     world = World(*batches, bytes(build_end_marker(8, 1, False, 0, NOW_MS)), data(b"c", b"1"))
     assert not world.check(1, 2, 3, 5, 6, upto=7)
     assert "the last batch of producer 7, to 1, is gone" in world.check(2, 3, 5, 6, upto=7)
-    assert "the marker of producer 8, epoch 1, is gone" in world.check(1, 2, 3, 6, upto=7)
+    # Who copied the log without it never knew; who had it does.
+    assert not world.check(1, 2, 3, 6, upto=7)
+    log, disk = world.replica((1, 2, 3, 6))
+    known = log.producers.producers[8]
+    known.producer_epoch = 1
+    known.batches.clear()
+    with pytest.raises(Violation, match="the marker of producer 8, epoch 1, is gone"):
+        world.checks.check(KEY, log, disk, 1.0, "n1")
     # Above what was cleaned nothing may be missing anyway.
     assert not world.check(1, 2, 3, 4, upto=5)
 

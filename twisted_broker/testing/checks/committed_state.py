@@ -178,6 +178,8 @@ class CommittedState:
         self.keys[name] = key
         self.keys[TopicPartition(f"{name.topic}@{key[0].hex()}", name.partition)] = key
         self.touched.add(key)
+        line = self.line(key)
+        line.was_in_core = line.was_in_core or bool(self.core.intersection(new.isr))
         where = f"{name} {new}"
         if new.leader >= 0 and new.leader not in new.isr:
             raise Violation(f"{where}: the leader is not in the ISR")
@@ -200,7 +202,7 @@ class CommittedState:
         line = self.line(key)
         line.unclean_epoch, line.waits_for_leader = leader_epoch, True
         self.unclean_elections += 1
-        self.unclean_in_core += bool(self.core.intersection(replicas))
+        self.unclean_in_core += line.was_in_core and bool(self.core.intersection(replicas))
         self._note(f"unclean election of {what}")
 
 

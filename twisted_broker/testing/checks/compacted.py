@@ -177,9 +177,10 @@ class CompactedChecker:
         if known is None or not truth.is_complete or log.failed is not None:
             return
         start, upto = log.log_start_offset, min(truth.cleaned_upto, known.end)
-        end = min(upto, log.log_end_offset)
+        # Above its own high watermark a replica may hold what its leader will have it truncate.
+        end = min(upto, log.high_watermark)
         try:
-            batches = list(_batches(log, disk, start, upto))
+            batches = list(_batches(log, disk, start, end))
             kept = dict(_contents(batches))
         except CorruptRecordError as error:
             raise Violation(f"{where}: a cleaned log is damaged: {error}") from error
@@ -284,7 +285,9 @@ def _lost_producer(
         )
         if has_newer or not start <= offset < end:
             continue
-        if is_marker and (producer_id, epoch) not in markers:
+        # An emptied marker tells a follower that copies it nothing, here as in Kafka.
+        knows = entry is not None and entry.producer_epoch == epoch
+        if is_marker and knows and (producer_id, epoch) not in markers:
             return f"the marker of producer {producer_id}, epoch {epoch}, is gone"
         if not is_marker and (producer_id, offset) not in data:
             return f"the last batch of producer {producer_id}, to {offset}, is gone"

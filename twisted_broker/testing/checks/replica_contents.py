@@ -133,6 +133,7 @@ class Line:
         "top",
         "unclean_epoch",
         "waits_for_leader",
+        "was_in_core",
     )
 
     def __init__(self) -> None:
@@ -154,6 +155,8 @@ class Line:
         """
         self.has_lost = False
         """an unclean election took something"""
+        self.was_in_core = False
+        """a member of the core was in the ISR once; not so of what was made before one joined"""
         self.cleaned_upto = 0
         """below it some replica was cleaned"""
 

@@ -20,6 +20,7 @@ Not here: a broker's copy (`faults/storage.py`), errors of the disk (`faults/dis
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Callable
 
 from twisted_broker.cluster.metadata_check import MetadataDamage, read_applied
@@ -37,6 +38,7 @@ from twisted_broker.log.checkpoints import HIGH_WATERMARK, LEADER_EPOCH
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.meta_properties import NAME as META_PROPERTIES
+from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.testing.faults.base import FaultInjector
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.node import CLUSTER_ID, SimNode
@@ -47,6 +49,7 @@ _METADATA = f"{_LOG_DIRECTORY}/{METADATA_DIRECTORY}"
 _RESCUED = "/rescued"
 _CONTROLLER = "n1"
 _REMEDY = "`replog metadata recover"
+_EPOCH, _MOST_EPOCHS = re.compile(r"records of leader epoch (\d+)"), 1_000
 _LOOK_SECONDS, _LOOKS = 0.02, 500
 # Old enough that each broker synced what it copied meanwhile, and noted how far it applied it.
 _AGE_SECONDS = 14.0
@@ -118,6 +121,8 @@ class _Rescue:
         if not self._damage(older or {}):
             injector.restart(self._node)
             return
+        if self._node.disk.is_directory(_RESCUED):  # of a damage that needed none of it
+            self._node.disk.lose(_RESCUED)
         for path, content in copies.items():
             self._node.disk.put(path, content)
         injector.rescues.append(self._kind)
@@ -196,6 +201,8 @@ class _Rescue:
         position = random.randrange(len(disk.nodes[path].data))
         disk.flip_bit(path, position, random.randrange(8))
         self._injector.note(f"a bit of {path} at byte {position} flips")
+        # Whatever it decides until a broker refuses it is lost with it.
+        node.suspect = _is_of_another_cluster(disk)
         return True
 
     # the operator
@@ -203,7 +210,9 @@ class _Rescue:
     def _attend(self) -> None:
         """Looks after the nodes until all went well for a while."""
         node, nodes = self._node, self._injector.cluster.nodes.values()
-        said = [(each.name, why) for each in nodes for why in each.refusals]
+        said = [
+            (each.name, why) for each in nodes for why in each.refusals if not _is_of_a_flip(why)
+        ]
         for each in nodes:
             each.refusals.clear()
         remedies = [(name, why) for name, why in said if _REMEDY in why]
@@ -291,8 +300,25 @@ class _Rescue:
         if disk.exists(f"{_LOG_DIRECTORY}/{META_PROPERTIES}"):
             disk.remove(f"{_LOG_DIRECTORY}/{META_PROPERTIES}")
             self._injector.by_hand("meta.properties removed")
-        self._node.cluster_id = CLUSTER_ID
+        self._node.cluster_id, self._node.suspect = CLUSTER_ID, False
         self._node.start()
+
+
+def _is_of_another_cluster(disk: SimDisk) -> bool:
+    """Whether the flipped bit made one cluster id of another."""
+    try:
+        found = read_meta_properties(disk, _LOG_DIRECTORY)
+    except (CheckpointError, OSError):
+        return False
+    return found is not None and found.cluster_id not in (None, CLUSTER_ID)
+
+
+def _is_of_a_flip(why: str) -> bool:
+    """Whether a bit of a batch's leader epoch flipped, too: that many elections no run has. What is
+    done then is not of the metadata (`_drop_flipped_epochs` in `sim/run.py`).
+    """
+    found = _EPOCH.search(why)
+    return found is not None and int(found[1]) > _MOST_EPOCHS
 
 
 def _is_alone(controller: SimNode) -> bool:

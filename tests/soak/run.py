@@ -22,7 +22,6 @@ from functools import partial
 from itertools import cycle
 from pathlib import Path
 from random import Random
-from threading import Event, Thread
 
 from tests.faults.asking import delete_topic
 from tests.faults.client_processes import ClientProcesses
@@ -31,6 +30,7 @@ from tests.faults.relay import Relays
 from tests.faults.rounds import PARTITIONS, TOPIC, Run
 from tests.faults.slow_turns import is_machine_idle, slow_turns, too_slow
 from tests.faults.summary import Summary
+from tests.soak.in_thread import InThread
 from tests.soak.page import page
 from tests.soak.samples import Sampler, growing
 
@@ -44,30 +44,22 @@ _SETTINGS = {"log.retention.check.interval.ms": "5000"}
 _GONE, _UNKNOWN_TOPIC = 0, 3
 
 
-class Churn:
+class Churn(InThread):
     """A producer that fills a topic under retention, a megabyte a second. Use as a context."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._bootstrap, self._enough = bootstrap, Event()
-        self._thread = Thread(target=self._run, name="churn", daemon=True)
+        super().__init__("churn")
+        self._bootstrap = bootstrap
         self.acknowledged = self.failed = 0
 
-    def __enter__(self) -> Churn:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._enough.set()
-        self._thread.join()
-
-    def _run(self) -> None:
+    def run(self) -> None:
         from confluent_kafka import Producer
 
         producer = Producer(
             {"bootstrap.servers": self._bootstrap, "linger.ms": 50, "acks": "1", "log_level": 2}
         )
         value = Random(1).randbytes(_RECORD_BYTES)
-        while not self._enough.wait(_PACE_SECONDS):
+        while not self.enough.wait(_PACE_SECONDS):
             for _ in range(_RECORDS):
                 try:
                     producer.produce(CHURN, value, on_delivery=self._done)

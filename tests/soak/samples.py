@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from threading import Event, Thread
 from typing import NamedTuple
 
 from tests.faults.node import Node
+from tests.soak.in_thread import InThread
 
 WARM_UP_SHARE = 0.4
 ALLOWED = {"memory": 4.0, "descriptors": 8.0, "threads": 2.0}
@@ -109,26 +109,17 @@ def process_sample(pid: int, seconds: float) -> Sample:
     )
 
 
-class Sampler:
+class Sampler(InThread):
     """Looks at all nodes every `pace` seconds, in a thread. Use as a context."""
 
     def __init__(self, nodes: Sequence[Node], pace: float = 2.0) -> None:
+        super().__init__("sampler")
         self.series: list[Series] = []
         self.began = time.monotonic()
         self._nodes, self._pace = nodes, pace
-        self._enough = Event()
-        self._thread = Thread(target=self._run, name="sampler", daemon=True)
 
-    def __enter__(self) -> Sampler:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._enough.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._enough.wait(self._pace):
+    def run(self) -> None:
+        while not self.enough.wait(self._pace):
             for node in self._nodes:
                 process = node.process
                 if process is not None:

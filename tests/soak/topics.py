@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from io import BytesIO
 from itertools import chain
 from random import Random
-from threading import Event, Thread
 from typing import Any, NamedTuple
 
 import pyarrow
@@ -22,6 +21,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tests.faults.clients.job import MECHANISM, PASSWORD, PATIENCE_MS, USER
 from tests.pipeline.stores.s3_server import S3Server
+from tests.soak.in_thread import InThread
 
 PARTITIONS = 3
 _PACE_SECONDS, _PATIENCE_SECONDS = 0.1, 300
@@ -45,27 +45,18 @@ def client(bootstrap: str, authority: str) -> dict[str, Any]:
     }
 
 
-class Load:
+class Load(InThread):
     """An idempotent producer that sends `rate` records a second to all topics in turn. Use as a
     context; on leaving all answers are awaited.
     """
 
     def __init__(self, client: dict[str, Any], topics: Sequence[str], rate: int) -> None:
+        super().__init__("load")
         self._client, self._topics, self._rate = client, topics, rate
-        self._enough = Event()
-        self._thread = Thread(target=self._run, name="load", daemon=True)
         self.sent, self.acknowledged = dict.fromkeys(topics, 0), 0
         self.failures: list[str] = []
 
-    def __enter__(self) -> Load:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._enough.set()
-        self._thread.join()
-
-    def _run(self) -> None:
+    def run(self) -> None:
         producer = Producer(
             {
                 **self._client,
@@ -76,7 +67,7 @@ class Load:
             }
         )
         chance, began, count = Random(1), time.monotonic(), 0
-        while not self._enough.wait(_PACE_SECONDS):
+        while not self.enough.wait(_PACE_SECONDS):
             while count < (time.monotonic() - began) * self._rate:
                 topic = self._topics[count % len(self._topics)]
                 number = self.sent[topic]

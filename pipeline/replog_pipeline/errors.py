@@ -19,8 +19,12 @@ LONGEST_LINE = 1000
 TRACEBACK = "REPLOG_TRACEBACK"
 """Set in the environment: whoever ran a job wants the stack too."""
 JAVA_GONE = "Spark's Java has ended: it was killed, or had not enough memory (spark.driver.memory)"
-NO_ANSWER = re.compile(r"An error occurred while calling \S+")
-"""All that py4j says of a call whose answer never came."""
+NO_ANSWER = re.compile(
+    r"An error occurred while calling \S+|(?:[a-z]\w*\.)*\w+ does not exist in the JVM"
+)
+"""All that py4j says of a call whose answer never came. Of a package or a class only a JVM that
+does not answer is said to lack it: one that runs takes each unknown name for a package.
+"""
 REGISTRY_AWAY = "the schema registry does not answer"
 
 

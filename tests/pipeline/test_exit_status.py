@@ -196,10 +196,15 @@ def test_a_java_that_is_gone_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         refused.value,
         protocol.Py4JNetworkError("Error while sending or receiving"),
         protocol.Py4JError("An error occurred while calling o12.getActiveStageIds"),
+        protocol.Py4JError("org.apache does not exist in the JVM"),
+        protocol.Py4JError("org.apache.spark.sql.SparkSession does not exist in the JVM"),
     ):
         assert line(error, monkeypatch).startswith("Spark's Java has ended: it was killed, or")
-    own = protocol.Py4JError("An error occurred while calling o12.save. Trace:\nsomething else")
-    assert "Spark's Java has ended" not in line(own, monkeypatch)
+    for own in (
+        "An error occurred while calling o12.save. Trace:\nsomething else",
+        "org.apache.spark.sql.SparkSession.withdrawn does not exist in the JVM",
+    ):
+        assert "Spark's Java has ended" not in line(protocol.Py4JError(own), monkeypatch)
     assert "Spark's Java" not in line(
         ConnectionRefusedError(111, "Connection refused"), monkeypatch
     )

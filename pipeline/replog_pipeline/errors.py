@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 LONGEST_LINE = 1000
@@ -145,7 +146,21 @@ def root_line(error: BaseException) -> str:
     said = [
         line for line in lines if line and not line.startswith("An error occurred while calling")
     ]
-    last = (causes[-1:] or said[:1] or [type(error).__name__])[0]
-    return (
-        re.sub(r"^[: ]*([a-zA-Z_$][\w$]*\.)+[\w$]+: ", "", last).strip(": ") or type(error).__name__
-    )
+    last = (refused_call(lines) or causes[-1:] or said[:1] or [type(error).__name__])[0]
+    return without_class(last) or type(error).__name__
+
+
+def without_class(line: str) -> str:
+    """The line without the name of Java's class before it."""
+    return re.sub(r"^[: ]*([a-zA-Z_$][\w$]*\.)+[\w$]+: ", "", line).strip(": ")
+
+
+def refused_call(lines: Sequence[str]) -> list[str]:
+    """What Hadoop says of a server that did not answer: the address, which the cause has not, and
+    the cause, without the page that explains it.
+    """
+    for line in lines:
+        found = re.search(r"Call From \S+ to (\S+) failed on [\w ]+: (.+?);", line)
+        if found:
+            return [f"{found[1]}: {without_class(found[2])}"]
+    return []

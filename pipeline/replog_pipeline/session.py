@@ -90,7 +90,7 @@ def build(
     tell: jars.Tell = silent,
 ) -> SparkSession:
     """A session named `app` that can read and write `formats` ("kafka", "delta"; stores: "s3",
-    "gcs") and `kafka-segments`; the running one, if there is one.
+    "gcs"); the running one, if there is one.
 
     Raises PipelineError with one line when Spark, Java or a jar is missing.
     """
@@ -114,7 +114,6 @@ def build(
         check_loaded(spark, name)
     if "s3" in formats:
         quieten_sdk(spark)
-    register_sources(spark)
     return spark
 
 
@@ -294,9 +293,3 @@ def quieten_sdk(spark: SparkSession) -> None:
         jvm.software.amazon.awssdk.thirdparty.org.slf4j.LoggerFactory.getILoggerFactory()  # type: ignore[union-attr]
     finally:
         system.setErr(before)
-
-
-def register_sources(spark: SparkSession) -> None:
-    from replog_pipeline.segments import datasource
-
-    datasource.register(spark)

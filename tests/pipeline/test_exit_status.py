@@ -230,6 +230,18 @@ def test_what_spark_raises_is_its_last_cause(monkeypatch: pytest.MonkeyPatch) ->
     assert line(kind(message=said), monkeypatch).startswith("Spark failed: nobody there; ")
 
 
+def test_a_server_of_hadoop_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cause alone has no address."""
+    kind = pytest.importorskip("pyspark.errors").AnalysisException
+    said = (
+        "java.net.ConnectException: Call From here/127.0.0.1 to namenode:8020 failed on connection "
+        "exception: java.net.ConnectException: Connection refused; For more details see:  x\n\tat y"
+        "\nCaused by: java.net.ConnectException: Connection refused\n\tat z"
+    )
+    told = line(kind(message=said), monkeypatch)
+    assert told.startswith("Spark failed: namenode:8020: Connection refused; REPLOG_TRACEBACK")
+
+
 @pytest.mark.parametrize(
     ("said", "words"),
     [

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -56,12 +57,18 @@ NAME = "kafka-segments"
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 
 
+_registered: WeakSet[SparkSession] = WeakSet()
+"""Sessions that know the source: Spark warns of one that is registered again."""
+
+
 def register(spark: SparkSession) -> None:
-    """Make `kafka-segments` known to this session, and let Spark push filters down to it:
-    without that Spark refuses a source that takes them.
+    """Make `kafka-segments` known to this session, unless it is, and let Spark push filters down
+    to it: without that Spark refuses a source that takes them.
     """
     spark.conf.set(PUSH_DOWN, "true")
-    spark.dataSource.register(KafkaSegments)
+    if spark not in _registered:
+        spark.dataSource.register(KafkaSegments)
+        _registered.add(spark)
 
 
 class KafkaSegments(DataSource):

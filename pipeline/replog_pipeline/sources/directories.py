@@ -1,7 +1,10 @@
 """Reads log directories through the `kafka-segments` data source: the counterpart of `connector`.
 
-What can be found wrong without reading records is found before Spark plans anything, and is one
-line. Source: our own. Not here: the data source (`datasource`).
+1. The data source is made known to the session by who reads: other jobs start a second sooner.
+2. What can be found wrong without reading records is found before Spark plans anything, and is one
+   line.
+
+Source: our own. Not here: the data source (`datasource`).
 """
 
 from __future__ import annotations
@@ -19,13 +22,14 @@ from replog_pipeline.sources.wanted import Wanted
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-FORMAT = "kafka-segments"
-
 
 def read(spark: SparkSession, source: SegmentsSource, wanted: Wanted) -> DataFrame:
     """What the directories hold between start and end; see `sources.read`."""
+    from replog_pipeline.segments import datasource
+
+    datasource.register(spark)
     return (
-        spark.read.format(FORMAT)
+        spark.read.format(datasource.NAME)
         .schema(ddl(known(wanted)))
         .options(**settings(source, wanted))
         .load()
@@ -36,8 +40,11 @@ def read_stream(spark: SparkSession, source: SegmentsSource, wanted: Wanted) -> 
     """The closed segments of the directories from start on, and those that will be closed; see
     `sources.read_stream`.
     """
+    from replog_pipeline.segments import datasource
+
+    datasource.register(spark)
     return (
-        spark.readStream.format(FORMAT)
+        spark.readStream.format(datasource.NAME)
         .schema(ddl(known(wanted)))
         .options(**settings(source, wanted))
         .load()

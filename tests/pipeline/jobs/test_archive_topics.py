@@ -66,6 +66,7 @@ class Model:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, to: Path, names: str) -> None:
         self.ends: dict[str, tuple[str, int]] = {}
         self.caught: list[str] = []
+        self.first = 0
         self.faults: dict[str, Exception] = {}
         self.said = io.StringIO()
         monkeypatch.setattr(kafka_admin, "topics", self.listed)
@@ -80,6 +81,7 @@ class Model:
             Progress(stream=self.said),
             Stopper(),
             self.figures,
+            lambda count: self.first % count,
         )
 
     def listed(self, *_: object) -> list[str]:
@@ -130,6 +132,11 @@ def test_a_table_that_is_there_already_is_passed_over(model: Model) -> None:
     assert (model.figures.tables, sum(model.figures.lag.values())) == (3, 0)
     model.ends["t1"] = ("another", 5)
     assert model.look() == ["t1"], "made anew with as many records: the guards must see it"
+
+
+def test_a_look_begins_where_the_lot_says_and_goes_round(model: Model) -> None:
+    model.first = 1
+    assert model.look() == ["t2", "t1"]
 
 
 def test_what_refuses_one_table_stops_no_other_and_is_said_once(model: Model) -> None:

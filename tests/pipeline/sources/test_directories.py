@@ -15,6 +15,7 @@ from replog_pipeline import sources
 from replog_pipeline.columns import ALL_COLUMNS, COLUMNS
 from replog_pipeline.errors import PipelineError, raised_in_task
 from replog_pipeline.kafka_cluster import KafkaCluster
+from replog_pipeline.segments import datasource
 from replog_pipeline.sources import kafka_admin
 from tests.pipeline.decoding import Row, expected, unpack_golden
 from tests.pipeline.kafka_files import TOPICS
@@ -84,6 +85,12 @@ def await_checkpoint(directory: Path, topic: str, offsets: dict[int, int]) -> No
     while not (path.exists() and wanted <= set(path.read_text().splitlines())):
         assert time.monotonic() < deadline, f"{path} has not got {wanted}"
         time.sleep(0.1)
+
+
+@pytest.fixture(autouse=True)
+def known(spark) -> None:
+    """As in a notebook: the tests name the source itself, too."""
+    datasource.register(spark)
 
 
 def test_all_columns_arrive_with_their_types(spark, golden: Path) -> None:

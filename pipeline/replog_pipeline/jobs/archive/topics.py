@@ -8,12 +8,16 @@
    command ends with status 2. A topic whose leader is away counts as such, as long as other brokers
    answer. What hits all tables ends the run, or is waited for as with one table.
 4. A topic that is deleted is left out from then on; its table stays.
+5. Each look begins at a topic drawn by lot and goes round: runs that are killed before they are
+   through, again and again, still reach every table.
 
 Not here: one table (`job`), which names match (`sources.urls`).
 """
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -155,7 +159,7 @@ def place_of(to: str, topic: str) -> str:
 
 
 class Topics:
-    """One run over the topics of a pattern."""
+    """One run over the topics of a pattern. `lot`: of so many topics the index of the first."""
 
     def __init__(
         self,
@@ -165,8 +169,9 @@ class Topics:
         progress: Progress,
         stopper: Stopper,
         figures: Figures,
+        lot: Callable[[int], int] = random.randrange,
     ) -> None:
-        self.spark, self.config, self.pattern = spark, config, pattern
+        self.spark, self.config, self.pattern, self.lot = spark, config, pattern, lot
         self.progress, self.stopper, self.figures = progress, stopper, figures
         self.group = group_of(spark, config, pattern)
         self.archives: dict[str, Archive] = {}
@@ -188,7 +193,8 @@ class Topics:
         self.seen = {*found}
         ends = self.ends(found)
         self.figures.tables = len(found)
-        for topic in found:
+        first = self.lot(len(found)) if found else 0
+        for topic in found[first:] + found[:first]:
             if self.stopper.is_set():
                 break
             if not self.is_reached(topic, ends):

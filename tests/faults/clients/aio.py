@@ -10,7 +10,13 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
-from aiokafka.errors import KafkaError, NoError, for_code
+from aiokafka.errors import (
+    KafkaError,
+    NoError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+    for_code,
+)
 from aiokafka.helpers import create_ssl_context
 
 from tests.faults.clients import transactions
@@ -109,7 +115,7 @@ async def _consume(work: Work) -> None:
     }
     times = {"session_timeout_ms": SESSION_MS, "heartbeat_interval_ms": HEARTBEAT_MS}
     consumer = AIOKafkaConsumer(
-        auto_offset_reset="earliest",
+        auto_offset_reset="none",
         isolation_level=job.isolation,
         **group,
         **times,
@@ -129,7 +135,7 @@ async def _consume(work: Work) -> None:
         await consumer.seek_to_beginning(*partitions)
         work.recorder.assigned()
     while not work.enough.is_set():
-        found = await consumer.getmany(timeout_ms=200)
+        found = await _polled(consumer)
         work.recorder.poll(
             {
                 (tp.topic, tp.partition): [(each.offset, each.value.decode()) for each in records]
@@ -137,6 +143,21 @@ async def _consume(work: Work) -> None:
             }
         )
     await consumer.stop()
+
+
+async def _polled(consumer: AIOKafkaConsumer) -> dict[TopicPartition, list[Any]]:
+    """Its Fetch (0.14.0) names no leader epoch, so a replica that is behind cannot tell that the
+    leader is another: it answers OFFSET_OUT_OF_RANGE (KIP-392), and the library would begin at the
+    earliest offset. The position stays, and a log that is too short for it is read to no end.
+    """
+    try:
+        return dict(await consumer.getmany(timeout_ms=200))
+    except NoOffsetForPartitionError as error:
+        await consumer.seek_to_beginning(*error.args)
+    except OffsetOutOfRangeError as error:
+        print(f"out of range: {error!r}", flush=True)
+        await consumer._client.force_metadata_update()
+    return {}
 
 
 class _Program:
@@ -170,7 +191,7 @@ class _Program:
         if job.group:
             self.consumer = AIOKafkaConsumer(
                 group_id=job.group,
-                auto_offset_reset="earliest",
+                auto_offset_reset="none",
                 enable_auto_commit=False,
                 isolation_level="read_committed",
                 **_settings(self.work),

@@ -34,7 +34,7 @@ from tests.soak.in_thread import InThread
 from tests.soak.page import page
 from tests.soak.samples import Sampler, growing
 
-PERIOD_MINUTES = 10.0
+PERIOD_MINUTES, SHORTEST_MINUTES = 10.0, 2.0
 QUIET_SECONDS = 15.0
 RESTARTED = ("2", "3")
 CHURN, CHURN_PARTITIONS = "churn", 2
@@ -219,6 +219,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--page", type=Path, default=Path("build/soak.html"))
     parser.add_argument("--keep", type=Path, metavar="DIR", help="logs and data stay there")
     chosen = parser.parse_args(arguments)
+    if chosen.minutes < SHORTEST_MINUTES:
+        parser.error(
+            f"--minutes: at least {SHORTEST_MINUTES:g}, a shorter run is all warm-up: until "
+            "retention deletes segments their descriptors grow"
+        )
     directory = (chosen.keep or Path(tempfile.mkdtemp(prefix="soak-"))).absolute()
     chosen.page.parent.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))

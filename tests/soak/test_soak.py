@@ -59,6 +59,12 @@ def test_the_page_has_a_line_for_each_process() -> None:
     assert "http" not in text and "<script" not in text
 
 
+def test_a_run_that_is_all_warm_up_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--minutes", "0.5"])
+    assert "--minutes: at least 2, a shorter run" in capsys.readouterr().err
+
+
 @pytest.mark.clients
 @pytest.mark.long
 @pytest.mark.timeout(1200)

@@ -14,6 +14,7 @@ from tests.api.data_plane import Api
 from tests.api.test_produce import asked, codes
 from tests.replication.fixtures import TP, Fixture, batch, registration
 from twisted_broker.api.produce import produce
+from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import EndMarker
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -144,6 +145,15 @@ def test_one_partition_refused_leaves_the_other_alone() -> None:
     api.coordinator.answer(p0=ErrorCode.INVALID_TXN_STATE)
     assert answers == [ErrorCode.INVALID_TXN_STATE, NONE] and (api.end(0), api.end(1)) == (0, 1)
     assert not api.fixture.partition().log.producers.verifications
+
+
+@pytest.mark.parametrize("version", [11, 12])
+def test_a_mirrored_topic_is_not_added_to_the_transaction(version: int) -> None:
+    """Else the marker of its end would take an offset that is the source's."""
+    api = Made()
+    api.fixture.partition().update_config(LogConfig(replog_mirror_source="cluster topic"), 0)
+    assert api.send((0, records()), version=version) == [ErrorCode.POLICY_VIOLATION]
+    assert not api.coordinator.asked and api.end() == 0
 
 
 def test_a_partition_led_elsewhere_is_not_asked_about() -> None:

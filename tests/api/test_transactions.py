@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.coordinator.transaction.transaction_decisions import ProducerIdAndEpoch
 from twisted_broker.coordinator.transaction.transaction_publisher import TransactionsTopic
+from twisted_broker.image.metadata_image import TOPIC_RESOURCE
 from twisted_broker.interfaces import Marks, TopicPartition
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -216,6 +218,21 @@ def test_a_partition_that_is_refused_refuses_the_others() -> None:
         T0: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         unknown: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
+    assert not run.metadata().partitions
+
+
+def test_a_mirrored_topic_belongs_to_no_transaction() -> None:
+    """An abort would write a marker among the source's records."""
+    run = ApiRun()
+    image = image_of({T0: 1, TopicPartition("copy", 0): 1})
+    mirrored = {(TOPIC_RESOURCE, "copy"): {"replog.mirror.source": "cluster topic"}}
+    run.cluster.image = dataclasses.replace(image, configs=mirrored)
+    producer, copy = run.init(), TopicPartition("copy", 0)
+    for version in range(4):
+        assert run.add_to(producer, version, T0, copy) == {
+            T0: NOT_ATTEMPTED,
+            copy: ErrorCode.POLICY_VIOLATION,
+        }
     assert not run.metadata().partitions
 
 

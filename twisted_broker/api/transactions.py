@@ -31,6 +31,7 @@ from twisted_broker.coordinator.transaction.transaction_metadata import (
     EPOCH_BUMP_VERSION,
     TransactionState,
 )
+from twisted_broker.image.metadata_image import TOPIC_RESOURCE
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC
@@ -150,6 +151,9 @@ async def _add(
                 refused[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             elif known is None or index not in known.partitions:
                 refused[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif image.config(TOPIC_RESOURCE, topic.name).get("replog.mirror.source"):
+                # A marker would take an offset that is the source's.
+                refused[partition] = ErrorCode.POLICY_VIOLATION
             else:
                 partitions.append(partition)
     if refused:

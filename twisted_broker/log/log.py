@@ -73,7 +73,12 @@ from twisted_broker.log.replicated_batches import replicated_batches
 from twisted_broker.log.segment import LogSegment, OpenFiles
 from twisted_broker.log.segments import LogSegments
 from twisted_broker.log.txn_index import AbortedTxn
-from twisted_broker.log.validation import check_header, needs_preparation, prepare
+from twisted_broker.log.validation import (
+    check_header,
+    check_not_mirrored,
+    needs_preparation,
+    prepare,
+)
 from twisted_broker.log.verification import NOT_REQUIRED, Guard
 from twisted_broker.log.watermarks import Watermarks
 from twisted_broker.wire.batch_fields import LENGTH, MAGIC_FIELD
@@ -425,8 +430,11 @@ class Log:
         supports_epoch_bump: bool,
         wall_ms: int,
     ) -> Guard:
-        """See `ProducerStateManager`. Raises LEADER_NOT_AVAILABLE while producers are rebuilt."""
+        """See `ProducerStateManager`. Raises LEADER_NOT_AVAILABLE while producers are rebuilt,
+        POLICY_VIOLATION for a mirrored topic: its coordinator would write a marker into it.
+        """
         self.check_online()
+        check_not_mirrored(self.config.replog_mirror_source)
         if self.producers.rebuilt is not None:
             self.rebuild.resume()
             raise being_rebuilt()

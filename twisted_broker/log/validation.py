@@ -168,17 +168,25 @@ def too_large(size_in_bytes: int, config: LogConfig) -> BrokerError:
     )
 
 
+def check_not_mirrored(source: str) -> None:
+    """Raises BrokerError for a client's records, and for what would end in a marker among those of
+    the source: `source` is the topic's `replog.mirror.source`.
+    """
+    if source:
+        raise BrokerError(
+            ErrorCode.POLICY_VIOLATION,
+            f"the topic is a mirror of {source}: only replog mirror writes it",
+        )
+
+
 def prepare(
     records: Buffer, config: LogConfig, origin: AppendOrigin, wall_ms: int
 ) -> list[bytes | bytearray | memoryview]:
     """The batches to be appended, each whole and in its final form but for base offset and
     leader epoch. Raises BrokerError.
     """
-    if config.replog_mirror_source and origin == _CLIENT:
-        raise BrokerError(
-            ErrorCode.POLICY_VIOLATION,
-            f"the topic is a mirror of {config.replog_mirror_source}: only replog mirror writes it",
-        )
+    if origin == _CLIENT:
+        check_not_mirrored(config.replog_mirror_source)
     if check_first_entry(records) < 2:
         return [_converted(records, config, origin, wall_ms)]
     # What is no whole batch at the end is dropped, as Kafka drops it.

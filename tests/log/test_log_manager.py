@@ -10,6 +10,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from twisted.internet.task import Clock
@@ -323,6 +324,19 @@ def test_deletion_renames_at_once_and_removes_later() -> None:
     held.release()
     with pytest.raises(LogDirFailure):
         log.append_as_leader(batch(b"x"), 0, NOW_MS)
+
+
+def test_a_deletion_that_the_disk_refuses_is_known() -> None:
+    """The log is out, its files are where they were: StopReplica answers KAFKA_STORAGE_ERROR."""
+    world = World()
+    manager = world.manager()
+    log = create(manager)
+    manager.delete(A)
+    assert manager.is_set_aside(log)
+    log = create(manager)
+    with patch.object(world.files, "rename", side_effect=OSError(5, "I/O")):
+        manager.delete(A)
+    assert not manager.is_set_aside(log) and manager.get(A) is None
 
 
 @pytest.mark.parametrize("mount_point_stays", [False, True])

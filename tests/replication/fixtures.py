@@ -20,7 +20,8 @@ from twisted_broker.image.metadata_image import TOPIC_RESOURCE, MetadataDelta, M
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.log import Log
-from twisted_broker.log.log_manager import LogListener
+from twisted_broker.log.log_directory import DELETE_SUFFIX
+from twisted_broker.log.log_manager import LogListener, LogManager
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 from twisted_broker.log.segment_file import OpenFiles
 from twisted_broker.replication.partition.events import IsrChangeWanted
@@ -238,7 +239,11 @@ class FakeLogManager:
     def delete(self, tp: TopicPartition) -> None:
         self.deleted.append(tp)
         log = self.logs.pop(tp)
+        if tp not in self.broken:
+            log.rename_directory(f"{log.directory}{DELETE_SUFFIX}")
         log.delete()
+
+    is_set_aside = staticmethod(LogManager.is_set_aside)
 
 
 class FakeController:

@@ -235,6 +235,20 @@ def test_stop_replica(held: str, leader_epoch: int, expected: ErrorCode, delete:
     assert member.log_manager.deleted == ([TP] if gone and held != "nothing" else [])
 
 
+@pytest.mark.parametrize("held", ["a log only", "leader"])
+def test_a_log_that_cannot_be_set_aside_is_not_deleted(held: str) -> None:
+    """ReplicaManagerTest's StopReplica cases AndIOException: the controller must not take for gone
+    what comes back with the disk.
+    """
+    member = Member()
+    member.lead(role(leader_epoch=5))
+    if held == "a log only":
+        member.replicas.drop_partition(TP)
+    member.log_manager.broken[TP] = OSError(5, "I/O")
+    (answer,) = member.stop(6, True).partition_errors
+    assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
 @pytest.mark.parametrize(
     ("delete", "expected"),
     [(True, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), (False, ErrorCode.NOT_LEADER_OR_FOLLOWER)],

@@ -629,6 +629,13 @@ class LogManager:
         self.drop_future(topic_partition)
         self._set_aside(topic_partition, DELETE_SUFFIX)
 
+    @staticmethod
+    def is_set_aside(log: Log) -> bool:
+        """Whether the files of a log that was deleted have another name by now: not so when their
+        directory is offline, or refused the name.
+        """
+        return log.directory.endswith(DELETE_SUFFIX)
+
     def set_stray_aside(self, topic_partition: TopicPartition) -> None:
         """Takes a log out that the metadata does not know, and keeps its files as `-stray`."""
         self.drop_future(topic_partition)

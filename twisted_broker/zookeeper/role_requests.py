@@ -175,7 +175,7 @@ class RoleRequests:
             self._replicas.drain()
 
     def _delete(self, name: TopicPartition) -> ErrorCode:
-        partition = self._replicas.partitions.get(name)
+        partition, log = self._replicas.partitions.get(name), self._log_manager.get(name)
         try:
             if partition is not None:
                 image = self._state.image
@@ -188,6 +188,9 @@ class RoleRequests:
                 self._log_manager.delete(name)
         except LogDirFailure as failure:
             self._replicas.directory_failed(failure.directory, failure.cause)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if log is not None and not self._log_manager.is_set_aside(log):
+            # Its files would come back with the disk: the controller must ask once more.
             return ErrorCode.KAFKA_STORAGE_ERROR
         self._state.forget(name)
         return ErrorCode.NONE

@@ -117,6 +117,18 @@ def test_a_session_that_expires_is_a_new_registration() -> None:
     assert not joining.fatal
 
 
+def test_a_migration_that_began_meanwhile_ends_it_at_the_next_registration() -> None:
+    joining = Joining()
+    joining.join()
+    content = {"version": 0, "kraft_controller_id": 3000, "kraft_controller_epoch": 1}
+    joining.ensemble.create("/migration", json.dumps(content).encode())
+    joining.zookeeper.expire()
+    joining.zookeeper.connect()
+    joining.turns()
+    (reason,) = joining.fatal
+    assert "is being migrated to KRaft" in reason and NODE not in joining.ensemble.nodes
+
+
 def test_a_connection_that_is_lost_for_a_moment_is_none() -> None:
     joining = Joining()
     joining.join()

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from twisted.logger import capturedLogs
 
 from tests.replication.fixtures import TOPIC_ID, TP
 from tests.replication.test_replica_manager import parked_produce
@@ -16,6 +17,7 @@ from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import zookeeper_controller as messages
+from twisted_broker.zookeeper.membership import MIGRATED
 
 NEWER_TOPIC = bytes(reversed(range(16)))
 
@@ -313,7 +315,11 @@ def test_update_metadata_gives_no_role() -> None:
 
 
 def test_a_migrating_controller_is_refused() -> None:
+    """A migration that begins while ours runs: the operator reads of it, once."""
     member = Member()
-    refused = member.lead(role(), is_k_raft_controller=True)
-    assert refused.error_code == ErrorCode.INVALID_REQUEST
+    with capturedLogs() as logs:
+        for _ in range(2):
+            refused = member.lead(role(), is_k_raft_controller=True)
+            assert refused.error_code == ErrorCode.INVALID_REQUEST
     assert TP not in member.replicas.partitions
+    assert [each["why"] for each in logs if "why" in each] == [MIGRATED]

@@ -240,6 +240,7 @@ class Membership:
             self._registering.addErrback(self._cannot_register).addBoth(self._registered)
 
     async def _register_again(self) -> None:
+        await self._check_migration(str(self._config[CONNECT]))
         await self.register(self._listeners)
         await self._new_session()
 

@@ -8,6 +8,7 @@ Owns `RoleRequests`: one request at a time, in the order in which they came.
    broker that shuts down is stopped so, and its high watermarks must be in the checkpoint. A
    deletion drops the partition, or a log that no partition holds.
 3. Many partitions are taken over in several turns.
+4. A KRaft controller that migrates the cluster is refused, and said so once.
 
 Source: RL 1.3, 1.5; Kafka 3.9's `KafkaApis`, `ReplicaManager`. Not here: what is refused
 (`cluster_state.py`), what a role change does (`replication/role_change.py`).
@@ -19,6 +20,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import DeferredLock
+from twisted.logger import Logger
 
 from twisted_broker.image.metadata_image import MetadataDelta, PartitionDelta
 from twisted_broker.interfaces import TopicPartition
@@ -27,13 +29,15 @@ from twisted_broker.replication.partition.events import ReplicaStopped
 from twisted_broker.replication.role_change import give_topic_id
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import zookeeper_controller as messages
-from twisted_broker.zookeeper.cluster_state import ClusterState, HeldPartition
+from twisted_broker.zookeeper.cluster_state import ClusterState, ControllerRequest, HeldPartition
+from twisted_broker.zookeeper.membership import MIGRATED
 
 if TYPE_CHECKING:
     from twisted_broker.log.log_manager import LogManager
     from twisted_broker.replication.replica_manager import ReplicaManager
     from twisted_broker.turns import Turns
 
+_logger = Logger()
 _PARTITIONS_A_PIECE = 10
 _TOPIC_IDS_FROM = 5
 
@@ -55,6 +59,7 @@ class RoleRequests:
         self._load_settings = load_settings
         self._log_manager = log_manager
         self._lock: DeferredLock = DeferredLock()
+        self._migration_is_told = False
 
     @property
     def controller_id(self) -> int:
@@ -78,7 +83,7 @@ class RoleRequests:
         """`version` decides on the shape of the answer."""
         await self._lock.acquire()
         try:
-            refused = self._state.refusal(request)
+            refused = self._refusal(request)
             if refused is not ErrorCode.NONE:
                 return _leader_and_isr_refused(request, version, refused)
             delta, errors, topic_ids = self._state.leader_and_isr(request, self)
@@ -106,7 +111,7 @@ class RoleRequests:
     ) -> messages.StopReplicaResponse:
         await self._lock.acquire()
         try:
-            refused = self._state.refusal(request)
+            refused = self._refusal(request)
             if refused is not ErrorCode.NONE:
                 return messages.StopReplicaResponse(error_code=refused)
             stops = self._state.stop_replica(request, self)
@@ -132,7 +137,7 @@ class RoleRequests:
     ) -> messages.UpdateMetadataResponse:
         await self._lock.acquire()
         try:
-            refused = self._state.refusal(request)
+            refused = self._refusal(request)
             if refused is ErrorCode.NONE:
                 known = self._state.image.topics_by_name
                 for _ in self._state.update_metadata(request):
@@ -148,6 +153,12 @@ class RoleRequests:
         finally:
             self._lock.release()
         return messages.UpdateMetadataResponse(error_code=refused)
+
+    def _refusal(self, request: ControllerRequest) -> ErrorCode:
+        if request.is_k_raft_controller and not self._migration_is_told:
+            self._migration_is_told = True
+            _logger.error("{why}", why=MIGRATED)
+        return self._state.refusal(request)
 
     # on the replicas
 

@@ -1,4 +1,5 @@
-"""A consumer of one broker: each method is one request, and what it answers.
+"""A consumer of one broker: each method is one request, and what it answers (`offset_before` may
+need a second one).
 
 Owns `SimpleConsumer` and `PartitionRecords`.
 

@@ -6,6 +6,7 @@ KAFKA39_JARS, KAFKA_JARS: see `kafka_processes.py` (`make test-java`). Half a mi
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from tests.compat.kafka_processes import (
 )
 from tests.compat.test_consumer import Member
 from tests.compat.test_kafka_cleaner import free_port
+from tests.compat.test_kafka_tools import tool
 from tests.compat.test_mirror import mirror_killed_three_times
 from tests.compat.zookeeper_cluster import JavaCluster
 
@@ -159,9 +161,19 @@ def test_a_mirror_of_it_is_killed_three_times_under_load(
     source: JavaNode, new_broker: BrokerFactory, tmp_path: Path
 ) -> None:
     """No gap, no duplicate: the directories are the same, leader epochs aside. Stops it: last."""
+    require()  # its kafka-dump-log
     target = new_broker()
     target.start()
     mirror_killed_three_times(source, target, tmp_path)
+    told = tool(
+        f"{JARS}/*",
+        "org.apache.kafka.tools.DumpLogSegments",
+        "--deep-iteration",
+        "--files",
+        ",".join(str(path) for path in Path(target.data).glob("events-*/*.log")),
+    )
+    assert re.search(r"^\| offset: ", told, re.M)
+    assert not re.search(r"isvalid: false|corrupt|mismatch|non-consecutive", told, re.I)
 
 
 @pytest.mark.timeout(400)

@@ -5,6 +5,7 @@ KAFKA_HOME (a distribution) or KAFKA_JARS (a folder of its jars) says where they
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.compat import clients, raw, transactional
+from tests.compat.broker_process import BrokerProcess
 from tests.compat.conftest import BrokerFactory
 from tests.compat.test_restart import free_port
 from twisted_broker.cli.verify import verify_directory
@@ -224,6 +226,56 @@ def test_command_line_tools(broker: object, topic: str, jars: str) -> None:
         f"group-{topic}",
     )
     assert group.count(topic) >= 3
+
+
+def test_a_replica_moves_between_directories(topic: str, jars: str, tmp_path: Path) -> None:
+    """kafka-reassign-partitions with `log_dirs`, and kafka-log-dirs (RL 3.8)."""
+    paths = [str(tmp_path / name) for name in "ab"]
+    broker = BrokerProcess(tmp_path / "broker", data=",".join(paths)).start()
+    try:
+        move_replica(broker, topic, jars, tmp_path, paths)
+    finally:
+        broker.stop()
+
+
+def move_replica(
+    broker: BrokerProcess, topic: str, jars: str, tmp_path: Path, paths: list[str]
+) -> None:
+    """To the other directory, and all records are read from there."""
+    server = ("--bootstrap-server", broker.bootstrap)
+    clients.Confluent().produce(
+        broker.bootstrap, topic, "none", [(b"k%d" % n, bytes(500), ()) for n in range(100)]
+    )
+
+    def places() -> list[str]:
+        """The directories that kafka-log-dirs finds it in."""
+        lines = tool(
+            jars,
+            "org.apache.kafka.tools.LogDirsCommand",
+            *server,
+            *("--describe", "--topic-list", topic),
+        ).splitlines()
+        (found,) = (json.loads(line) for line in lines if line.startswith("{"))
+        (node,) = found["brokers"]
+        assert sorted(each["logDir"] for each in node["logDirs"]) == paths
+        return [each["logDir"] for each in node["logDirs"] if each["partitions"]]
+
+    (before,) = places()
+    (target,) = {*paths} - {before}
+    plan = tmp_path / "plan.json"
+    wanted = {"topic": topic, "partition": 0, "replicas": [1], "log_dirs": [target]}
+    plan.write_text(json.dumps({"version": 1, "partitions": [wanted]}))
+    reassign = (
+        "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+        *server,
+        *("--reassignment-json-file", str(plan)),
+    )
+    tool(jars, *reassign, "--execute")
+    end = time.monotonic() + LIMIT_SECONDS
+    while "is still in progress" in (told := tool(jars, *reassign, "--verify")):
+        assert time.monotonic() < end, told
+    assert "completed successfully" in told and places() == [target]
+    assert clients.Confluent().consume(broker.bootstrap, topic, f"{topic}-readers", 100)
 
 
 def test_a_hanging_transaction_is_found_and_ended(

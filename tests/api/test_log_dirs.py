@@ -101,6 +101,16 @@ def test_a_replica_moves_and_the_controller_knows(house: MemoryBroker, version: 
     assert house.broker.log_manager.logs[TP].high_watermark == 40
 
 
+def test_a_topic_that_is_not_there_leaves_the_directories_empty(house: MemoryBroker) -> None:
+    """Kafka's testDescribeLogDirsWithoutAnyPartitionTopic."""
+    wanted = [log_dirs.DescribableLogDirTopic(topic="none", partitions=[0])]
+    results = house.ask(log_dirs.DescribeLogDirsRequest(topics=wanted), 4).results
+    assert [(each.log_dir, each.error_code, each.topics) for each in results] == [
+        ("/a", 0, []),
+        ("/b", 0, []),
+    ]
+
+
 def test_a_copy_is_described_with_what_it_lacks() -> None:
     """KIP-113: is_future_key and lag."""
     house = MemoryBroker(log_dirs="/a,/b", **{RATE: "200"}).start()

@@ -29,6 +29,7 @@ from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequ
 
 PARTITIONS = 4
 PATIENCE_SECONDS = 180.0
+FAULTS = ("mirror", "source", "target", "target", "stop", "cut", "cut", "one way", "none")
 SETTINGS = {
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
@@ -168,12 +169,18 @@ class TwoClusters(SimWorld):
     def _mirror_failed(self, failure: Failure) -> None:
         self.failures.append(failure.value)
 
-    def fault(self, random: Random) -> None:
-        kind = random.choice(["mirror", "source", "target", "target", "stop", "none"])
+    def fault(self, random: Random, kind: str) -> None:
+        self.network.heal()
         self.reached[kind] += 1
         if kind == "mirror" and self.mirror is not None:
             self.mirror.stop()
             self.start_mirror(random)
+        elif kind in ("cut", "one way"):  # until the next fault
+            one, other = random.sample([f"mirror{self.runs}", *map("n{}".format, self.nodes)], 2)
+            self.network.block(one, other)
+            if kind == "cut":
+                self.network.block(other, one)
+            self.run_until(self.sim.now + 8 * random.random())
         elif kind in ("source", "target", "stop"):
             numbers = {"source": (1, 2), "target": (3, 4), "stop": (2, 4)}[kind]
             node = self.nodes[random.choice(numbers)]
@@ -207,22 +214,25 @@ class TwoClusters(SimWorld):
         return batches_of(self.partition(number, index).log)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(12, 200))]
+)
 def test_faults_on_both_sides(seed: int) -> None:
-    """Brokers of both sides die, leave and return, leaders move, the mirror is killed: nothing is
-    missed, nothing is there twice.
+    """Brokers of both sides die, leave and return, leaders move, ways between any two are cut, the
+    mirror is killed: nothing is missed, nothing is there twice.
     """
     random = Random(f"mirror {seed}")
     with TwoClusters(seed) as world:
         world.begin()
         world.start_mirror(random)
         number = 0
-        for _ in range(10):
+        for kind in ["cut", *random.choices(FAULTS, k=9)]:
             for _ in range(random.randrange(1, 6)):
                 number += 1
                 data = some_batch(*[b"%d" % number * 20] * random.randrange(1, 4))
                 world.produce(random.randrange(PARTITIONS), data)
-            world.fault(random)
+            world.fault(random, kind)
+        world.network.heal()
         world.all_up()
         world.until(world.is_equal, "all replicas of both sides are equal")
         assert number and sum(world.reached.values()) == 10

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
+from twisted.logger import capturedLogs, formatEvent
 
 from tests.coordinator.memory_store import MemoryStore
 from tests.coordinator.transaction.transaction_run import (
@@ -37,6 +38,7 @@ from twisted_broker.coordinator.transaction.transaction_metadata import (
 )
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.records import iterate_batches
 
 NONE = ErrorCode.NONE
 CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
@@ -713,6 +715,70 @@ def test_many_ids_expire_in_batches() -> None:
     run.pass_ms(111_000)
     assert not any(shard.transactions for shard in run.coordinator.states.shards.values())
     assert sum(run.store.ends.values()) == before + 450
+
+
+def test_tombstones_come_in_batches_that_the_partition_takes() -> None:
+    """`testTransactionExpirationShouldRespectBatchSize` of Kafka's `TransactionStateManagerTest`:
+    ids whose tombstones are more than max.message.bytes together; 16 KiB where it allows more.
+    """
+    run = TransactionRun(**EXPIRY)
+    names = [f"{number:03}" + "i" * 397 for number in range(450)]
+    for most_bytes, fewest in ((4096, 45), (1_048_588, 11)):
+        for name in names:
+            assert isinstance(run.init(name), ProducerIdAndEpoch)
+        run.store.max_message_bytes = most_bytes
+        before = {index: len(log) for index, log in run.store.logs.items()}
+        run.pass_ms(111_000)
+        assert not any(shard.transactions for shard in run.coordinator.states.shards.values())
+        batches = [
+            batch
+            for index, log in run.store.logs.items()
+            for batch in iterate_batches(bytes(log[before[index] :]))
+        ]
+        assert sum(batch.records_count for batch in batches) == 450
+        assert max(batch.size_in_bytes for batch in batches) <= min(most_bytes, 16 * 1024)
+        assert fewest <= len(batches) <= fewest + 3 + 450 // 40
+
+
+def test_an_id_whose_tombstone_alone_is_too_large() -> None:
+    """It keeps no other, the refusal is told once for a round, and the id can be used."""
+    run = TransactionRun(**EXPIRY)
+    large = "i" * 500
+    index = partition_for(large, 3)
+    others = [name for name in map(str, range(30)) if partition_for(name, 3) == index]
+    assert others
+    for name in (large, *others):
+        run.init(name)
+    run.store.max_message_bytes = 400
+    with capturedLogs() as told:
+        run.pass_ms(105_000)  # one round
+    assert list(run.coordinator.states.shards[index].transactions) == [large]
+    (line,) = [formatEvent(event) for event in told]
+    assert "could not be removed: 1," in line and "MESSAGE_TOO_LARGE" in line
+    run.store.max_message_bytes = 1_048_588
+    assert run.init(large).epoch == 1
+
+
+@pytest.mark.parametrize("is_offline", [False, True])
+def test_an_expiry_that_one_partition_refuses(is_offline: bool) -> None:
+    """`testTransactionalExpirationWithOfflineLogDir` of Kafka's `TransactionStateManagerTest`: the
+    ids of the others go.
+    """
+    run = TransactionRun(**EXPIRY)
+    for number in range(20):
+        run.init(f"id-{number}")
+    index = partition_for("id-0", 3)
+    kept = sorted(run.coordinator.states.shards[index].transactions)
+    if is_offline:
+        run.store.offline = {index}
+    else:
+        run.store.refuse_at = {index: ErrorCode.NOT_ENOUGH_REPLICAS}
+    run.pass_ms(111_000)
+    shards = run.coordinator.states.shards.values()
+    assert sorted(name for shard in shards for name in shard.transactions) == kept
+    run.store.refuse_at, run.store.offline = {}, set()
+    run.pass_ms(10_000)
+    assert not any(shard.transactions for shard in shards)
 
 
 # bounds

@@ -339,7 +339,7 @@ class TransactionCoordinator:
     def _markers_written(self, pending: PendingCompletion, failures: int = 0) -> None:
         """No partition waits: the transaction is complete."""
 
-        def refused() -> None:
+        def refused(_: Failure) -> None:
             # The step stays pending, so that nothing else begins until it is appended.
             delay_ms = min(LONGEST_RETRY_MS, RETRY_MS << min(failures, 10))
             call = self.context.clock.callLater(delay_ms / 1000, again)

@@ -10,7 +10,8 @@ producer ids.
    REQUEST_TIMED_OUT. That is before the client's own 30 s: a client that gave up first would never
    learn why, and some give up for good.
 4. No producer id is given twice: an id comes from a block that the controller gave to this broker
-   alone. A broker that is denied one requests it less and less often (`denials.py`).
+   alone. Blocks only go up: one that does not is refused, as its ids may be in use. A broker that
+   is denied one requests it less and less often (`denials.py`).
 
 Source: Kafka's `ForwardingManager`, `DefaultAutoTopicCreationManager`, `RPCProducerIdManager`;
 KIP-590, KIP-730; `RL 8.1`. Not here: permission (the controller decides), which requests are passed
@@ -60,6 +61,7 @@ _SHORTEST_WAIT_MS = 1_000
 """Where a request names less: the way to the controller and back."""
 _CREATE_TOPICS_VERSION = 7  # every controller of KRaft's has it
 PRODUCER_ID_WAIT_MS, PRODUCER_ID_PAUSE_MS = 5_000, 50
+_MOST_PRODUCER_ID = 2**63 - 1
 
 
 def packed_address(host: str) -> bytes:
@@ -228,7 +230,10 @@ class ProducerIdManager:
     ) -> None:
         self._runtime = runtime
         self._node_id, self._channel, self._member = node_id, channel, member
+        # `_end` is the end of the last block when that is used up: the next one begins there or
+        # above. 0 after a start, when no block is known.
         self._next = self._end = 0
+        self._is_refusal_logged = False
         self._denials = Denials("requests for producer ids")
         self._denied: BrokerError | None = None
         self._denied_until_ms = 0
@@ -259,7 +264,10 @@ class ProducerIdManager:
     async def _fetch(self) -> None:
         error: Exception | None = None
         try:
-            self._next, self._end = await self._next_block()
+            start, length = await self._next_block()
+            self._check_block(start, length, self._end)
+            self._is_refusal_logged = False
+            self._next, self._end = start, start + length
         except Exception as trouble:
             error = trouble
         self._is_fetching = False
@@ -270,8 +278,24 @@ class ProducerIdManager:
             else:
                 waiter.errback(error)
 
+    def _check_block(self, start: int, length: int, least: int) -> None:
+        """Raises BrokerError(UNKNOWN_SERVER_ERROR) unless it has ids, and none below `least`."""
+        if length > 0 and least <= start <= _MOST_PRODUCER_ID - length:
+            return
+        if not self._is_refusal_logged:
+            self._is_refusal_logged = True
+            _logger.error(
+                "a block of producer ids is refused, and requested again when one is needed: "
+                "{length} from {start} on, where those from {least} to {most} are new",
+                start=start,
+                length=length,
+                least=least,
+                most=_MOST_PRODUCER_ID,
+            )
+        raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "a block of producer ids is invalid")
+
     async def _next_block(self) -> tuple[int, int]:
-        """Its first id, and the one after its last."""
+        """Its first id, and how many there are."""
         request = AllocateProducerIdsRequest(
             broker_id=self._node_id, broker_epoch=self._member.broker_epoch
         )
@@ -285,5 +309,4 @@ class ProducerIdManager:
             raise
         self._denied = None
         self._denials.succeeded()
-        start: int = response.producer_id_start
-        return start, start + response.producer_id_len
+        return response.producer_id_start, response.producer_id_len

@@ -388,6 +388,33 @@ def test_a_block_that_gives_no_new_ids_is_refused(bad: tuple[int, int]) -> None:
     assert given(manager(clock, Blocks((0, 10)))) == 0
 
 
+@pytest.mark.parametrize(
+    "failure",
+    [
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.STALE_BROKER_EPOCH,
+        ErrorCode.BROKER_ID_NOT_REGISTERED,
+        ErrorCode.INVALID_REQUEST,
+        (-1, 10),
+    ],
+)
+def test_after_a_failure_no_block_is_requested_for_50_ms(
+    failure: ErrorCode | tuple[int, int],
+) -> None:
+    """`testUnrecoverableErrors` and `testRetryBackoff` of Kafka's `ProducerIdManagerTest`: however
+    many come meanwhile.
+    """
+    clock, channel = Clock(), Blocks(failure, (7, 2))
+    ids, expected = manager(clock, channel), ErrorCode.UNKNOWN_SERVER_ERROR
+    if isinstance(failure, ErrorCode):
+        expected = failure
+    for _ in range(49):
+        assert given(ids) is expected and channel.asked == 1
+        clock.advance(0.001)
+    clock.advance(0.001)
+    assert given(ids) == 7 and channel.asked == 2
+
+
 def test_the_last_producer_ids_there_are() -> None:
     """Kafka never gives 2**63 - 1 either."""
     ids = manager(Clock(), Blocks((2**63 - 3, 2)))

@@ -34,7 +34,7 @@ from twisted_broker.cluster.controller_channel import (
     RegisteredBroker,
     check_answer,
 )
-from twisted_broker.cluster.denials import Denials, is_denial
+from twisted_broker.cluster.denials import Denials
 from twisted_broker.interfaces import Runtime
 from twisted_broker.security.principal import Principal, encode_principal
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -235,8 +235,9 @@ class ProducerIdManager:
         self._next = self._end = 0
         self._is_refusal_logged = False
         self._denials = Denials("requests for producer ids")
-        self._denied: BrokerError | None = None
-        self._denied_until_ms = 0
+        # Of the last request for a block, if it failed: for whoever comes before the pause ends.
+        self._failed: Exception | None = None
+        self._paused_until_ms = 0
         self._is_fetching = False
         self._waiting: list[Deferred[None]] = []
 
@@ -244,13 +245,14 @@ class ProducerIdManager:
         """A producer id that nobody else has.
 
         Raises BrokerError, REQUEST_TIMED_OUT after `PRODUCER_ID_WAIT_MS`: the request for a block
-        goes on, and the client comes again.
+        goes on, and the client comes again. One that failed is not made again for
+        `PRODUCER_ID_PAUSE_MS`, or longer where it is denied.
         """
         deadline = self._runtime.now_ms() + PRODUCER_ID_WAIT_MS
         # Checked again after each wait: others that waited may have used the block up.
         while self._next >= self._end:
-            if self._denied is not None and self._runtime.now_ms() < self._denied_until_ms:
-                raise self._denied  # each client would have it requested again
+            if self._failed is not None and self._runtime.now_ms() < self._paused_until_ms:
+                raise self._failed  # each client would have it requested again
             waiter: Deferred[None] = Deferred()
             self._waiting.append(waiter)
             if not self._is_fetching:
@@ -262,21 +264,24 @@ class ProducerIdManager:
         return found
 
     async def _fetch(self) -> None:
-        error: Exception | None = None
         try:
             start, length = await self._next_block()
             self._check_block(start, length, self._end)
-            self._is_refusal_logged = False
+        except Exception as error:
+            self._failed = error
+            pause_ms = self._denials.pause_ms(error, PRODUCER_ID_PAUSE_MS)
+            self._paused_until_ms = self._runtime.now_ms() + pause_ms
+        else:
+            self._failed, self._is_refusal_logged = None, False
+            self._denials.succeeded()
             self._next, self._end = start, start + length
-        except Exception as trouble:
-            error = trouble
-        self._is_fetching = False
+        failed, self._is_fetching = self._failed, False
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
-            if error is None:
+            if failed is None:
                 waiter.callback(None)
             else:
-                waiter.errback(error)
+                waiter.errback(failed)
 
     def _check_block(self, start: int, length: int, least: int) -> None:
         """Raises BrokerError(UNKNOWN_SERVER_ERROR) unless it has ids, and none below `least`."""
@@ -300,13 +305,5 @@ class ProducerIdManager:
             broker_id=self._node_id, broker_epoch=self._member.broker_epoch
         )
         response = await self._channel.send_until_answered(request, 0)
-        try:
-            check_answer(response.error_code)
-        except BrokerError as error:
-            self._denied = error if is_denial(error) else None
-            pause_ms = self._denials.pause_ms(error, PRODUCER_ID_PAUSE_MS)
-            self._denied_until_ms = self._runtime.now_ms() + pause_ms
-            raise
-        self._denied = None
-        self._denials.succeeded()
+        check_answer(response.error_code)
         return response.producer_id_start, response.producer_id_len

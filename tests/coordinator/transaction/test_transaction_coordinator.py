@@ -619,7 +619,10 @@ def test_a_transaction_that_timed_out_is_aborted(run: TransactionRun) -> None:
     assert run.metadata().state is COMPLETE_ABORT
     assert run.add(producer) is ErrorCode.PRODUCER_FENCED
     assert run.end(producer) is ErrorCode.PRODUCER_FENCED
-    assert run.cluster.sent[0].request.markers[0].producer_epoch == producer.epoch + 1
+    marker = run.cluster.sent[0].request.markers[0]
+    assert marker.producer_epoch == producer.epoch + 1
+    assert marker.transaction_version == run.metadata().client_transaction_version
+    assert marker.transaction_version == (2 if run.version == 2 else 0)
     assert run.init().epoch == producer.epoch + 2
 
 

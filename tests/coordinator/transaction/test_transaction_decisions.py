@@ -393,13 +393,14 @@ def test_an_abort_of_nothing_under_version_2() -> None:
 
 
 # timeouts and fences
-@pytest.mark.parametrize(("version", "last_epoch"), [(0, -1), (1, -1), (2, 5)])
-def test_a_fence_raises_the_epoch(version: int, last_epoch: int) -> None:
+@pytest.mark.parametrize(("version", "last_epoch", "written"), [(0, -1, 0), (1, -1, 0), (2, 5, 2)])
+def test_a_fence_raises_the_epoch(version: int, last_epoch: int, written: int) -> None:
+    """`written`: version 1 is in no record, as `endTransactionWithTV1` of Kafka's coordinator."""
     of = metadata(ONGOING, last_producer_epoch=3)
     step = take(of, fence_and_abort(of, version, NOW))
     assert (step.state, step.producer_epoch) == (PREPARE_ABORT, 6)
     assert step.last_producer_epoch == last_epoch
-    assert step.client_transaction_version == version
+    assert step.client_transaction_version == written
     for how in (ABORT, COMMIT):
         assert outcome(end_transaction, of, producer(5), how, 0, NOW) is FENCED
     of.marker_written(T0)

@@ -647,6 +647,54 @@ def test_a_timeout_that_cannot_be_stored_is_tried_again(run: TransactionRun) -> 
     assert (run.metadata().state, run.metadata().producer_epoch) == (COMPLETE_ABORT, 1)
 
 
+def test_the_next_transaction_while_a_timeout_waits_for_a_producer_id() -> None:
+    """`shouldNotAcceptSmallerEpochDuringTransactionExpiration` of Kafka's
+    `TransactionCoordinatorTest`, by what can happen here: the one that was open too long is
+    committed meanwhile; the next one has its own time.
+    """
+    run = TransactionRun(version=2)
+    run.init()
+    run.metadata().producer_epoch = EXHAUSTED_EPOCH
+    producer = ProducerIdAndEpoch(1001, EXHAUSTED_EPOCH)
+    assert run.add(producer, T0) is NONE
+    run.waiting_ids = []
+    run.pass_ms(71_000)
+    assert run.waiting_ids and run.metadata().state is ONGOING
+    assert run.end(producer) == NO_PRODUCER and run.add(producer, T1) is NONE
+    for number, waiting in enumerate(run.waiting_ids):
+        waiting.callback(2000 + number)
+    run.settle()
+    assert (run.metadata().state, run.metadata().pending) == (ONGOING, None)
+    assert run.end(producer) == NO_PRODUCER
+    assert run.logged()[-2:] == [PREPARE_COMMIT, COMPLETE_COMMIT]
+
+
+def test_another_producer_while_a_fence_waits_for_a_producer_id() -> None:
+    """`shouldFailToAbortTransactionOnHandleInitPidWhenProducerEpochIsSmaller` of Kafka's
+    `TransactionCoordinatorTest`: one that goes on after an error does not abort what a newer
+    instance has opened meanwhile.
+    """
+    run = TransactionRun(version=2)
+    run.init()
+    run.metadata().producer_epoch = EXHAUSTED_EPOCH
+    first = ProducerIdAndEpoch(1001, EXHAUSTED_EPOCH)
+    assert run.add(first, T0) is NONE
+    run.waiting_ids = []
+    answers: list[Any] = []
+    going_on: Any = ensureDeferred(run.coordinator.init_producer_id("id", 60_000, first))
+    going_on.addErrback(lambda failure: failure.value.code).addCallback(answers.append)
+    (waiting,), run.waiting_ids = run.waiting_ids, None
+    assert run.end(first) == NO_PRODUCER
+    second = run.init()
+    assert second == ProducerIdAndEpoch(1002, 0) and run.add(second, T1) is NONE
+    waiting.callback(2000)
+    run.settle()
+    assert answers == [CONCURRENT]
+    assert (run.metadata().state, run.metadata().producer_epoch) == (ONGOING, 0)
+    assert run.init(expected=first) is ErrorCode.PRODUCER_FENCED
+    assert run.end(second, client=2) == ProducerIdAndEpoch(1002, 1)
+
+
 def test_many_timeouts_at_once(run: TransactionRun) -> None:
     for number in range(60):
         run.begun(T0, name=f"id-{number}")

@@ -128,6 +128,9 @@ def test_while_it_is_loaded() -> None:
     after = run.successor()
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert after.init() is loading and after.add(producer) is loading
+    assert after.end(producer) is loading
+    with pytest.raises(BrokerError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+        after.coordinator.describe("id")
     assert after.coordinator.states.is_loading
     for commit in after.store.commits.values():
         commit.callback(True)
@@ -267,6 +270,31 @@ def test_an_answer_that_was_lost(run: TransactionRun) -> None:
     again = run.init(expected=producer)
     assert again == ProducerIdAndEpoch(producer.producer_id, 1)
     assert run.init(expected=producer) == again
+
+
+def test_an_answer_that_was_lost_with_its_coordinator(run: TransactionRun) -> None:
+    """The epoch before is not in the log: the next coordinator cannot know that it comes again."""
+    producer = run.init()
+    again = run.init(expected=producer)
+    after = run.successor()
+    assert after.init(expected=producer) is ErrorCode.PRODUCER_FENCED
+    assert after.init(expected=again) == ProducerIdAndEpoch(producer.producer_id, 2)
+
+
+def test_two_instances_begin_at_once_at_an_exhausted_epoch() -> None:
+    """Both wait for a producer id: the first one's replaces the id, the second one's is left."""
+    run = TransactionRun()
+    run.init()
+    run.metadata().producer_epoch = EXHAUSTED_EPOCH
+    run.waiting_ids = []
+    answers: list[Any] = []
+    for _ in range(2):
+        ensureDeferred(run.coordinator.init_producer_id("id", 1000)).addBoth(answers.append)
+    first, second = run.waiting_ids
+    first.callback(7)
+    second.callback(8)
+    assert answers == [ProducerIdAndEpoch(7, 0), ProducerIdAndEpoch(7, 1)]
+    assert run.add(answers[0]) is ErrorCode.PRODUCER_FENCED and run.add(answers[1]) is NONE
 
 
 def test_an_exhausted_epoch_gets_a_new_id(run: TransactionRun) -> None:
@@ -486,6 +514,91 @@ def test_the_next_coordinator_writes_the_markers(run: TransactionRun, commit: bo
     run.pass_ms(5_000)
     assert len(run.cluster.sent) == count
     assert after.logged().count(after.logged()[-1]) == 1
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_the_same_broker_is_elected_again_with_a_marker_in_flight(
+    run: TransactionRun, is_lost: bool
+) -> None:
+    """`shouldNotLoseTxnCompletionAfterLoad` of Kafka's `TransactionMarkerChannelManagerTest`. The
+    answer is to a marker of the epoch before: the new one's is sent, and completes it once.
+    """
+    run.cluster.answers = False
+    producer = run.begun(T0)
+    run.end(producer)
+    (old,) = run.cluster.sent
+    run.lead_all(1)
+    if is_lost:
+        old.lose()
+    else:
+        old.answer()
+    run.pass_ms(1_000)
+    assert run.logged()[-1] is PREPARE_COMMIT and run.add(producer) is CONCURRENT
+    (_, new) = run.cluster.sent
+    (marker,) = new.request.markers
+    assert (marker.coordinator_epoch, new.partitions) == (1, [T0])
+    new.answer()
+    run.pass_ms(10_000)
+    assert run.logged()[-2:] == [PREPARE_COMMIT, COMPLETE_COMMIT]
+    assert len(run.cluster.sent) == 2 and not run.coordinator.markers.waiting
+    assert run.add(producer) is NONE
+
+
+def test_an_unload_with_markers_queued_leaves_other_partitions_theirs(run: TransactionRun) -> None:
+    """`shouldRemoveMarkersForTxnPartitionWhenPartitionEmigrated` of Kafka's
+    `TransactionMarkerChannelManagerTest`: those of both wait for the same broker.
+    """
+    run.cluster.answers = False
+    first, gone = "id", next(n for n in map(str, range(9)) if partition_for(n, 3) == 0)
+    kept = next(n for n in map(str, range(9)) if partition_for(n, 3) == 1)
+    for name in (first, gone, kept):
+        run.end(run.begun(T0, name=name), name=name)
+    producers = {name: run.metadata(name).producer_id for name in (gone, kept)}
+    run.coordinator.states.unload(0, 1)
+    run.cluster.sent[0].answer()
+    run.pass_ms(1_000)
+    sent = [each.producer_id for each in run.cluster.sent[1].request.markers]
+    assert producers[kept] in sent and producers[gone] not in sent
+    run.cluster.sent[1].answer()
+    run.pass_ms(1_000)
+    assert run.metadata(kept).state is COMPLETE_COMMIT and run.logged(gone)[-1] is PREPARE_COMMIT
+    assert isinstance(run.init(kept), ProducerIdAndEpoch) and run.init(gone) is NOT_COORDINATOR
+    assert len(run.cluster.sent) == 2 and not run.coordinator.markers.waiting
+
+
+def test_an_unload_in_the_middle_of_a_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the partition is served, and no marker is sent."""
+    monkeypatch.setattr(turns_module, "PIECES_PER_TURN", 1)
+    run = TransactionRun()
+    run.cluster.answers = False
+    run.end(run.begun(T0))
+    run.successor().coordinator.stop()
+    sent, index = len(run.cluster.sent), partition_for("id", 3)
+    after = TransactionRun(run.store, run.clock, run.cluster, epoch=2, lead=False)
+    reads = run.store.reads
+    run.store.on_read = lambda index: after.coordinator.states.unload(index, 3)
+    after.coordinator.states.load(index, 2)
+    after.pass_ms(5_000)
+    assert run.store.reads > reads and not after.coordinator.states.shards
+    assert not after.coordinator.states.is_loading and not after.coordinator.states.load_times
+    assert after.init() is NOT_COORDINATOR and len(run.cluster.sent) == sent
+
+
+def test_complete_that_is_refused_until_the_unload(run: TransactionRun) -> None:
+    """`shouldAbortAppendToLogOnEndTxnWhenNotCoordinatorError` of Kafka's
+    `TransactionMarkerChannelManagerTest`: the append knew first that the partition is led
+    elsewhere.
+    """
+    run.cluster.answers = False
+    run.end(run.begun(T0))
+    run.store.refuse = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    run.cluster.sent[0].answer()
+    assert run.coordinator.retrying == 1
+    run.coordinator.states.unload(partition_for("id", 3), 1)
+    run.store.refuse = None
+    run.pass_ms(10_000)
+    assert run.logged()[-1] is PREPARE_COMMIT and len(run.cluster.sent) == 1
+    assert run.coordinator.retrying == run.coordinator.markers.waiting == 0
 
 
 def test_the_next_coordinator_knows_what_is_open(run: TransactionRun) -> None:
@@ -753,6 +866,9 @@ def test_an_expiry_under_way_blocks_the_id(run: TransactionRun) -> None:
     run.store.held = []
     run.pass_ms(111_000)
     assert run.init() is CONCURRENT
+    with pytest.raises(BrokerError, match="TRANSACTIONAL_ID_NOT_FOUND"):
+        run.coordinator.describe("id")
+    assert [row for some in run.coordinator.listings() for row in some] == []
     run.store.release()
     run.store.held = None
     assert run.init().epoch == 0

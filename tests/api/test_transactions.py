@@ -392,6 +392,12 @@ def test_list_with_filters(version: int) -> None:
     run.acl.denied = set()
     answer = run.call(ListTransactionsRequest(state_filters=["Nothing"]), version)
     assert answer.unknown_state_filters == ["Nothing"] and not answer.transaction_states
+    answer = run.call(ListTransactionsRequest(state_filters=["Nothing", "Ongoing"]), version)
+    assert answer.unknown_state_filters == ["Nothing"]
+    assert [row.transactional_id for row in answer.transaction_states] == ["open"]
+    for never_written in ("Dead", "PrepareEpochFence"):
+        answer = run.call(ListTransactionsRequest(state_filters=[never_written]), version)
+        assert not answer.unknown_state_filters and not answer.transaction_states
     if version >= 1:
         assert run.listed(version, duration_filter=4_999, state_filters=["Ongoing"])
         assert not run.listed(version, duration_filter=5_000, state_filters=["Ongoing"])

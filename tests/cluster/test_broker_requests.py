@@ -6,15 +6,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
+from twisted.python.failure import Failure
 
 from tests.cluster.controller_fixture import ControllerFixture, MemberSide, served
 from tests.cluster.fixtures import DIRECTORY_ID, StalledWorker
 from twisted_broker.api.context import BrokerParts, ListenerName, RequestContext
 from twisted_broker.cluster.directory_assignments import DirectoryAssignments
+from twisted_broker.cluster.forwarding_manager import ProducerIdManager
 from twisted_broker.image.entries import LOST
 from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
 from twisted_broker.interfaces import TopicPartition
@@ -24,6 +29,7 @@ from twisted_broker.security.principal import Principal
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.header import RequestHeader, encode_request_header
 from twisted_broker.wire.messages import topics
+from twisted_broker.wire.messages.producer_ids import AllocateProducerIdsResponse
 from twisted_broker.wire.schema import encode
 
 
@@ -330,6 +336,89 @@ def test_many_who_wait_for_ids_share_one_block(fixture: ControllerFixture) -> No
     fixture.settle()
     assert sorted(cast(int, answer.result) for answer in waiting) == list(range(50))
     assert fixture.controller.image.next_producer_id == 1000
+
+
+class Blocks:
+    """A channel whose answers hold these blocks, or error codes."""
+
+    def __init__(self, *answers: tuple[int, int] | ErrorCode) -> None:
+        self.answers, self.asked = list(answers), 0
+
+    async def send_until_answered(self, request: Any, version: int) -> Any:
+        self.asked += 1
+        answer = self.answers.pop(0)
+        if isinstance(answer, ErrorCode):
+            return AllocateProducerIdsResponse(error_code=answer)
+        return AllocateProducerIdsResponse(producer_id_start=answer[0], producer_id_len=answer[1])
+
+
+def manager(clock: Clock, channel: Blocks) -> ProducerIdManager:
+    runtime: Any = SimpleNamespace(clock=clock, now_ms=lambda: round(clock.seconds() * 1000))
+    member, sends = SimpleNamespace(broker_epoch=1), cast(Any, channel)
+    return ProducerIdManager(runtime, 2, sends, member)
+
+
+def given(ids: ProducerIdManager) -> int | ErrorCode:
+    """The id, or why there is none."""
+    found: list[Any] = []
+    ensureDeferred(ids.next()).addBoth(found.append)
+    if isinstance(found[0], Failure):
+        assert isinstance(found[0].value, BrokerError)
+        return found[0].value.code
+    answer: int = found[0]
+    return answer
+
+
+@pytest.mark.parametrize(
+    "bad", [(-1, 10), (12, 0), (12, -1), (11, 10), (0, 10), (2**63 - 10, 10), (2**63 - 1, 1)]
+)
+def test_a_block_that_gives_no_new_ids_is_refused(bad: tuple[int, int]) -> None:
+    """`testInvalidRanges` of Kafka's `ProducerIdManagerTest`. After a start no block is known, and
+    any is taken that is one.
+    """
+    clock, channel = Clock(), Blocks((10, 2), bad, bad, (12, 1))
+    ids = manager(clock, channel)
+    with capturedLogs() as told:
+        assert [given(ids), given(ids)] == [10, 11]
+        for _ in range(2):
+            assert given(ids) is ErrorCode.UNKNOWN_SERVER_ERROR
+            clock.advance(0.05)
+        assert given(ids) == 12
+    assert [str(bad[0]) in formatEvent(event) for event in told] == [True]
+    assert given(manager(clock, Blocks((0, 10)))) == 0
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.STALE_BROKER_EPOCH,
+        ErrorCode.BROKER_ID_NOT_REGISTERED,
+        ErrorCode.INVALID_REQUEST,
+        (-1, 10),
+    ],
+)
+def test_after_a_failure_no_block_is_requested_for_50_ms(
+    failure: ErrorCode | tuple[int, int],
+) -> None:
+    """`testUnrecoverableErrors` and `testRetryBackoff` of Kafka's `ProducerIdManagerTest`: however
+    many come meanwhile.
+    """
+    clock, channel = Clock(), Blocks(failure, (7, 2))
+    ids, expected = manager(clock, channel), ErrorCode.UNKNOWN_SERVER_ERROR
+    if isinstance(failure, ErrorCode):
+        expected = failure
+    for _ in range(49):
+        assert given(ids) is expected and channel.asked == 1
+        clock.advance(0.001)
+    clock.advance(0.001)
+    assert given(ids) == 7 and channel.asked == 2
+
+
+def test_the_last_producer_ids_there_are() -> None:
+    """Kafka never gives 2**63 - 1 either."""
+    ids = manager(Clock(), Blocks((2**63 - 3, 2)))
+    assert [given(ids), given(ids)] == [2**63 - 3, 2**63 - 2]
 
 
 def test_a_replica_that_lies_elsewhere_is_reported(fixture: ControllerFixture) -> None:

@@ -28,6 +28,9 @@ class MemoryStore:
         self.ends: dict[int, int] = {}
         self.starts: dict[int, int] = {}
         self.refuse: ErrorCode | None = None
+        self.refuse_at: dict[int, ErrorCode] = {}
+        self.offline: set[int] = set()
+        self.max_message_bytes = 1_048_588
         self.held: list[tuple[Deferred[int], int]] | None = None
         self.commits: dict[int, Deferred[bool]] = {}
         self.reads = 0
@@ -43,6 +46,10 @@ class MemoryStore:
         self.guards.append(guard)
         if self.refuse is not None:
             return fail(BrokerError(self.refuse))
+        if index in self.refuse_at:
+            return fail(BrokerError(self.refuse_at[index]))
+        if len(batch) > self.max_message_bytes:
+            return fail(BrokerError(ErrorCode.MESSAGE_TOO_LARGE))
         base_offset = self.put(index, batch)
         if self.held is None:
             return succeed(base_offset)
@@ -93,6 +100,11 @@ class MemoryStore:
         """A segment as Kafka wrote it."""
         self.logs[index] = bytearray(content)
         self.ends[index] = max(batch.next_offset for batch in iterate_batches(content))
+
+    def most_bytes(self, index: int) -> int:
+        if index in self.offline:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)
+        return self.max_message_bytes
 
     def bounds(self, index: int) -> tuple[int, int]:
         return self.starts.get(index, 0), self.ends.get(index, 0)

@@ -207,11 +207,18 @@ def test_an_id_waits_once(epoch: int, older: ErrorCode | None, newer: ErrorCode 
 
 
 def test_without_a_coordinator_nothing_is_sent() -> None:
-    """No topic, no leader, a fenced leader: COORDINATOR_NOT_AVAILABLE at once."""
+    """No topic, no leader, a leader that is fenced or not registered: COORDINATOR_NOT_AVAILABLE at
+    once.
+    """
     made = Made()
+    fenced, unregistered = made.image_with({0: 1, 1: 2}), made.image_with({0: 1, 1: 2})
+    fenced.brokers[1] = fenced.brokers[1]._replace(fenced=True)
+    del unregistered.brokers[1]
     for image in (
         SimpleNamespace(topics_by_name={}, brokers={}),
         made.image_with({0: -1, 1: -1}),
+        fenced,
+        unregistered,
     ):
         made.image = image
         assert made.call(X) == [{A: ErrorCode.COORDINATOR_NOT_AVAILABLE}]

@@ -85,6 +85,15 @@ def test_a_lone_broker_serves_a_group_at_once():
     assert now(broker.commit(5)) == {("t", 0): E.NONE} and broker.fetched() == [5]
 
 
+def test_how_large_a_batch_may_be_is_the_topics_own():
+    """max.message.bytes of the topic, else of the broker."""
+    broker = Broker()
+    broker.offsets_topic(overrides={"max.message.bytes": "5000"})
+    store = ReplicaOffsetsStore(broker.replicas, broker, broker.config)
+    assert store.most_bytes(INDEX) == 5000
+    assert refusal(store.most_bytes, COUNT) is E.UNKNOWN_TOPIC_OR_PARTITION
+
+
 def test_clients_cannot_write_what_the_coordinator_writes():
     """Only records of the coordinator's origin reach the internal topic."""
     broker = Broker()

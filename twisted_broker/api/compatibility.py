@@ -148,8 +148,9 @@ BEHAVIOUR = """
   CONCURRENT_TRANSACTIONS until then; Kafka forgets it and may contradict its own log. A transaction coordinator that takes over answers
   COORDINATOR_LOAD_IN_PROGRESS until what it read is below the high watermark. It serves 1,000,000 transactional ids at most. AddPartitionsToTxn
   and AddOffsetsToTxn of a client, and TxnOffsetCommit 5, wait up to 100 ms for the markers of the transaction before; Kafka answers
-  CONCURRENT_TRANSACTIONS at once, and clients pause. Two-phase commit (InitProducerId 6) is not supported. The pattern of
-  ListTransactions is RE2's without Unicode classes and `\\b`, of 300 elements at most.
+  CONCURRENT_TRANSACTIONS at once, and clients pause. A marker is sent again when the answer of WriteTxnMarkers lacks its producer or has an
+  unknown error code; Kafka throws, and the marker is lost until the partition's next coordinator. Two-phase commit (InitProducerId 6) is not
+  supported. The pattern of ListTransactions is RE2's without Unicode classes and `\\b`, of 300 elements at most.
 - **Unclean elections** happen at once when `unclean.leader.election.enable` is set for a topic (or for all) that has no leader; Kafka checks every
   five minutes. When a cancelled reassignment leaves no former replica in sync, the new leader is recorded as recovering.
 - **SASL**: GSSAPI (Kerberos) is not supported, and no setting names a class that is loaded. A JAAS line is a setting of its

@@ -10,7 +10,8 @@ producer ids.
    REQUEST_TIMED_OUT. That is before the client's own 30 s: a client that gave up first would never
    learn why, and some give up for good.
 4. No producer id is given twice: an id comes from a block that the controller gave to this broker
-   alone. A broker that is denied one requests it less and less often (`denials.py`).
+   alone. Blocks only go up: one that does not is refused, as its ids may be in use. A broker that
+   is denied one requests it less and less often (`denials.py`).
 
 Source: Kafka's `ForwardingManager`, `DefaultAutoTopicCreationManager`, `RPCProducerIdManager`;
 KIP-590, KIP-730; `RL 8.1`. Not here: permission (the controller decides), which requests are passed
@@ -33,7 +34,7 @@ from twisted_broker.cluster.controller_channel import (
     RegisteredBroker,
     check_answer,
 )
-from twisted_broker.cluster.denials import Denials, is_denial
+from twisted_broker.cluster.denials import Denials
 from twisted_broker.interfaces import Runtime
 from twisted_broker.security.principal import Principal, encode_principal
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -60,6 +61,7 @@ _SHORTEST_WAIT_MS = 1_000
 """Where a request names less: the way to the controller and back."""
 _CREATE_TOPICS_VERSION = 7  # every controller of KRaft's has it
 PRODUCER_ID_WAIT_MS, PRODUCER_ID_PAUSE_MS = 5_000, 50
+_MOST_PRODUCER_ID = 2**63 - 1
 
 
 def packed_address(host: str) -> bytes:
@@ -228,10 +230,14 @@ class ProducerIdManager:
     ) -> None:
         self._runtime = runtime
         self._node_id, self._channel, self._member = node_id, channel, member
+        # `_end` is the end of the last block when that is used up: the next one begins there or
+        # above. 0 after a start, when no block is known.
         self._next = self._end = 0
+        self._is_refusal_logged = False
         self._denials = Denials("requests for producer ids")
-        self._denied: BrokerError | None = None
-        self._denied_until_ms = 0
+        # Of the last request for a block, if it failed: for whoever comes before the pause ends.
+        self._failed: Exception | None = None
+        self._paused_until_ms = 0
         self._is_fetching = False
         self._waiting: list[Deferred[None]] = []
 
@@ -239,13 +245,14 @@ class ProducerIdManager:
         """A producer id that nobody else has.
 
         Raises BrokerError, REQUEST_TIMED_OUT after `PRODUCER_ID_WAIT_MS`: the request for a block
-        goes on, and the client comes again.
+        goes on, and the client comes again. One that failed is not made again for
+        `PRODUCER_ID_PAUSE_MS`, or longer where it is denied.
         """
         deadline = self._runtime.now_ms() + PRODUCER_ID_WAIT_MS
         # Checked again after each wait: others that waited may have used the block up.
         while self._next >= self._end:
-            if self._denied is not None and self._runtime.now_ms() < self._denied_until_ms:
-                raise self._denied  # each client would have it requested again
+            if self._failed is not None and self._runtime.now_ms() < self._paused_until_ms:
+                raise self._failed  # each client would have it requested again
             waiter: Deferred[None] = Deferred()
             self._waiting.append(waiter)
             if not self._is_fetching:
@@ -257,33 +264,46 @@ class ProducerIdManager:
         return found
 
     async def _fetch(self) -> None:
-        error: Exception | None = None
         try:
-            self._next, self._end = await self._next_block()
-        except Exception as trouble:
-            error = trouble
-        self._is_fetching = False
+            start, length = await self._next_block()
+            self._check_block(start, length, self._end)
+        except Exception as error:
+            self._failed = error
+            pause_ms = self._denials.pause_ms(error, PRODUCER_ID_PAUSE_MS)
+            self._paused_until_ms = self._runtime.now_ms() + pause_ms
+        else:
+            self._failed, self._is_refusal_logged = None, False
+            self._denials.succeeded()
+            self._next, self._end = start, start + length
+        failed, self._is_fetching = self._failed, False
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
-            if error is None:
+            if failed is None:
                 waiter.callback(None)
             else:
-                waiter.errback(error)
+                waiter.errback(failed)
+
+    def _check_block(self, start: int, length: int, least: int) -> None:
+        """Raises BrokerError(UNKNOWN_SERVER_ERROR) unless it has ids, and none below `least`."""
+        if length > 0 and least <= start <= _MOST_PRODUCER_ID - length:
+            return
+        if not self._is_refusal_logged:
+            self._is_refusal_logged = True
+            _logger.error(
+                "a block of producer ids is refused, and requested again when one is needed: "
+                "{length} from {start} on, where those from {least} to {most} are new",
+                start=start,
+                length=length,
+                least=least,
+                most=_MOST_PRODUCER_ID,
+            )
+        raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "a block of producer ids is invalid")
 
     async def _next_block(self) -> tuple[int, int]:
-        """Its first id, and the one after its last."""
+        """Its first id, and how many there are."""
         request = AllocateProducerIdsRequest(
             broker_id=self._node_id, broker_epoch=self._member.broker_epoch
         )
         response = await self._channel.send_until_answered(request, 0)
-        try:
-            check_answer(response.error_code)
-        except BrokerError as error:
-            self._denied = error if is_denial(error) else None
-            pause_ms = self._denials.pause_ms(error, PRODUCER_ID_PAUSE_MS)
-            self._denied_until_ms = self._runtime.now_ms() + pause_ms
-            raise
-        self._denied = None
-        self._denials.succeeded()
-        start: int = response.producer_id_start
-        return start, start + response.producer_id_len
+        check_answer(response.error_code)
+        return response.producer_id_start, response.producer_id_len

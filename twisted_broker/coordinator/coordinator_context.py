@@ -72,6 +72,10 @@ class IOffsetsStore(Protocol):
         """Appends the end of a transaction to partition `index`; as `append`."""
         ...
 
+    def most_bytes(self, index: int) -> int:
+        """Of a batch that partition `index` takes; raises BrokerError when it is not led here."""
+        ...
+
     def bounds(self, index: int) -> tuple[int, int]:
         """(log start offset, log end offset); raises BrokerError when the partition is not led
         here.

@@ -121,6 +121,9 @@ class ReplicaOffsetsStore:
 
         return self._replicas.wait_for_replicas([again], WAIT_ON_MS).addCallback(decide)
 
+    def most_bytes(self, index: int) -> int:
+        return self._log(index).config.max_message_bytes
+
     def bounds(self, index: int) -> tuple[int, int]:
         log = self._log(index)
         return log.log_start_offset, log.log_end_offset

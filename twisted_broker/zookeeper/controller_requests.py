@@ -103,7 +103,10 @@ class ZnodeProducerIds(ProducerIdManager):
             await self._zookeeper.create(PRODUCER_ID_BLOCK, producer_block_json(self._node_id, 0))
             return 0, PRODUCER_IDS_PER_BLOCK
         start = read_producer_block(data) + 1
+        # Before it is written: Kafka's brokers read a long. A block below this broker's last one is
+        # written and left, so that the znode comes to where there are new ids.
+        self._check_block(start, PRODUCER_IDS_PER_BLOCK, 0)
         await self._zookeeper.set(
             PRODUCER_ID_BLOCK, producer_block_json(self._node_id, start), stat.version
         )
-        return start, start + PRODUCER_IDS_PER_BLOCK
+        return start, PRODUCER_IDS_PER_BLOCK

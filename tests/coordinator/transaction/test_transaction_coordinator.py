@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
+from twisted.logger import capturedLogs, formatEvent
 
 from tests.coordinator.memory_store import MemoryStore
 from tests.coordinator.transaction.transaction_run import (
@@ -37,6 +38,7 @@ from twisted_broker.coordinator.transaction.transaction_metadata import (
 )
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.records import iterate_batches
 
 NONE = ErrorCode.NONE
 CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
@@ -126,6 +128,9 @@ def test_while_it_is_loaded() -> None:
     after = run.successor()
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert after.init() is loading and after.add(producer) is loading
+    assert after.end(producer) is loading
+    with pytest.raises(BrokerError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+        after.coordinator.describe("id")
     assert after.coordinator.states.is_loading
     for commit in after.store.commits.values():
         commit.callback(True)
@@ -265,6 +270,31 @@ def test_an_answer_that_was_lost(run: TransactionRun) -> None:
     again = run.init(expected=producer)
     assert again == ProducerIdAndEpoch(producer.producer_id, 1)
     assert run.init(expected=producer) == again
+
+
+def test_an_answer_that_was_lost_with_its_coordinator(run: TransactionRun) -> None:
+    """The epoch before is not in the log: the next coordinator cannot know that it comes again."""
+    producer = run.init()
+    again = run.init(expected=producer)
+    after = run.successor()
+    assert after.init(expected=producer) is ErrorCode.PRODUCER_FENCED
+    assert after.init(expected=again) == ProducerIdAndEpoch(producer.producer_id, 2)
+
+
+def test_two_instances_begin_at_once_at_an_exhausted_epoch() -> None:
+    """Both wait for a producer id: the first one's replaces the id, the second one's is left."""
+    run = TransactionRun()
+    run.init()
+    run.metadata().producer_epoch = EXHAUSTED_EPOCH
+    run.waiting_ids = []
+    answers: list[Any] = []
+    for _ in range(2):
+        ensureDeferred(run.coordinator.init_producer_id("id", 1000)).addBoth(answers.append)
+    first, second = run.waiting_ids
+    first.callback(7)
+    second.callback(8)
+    assert answers == [ProducerIdAndEpoch(7, 0), ProducerIdAndEpoch(7, 1)]
+    assert run.add(answers[0]) is ErrorCode.PRODUCER_FENCED and run.add(answers[1]) is NONE
 
 
 def test_an_exhausted_epoch_gets_a_new_id(run: TransactionRun) -> None:
@@ -486,6 +516,91 @@ def test_the_next_coordinator_writes_the_markers(run: TransactionRun, commit: bo
     assert after.logged().count(after.logged()[-1]) == 1
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_the_same_broker_is_elected_again_with_a_marker_in_flight(
+    run: TransactionRun, is_lost: bool
+) -> None:
+    """`shouldNotLoseTxnCompletionAfterLoad` of Kafka's `TransactionMarkerChannelManagerTest`. The
+    answer is to a marker of the epoch before: the new one's is sent, and completes it once.
+    """
+    run.cluster.answers = False
+    producer = run.begun(T0)
+    run.end(producer)
+    (old,) = run.cluster.sent
+    run.lead_all(1)
+    if is_lost:
+        old.lose()
+    else:
+        old.answer()
+    run.pass_ms(1_000)
+    assert run.logged()[-1] is PREPARE_COMMIT and run.add(producer) is CONCURRENT
+    (_, new) = run.cluster.sent
+    (marker,) = new.request.markers
+    assert (marker.coordinator_epoch, new.partitions) == (1, [T0])
+    new.answer()
+    run.pass_ms(10_000)
+    assert run.logged()[-2:] == [PREPARE_COMMIT, COMPLETE_COMMIT]
+    assert len(run.cluster.sent) == 2 and not run.coordinator.markers.waiting
+    assert run.add(producer) is NONE
+
+
+def test_an_unload_with_markers_queued_leaves_other_partitions_theirs(run: TransactionRun) -> None:
+    """`shouldRemoveMarkersForTxnPartitionWhenPartitionEmigrated` of Kafka's
+    `TransactionMarkerChannelManagerTest`: those of both wait for the same broker.
+    """
+    run.cluster.answers = False
+    first, gone = "id", next(n for n in map(str, range(9)) if partition_for(n, 3) == 0)
+    kept = next(n for n in map(str, range(9)) if partition_for(n, 3) == 1)
+    for name in (first, gone, kept):
+        run.end(run.begun(T0, name=name), name=name)
+    producers = {name: run.metadata(name).producer_id for name in (gone, kept)}
+    run.coordinator.states.unload(0, 1)
+    run.cluster.sent[0].answer()
+    run.pass_ms(1_000)
+    sent = [each.producer_id for each in run.cluster.sent[1].request.markers]
+    assert producers[kept] in sent and producers[gone] not in sent
+    run.cluster.sent[1].answer()
+    run.pass_ms(1_000)
+    assert run.metadata(kept).state is COMPLETE_COMMIT and run.logged(gone)[-1] is PREPARE_COMMIT
+    assert isinstance(run.init(kept), ProducerIdAndEpoch) and run.init(gone) is NOT_COORDINATOR
+    assert len(run.cluster.sent) == 2 and not run.coordinator.markers.waiting
+
+
+def test_an_unload_in_the_middle_of_a_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the partition is served, and no marker is sent."""
+    monkeypatch.setattr(turns_module, "PIECES_PER_TURN", 1)
+    run = TransactionRun()
+    run.cluster.answers = False
+    run.end(run.begun(T0))
+    run.successor().coordinator.stop()
+    sent, index = len(run.cluster.sent), partition_for("id", 3)
+    after = TransactionRun(run.store, run.clock, run.cluster, epoch=2, lead=False)
+    reads = run.store.reads
+    run.store.on_read = lambda index: after.coordinator.states.unload(index, 3)
+    after.coordinator.states.load(index, 2)
+    after.pass_ms(5_000)
+    assert run.store.reads > reads and not after.coordinator.states.shards
+    assert not after.coordinator.states.is_loading and not after.coordinator.states.load_times
+    assert after.init() is NOT_COORDINATOR and len(run.cluster.sent) == sent
+
+
+def test_complete_that_is_refused_until_the_unload(run: TransactionRun) -> None:
+    """`shouldAbortAppendToLogOnEndTxnWhenNotCoordinatorError` of Kafka's
+    `TransactionMarkerChannelManagerTest`: the append knew first that the partition is led
+    elsewhere.
+    """
+    run.cluster.answers = False
+    run.end(run.begun(T0))
+    run.store.refuse = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    run.cluster.sent[0].answer()
+    assert run.coordinator.retrying == 1
+    run.coordinator.states.unload(partition_for("id", 3), 1)
+    run.store.refuse = None
+    run.pass_ms(10_000)
+    assert run.logged()[-1] is PREPARE_COMMIT and len(run.cluster.sent) == 1
+    assert run.coordinator.retrying == run.coordinator.markers.waiting == 0
+
+
 def test_the_next_coordinator_knows_what_is_open(run: TransactionRun) -> None:
     producer = run.begun(T0, name="open")
     done = run.begun(T1, name="done")
@@ -617,7 +732,10 @@ def test_a_transaction_that_timed_out_is_aborted(run: TransactionRun) -> None:
     assert run.metadata().state is COMPLETE_ABORT
     assert run.add(producer) is ErrorCode.PRODUCER_FENCED
     assert run.end(producer) is ErrorCode.PRODUCER_FENCED
-    assert run.cluster.sent[0].request.markers[0].producer_epoch == producer.epoch + 1
+    marker = run.cluster.sent[0].request.markers[0]
+    assert marker.producer_epoch == producer.epoch + 1
+    assert marker.transaction_version == run.metadata().client_transaction_version
+    assert marker.transaction_version == (2 if run.version == 2 else 0)
     assert run.init().epoch == producer.epoch + 2
 
 
@@ -640,6 +758,54 @@ def test_a_timeout_that_cannot_be_stored_is_tried_again(run: TransactionRun) -> 
     run.store.refuse = None
     run.pass_ms(10_000)
     assert (run.metadata().state, run.metadata().producer_epoch) == (COMPLETE_ABORT, 1)
+
+
+def test_the_next_transaction_while_a_timeout_waits_for_a_producer_id() -> None:
+    """`shouldNotAcceptSmallerEpochDuringTransactionExpiration` of Kafka's
+    `TransactionCoordinatorTest`, by what can happen here: the one that was open too long is
+    committed meanwhile; the next one has its own time.
+    """
+    run = TransactionRun(version=2)
+    run.init()
+    run.metadata().producer_epoch = EXHAUSTED_EPOCH
+    producer = ProducerIdAndEpoch(1001, EXHAUSTED_EPOCH)
+    assert run.add(producer, T0) is NONE
+    run.waiting_ids = []
+    run.pass_ms(71_000)
+    assert run.waiting_ids and run.metadata().state is ONGOING
+    assert run.end(producer) == NO_PRODUCER and run.add(producer, T1) is NONE
+    for number, waiting in enumerate(run.waiting_ids):
+        waiting.callback(2000 + number)
+    run.settle()
+    assert (run.metadata().state, run.metadata().pending) == (ONGOING, None)
+    assert run.end(producer) == NO_PRODUCER
+    assert run.logged()[-2:] == [PREPARE_COMMIT, COMPLETE_COMMIT]
+
+
+def test_another_producer_while_a_fence_waits_for_a_producer_id() -> None:
+    """`shouldFailToAbortTransactionOnHandleInitPidWhenProducerEpochIsSmaller` of Kafka's
+    `TransactionCoordinatorTest`: one that goes on after an error does not abort what a newer
+    instance has opened meanwhile.
+    """
+    run = TransactionRun(version=2)
+    run.init()
+    run.metadata().producer_epoch = EXHAUSTED_EPOCH
+    first = ProducerIdAndEpoch(1001, EXHAUSTED_EPOCH)
+    assert run.add(first, T0) is NONE
+    run.waiting_ids = []
+    answers: list[Any] = []
+    going_on: Any = ensureDeferred(run.coordinator.init_producer_id("id", 60_000, first))
+    going_on.addErrback(lambda failure: failure.value.code).addCallback(answers.append)
+    (waiting,), run.waiting_ids = run.waiting_ids, None
+    assert run.end(first) == NO_PRODUCER
+    second = run.init()
+    assert second == ProducerIdAndEpoch(1002, 0) and run.add(second, T1) is NONE
+    waiting.callback(2000)
+    run.settle()
+    assert answers == [CONCURRENT]
+    assert (run.metadata().state, run.metadata().producer_epoch) == (ONGOING, 0)
+    assert run.init(expected=first) is ErrorCode.PRODUCER_FENCED
+    assert run.end(second, client=2) == ProducerIdAndEpoch(1002, 1)
 
 
 def test_many_timeouts_at_once(run: TransactionRun) -> None:
@@ -700,6 +866,9 @@ def test_an_expiry_under_way_blocks_the_id(run: TransactionRun) -> None:
     run.store.held = []
     run.pass_ms(111_000)
     assert run.init() is CONCURRENT
+    with pytest.raises(BrokerError, match="TRANSACTIONAL_ID_NOT_FOUND"):
+        run.coordinator.describe("id")
+    assert [row for some in run.coordinator.listings() for row in some] == []
     run.store.release()
     run.store.held = None
     assert run.init().epoch == 0
@@ -713,6 +882,70 @@ def test_many_ids_expire_in_batches() -> None:
     run.pass_ms(111_000)
     assert not any(shard.transactions for shard in run.coordinator.states.shards.values())
     assert sum(run.store.ends.values()) == before + 450
+
+
+def test_tombstones_come_in_batches_that_the_partition_takes() -> None:
+    """`testTransactionExpirationShouldRespectBatchSize` of Kafka's `TransactionStateManagerTest`:
+    ids whose tombstones are more than max.message.bytes together; 16 KiB where it allows more.
+    """
+    run = TransactionRun(**EXPIRY)
+    names = [f"{number:03}" + "i" * 397 for number in range(450)]
+    for most_bytes, fewest in ((4096, 45), (1_048_588, 11)):
+        for name in names:
+            assert isinstance(run.init(name), ProducerIdAndEpoch)
+        run.store.max_message_bytes = most_bytes
+        before = {index: len(log) for index, log in run.store.logs.items()}
+        run.pass_ms(111_000)
+        assert not any(shard.transactions for shard in run.coordinator.states.shards.values())
+        batches = [
+            batch
+            for index, log in run.store.logs.items()
+            for batch in iterate_batches(bytes(log[before[index] :]))
+        ]
+        assert sum(batch.records_count for batch in batches) == 450
+        assert max(batch.size_in_bytes for batch in batches) <= min(most_bytes, 16 * 1024)
+        assert fewest <= len(batches) <= fewest + 3 + 450 // 40
+
+
+def test_an_id_whose_tombstone_alone_is_too_large() -> None:
+    """It keeps no other, the refusal is told once for a round, and the id can be used."""
+    run = TransactionRun(**EXPIRY)
+    large = "i" * 500
+    index = partition_for(large, 3)
+    others = [name for name in map(str, range(30)) if partition_for(name, 3) == index]
+    assert others
+    for name in (large, *others):
+        run.init(name)
+    run.store.max_message_bytes = 400
+    with capturedLogs() as told:
+        run.pass_ms(105_000)  # one round
+    assert list(run.coordinator.states.shards[index].transactions) == [large]
+    (line,) = [formatEvent(event) for event in told]
+    assert "could not be removed: 1," in line and "MESSAGE_TOO_LARGE" in line
+    run.store.max_message_bytes = 1_048_588
+    assert run.init(large).epoch == 1
+
+
+@pytest.mark.parametrize("is_offline", [False, True])
+def test_an_expiry_that_one_partition_refuses(is_offline: bool) -> None:
+    """`testTransactionalExpirationWithOfflineLogDir` of Kafka's `TransactionStateManagerTest`: the
+    ids of the others go.
+    """
+    run = TransactionRun(**EXPIRY)
+    for number in range(20):
+        run.init(f"id-{number}")
+    index = partition_for("id-0", 3)
+    kept = sorted(run.coordinator.states.shards[index].transactions)
+    if is_offline:
+        run.store.offline = {index}
+    else:
+        run.store.refuse_at = {index: ErrorCode.NOT_ENOUGH_REPLICAS}
+    run.pass_ms(111_000)
+    shards = run.coordinator.states.shards.values()
+    assert sorted(name for shard in shards for name in shard.transactions) == kept
+    run.store.refuse_at, run.store.offline = {}, set()
+    run.pass_ms(10_000)
+    assert not any(shard.transactions for shard in shards)
 
 
 # bounds

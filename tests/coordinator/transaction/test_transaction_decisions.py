@@ -269,6 +269,19 @@ def test_verify() -> None:
     }
 
 
+def test_verify_while_a_step_is_pending() -> None:
+    """The answer is of what is durable: the append itself is checked again."""
+    of = metadata(ONGOING)
+    add_partitions(of, producer(), [T1], 0, NOW)
+    for _ in range(2):
+        assert verify_partitions(of, producer(), [T0, T1]) == {
+            T0: ErrorCode.NONE,
+            T1: ErrorCode.TRANSACTION_ABORTABLE,
+        }
+        of.withdraw()
+        end_transaction(of, producer(), True, 0, NOW)
+
+
 # EndTxn below version 2
 ABORT, COMMIT = False, True
 BEFORE_2 = [
@@ -393,13 +406,14 @@ def test_an_abort_of_nothing_under_version_2() -> None:
 
 
 # timeouts and fences
-@pytest.mark.parametrize(("version", "last_epoch"), [(0, -1), (1, -1), (2, 5)])
-def test_a_fence_raises_the_epoch(version: int, last_epoch: int) -> None:
+@pytest.mark.parametrize(("version", "last_epoch", "written"), [(0, -1, 0), (1, -1, 0), (2, 5, 2)])
+def test_a_fence_raises_the_epoch(version: int, last_epoch: int, written: int) -> None:
+    """`written`: version 1 is in no record, as `endTransactionWithTV1` of Kafka's coordinator."""
     of = metadata(ONGOING, last_producer_epoch=3)
     step = take(of, fence_and_abort(of, version, NOW))
     assert (step.state, step.producer_epoch) == (PREPARE_ABORT, 6)
     assert step.last_producer_epoch == last_epoch
-    assert step.client_transaction_version == version
+    assert step.client_transaction_version == written
     for how in (ABORT, COMMIT):
         assert outcome(end_transaction, of, producer(5), how, 0, NOW) is FENCED
     of.marker_written(T0)
@@ -450,6 +464,57 @@ def test_when_it_is_expired() -> None:
         assert not of.is_expired(NOW + 999, 1000)
         of.pending = ONGOING
         assert not of.is_expired(NOW + 1000, 1000)
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_clock_that_goes_back(version: int) -> None:
+    """`testTolerateTimeShiftDuringAddPartitions` and others of Kafka's `TransactionMetadataTest`:
+    each step is taken, with its own time.
+    """
+    of, earlier = metadata(EMPTY), NOW - 10**6
+    assert take(of, begin_producer(of, 60_000, None, NOW - 1)).last_update_ms == NOW - 1
+    assert take(of, add_partitions(of, producer(6), [T0], version, NOW - 2)).start_ms == NOW - 2
+    more = take(of, add_partitions(of, producer(6), [T1], version, earlier))
+    assert (more.start_ms, more.last_update_ms) == (NOW - 2, earlier)
+    assert not of.is_timed_out(earlier)
+    step = take(of, end_transaction(of, producer(6), True, version, earlier))
+    assert (step.state, step.start_ms) == (PREPARE_COMMIT, NOW - 2)
+    of.marker_written(T0)
+    of.marker_written(T1)
+    done = take(of, of.prepare_complete(earlier - 1))
+    assert (done.state, done.last_update_ms) == (COMPLETE_COMMIT, earlier - 1)
+    assert not of.is_expired(earlier - 2, 1000)
+
+
+def test_no_epoch_is_raised_beyond_the_exhausted_one() -> None:
+    """`testBumpEpochNotAllowedIfEpochsExhausted` of Kafka's `TransactionMetadataTest`."""
+    of = metadata(epoch=EXHAUSTED_EPOCH)
+    with pytest.raises(InvalidTransition):
+        of.prepare_increment_producer_epoch(1000, None, NOW)
+    assert (of.pending, of.producer_epoch) == (None, EXHAUSTED_EPOCH)
+
+
+def test_a_fence_at_the_last_epoch_of_all() -> None:
+    """`testFenceProducerNotAllowedIfItWouldOverflow` of Kafka's `TransactionMetadataTest`: the
+    epoch stays, and the transaction ends all the same.
+    """
+    of = metadata(ONGOING, LAST_EPOCH)
+    step = take(of, fence_and_abort(of, 0, NOW))
+    assert (step.state, step.producer_epoch, LAST_EPOCH) == (PREPARE_ABORT, 32767, 32767)
+
+
+def test_the_states_of_kafka() -> None:
+    """`testTransactionStateIdAndNameMapping` of Kafka's `TransactionMetadataTest`."""
+    assert {int(state): state.text for state in TransactionState} == {
+        0: "Empty",
+        1: "Ongoing",
+        2: "PrepareCommit",
+        3: "PrepareAbort",
+        4: "CompleteCommit",
+        5: "CompleteAbort",
+        6: "Dead",
+        7: "PrepareEpochFence",
+    }
 
 
 # any order of requests

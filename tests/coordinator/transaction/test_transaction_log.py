@@ -1,5 +1,6 @@
 """Records of `__transaction_state` to the byte, as Kafka 4.3.1 wrote them."""
 
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,6 +91,30 @@ def test_version_by_level(level: int, version: int) -> None:
     assert (again.state, again.timeout_ms, again.producer_epoch) == (ONGOING, 60_000, 3)
     extra = (again.previous_producer_id, again.next_producer_id, again.client_transaction_version)
     assert extra == ((7, 9, 2) if version else (-1, -1, 0))
+
+
+def test_tagged_fields_that_are_not_known() -> None:
+    """`testDeserializeFutureTransactionLogValue` of Kafka's `TransactionLogTest`: ignored, outside
+    and in a partition's entry.
+    """
+    unknown = b"\x09\x03abc"  # tag 9, three bytes
+    partition_entry = b"\x02t" + b"\x02" + struct.pack(">i", 4) + b"\x01" + unknown
+    value = (
+        struct.pack(">hqhib", 1, 7, 3, 60_000, ONGOING)
+        + b"\x02"
+        + partition_entry
+        + struct.pack(">qq", 1000, 900)
+        + b"\x02\x02\x02\x00\x02"  # two tagged fields: the client's version, which is 2
+        + unknown
+    )
+    key, _ = transaction_record("t", None, 2)
+    read = read_record(key, value)
+    assert read is not None and read.value is not None
+    found = read.value
+    assert (found.producer_id, found.producer_epoch, found.state) == (7, 3, ONGOING)
+    assert (found.last_update_ms, found.start_ms, found.timeout_ms) == (1000, 900, 60_000)
+    assert found.partitions == {TopicPartition("t", 4)}
+    assert found.client_transaction_version == 2
 
 
 def test_empty_has_no_partitions() -> None:

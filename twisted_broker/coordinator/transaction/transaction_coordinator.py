@@ -296,18 +296,27 @@ class TransactionCoordinator:
             check(await self._end(shard, metadata, step))
         return after if client_transaction_version >= EPOCH_BUMP_VERSION else NO_PRODUCER
 
-    async def _fence(self, transactional_id: str, metadata: TransactionMetadata) -> None:
-        """Aborts what is open, without its producer. Raises BrokerError."""
+    async def _fence(
+        self, transactional_id: str, metadata: TransactionMetadata, is_timeout: bool = False
+    ) -> None:
+        """Aborts what is open, without its producer; with `is_timeout` only while it is open for
+        too long. Raises BrokerError.
+        """
+        producer = (metadata.producer_id, metadata.producer_epoch)
         new_producer_id: int | None = None
         while True:
             shard, found = self._find(transactional_id)
-            if found is not metadata:
+            wall_ms = self.context.wall_ms()
+            # While a producer id was awaited another producer may have begun, or this one's next
+            # transaction: nobody asked for that one's end.
+            if (
+                found is not metadata
+                or producer != (metadata.producer_id, metadata.producer_epoch)
+                or (is_timeout and not metadata.is_timed_out(wall_ms))
+            ):
                 raise BrokerError(ErrorCode.CONCURRENT_TRANSACTIONS)
             step = fence_and_abort(
-                metadata,
-                self.context.transaction_version(),
-                self.context.wall_ms(),
-                new_producer_id,
+                metadata, self.context.transaction_version(), wall_ms, new_producer_id
             )
             if step is not NEEDS_PRODUCER_ID:
                 break
@@ -339,7 +348,7 @@ class TransactionCoordinator:
     def _markers_written(self, pending: PendingCompletion, failures: int = 0) -> None:
         """No partition waits: the transaction is complete."""
 
-        def refused() -> None:
+        def refused(_: Failure) -> None:
             # The step stays pending, so that nothing else begins until it is appended.
             delay_ms = min(LONGEST_RETRY_MS, RETRY_MS << min(failures, 10))
             call = self.context.clock.callLater(delay_ms / 1000, again)
@@ -370,7 +379,7 @@ class TransactionCoordinator:
             timed_out = self.states.timed_out(self.context.wall_ms())
             for number, (_, metadata) in enumerate(timed_out, 1):
                 transactional_id = metadata.transactional_id
-                fenced = ensureDeferred(self._fence(transactional_id, metadata))
+                fenced = ensureDeferred(self._fence(transactional_id, metadata, is_timeout=True))
                 fenced.addCallbacks(self._aborted, self._not_aborted, (metadata,), {}, (metadata,))
                 if number % ABORTED_PER_STEP == 0:
                     yield None

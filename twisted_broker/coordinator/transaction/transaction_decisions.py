@@ -276,4 +276,6 @@ def fence_and_abort(
     _check_not_pending(metadata)
     if metadata.state is not ONGOING:
         raise BrokerError(ErrorCode.INVALID_TXN_STATE)
-    return _end(metadata, False, transaction_version, wall_ms, new_producer_id, is_fence=True)
+    # Version 1 ends a transaction as version 0 does: also when its producer ends it, 0 is written.
+    version = transaction_version if transaction_version >= EPOCH_BUMP_VERSION else 0
+    return _end(metadata, False, version, wall_ms, new_producer_id, is_fence=True)

@@ -43,6 +43,9 @@ from twisted_broker.wire.schema import decode_from, encode
 _KEY_TYPE = 0
 _TEXT_AT = 4  # behind the key's type and the text's length
 _NEWEST_VALUE = 1
+# Of a record: the lengths of itself and of its key (3 each, a key has no more than 32 KiB), its
+# attributes, its time and offset after the batch's (1, 3), no value and no headers.
+_TOMBSTONE_OVERHEAD = 3 + 1 + 1 + 3 + 3 + 1 + 1
 _SHORT = struct.Struct(">h")
 _STATES = tuple(TransactionState)
 # What is nearly every id's value, read in one step: version 1, no partitions (null, or none), and
@@ -87,6 +90,11 @@ def transaction_record(
         client_transaction_version=transit.client_transaction_version if since_1 else 0,
     )
     return key, _SHORT.pack(version) + encode(value, version)
+
+
+def tombstone_bytes(transactional_id: str) -> int:
+    """Of an id's tombstone in a batch, at most."""
+    return _TEXT_AT + len(transactional_id.encode()) + _TOMBSTONE_OVERHEAD
 
 
 def _schema(transit: TxnTransitMetadata) -> list[PartitionsSchema] | None:

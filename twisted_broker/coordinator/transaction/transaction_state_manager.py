@@ -50,6 +50,7 @@ from twisted_broker.coordinator.transaction.transaction_context import (
 from twisted_broker.coordinator.transaction.transaction_log import (
     batch_of,
     read_record,
+    tombstone_bytes,
     transaction_record,
 )
 from twisted_broker.coordinator.transaction.transaction_metadata import (
@@ -62,13 +63,15 @@ from twisted_broker.coordinator.transaction.transaction_metadata import (
 )
 from twisted_broker.topic_names import TRANSACTIONS_TOPIC
 from twisted_broker.turns import Steps
+from twisted_broker.wire.batch_header import HEADER_BYTES
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 # About a millisecond of one turn (`turns.py`).
 CHECKED_PER_STEP = 1_000
 RESUMED_PER_STEP = 100
-# Kafka's tombstones come in batches of 16 KiB.
 TOMBSTONES_PER_BATCH = 200
+# As Kafka's, where the partition takes that many (`max.message.bytes`).
+TOMBSTONE_BATCH_BYTES = 16 * 1024
 _LOADS_KEPT = 200
 _logger = Logger()
 
@@ -151,6 +154,9 @@ class _Replay(LogReplay):
 
 Resume = Callable[[TransactionShard, TransactionMetadata], None]
 Then = Callable[[], None]
+Refused = Callable[[Failure], None]
+# How many ids at once, and why.
+Refusals = list[tuple[int, object]]
 
 
 class TransactionStateManager:
@@ -325,7 +331,7 @@ class TransactionStateManager:
         transit: TxnTransitMetadata,
         *,
         then: Then | None = None,
-        refused: Then | None = None,
+        refused: Refused | None = None,
     ) -> Deferred[ErrorCode]:
         """Stores the pending step of an id, and takes it over. Fires with the client's error.
 
@@ -343,7 +349,7 @@ class TransactionStateManager:
             if then is not None:
                 then()
 
-        def withdraw() -> None:
+        def withdraw(_: Failure) -> None:
             metadata.withdraw()
             if metadata.producer_epoch == NO_PRODUCER_EPOCH:
                 # Nothing of the id is in the log: it would be kept for days for nothing.
@@ -357,7 +363,7 @@ class TransactionStateManager:
         records: list[KeyValue],
         timeout_ms: int,
         stored: Then,
-        refused: Then,
+        refused: Refused,
     ) -> Deferred[ErrorCode]:
         if shard.is_closed:
             return succeed(ErrorCode.NOT_COORDINATOR)
@@ -374,7 +380,7 @@ class TransactionStateManager:
             if isinstance(failure.value, AppendUndecided):
                 failure.value.outcome().addCallbacks(is_stored, is_refused).addErrback(_failed)
             elif not shard.is_closed:
-                refused()
+                refused(failure)
             return error
 
         appended = self._context.store.append(shard.index, batch, timeout_ms)
@@ -392,26 +398,49 @@ class TransactionStateManager:
                             yield shard, metadata
 
     def expire_steps(self) -> Steps:
-        """Removes the ids that have expired."""
+        """Removes the ids that have expired. What is refused is tried again the next time."""
         for shard in list(self.shards.values()):
-            for names in in_steps(shard.transactions, CHECKED_PER_STEP):
-                if shard.state is not CoordinatorState.ACTIVE:
-                    break
-                some = [
-                    metadata
-                    for name in names
-                    if (metadata := shard.transactions.get(name)) is not None
-                    and metadata.is_expired(
-                        self._context.wall_ms(), self._context.settings.expiration_ms
-                    )
-                ]
-                yield None
-                for first in range(0, len(some), TOMBSTONES_PER_BATCH):
-                    # One batch at a time: the waiters are bounded.
-                    yield self._expire(shard, some[first : first + TOMBSTONES_PER_BATCH])
+            refusals: Refusals = []
+            yield from self._expire_of(shard, refusals)
+            if refusals:
+                _logger.warn(
+                    "__transaction_state-{index}: expired transactional ids that could not be "
+                    "removed: {count}, tried again later: {error}",
+                    index=shard.index,
+                    count=sum(count for count, _ in refusals),
+                    error=refusals[-1][1],
+                )
+
+    def _expire_of(self, shard: TransactionShard, refusals: Refusals) -> Steps:
+        """It adds to `refusals`."""
+        for names in in_steps(shard.transactions, CHECKED_PER_STEP):
+            if shard.state is not CoordinatorState.ACTIVE:
+                break
+            some = [
+                metadata
+                for name in names
+                if (metadata := shard.transactions.get(name)) is not None
+                and metadata.is_expired(
+                    self._context.wall_ms(), self._context.settings.expiration_ms
+                )
+            ]
+            yield None
+            if not some or shard.is_closed:
+                continue
+            try:
+                most_bytes = self._context.store.most_bytes(shard.index)
+            except BrokerError as error:  # the directory has failed; it will be led elsewhere
+                refusals.append((len(some), error))
+                continue
+            for batch in _in_batches(some, min(TOMBSTONE_BATCH_BYTES, most_bytes)):
+                # One batch at a time: the waiters are bounded.
+                yield self._expire(shard, batch, refusals)
 
     def _expire(
-        self, shard: TransactionShard, some: list[TransactionMetadata]
+        self,
+        shard: TransactionShard,
+        some: list[TransactionMetadata],
+        refusals: Refusals,
     ) -> Deferred[ErrorCode]:
         # A step may have begun since they were looked at.
         wall_ms, expiration_ms = self._context.wall_ms(), self._context.settings.expiration_ms
@@ -434,7 +463,8 @@ class TransactionStateManager:
             for metadata in expired:
                 shard.remove(metadata.transactional_id)
 
-        def refused() -> None:
+        def refused(failure: Failure) -> None:
+            refusals.append((len(expired), failure.value))
             for metadata in expired:
                 if metadata.pending is DEAD:
                     metadata.withdraw()
@@ -445,6 +475,23 @@ class TransactionStateManager:
 
 def _failed(failure: Failure) -> None:
     _logger.failure("taking over a record of __transaction_state failed", failure)
+
+
+def _in_batches(
+    some: list[TransactionMetadata], most_bytes: int
+) -> Iterator[list[TransactionMetadata]]:
+    """At least one id each: one whose tombstone alone is larger keeps no other."""
+    batch: list[TransactionMetadata] = []
+    size = HEADER_BYTES
+    for metadata in some:
+        more = tombstone_bytes(metadata.transactional_id)
+        if batch and (size + more > most_bytes or len(batch) == TOMBSTONES_PER_BATCH):
+            yield batch
+            batch, size = [], HEADER_BYTES
+        batch.append(metadata)
+        size += more
+    if batch:
+        yield batch
 
 
 def in_steps(ids: BucketDict[str, TransactionMetadata], most: int) -> Iterator[list[str]]:

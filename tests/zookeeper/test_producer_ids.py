@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.zookeeper.controller_requests import ZnodeProducerIds
-from twisted_broker.zookeeper.port import BadVersionError, NodeStat, NoNodeError
+from twisted_broker.zookeeper.port import BadVersionError, NodeExistsError, NodeStat, NoNodeError
 from twisted_broker.zookeeper.znodes import PRODUCER_ID_BLOCK, producer_block_json
 
 
@@ -31,6 +31,10 @@ class Znode:
 
     def create(self, path: str, data: bytes) -> Deferred[tuple[str, NodeStat]]:
         assert self.data is None
+        if self.others:
+            self.others -= 1
+            self.data = producer_block_json(7, 0)
+            return fail(NodeExistsError())
         self.data = data
         return succeed((path, NodeStat(0, 0, 0)))
 
@@ -63,6 +67,20 @@ def given(ids: ZnodeProducerIds) -> int | ErrorCode:
         return found[0].value.code
     answer: int = found[0]
     return answer
+
+
+def test_the_first_block_makes_the_znode() -> None:
+    """As Kafka's ZkProducerIdManager writes it."""
+    znode = Znode()
+    assert given(of(znode, Clock())) == 0
+    wanted = {"version": 1, "broker": 2, "block_start": "0", "block_end": "999"}
+    assert json.loads(znode.data or b"") == wanted
+
+
+def test_a_znode_that_another_broker_makes_first_is_read() -> None:
+    znode = Znode()
+    znode.others = 1
+    assert given(of(znode, Clock())) == 1000
 
 
 def test_a_block_that_another_broker_takes_is_left_to_it() -> None:

@@ -1,4 +1,4 @@
-"""Producer ids by block, controlled shutdown and a failed directory, as ZooKeeper mode has them."""
+"""Controlled shutdown and a failed directory, as ZooKeeper mode has them."""
 
 from __future__ import annotations
 
@@ -6,75 +6,11 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-from twisted.internet.defer import Deferred, ensureDeferred, fail, succeed
+from twisted.internet.defer import Deferred, fail, succeed
 
 from tests.zookeeper.test_membership import Joining
 from twisted_broker.cluster.broker_lifecycle_manager import BrokerState
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.zookeeper.controller_requests import ZnodeProducerIds
-from twisted_broker.zookeeper.protocol_versions import IBP_2_6
-
-BLOCK = "/latest_producer_id_block"
-
-
-class Ids(Joining):
-    """Broker 1 hands out producer ids at protocol 2.6."""
-
-    def __init__(self) -> None:
-        super().__init__(IBP_2_6)
-        self.join()
-        self.ids = ZnodeProducerIds(
-            self.runtime, 1, SimpleNamespace(), self.membership, self.zookeeper
-        )
-
-    def next(self) -> int:
-        return self.done(ensureDeferred(self.ids.next()))
-
-
-def test_the_first_block_makes_the_node() -> None:
-    ids = Ids()
-    assert [ids.next() for _ in range(3)] == [0, 1, 2]
-    wanted = {"version": 1, "broker": 1, "block_start": "0", "block_end": "999"}
-    assert json.loads(ids.ensemble.node(BLOCK).data) == wanted
-
-
-def test_blocks_follow_that_of_another_broker() -> None:
-    """What Kafka's ZkProducerIdManager wrote; and after 1,000 ids the next block."""
-    ids = Ids()
-    theirs = {"version": 1, "broker": 7, "block_start": "5000", "block_end": "5999"}
-    ids.ensemble.create(BLOCK, json.dumps(theirs).encode())
-    assert [ids.next() for _ in range(1000)] == [*range(6000, 7000)]
-    ids.ensemble.set(
-        BLOCK, json.dumps(theirs | {"block_start": "7000", "block_end": "7999"}).encode()
-    )
-    assert ids.next() == 8000
-
-
-@pytest.mark.parametrize("is_there", [False, True])
-def test_a_race_that_is_lost_is_run_again(is_there: bool) -> None:
-    """Another broker took the block between our read and our write: nobody gets an id twice."""
-    ids = Ids()
-    theirs = {"version": 1, "broker": 7, "block_start": "0", "block_end": "999"}
-    if is_there:
-        ids.ensemble.create(BLOCK, json.dumps(theirs).encode())
-    name = "set" if is_there else "create"
-    real = getattr(ids.zookeeper, name)
-    lost: list[str] = []
-
-    def late(path: str, *arguments: Any, **options: Any) -> Any:
-        if not lost:
-            lost.append(path)
-            if is_there:
-                again = theirs | {"block_start": "1000", "block_end": "1999"}
-                ids.ensemble.set(path, json.dumps(again).encode())
-            else:
-                ids.ensemble.create(path, json.dumps(theirs).encode())
-        return real(path, *arguments, **options)
-
-    setattr(ids.zookeeper, name, late)
-    assert ids.next() == (2000 if is_there else 1000)
-    assert lost == [BLOCK]
 
 
 class Leaving(Joining):

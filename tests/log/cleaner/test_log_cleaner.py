@@ -15,6 +15,7 @@ from tests.log.test_log_manager import A, B, World
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.cleaner.cleaning import CannotBeCleaned, CleaningPlan, CleaningResult, clean
+from twisted_broker.log.cleaner.selection import log_to_clean
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.segment import file_name
@@ -376,6 +377,54 @@ def test_what_is_appended_behind_a_truncation_is_dirty() -> None:
     before = records(log)
     pass_time(world)
     assert records(log) < before
+
+
+def test_an_offset_above_the_log_end_never_becomes_valid_again() -> None:
+    """Kafka's `testCheckpointUpdatedForInvalidOffsetNotSelected`: recovery ended the log below it,
+    or another broker wrote it; the log that grows past it was not cleaned there.
+    """
+    world = World()
+    manager = world.manager()
+    log = compacted(manager, cleanup_policy=frozenset({"delete"}))
+    log.durability.flush()
+    end = log.log_end_offset
+    world.files = world.files.after_kill()
+    checkpoints.write_offsets(
+        world.files, "/d1", checkpoints.CLEANER_OFFSET, {A: end + 20, B: end + 20}
+    )
+    again = world.manager()
+    # B has no log here: nothing is known of it.
+    assert offsets(world) == {A: end, B: end + 20}
+    fill(again.logs[A], 40)
+    world.files = world.files.after_kill()
+    found = world.manager().get_or_create(A, TOPIC_ID, config(cleanup_policy=COMPACT))
+    assert offsets(world)[A] == end
+    found.set_high_watermark(found.log_end_offset)
+    assert log_to_clean(found, offsets(world)[A], NOW_MS).first_dirty == end
+
+
+def test_a_truncation_in_the_last_turn_of_a_round_is_not_overwritten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Kafka's `testDoneCleaning`: what is appended behind it was not cleaned."""
+    world = World()
+    manager, worker = held(world)
+    log = compacted(manager)
+    pass_time(world)
+    replace = Log.replace_segments
+
+    def replaced(each: Log, bases: Any, wall_ms: int) -> None:
+        replace(each, bases, wall_ms)
+        if bases[-1] == last:
+            log.truncate_to(6, NOW_MS)
+            fill(log, 40)
+
+    last = worker.waiting[0][0].segments[-1].base_offset
+    monkeypatch.setattr(Log, "replace_segments", replaced)
+    worker.run()
+    pass_time(world, 1)
+    assert log.truncations == 1 and A not in manager.cleaner.running
+    assert offsets(world).get(A, 0) <= 6
 
 
 def test_what_the_checkpoint_calls_clean_is_durable() -> None:

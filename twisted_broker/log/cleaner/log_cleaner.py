@@ -270,7 +270,9 @@ class LogCleaner:
                 return
             yield None
         del self.running[log.topic_partition]
-        if log.failed is not None:
+        if log.failed is not None or log.truncations != truncations:
+            # What was appended behind a truncation in this last turn was not cleaned; the offset
+            # that it left, and the one of before, are true.
             return
         self._set_offset(log, result.first_dirty, synced_first=log.directory)
         self._last[log.topic_partition] = (

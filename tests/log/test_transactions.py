@@ -113,9 +113,9 @@ def test_with_verification_off_no_guard_is_needed() -> None:
     assert write(log, guard=NOT_REQUIRED)() == 0
 
 
-def test_a_coordinators_append_is_held_to_the_guard_that_it_brings() -> None:
-    """Transactional offsets: a guard of before the marker is refused; none is the follower of old
-    (records of a group that was loaded).
+def test_a_coordinators_append_is_held_to_its_guard_as_a_clients_is() -> None:
+    """Kafka's `testTransactionIsOngoingAndVerificationGuard`: without an open transaction neither
+    no guard nor one of before the marker lets it in; beside one it needs none.
     """
     log = new_log()
 
@@ -125,11 +125,14 @@ def test_a_coordinators_append_is_held_to_the_guard_that_it_brings() -> None:
             data, 0, NOW_MS, origin=AppendOrigin.COORDINATOR, guard=guard
         )
 
+    refused(ErrorCode.INVALID_TXN_STATE, offsets(None))
     late = begin(log, -1)
     end(log)()
     refused(ErrorCode.INVALID_TXN_STATE, offsets(late))
+    refused(ErrorCode.INVALID_TXN_STATE, offsets(None))
     offsets(begin(log, -1))()
     assert log.last_stable_offset == log.high_watermark == 0 and list(log.producers.ongoing) == [1]
+    offsets(None)()
 
 
 def test_the_lowest_sequence_that_waits_goes_first() -> None:

@@ -133,6 +133,28 @@ def test_aborted_records_go_and_are_not_the_newest() -> None:
     assert [each.producer_id for each in aborted_transactions(log.segments, 0, upper)] == [7]
 
 
+def test_an_aborted_transaction_below_the_log_start_goes_with_its_segment() -> None:
+    """The segment is written anew from its beginning; after a crash that lets the log start fall
+    back the record would be visible, as one of no transaction.
+    """
+    files = MemoryFileSystem(wall_ms=lambda: NOW_MS)
+    log = new_log(files, segment_bytes=500)
+    append(
+        log, (b"a", b"x"), producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
+    )
+    log.append_as_leader(marker(7, commit=False), 0, NOW_MS, origin=AppendOrigin.COORDINATOR)
+    for number in range(10):
+        append(log, (b"k%d" % number, b"v"))
+    log.increment_log_start_offset(3)
+    assert log.segments.at(1) is not None and log.segments.bases()[1] > 3
+    clean_log(log)
+    log.close()
+    again = open_log(files, settings=settings(), clean=True)
+    assert again.log_start_offset == 0
+    aborted = aborted_transactions(again.segments, 0, again.log_end_offset)
+    assert (0, b"a", b"x") not in rows(again) or [each.producer_id for each in aborted] == [7]
+
+
 def test_a_small_map_takes_several_rounds() -> None:
     log = new_log()
     for number in range(80):

@@ -127,7 +127,9 @@ def plan_for(chosen: LogToClean, wall_ms: int, map_slots: int, load_factor: floa
         for segment in log.segments
         if segment.base_offset < chosen.upper_bound
     )
-    start, upper = log.log_start_offset, chosen.upper_bound
+    # Segments are written anew from their beginning, which may be below the log start; a crash may
+    # take that back.
+    start, upper = log.segments.first.base_offset, chosen.upper_bound
     config = log.config
     return CleaningPlan(
         log.directory,

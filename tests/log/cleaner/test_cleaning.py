@@ -30,6 +30,7 @@ from twisted_broker.testing.sim.disk_faults import Crash
 from twisted_broker.wire.compression import GZIP
 from twisted_broker.wire.legacy import build_message_set, iterate_entries
 from twisted_broker.wire.record_walk import Record
+from twisted_broker.wire.records import NO_TIMESTAMP
 
 DAY_MS = 86_400_000
 
@@ -100,6 +101,16 @@ def test_what_may_not_be_cleaned() -> None:
     segment = log.segments.at(log.segments.row_of(young))
     assert segment is not None and segment.largest_timestamp() > NOW_MS + 4
     assert young > 0
+
+
+def test_records_without_a_timestamp_are_as_old_as_their_file() -> None:
+    """RL 3.7: `min.compaction.lag.ms` counts from when the segment was modified."""
+    log = new_log(segment_bytes=150, min_compaction_lag_ms=1000)
+    for number in range(10):
+        append(log, (b"a", b"%d" % number), timestamp=NO_TIMESTAMP)
+    active = log.segments.active.base_offset
+    assert plan(log, wall_ms=NOW_MS + 999).upper_bound == 0 < active
+    assert plan(log, wall_ms=NOW_MS + 1000).upper_bound == active
 
 
 def test_an_open_transaction_ends_the_range() -> None:

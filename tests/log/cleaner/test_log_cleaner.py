@@ -248,6 +248,22 @@ def test_a_log_that_was_truncated_meanwhile(offset: int) -> None:
     assert records(log) == before and not left_behind(world, log)
 
 
+def test_a_topic_that_is_compacted_no_more_keeps_its_records() -> None:
+    """Kafka's `LogManagerTest.testTopicConfigChangeStopCleaningIfCompactIsRemoved`: a round that
+    ran meanwhile is not taken.
+    """
+    world = World()
+    manager, worker = held(world)
+    log = compacted(manager)
+    before = records(log)
+    pass_time(world)
+    log.update_config(config(cleanup_policy=frozenset({"delete"}), segment_bytes=400))
+    worker.run()
+    pass_time(world, 1)
+    assert records(log) == before and not left_behind(world, log)
+    assert A not in offsets(world) and A not in manager.cleaner.running
+
+
 def test_retention_waits_for_the_round() -> None:
     world = World()
     manager, worker = held(world)

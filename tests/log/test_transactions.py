@@ -20,6 +20,7 @@ from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.log.verification import NOT_REQUIRED, Guard
 from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.records import NO_TIMESTAMP
 
 P = 7
 assert DIRECTORY.endswith(str(TP))
@@ -405,3 +406,20 @@ def test_the_oldest_open_one_is_found_at_once_behind_many_that_ended() -> None:
     producers.remove_replicated(2 * count)
     assert producers.first_unstable_offset() == ended
     assert min(look() for _ in range(3)) < 30 * before
+
+
+def test_a_transaction_without_timestamps_is_never_late() -> None:
+    """Kafka's `hasLateTransaction`: nobody can tell how old it is."""
+    log = new_log()
+    for producer, timestamp in ((8, NO_TIMESTAMP), (9, 0)):
+        data = batch(
+            timestamp=timestamp,
+            producer_id=producer,
+            producer_epoch=0,
+            base_sequence=0,
+            is_transactional=True,
+        )
+        log.append_as_leader(data, 0, NOW_MS, guard=NOT_REQUIRED)
+    assert not log.producers.has_late_transaction(NOW_MS, 900_000)
+    write(log, guard=NOT_REQUIRED)()
+    assert log.producers.has_late_transaction(NOW_MS + 1_200_001, 900_000)

@@ -114,6 +114,19 @@ def test_with_verification_off_no_guard_is_needed() -> None:
     assert write(log, guard=NOT_REQUIRED)() == 0
 
 
+def test_a_guard_goes_with_a_transactional_batch_and_stays_beside_an_idempotent_one() -> None:
+    """Kafka's `testDisabledVerificationClearsVerificationGuard`: one that needed none took its
+    place.
+    """
+    log = new_log()
+    guard = begin(log, 1)
+    idempotent = batch(b"v", producer_id=P, producer_epoch=0, base_sequence=0)
+    log.append_as_leader(idempotent, 0, NOW_MS)
+    assert begin(log, 1) is guard
+    write(log, 1, guard=NOT_REQUIRED)()
+    assert not log.producers.verifications
+
+
 def test_a_coordinators_append_is_held_to_its_guard_as_a_clients_is() -> None:
     """Kafka's `testTransactionIsOngoingAndVerificationGuard`: without an open transaction neither
     no guard nor one of before the marker lets it in; beside one it needs none.
@@ -406,6 +419,24 @@ def test_the_oldest_open_one_is_found_at_once_behind_many_that_ended() -> None:
     producers.remove_replicated(2 * count)
     assert producers.first_unstable_offset() == ended
     assert min(look() for _ in range(3)) < 30 * before
+
+
+def test_a_late_transaction_stays_late_over_a_restart_and_goes_with_its_records() -> None:
+    """Kafka's `testHasLateTransactionInitializedAfterReload`,
+    `testHasLateTransactionUpdatedAfterPartialTruncation`, `..AfterFullTruncation`.
+    """
+    late, longest = NOW_MS + 1_200_001, 900_000
+    for end_of_log in (1, 0):
+        log = new_log()
+        log.append_as_leader(batch(b"v"), 0, NOW_MS)
+        write(log, guard=begin(log))()
+        log = closed_and_opened(log)
+        assert log.producers.has_late_transaction(late, longest)
+        if end_of_log:
+            log.truncate_to(end_of_log, NOW_MS)
+        else:
+            log.truncate_fully_and_start_at(0)
+        assert not log.producers.has_late_transaction(late, longest)
 
 
 def test_a_transaction_without_timestamps_is_never_late() -> None:

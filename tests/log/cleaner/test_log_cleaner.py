@@ -14,16 +14,19 @@ from tests.log.cleaner.rounds import COMPACT, append
 from tests.log.test_log_manager import A, B, World
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log import checkpoints
+from twisted_broker.log.cleaner import log_cleaner
 from twisted_broker.log.cleaner.cleaning import CannotBeCleaned, CleaningPlan, CleaningResult, clean
-from twisted_broker.log.cleaner.selection import log_to_clean
+from twisted_broker.log.cleaner.selection import LogToClean, log_to_clean
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.segment import file_name
 from twisted_broker.replication.explain.cleaning_state import Cleaning, cleaning_state
 from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.testing.sim.stalling_worker import StallingWorker
+from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 BACKOFF = 15.0
+C = TopicPartition("c", 0)
 
 
 class HeldWorker:
@@ -140,6 +143,92 @@ def test_the_dirtiest_log_comes_first() -> None:
     worker.run()
     pass_time(world)
     assert worker.run().directory.endswith(str(A))
+
+
+def test_two_threads_clean_the_two_dirtiest() -> None:
+    """`log.cleaner.threads`; Kafka's `testGrabFilthiestCompactedLogIgnoresInProgressPartitions`."""
+    world = World(log_cleaner_threads="2")
+    manager, worker = held(world)
+    for partition in (A, B, C):
+        compacted(manager, partition, 30)
+        pass_time(world)
+        worker.run()
+    for partition, count in ((A, 10), (B, 40), (C, 20)):
+        fill(manager.logs[partition], count)
+    pass_time(world)
+    assert [plan.directory[-3:] for plan, _ in worker.waiting] == [str(B), str(C)]
+    assert list(manager.cleaner.running) == [B, C]
+    worker.run()
+    pass_time(world)
+    assert list(manager.cleaner.running) == [B, A]
+
+
+@pytest.mark.parametrize("offset", [-1, 5, 31])
+def test_from_an_offset_that_is_outside_the_log_all_of_it_is_dirty(offset: int) -> None:
+    """Kafka's `testDirtyOffsetResetIfLargerThanEndOffset`, `..IfSmallerThanStartOffset`."""
+    log = compacted(World().manager())
+    log.increment_log_start_offset(10)
+    assert log.log_end_offset == 30 and log_to_clean(log, offset, NOW_MS).first_dirty == 10
+    assert log_to_clean(log, 12, NOW_MS).first_dirty == 12
+
+
+@pytest.mark.parametrize("is_log_start", [True, False])
+def test_nothing_is_dirty_below_the_active_segment(is_log_start: bool) -> None:
+    """Kafka's `testLogStartOffsetLargerThanActiveSegmentBaseOffset`,
+    `testDirtyOffsetLargerThanActiveSegmentBaseOffset`: no round, and no error.
+    """
+    world = World()
+    manager, worker = held(world)
+    log = compacted(manager)
+    inside = log.segments.active.base_offset + 1
+    if is_log_start:
+        log.increment_log_start_offset(inside)
+    else:
+        manager.directories.of(log).cleaner_offsets[A] = inside
+    pass_time(world)
+    assert not worker.waiting and not manager.cleaner.uncleanable and not world.failed
+    found = log_to_clean(log, None if is_log_start else inside, NOW_MS)
+    assert (found.first_dirty, found.cleanable_bytes, found.is_due) == (inside, 0, False)
+
+
+def test_a_log_that_cannot_be_looked_at_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka's `testGrabFilthiestCompactedLogThrowsException`: the other is cleaned."""
+    world = World()
+    manager, worker = held(world)
+    compacted(manager)
+    compacted(manager, B)
+
+    def look(log: Log, checkpoint: int | None, wall_ms: int) -> LogToClean:
+        if log.topic_partition == A:
+            raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "who knows")
+        return log_to_clean(log, checkpoint, wall_ms)
+
+    monkeypatch.setattr(log_cleaner, "log_to_clean", look)
+    pass_time(world)
+    assert "who knows" in manager.cleaner.uncleanable[A] and not world.failed
+    assert worker.run().directory.endswith(str(B))
+
+
+def test_the_offsets_of_a_directory_that_failed_are_left_as_they_are() -> None:
+    """Kafka's `testHandleLogDirFailureShouldRemoveDirAndData`: the other directory's go on."""
+    world = World()
+    manager, worker = held(world)
+    log, other = compacted(manager), compacted(manager, B)
+    assert log.directory.startswith("/d1/") and other.directory.startswith("/d2/")
+    for _ in range(2):
+        pass_time(world)
+        worker.run()
+    pass_time(world, 1)
+    before = offsets(world)
+    assert set(before) == {A, B}
+    fill(log, 40)
+    fill(other, 40)
+    log.fail(OSError(errno.EIO, "Input/output error"))
+    pass_time(world)
+    assert worker.run().directory.endswith(str(B)) and world.failed == ["/d1"]
+    pass_time(world)
+    assert not worker.waiting
+    assert offsets(world) == {A: before[A], B: other.segments.active.base_offset}
 
 
 def test_a_log_that_is_clean_enough_waits() -> None:

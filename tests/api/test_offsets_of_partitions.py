@@ -13,6 +13,7 @@ from twisted_broker.api.list_offsets import list_offsets
 from twisted_broker.api.offset_for_leader_epoch import offset_for_leader_epoch
 from twisted_broker.api.producers import describe_producers
 from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
 from twisted_broker.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -116,7 +117,12 @@ def test_who_may_see_which_end():
     open_transaction = batch(
         2, producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True
     )
-    api.fixture.replicas.append([(TP, open_transaction)], 1, origin=AppendOrigin.COORDINATOR)
+    api.fixture.replicas.append(
+        [(TP, open_transaction)],
+        1,
+        origin=AppendOrigin.COORDINATOR,
+        guards={TP: NOT_REQUIRED},
+    )
     api.fixture.produce(3)
     api.fixture.replicas.fetch(follower(2), [at(5)])
     assert listed(api, LATEST, replica=2).offset == 7

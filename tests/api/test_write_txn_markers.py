@@ -15,6 +15,7 @@ from tests.replication.fixtures import TP, Fixture, at, batch, consumer, followe
 from twisted_broker.api.write_txn_markers import write_txn_markers
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.replication.partition.fetch_data import TXN_COMMITTED
 from twisted_broker.wire.control_batch import COMMIT, control_record_type
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -68,7 +69,12 @@ class Made(Api):
             producer_id=producer, producer_epoch=epoch, base_sequence=0, is_transactional=True
         )
         entries = [(TopicPartition("t", index), records)]
-        self.fixture.replicas.append(entries, 1, origin=AppendOrigin.COORDINATOR)
+        self.fixture.replicas.append(
+            entries,
+            1,
+            origin=AppendOrigin.COORDINATOR,
+            guards={entries[0][0]: NOT_REQUIRED},
+        )
         self.fixture.replicas.drain()
 
     def log(self, index: int = 0) -> Any:

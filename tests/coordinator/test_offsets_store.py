@@ -10,8 +10,13 @@ from tests.replication.fixtures import Fixture, at, follower, registration
 from twisted_broker.coordinator.coordinator_context import AppendUndecided
 from twisted_broker.coordinator.coordinator_publisher import build_group_coordinator
 from twisted_broker.coordinator.group_coordinator import GroupCoordinator
+from twisted_broker.coordinator.group_offsets import OFFSETS_PER_STEP
 from twisted_broker.coordinator.group_records import ProducerIdAndEpoch, partition_for
-from twisted_broker.coordinator.offset_metadata_manager import CommitRequest, OffsetToCommit
+from twisted_broker.coordinator.offset_metadata_manager import (
+    CommitAnswer,
+    CommitRequest,
+    OffsetToCommit,
+)
 from twisted_broker.coordinator.offsets_store import ReplicaOffsetsStore
 from twisted_broker.image.metadata_image import MetadataDelta
 from twisted_broker.interfaces import TopicPartition
@@ -322,3 +327,34 @@ def test_a_transaction_through_the_log_of_its_group():
     broker.advance(0)
     assert broker.fetched() == [5]
     assert end(2, 4, False) is E.NONE and broker.fetched() == [5]
+
+
+def test_a_long_commit_is_refused_behind_the_marker_of_its_transaction():
+    """Its transaction was open when it came, so it has no guard; while its batch is built the
+    marker of the same epoch is stored. It would begin a transaction that no marker ends.
+    """
+    broker = Broker()
+    broker.offsets_topic()
+    log = broker.partition(PLACE).log
+    assert log is not None
+    producer = ProducerIdAndEpoch(7, 0)
+
+    def commit(partitions: int) -> Deferred[CommitAnswer]:
+        def verify(index: int) -> Deferred[Guard]:
+            return succeed(broker.replicas.begin_verification(PLACE, 7, 0, -1, False))
+
+        offsets = tuple(OffsetToCommit("t", number, 5) for number in range(partitions))
+        return broker.groups.commit_transactional(
+            CommitRequest("g", offsets=offsets, producer=producer), verify
+        )
+
+    assert now(commit(1)) == {("t", 0): E.NONE}
+    many = commit(2 * OFFSETS_PER_STEP)
+    marker = broker.groups.complete_transaction(INDEX, 7, 0, 0, True, 1)
+    broker.advance(0)
+    assert now(marker) is E.NONE
+    broker.advance(0)
+    assert set(now(many).values()) == {E.INVALID_TXN_STATE}
+    assert log.last_stable_offset == log.log_end_offset == 2 and broker.fetched() == [5]
+    shard = broker.groups.runtime.shards[INDEX]
+    assert not shard.groups["g"].offsets.has_unsettled() and not shard.offsets.open_transactions

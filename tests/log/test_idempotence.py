@@ -24,7 +24,7 @@ from twisted_broker.log.producer_snapshot import ProducerEntry, decode_snapshot,
 from twisted_broker.log.segment import LogSegment
 from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.records import BatchHeader, set_offsets_and_epoch
+from twisted_broker.wire.records import BatchHeader, build_empty_batch, set_offsets_and_epoch
 
 MAX = 2**31 - 1
 
@@ -97,6 +97,14 @@ def test_sequences_wrap() -> None:
     assert send(log, 2, producer=2).first_offset == 7
 
 
+def test_behind_the_last_sequence_there_is_0_only() -> None:
+    """Kafka's `testProducerSequenceInvalidWrapAround`."""
+    log = new_log()
+    send(log, MAX)
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: send(log, 1))
+    assert send(log, 0).first_offset == 1
+
+
 def test_epochs() -> None:
     """RL 3.2: a new epoch begins at 0, an old one is INVALID_PRODUCER_EPOCH; batches of the old
     epoch are forgotten.
@@ -122,6 +130,28 @@ def test_a_marker_of_a_new_epoch_resets_the_sequence() -> None:
     )
     refused(ErrorCode.INVALID_PRODUCER_EPOCH, lambda: send(log, 1, epoch=0))
     assert send(log, 0, epoch=1).first_offset == 2
+
+
+def test_a_producer_of_which_a_marker_is_left_begins_at_0() -> None:
+    """Kafka's `testAppendTxnMarkerWithNoProducerState`: its epoch is known, its batches are not."""
+    log = new_log()
+    log.append_as_leader(
+        marker(1, commit=True, epoch=3), 0, NOW_MS, origin=AppendOrigin.COORDINATOR
+    )
+    refused(ErrorCode.INVALID_PRODUCER_EPOCH, lambda: send(log, 0, epoch=2))
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: send(log, 17, epoch=3))
+    assert send(log, 0, epoch=3).first_offset == 1
+
+
+def test_a_control_batch_that_was_emptied_ends_nothing() -> None:
+    """Kafka's `testAppendEmptyControlBatch`: a cleaner left it for its producer's epoch."""
+    log = new_log()
+    empty = build_empty_batch(0, 0, 0, 0, NOW_MS, 1, 3, -1, True, True)
+    log.append_as_follower(empty, 0, NOW_MS)
+    for each in (log, closed_and_opened(log)):
+        assert not each.producers.ongoing and each.log_end_offset == 1
+        entry = each.producers.producers.get(1)
+        assert entry is None or (entry.producer_epoch == 3 and not entry.batches)
 
 
 def test_coordinators_and_replicas_are_not_checked_for_sequence() -> None:
@@ -154,6 +184,19 @@ def test_producers_expire() -> None:
     assert log.producers.expire(NOW_MS + 1000) == 1
     assert list(log.producers.producers) == [2]
     assert send(log, 40).first_offset == 2
+
+
+def test_a_producer_that_expired_meanwhile_is_not_loaded() -> None:
+    """Kafka's `testRemoveExpiredPidsOnReload`: by its newest record."""
+    log = new_log(producer_id_expiration_ms=1000)
+    send(log, 0)
+    send(log, 0, producer=2, timestamp=NOW_MS + 500)
+    log.close()
+    for wall_ms, known in ((NOW_MS + 999, [1, 2]), (NOW_MS + 1000, [2]), (NOW_MS + 1500, [])):
+        again = open_log(
+            log.pool.files, settings=log.config, clean=True, recovery_point=2, wall_ms=wall_ms
+        )
+        assert list(again.producers.producers) == known
 
 
 def test_state_survives_a_reload() -> None:

@@ -20,6 +20,7 @@ from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.log.verification import NOT_REQUIRED, Guard
 from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.records import NO_TIMESTAMP
 
 P = 7
 assert DIRECTORY.endswith(str(TP))
@@ -113,9 +114,22 @@ def test_with_verification_off_no_guard_is_needed() -> None:
     assert write(log, guard=NOT_REQUIRED)() == 0
 
 
-def test_a_coordinators_append_is_held_to_the_guard_that_it_brings() -> None:
-    """Transactional offsets: a guard of before the marker is refused; none is the follower of old
-    (records of a group that was loaded).
+def test_a_guard_goes_with_a_transactional_batch_and_stays_beside_an_idempotent_one() -> None:
+    """Kafka's `testDisabledVerificationClearsVerificationGuard`: one that needed none took its
+    place.
+    """
+    log = new_log()
+    guard = begin(log, 1)
+    idempotent = batch(b"v", producer_id=P, producer_epoch=0, base_sequence=0)
+    log.append_as_leader(idempotent, 0, NOW_MS)
+    assert begin(log, 1) is guard
+    write(log, 1, guard=NOT_REQUIRED)()
+    assert not log.producers.verifications
+
+
+def test_a_coordinators_append_is_held_to_its_guard_as_a_clients_is() -> None:
+    """Kafka's `testTransactionIsOngoingAndVerificationGuard`: without an open transaction neither
+    no guard nor one of before the marker lets it in; beside one it needs none.
     """
     log = new_log()
 
@@ -125,11 +139,14 @@ def test_a_coordinators_append_is_held_to_the_guard_that_it_brings() -> None:
             data, 0, NOW_MS, origin=AppendOrigin.COORDINATOR, guard=guard
         )
 
+    refused(ErrorCode.INVALID_TXN_STATE, offsets(None))
     late = begin(log, -1)
     end(log)()
     refused(ErrorCode.INVALID_TXN_STATE, offsets(late))
+    refused(ErrorCode.INVALID_TXN_STATE, offsets(None))
     offsets(begin(log, -1))()
     assert log.last_stable_offset == log.high_watermark == 0 and list(log.producers.ongoing) == [1]
+    offsets(None)()
 
 
 def test_the_lowest_sequence_that_waits_goes_first() -> None:
@@ -402,3 +419,38 @@ def test_the_oldest_open_one_is_found_at_once_behind_many_that_ended() -> None:
     producers.remove_replicated(2 * count)
     assert producers.first_unstable_offset() == ended
     assert min(look() for _ in range(3)) < 30 * before
+
+
+def test_a_late_transaction_stays_late_over_a_restart_and_goes_with_its_records() -> None:
+    """Kafka's `testHasLateTransactionInitializedAfterReload`,
+    `testHasLateTransactionUpdatedAfterPartialTruncation`, `..AfterFullTruncation`.
+    """
+    late, longest = NOW_MS + 1_200_001, 900_000
+    for end_of_log in (1, 0):
+        log = new_log()
+        log.append_as_leader(batch(b"v"), 0, NOW_MS)
+        write(log, guard=begin(log))()
+        log = closed_and_opened(log)
+        assert log.producers.has_late_transaction(late, longest)
+        if end_of_log:
+            log.truncate_to(end_of_log, NOW_MS)
+        else:
+            log.truncate_fully_and_start_at(0)
+        assert not log.producers.has_late_transaction(late, longest)
+
+
+def test_a_transaction_without_timestamps_is_never_late() -> None:
+    """Kafka's `hasLateTransaction`: nobody can tell how old it is."""
+    log = new_log()
+    for producer, timestamp in ((8, NO_TIMESTAMP), (9, 0)):
+        data = batch(
+            timestamp=timestamp,
+            producer_id=producer,
+            producer_epoch=0,
+            base_sequence=0,
+            is_transactional=True,
+        )
+        log.append_as_leader(data, 0, NOW_MS, guard=NOT_REQUIRED)
+    assert not log.producers.has_late_transaction(NOW_MS, 900_000)
+    write(log, guard=NOT_REQUIRED)()
+    assert log.producers.has_late_transaction(NOW_MS + 1_200_001, 900_000)

@@ -20,6 +20,7 @@ from tests.replication.fixtures import (
 )
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.replication.partition.fetch_data import TXN_COMMITTED
 from twisted_broker.replication.purgatory.delayed_operations import DelayedFetch
 from twisted_broker.wire.errors import ErrorCode
@@ -199,7 +200,12 @@ def test_case_g_takes_the_readers_end():
     open_transaction = batch(
         producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True
     )
-    fixture.replicas.append([(OTHER, open_transaction)], 1, origin=AppendOrigin.COORDINATOR)
+    fixture.replicas.append(
+        [(OTHER, open_transaction)],
+        1,
+        origin=AppendOrigin.COORDINATOR,
+        guards={OTHER: NOT_REQUIRED},
+    )
     assert (committed.is_complete(), everything.is_complete()) == (False, True)
 
 

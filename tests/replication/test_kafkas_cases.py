@@ -28,6 +28,7 @@ from tests.replication.fixtures import (
 from tests.replication.test_following import REPLICAS, FollowerRig, sent_by_leader
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.replication.partition.fetch_data import HIGH_WATERMARK, LOG_END, TXN_COMMITTED
 from twisted_broker.replication.partition.isr_state import IsrAnswer, PendingExpand
 from twisted_broker.replication.partition.offset_lookup import (
@@ -151,7 +152,12 @@ def test_a_parked_read_committed_fetch_gets_the_list_of_aborted_transactions() -
     open_transaction = batch(
         2, producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True
     )
-    fixture.replicas.append([(TP, open_transaction)], 1, origin=AppendOrigin.COORDINATOR)
+    fixture.replicas.append(
+        [(TP, open_transaction)],
+        1,
+        origin=AppendOrigin.COORDINATOR,
+        guards={TP: NOT_REQUIRED},
+    )
     fixture.replicas.drain()
     params = consumer(isolation=TXN_COMMITTED)
     done: list[object] = []

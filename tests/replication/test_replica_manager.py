@@ -27,6 +27,7 @@ from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.checkpoints import HIGH_WATERMARK as HIGH_WATERMARK_FILE
 from twisted_broker.log.checkpoints import metadata_offset, read_offsets
 from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.replication.partition.fetch_data import TXN_COMMITTED
 from twisted_broker.replication.partition.isr_state import CommittedIsr
 from twisted_broker.replication.partition.partition import Partition
@@ -464,7 +465,12 @@ def test_read_committed_stops_at_the_last_stable_offset():
     transactional = batch(
         3, producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True
     )
-    (outcome,) = fixture.replicas.append([(TP, transactional)], 1, origin=AppendOrigin.COORDINATOR)
+    (outcome,) = fixture.replicas.append(
+        [(TP, transactional)],
+        1,
+        origin=AppendOrigin.COORDINATOR,
+        guards={TP: NOT_REQUIRED},
+    )
     assert outcome.error == ErrorCode.NONE
     fixture.replicas.drain()
     committed = fixture.replicas.fetch(consumer(isolation=TXN_COMMITTED), [at(0)])[0]

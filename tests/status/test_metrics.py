@@ -9,6 +9,7 @@ from tests.replication.fixtures import LOCAL, TP, Fixture, at, batch, consumer, 
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.replication.collaborators import IReplicas
 from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
 from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
@@ -99,7 +100,12 @@ def test_late_transactions_are_counted_where_they_are_led() -> None:
     fixture = Fixture(**{"transaction.max.timeout.ms": "60000"})
     fixture.topic(states={0: registration(), 1: registration()})
     records = batch(producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
-    fixture.replicas.append([(TP, records)], 1, origin=AppendOrigin.COORDINATOR)
+    fixture.replicas.append(
+        [(TP, records)],
+        1,
+        origin=AppendOrigin.COORDINATOR,
+        guards={TP: NOT_REQUIRED},
+    )
     name = "kafka_server_replicamanager_partitionswithlatetransactionscount"
     fixture.wall_ms += 360_000
     assert numbers(fixture)[name] == 0

@@ -140,6 +140,11 @@ BEHAVIOUR = """
   of its base offset was flipped, which no checksum covers. Kafka serves it, and goes on behind it.
 - **The log cleaner** works in a process of its own, with a lower priority. A damaged log is left alone until a restart. A full disk delays a round;
   in Kafka it takes the log directory offline. `log.cleaner.enable=false` and `log.cleaner.threads=0` switch it off.
+- **Retention of a log that cannot be cleaned** goes on under `cleanup.policy=compact,delete`, so that the disk does not fill. Kafka stops both.
+- **Compressed message sets of magic 1 with inner messages of magic 0** (KAFKA-4298) are not cleaned: their log is left alone, as a damaged one. Kafka
+  rewrites them.
+- **A segment whose offsets span more than 2^31-1** (old Kafka cleaners wrote them, KAFKA-6264) is split by Kafka when it is cleaned. Here it is not, and
+  after an unclean stop the log ends where the span does: let Kafka split it before its directory is taken over.
 - **A group coordinator that takes over** answers COORDINATOR_LOAD_IN_PROGRESS until what it read is below the high watermark. Kafka serves at once,
   and holds back each answer that comes from records which are not committed yet.
 - **A replica that a metadata snapshot does not list** is kept as `TOPIC-N.<hex>-stray`, not deleted. A replica is deleted only when a record of the

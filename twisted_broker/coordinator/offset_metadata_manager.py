@@ -19,7 +19,8 @@ Owns `OffsetMetadataManager`, and who may commit or delete in which state of a g
    flight that have not entered. What is stored for the same group meanwhile enters after it: a
    tombstone must not overtake.
 7. Offsets of a transaction are pending in the same way, from their append until their marker is
-   stored: `open_transactions` names the groups of each producer that has any.
+   stored: `open_transactions` names the groups of each producer that has any. The log refuses
+   those that come behind the marker (`log/producer_append.py` 4).
 
 Source: Apache Kafka 4.3.1 `OffsetMetadataManager`, `ClassicGroup.validateOffset*` (KIP-211, 447,
 496). Not here: finding the shard; expiry (`offset_cleanup.py`).
@@ -233,9 +234,14 @@ class OffsetMetadataManager:
         if not rows:
             done.callback(answer)
             return
-        self._begin_transaction(entry.group.group_id, request.producer)
         written = self._write_batch(
-            entry.offsets, rows, lambda: batch, _ignore, request.producer, guard
+            entry.group.group_id,
+            entry.offsets,
+            rows,
+            lambda: batch,
+            _ignore,
+            request.producer,
+            guard,
         )
         written.addCallbacks(
             lambda _: answer, _commit_failed, errbackArgs=(answer, changes)
@@ -318,8 +324,8 @@ class OffsetMetadataManager:
         `on_decided(is_stored)` is called once, at the latest when the partition is led elsewhere;
         that may be long after the result.
         """
-        self._begin_transaction(group_id, producer)
         return self._write_batch(
+            group_id,
             offsets,
             changes,
             lambda: batch_of(
@@ -336,13 +342,19 @@ class OffsetMetadataManager:
             guard,
         )
 
-    def _begin_transaction(self, group_id: str, producer: ProducerIdAndEpoch) -> None:
-        # Before the append: its marker may be stored before the append is decided.
-        if producer is not NOT_TRANSACTIONAL:
-            self.open_transactions.setdefault(producer.id, set()).add(group_id)
+    def _not_stored(
+        self, group_id: str, offsets: GroupOffsets, producer: ProducerIdAndEpoch
+    ) -> None:
+        """What was refused is a part of no transaction, and no marker comes for it."""
+        names = self.open_transactions.get(producer.id)
+        if names is not None and not offsets.is_in_transaction(producer.id):
+            names.discard(group_id)
+            if not names:
+                del self.open_transactions[producer.id]
 
     def _write_batch(
         self,
+        group_id: str,
         offsets: GroupOffsets,
         changes: Changes,
         make_batch: Callable[[], bytes],
@@ -350,6 +362,9 @@ class OffsetMetadataManager:
         producer: ProducerIdAndEpoch = NOT_TRANSACTIONAL,
         guard: Guard = None,
     ) -> Deferred[None]:
+        if producer is not NOT_TRANSACTIONAL:
+            # Before the append: its marker may be stored before the append is decided.
+            self.open_transactions.setdefault(producer.id, set()).add(group_id)
         for topic_partition, _ in changes:
             offsets.start_write(topic_partition, producer.id)
         written = maybeDeferred(lambda: self._append(make_batch(), guard))
@@ -359,6 +374,7 @@ class OffsetMetadataManager:
                 return self._enter(offsets, changes, result, on_decided, producer.id)
             for topic_partition, _ in changes:
                 offsets.end_write(topic_partition, producer.id)
+            self._not_stored(group_id, offsets, producer)
             on_decided(False)
             return None
 

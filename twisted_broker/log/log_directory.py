@@ -12,6 +12,7 @@ of the directory, and the topic ids of new ones.
 5. Rows of the offset checkpoints have no topic id. A new log has its topic id on the disk only when
    no row of an older log of its name is left there; after an unclean stop the rows of a log without
    one do not count. A copy in progress that has none, or lacks offsets, is begun again.
+6. No offset of the cleaner is above the end of its log.
 
 Source: Kafka's `LogManager.loadLogs`, `MetaPropertiesEnsemble`; RL 1.12, 3.6, 3.8. Not here: which
 partition lives where (`log_manager.py`).
@@ -211,11 +212,23 @@ class LogDirectory:
                     self.log_starts.pop(partition, None)
                     self.cleaner_offsets.pop(partition, None)
                 logs.append(self.open(partition, None, config, wall_ms))
+        self._lower_cleaner_offsets(logs)
         self._say_dropped([log.dropped_at_load for log in logs if log.dropped_at_load])
         if without_id:
             # For the high watermarks, which are read later.
             checkpoints.drop_rows(self.files, self.path, without_id)
         return logs
+
+    def _lower_cleaner_offsets(self, logs: list[Log]) -> None:
+        """What is appended where recovery ended a log was not cleaned, whatever was there."""
+        rows, is_lowered = self.cleaner_offsets, False
+        for log in logs:
+            if rows.get(log.topic_partition, 0) > log.log_end_offset:
+                rows[log.topic_partition], is_lowered = log.log_end_offset, True
+        if is_lowered:
+            # Before anything is appended: a log that has outgrown its row would seem to be clean
+            # after the next start.
+            checkpoints.write_offsets(self.files, self.path, checkpoints.CLEANER_OFFSET, dict(rows))
 
     def _open_future(
         self, path: str, partition: TopicPartition | None, config: LogConfig, wall_ms: int

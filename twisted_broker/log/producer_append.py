@@ -8,9 +8,8 @@ Owns `check_append`: whether the batch is a duplicate, or may follow what its pr
    anything: its records may have been deleted.
 2. Nothing is changed here: what is refused leaves no trace.
 3. While the producers are being found again nothing can be judged: the client comes again.
-4. A transactional batch goes on with the open transaction of its epoch, or brings the guard of a
-   verification (`verification.py`). Among coordinators' appends only those that bring one are held
-   to it.
+4. A transactional batch, a client's or a coordinator's, goes on with the open transaction of its
+   epoch, or brings the guard of a verification (`verification.py`).
 5. Under transaction version 2 every marker has a newer epoch than the records that it ends: an
    equal one is late, unless there is nothing left to end (its answer was lost), or it is the last
    epoch that there is.
@@ -102,7 +101,6 @@ def _check_verified(
         check_epoch(entry, epoch)
     if (
         guard is not NOT_REQUIRED
-        and (from_client or guard is not None)
         and (entry is None or entry.current_txn_first_offset < 0 or entry.producer_epoch != epoch)
         and (guard is None or guard is not present)
     ):

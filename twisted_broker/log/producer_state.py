@@ -198,10 +198,12 @@ class ProducerStateManager:
 
     def has_late_transaction(self, wall_ms: int, longest_ms: int) -> bool:
         """Whether one is open whose newest record is older than any coordinator leaves it open:
-        `longest_ms` (`transaction.max.timeout.ms`) and some time for its end.
+        `longest_ms` (`transaction.max.timeout.ms`) and some time for its end. Of records without a
+        timestamp nobody can tell.
         """
+        since_ms = wall_ms - longest_ms - LATE_AFTER_MS
         return bool(self.ongoing) and any(
-            wall_ms - self.producers[producer_id].last_timestamp > longest_ms + LATE_AFTER_MS
+            0 < self.producers[producer_id].last_timestamp < since_ms
             for producer_id in self.ongoing.values()
         )
 

@@ -1,6 +1,6 @@
 """Which segments are old enough to go.
 
-Owns retention by log start, size and time.
+Owns retention by log start, size and time, and `age_from`.
 
 1. Only from the oldest on, without gaps; never one that reaches above the high watermark.
 2. When all may go, the active one rolls first: a log always keeps a segment.
@@ -48,10 +48,13 @@ def _by_time(log: Log, wall_ms: int) -> _Old:
     retention_ms = log.config.retention_ms
     if retention_ms < 0:
         return lambda segment, following: False
-    return lambda segment, following: wall_ms - _age_from(log, segment) > retention_ms
+    return lambda segment, following: wall_ms - age_from(log, segment) > retention_ms
 
 
-def _age_from(log: Log, segment: LogSegment) -> int:
+def age_from(log: Log, segment: LogSegment) -> int:
+    """Its newest record's timestamp, in ms; where none has one, when its file was modified. Raises
+    OSError.
+    """
     largest = segment.largest_timestamp()
     return largest if largest >= 0 else log.pool.files.modified_ms(segment.log.path)
 

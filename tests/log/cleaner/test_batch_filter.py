@@ -13,7 +13,8 @@ from twisted_broker.log.cleaner.batch_filter import BatchFilter, LastRecord
 from twisted_broker.log.cleaner.cleaned_transactions import CleanedTransactions
 from twisted_broker.log.cleaner.offset_map import OffsetMap
 from twisted_broker.log.txn_index import AbortedTxn
-from twisted_broker.wire.records import LOG_APPEND_TIME, BatchView
+from twisted_broker.settings import LONG_MAX
+from twisted_broker.wire.records import LOG_APPEND_TIME, NO_TIMESTAMP, BatchView
 
 RETENTION_MS = 1000
 UPPER = 100
@@ -26,13 +27,14 @@ def filter_of(
     last: dict[int, LastRecord] | None = None,
     wall_ms: int = NOW_MS,
     upper: int = UPPER,
+    retention_ms: int = RETENTION_MS,
 ) -> BatchFilter:
     offsets = OffsetMap(64)
     for key, offset in (newest or {}).items():
         offsets.put(key, offset)
     offsets.latest_offset = latest
     transactions = CleanedTransactions(aborted)
-    return BatchFilter(offsets, transactions, last or {}, upper, wall_ms, RETENTION_MS)
+    return BatchFilter(offsets, transactions, last or {}, upper, wall_ms, retention_ms)
 
 
 def left(chosen: BatchFilter, data: bytes) -> BatchView | None:
@@ -119,6 +121,18 @@ def test_what_is_rebuilt_under_a_horizon_keeps_it() -> None:
     assert records(later) == [(0, b"a", None)]
     assert later.delete_horizon_ms == first.delete_horizon_ms
     assert [each.timestamp for each in later.records()] == [NOW_MS]
+
+
+@pytest.mark.parametrize("timestamp", [NO_TIMESTAMP, 0, NOW_MS, LONG_MAX])
+def test_a_tombstone_that_stays_for_ever(timestamp: int) -> None:
+    """`delete.retention.ms` up to 2^63-1: the horizon, and what lies between it and any timestamp,
+    has a place in a batch.
+    """
+    data = batch_of((b"a", None), (b"b", b"1"), timestamp=timestamp)
+    found = must_stay(filter_of(retention_ms=LONG_MAX), data)
+    assert found.delete_horizon_ms == 2**62
+    assert [each.timestamp for each in found.records()] == [timestamp] * 2
+    assert must_stay(filter_of(wall_ms=NOW_MS + 10**15), found.to_bytes()).records_count == 2
 
 
 def test_the_last_batch_of_a_producer_stays_empty() -> None:

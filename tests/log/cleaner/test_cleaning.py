@@ -19,6 +19,7 @@ from tests.log.cleaner.rounds import (
 )
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.cleaner.cleaning import CannotBeCleaned
+from twisted_broker.log.cleaner.selection import log_to_clean
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log import Log
 from twisted_broker.log.memory import MemoryFileSystem
@@ -30,6 +31,7 @@ from twisted_broker.testing.sim.disk_faults import Crash
 from twisted_broker.wire.compression import GZIP
 from twisted_broker.wire.legacy import build_message_set, iterate_entries
 from twisted_broker.wire.record_walk import Record
+from twisted_broker.wire.records import NO_TIMESTAMP, BatchView, set_offsets_and_epoch
 
 DAY_MS = 86_400_000
 
@@ -102,6 +104,16 @@ def test_what_may_not_be_cleaned() -> None:
     assert young > 0
 
 
+def test_records_without_a_timestamp_are_as_old_as_their_file() -> None:
+    """RL 3.7: `min.compaction.lag.ms` counts from when the segment was modified."""
+    log = new_log(segment_bytes=150, min_compaction_lag_ms=1000)
+    for number in range(10):
+        append(log, (b"a", b"%d" % number), timestamp=NO_TIMESTAMP)
+    active = log.segments.active.base_offset
+    assert plan(log, wall_ms=NOW_MS + 999).upper_bound == 0 < active
+    assert plan(log, wall_ms=NOW_MS + 1000).upper_bound == active
+
+
 def test_an_open_transaction_ends_the_range() -> None:
     """Never past the last stable offset."""
     log = new_log(segment_bytes=150)
@@ -131,6 +143,107 @@ def test_aborted_records_go_and_are_not_the_newest() -> None:
     left = [row for row in rows(log) if row[1] in (b"a", b"other")]
     assert (0, b"a", b"1") in left and (1, b"a", b"2") not in left
     assert [each.producer_id for each in aborted_transactions(log.segments, 0, upper)] == [7]
+
+
+def transact(log: Log, producer: int, *keys: bytes) -> None:
+    known = log.producers.producers.get(producer)
+    append(
+        log,
+        *((key, b"%d" % (log.log_end_offset + row)) for row, key in enumerate(keys)),
+        producer_id=producer,
+        producer_epoch=0,
+        base_sequence=0 if known is None else known.last_sequence + 1,
+        is_transactional=True,
+    )
+
+
+def finish(log: Log, producer: int, commit: bool) -> None:
+    log.append_as_leader(
+        marker(producer, commit=commit), 0, NOW_MS, origin=AppendOrigin.COORDINATOR
+    )
+    log.set_high_watermark(log.log_end_offset)
+
+
+def committed(log: Log) -> dict[bytes, bytes | None]:
+    """The newest value of each key, as a reader of committed records finds it."""
+    aborted = aborted_transactions(log.segments, 0, log.log_end_offset)
+    found: dict[bytes, bytes | None] = {}
+    for one in all_batches(log):
+        is_aborted = one.is_transactional and any(
+            each.producer_id == one.producer_id
+            and each.first_offset <= one.base_offset <= each.last_offset
+            for each in aborted
+        )
+        if not (is_aborted or one.is_control):
+            found |= {each.key: each.value for each in one.records() if each.key is not None}
+    return found
+
+
+def test_transactions_that_one_round_does_not_take_whole() -> None:
+    """Kafka's `testMultiPassSegmentCleaningWithAbortedTransactions`: two producers in one segment,
+    a map of three keys; after each round committed records, and no others, are visible.
+    """
+    log = new_log(segment_bytes=100_000)
+    for number, (producer, other, is_committed) in enumerate(
+        [(1, 2, False), (2, 1, True), (1, 2, True), (2, 1, False)]
+    ):
+        transact(log, other, b"c%d" % number)
+        transact(log, producer, b"c%d" % number, b"d")
+        transact(log, producer, b"a", b"b%d" % number)
+        finish(log, producer, is_committed)
+        finish(log, other, not is_committed)
+    log.roll(NOW_MS)
+    expected, upper = committed(log), log.segments.active.base_offset
+    offset = rounds = 0
+    while offset < upper:
+        result = result_of(log, plan(log, offset, slots=16)._replace(load_factor=0.2))
+        for group in result.groups:
+            log.replace_segments(group.bases, NOW_MS)
+        assert result.first_dirty > offset and committed(log) == expected
+        offset, rounds = result.first_dirty, rounds + 1
+    assert rounds >= 3
+
+
+def test_a_key_of_the_bytes_of_a_markers_key() -> None:
+    """Kafka's `testCleaningWithKeysConflictingWithTxnMarkerKeys`: neither replaces the other."""
+    log = new_log(segment_bytes=100_000)
+    transact(log, 1, b"a")
+    finish(log, 1, commit=True)
+    (end,) = BatchView(marker(1, commit=True)).records()
+    assert end.key is not None
+    transact(log, 2, end.key)
+    finish(log, 2, commit=True)
+    log.roll(NOW_MS)
+    clean_log(log)
+    assert [(one.base_offset, one.is_control) for one in all_batches(log)] == [
+        (0, False),
+        (1, True),
+        (2, False),
+        (3, True),
+    ]
+    assert [offset for offset, _, _ in rows(log)] == [0, 1, 2, 3]
+
+
+def test_an_aborted_transaction_below_the_log_start_goes_with_its_segment() -> None:
+    """The segment is written anew from its beginning; after a crash that lets the log start fall
+    back the record would be visible, as one of no transaction.
+    """
+    files = MemoryFileSystem(wall_ms=lambda: NOW_MS)
+    log = new_log(files, segment_bytes=500)
+    append(
+        log, (b"a", b"x"), producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True
+    )
+    log.append_as_leader(marker(7, commit=False), 0, NOW_MS, origin=AppendOrigin.COORDINATOR)
+    for number in range(10):
+        append(log, (b"k%d" % number, b"v"))
+    log.increment_log_start_offset(3)
+    assert log.segments.at(1) is not None and log.segments.bases()[1] > 3
+    clean_log(log)
+    log.close()
+    again = open_log(files, settings=settings(), clean=True)
+    assert again.log_start_offset == 0
+    aborted = aborted_transactions(again.segments, 0, again.log_end_offset)
+    assert (0, b"a", b"x") not in rows(again) or [each.producer_id for each in aborted] == [7]
 
 
 def test_a_small_map_takes_several_rounds() -> None:
@@ -167,6 +280,72 @@ def test_damage_is_not_rewritten() -> None:
     with pytest.raises(CannotBeCleaned, match=rf"{path} is damaged at byte 7\d"):
         clean_log(log)
     assert disk.content(path) == before
+
+
+def test_a_file_that_is_shorter_than_its_segment_is_damaged() -> None:
+    """Kafka's `testCorruptMessageSizeLargerThanBytesAvailable`: whatever part of it is gone, the
+    round ends.
+    """
+    for cut in (1, 30, 130):
+        log = new_log()
+        for number in range(20):
+            append(log, (b"k%d" % (number % 3), b"v%d" % number))
+        first = log.segments.first
+        first.log.open().truncate(first.size - cut)
+        with pytest.raises(CannotBeCleaned, match="is damaged at byte"):
+            result_of(log, plan(log))
+
+
+def test_a_batch_that_is_larger_than_what_is_read_at_once() -> None:
+    """Kafka's `testMessageLargerThanMaxMessageSize`; between small ones, and twice."""
+    log = new_log(segment_bytes=20_000_000, max_message_bytes=4_000_000)
+    for number in range(2):
+        append(log, (b"small", b"%d" % number))
+        append(log, (b"large", bytes([number]) * 3_000_000))
+    append(log, (b"last", b"v"))
+    log.roll(NOW_MS)
+    clean_log(log)
+    assert rows(log) == [
+        (2, b"small", b"1"),
+        (3, b"large", bytes([1]) * 3_000_000),
+        (4, b"last", b"v"),
+    ]
+
+
+def follow(log: Log, offset: int, *pairs: Pair) -> None:
+    """Appends a batch at `offset`, as a leader with holes sends it."""
+    data = bytearray(batch_of(*pairs))
+    set_offsets_and_epoch(data, offset, 0)
+    log.append_as_follower(bytes(data), 0, NOW_MS)
+    log.set_high_watermark(log.log_end_offset)
+
+
+def test_what_is_clean_goes_over_offsets_that_are_missing() -> None:
+    """Kafka's `testCleaningBeyondMissingOffsets`: at the end of a segment and of the range; else
+    the next round would begin there for ever.
+    """
+    log = new_log(segment_bytes=150)
+    for offset in (0, 1, 20, 21, 50, 80):
+        follow(log, offset, (b"k%d" % offset, bytes(60)))
+    upper = log.segments.active.base_offset
+    assert upper == 80
+    assert clean_log(log) == upper
+    assert plan(log, upper).upper_bound == upper and not log_to_clean(log, upper, NOW_MS).is_due
+
+
+def test_no_segment_spans_more_offsets_than_an_index_holds() -> None:
+    """Kafka's `testSegmentGroupingWithSparseOffsets`: small neighbours far apart stay apart."""
+    log = new_log(segment_bytes=100_000)
+    starts = (0, 2**31 - 3, 2**31 + 5, 2**31 + 90)
+    for start in starts:
+        if start:
+            follow(log, start - 1, (b"end", b"v"))
+            log.roll(NOW_MS)
+        follow(log, start, (b"k%d" % start, b"v"))
+    log.roll(NOW_MS)
+    assert log.segments.bases()[:4] == list(starts)
+    groups = [group.bases for group in result_of(log, plan(log)).groups]
+    assert groups == [starts[:1], starts[1:]]
 
 
 def test_without_its_cleaned_files_a_group_is_not_replaced() -> None:

@@ -14,15 +14,19 @@ from tests.log.cleaner.rounds import COMPACT, append
 from tests.log.test_log_manager import A, B, World
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log import checkpoints
+from twisted_broker.log.cleaner import log_cleaner
 from twisted_broker.log.cleaner.cleaning import CannotBeCleaned, CleaningPlan, CleaningResult, clean
+from twisted_broker.log.cleaner.selection import LogToClean, log_to_clean
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.segment import file_name
 from twisted_broker.replication.explain.cleaning_state import Cleaning, cleaning_state
 from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.testing.sim.stalling_worker import StallingWorker
+from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 BACKOFF = 15.0
+C = TopicPartition("c", 0)
 
 
 class HeldWorker:
@@ -141,6 +145,92 @@ def test_the_dirtiest_log_comes_first() -> None:
     assert worker.run().directory.endswith(str(A))
 
 
+def test_two_threads_clean_the_two_dirtiest() -> None:
+    """`log.cleaner.threads`; Kafka's `testGrabFilthiestCompactedLogIgnoresInProgressPartitions`."""
+    world = World(log_cleaner_threads="2")
+    manager, worker = held(world)
+    for partition in (A, B, C):
+        compacted(manager, partition, 30)
+        pass_time(world)
+        worker.run()
+    for partition, count in ((A, 10), (B, 40), (C, 20)):
+        fill(manager.logs[partition], count)
+    pass_time(world)
+    assert [plan.directory[-3:] for plan, _ in worker.waiting] == [str(B), str(C)]
+    assert list(manager.cleaner.running) == [B, C]
+    worker.run()
+    pass_time(world)
+    assert list(manager.cleaner.running) == [B, A]
+
+
+@pytest.mark.parametrize("offset", [-1, 5, 31])
+def test_from_an_offset_that_is_outside_the_log_all_of_it_is_dirty(offset: int) -> None:
+    """Kafka's `testDirtyOffsetResetIfLargerThanEndOffset`, `..IfSmallerThanStartOffset`."""
+    log = compacted(World().manager())
+    log.increment_log_start_offset(10)
+    assert log.log_end_offset == 30 and log_to_clean(log, offset, NOW_MS).first_dirty == 10
+    assert log_to_clean(log, 12, NOW_MS).first_dirty == 12
+
+
+@pytest.mark.parametrize("is_log_start", [True, False])
+def test_nothing_is_dirty_below_the_active_segment(is_log_start: bool) -> None:
+    """Kafka's `testLogStartOffsetLargerThanActiveSegmentBaseOffset`,
+    `testDirtyOffsetLargerThanActiveSegmentBaseOffset`: no round, and no error.
+    """
+    world = World()
+    manager, worker = held(world)
+    log = compacted(manager)
+    inside = log.segments.active.base_offset + 1
+    if is_log_start:
+        log.increment_log_start_offset(inside)
+    else:
+        manager.directories.of(log).cleaner_offsets[A] = inside
+    pass_time(world)
+    assert not worker.waiting and not manager.cleaner.uncleanable and not world.failed
+    found = log_to_clean(log, None if is_log_start else inside, NOW_MS)
+    assert (found.first_dirty, found.cleanable_bytes, found.is_due) == (inside, 0, False)
+
+
+def test_a_log_that_cannot_be_looked_at_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka's `testGrabFilthiestCompactedLogThrowsException`: the other is cleaned."""
+    world = World()
+    manager, worker = held(world)
+    compacted(manager)
+    compacted(manager, B)
+
+    def look(log: Log, checkpoint: int | None, wall_ms: int) -> LogToClean:
+        if log.topic_partition == A:
+            raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "who knows")
+        return log_to_clean(log, checkpoint, wall_ms)
+
+    monkeypatch.setattr(log_cleaner, "log_to_clean", look)
+    pass_time(world)
+    assert "who knows" in manager.cleaner.uncleanable[A] and not world.failed
+    assert worker.run().directory.endswith(str(B))
+
+
+def test_the_offsets_of_a_directory_that_failed_are_left_as_they_are() -> None:
+    """Kafka's `testHandleLogDirFailureShouldRemoveDirAndData`: the other directory's go on."""
+    world = World()
+    manager, worker = held(world)
+    log, other = compacted(manager), compacted(manager, B)
+    assert log.directory.startswith("/d1/") and other.directory.startswith("/d2/")
+    for _ in range(2):
+        pass_time(world)
+        worker.run()
+    pass_time(world, 1)
+    before = offsets(world)
+    assert set(before) == {A, B}
+    fill(log, 40)
+    fill(other, 40)
+    log.fail(OSError(errno.EIO, "Input/output error"))
+    pass_time(world)
+    assert worker.run().directory.endswith(str(B)) and world.failed == ["/d1"]
+    pass_time(world)
+    assert not worker.waiting
+    assert offsets(world) == {A: before[A], B: other.segments.active.base_offset}
+
+
 def test_a_log_that_is_clean_enough_waits() -> None:
     """RL 3.7: `min.cleanable.dirty.ratio`; `max.compaction.lag.ms` overrules it."""
     world = World()
@@ -245,6 +335,22 @@ def test_a_log_that_was_truncated_meanwhile(offset: int) -> None:
     worker.run()
     pass_time(world, 1)
     assert records(log) == before and not left_behind(world, log)
+
+
+def test_a_topic_that_is_compacted_no_more_keeps_its_records() -> None:
+    """Kafka's `LogManagerTest.testTopicConfigChangeStopCleaningIfCompactIsRemoved`: a round that
+    ran meanwhile is not taken.
+    """
+    world = World()
+    manager, worker = held(world)
+    log = compacted(manager)
+    before = records(log)
+    pass_time(world)
+    log.update_config(config(cleanup_policy=frozenset({"delete"}), segment_bytes=400))
+    worker.run()
+    pass_time(world, 1)
+    assert records(log) == before and not left_behind(world, log)
+    assert A not in offsets(world) and A not in manager.cleaner.running
 
 
 def test_retention_waits_for_the_round() -> None:
@@ -376,6 +482,54 @@ def test_what_is_appended_behind_a_truncation_is_dirty() -> None:
     before = records(log)
     pass_time(world)
     assert records(log) < before
+
+
+def test_an_offset_above_the_log_end_never_becomes_valid_again() -> None:
+    """Kafka's `testCheckpointUpdatedForInvalidOffsetNotSelected`: recovery ended the log below it,
+    or another broker wrote it; the log that grows past it was not cleaned there.
+    """
+    world = World()
+    manager = world.manager()
+    log = compacted(manager, cleanup_policy=frozenset({"delete"}))
+    log.durability.flush()
+    end = log.log_end_offset
+    world.files = world.files.after_kill()
+    checkpoints.write_offsets(
+        world.files, "/d1", checkpoints.CLEANER_OFFSET, {A: end + 20, B: end + 20}
+    )
+    again = world.manager()
+    # B has no log here: nothing is known of it.
+    assert offsets(world) == {A: end, B: end + 20}
+    fill(again.logs[A], 40)
+    world.files = world.files.after_kill()
+    found = world.manager().get_or_create(A, TOPIC_ID, config(cleanup_policy=COMPACT))
+    assert offsets(world)[A] == end
+    found.set_high_watermark(found.log_end_offset)
+    assert log_to_clean(found, offsets(world)[A], NOW_MS).first_dirty == end
+
+
+def test_a_truncation_in_the_last_turn_of_a_round_is_not_overwritten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Kafka's `testDoneCleaning`: what is appended behind it was not cleaned."""
+    world = World()
+    manager, worker = held(world)
+    log = compacted(manager)
+    pass_time(world)
+    replace = Log.replace_segments
+
+    def replaced(each: Log, bases: Any, wall_ms: int) -> None:
+        replace(each, bases, wall_ms)
+        if bases[-1] == last:
+            log.truncate_to(6, NOW_MS)
+            fill(log, 40)
+
+    last = worker.waiting[0][0].segments[-1].base_offset
+    monkeypatch.setattr(Log, "replace_segments", replaced)
+    worker.run()
+    pass_time(world, 1)
+    assert log.truncations == 1 and A not in manager.cleaner.running
+    assert offsets(world).get(A, 0) <= 6
 
 
 def test_what_the_checkpoint_calls_clean_is_durable() -> None:

@@ -36,6 +36,9 @@ from twisted_broker.wire.records import (
     build_empty_batch,
 )
 
+_MOST_HORIZON_MS = 2**62
+"""The horizon is where a batch's timestamps begin: each must be within 2^63 of it."""
+
 
 class LastRecord(NamedTuple):
     """Of a producer: the offset of its last data batch, -1 when only a marker of it is left, and
@@ -72,7 +75,8 @@ class BatchFilter:
     ) -> None:
         self._map, self._transactions = offsets, transactions
         self._last_records, self._upper_bound = last_records, upper_bound
-        self._wall_ms, self.horizon_ms = wall_ms, wall_ms + delete_retention_ms
+        self._wall_ms = wall_ms
+        self.horizon_ms = min(wall_ms + delete_retention_ms, _MOST_HORIZON_MS)
         self.kept_records = 0
 
     def filter(self, batch: BatchView) -> Buffer | None:

@@ -6,7 +6,7 @@ the logs that cannot be cleaned; `PiecewiseWorker`, which runs rounds where no o
 1. A round runs away from the reactor (`Runtime.cleaner`), at most `log.cleaner.threads` at a time;
    a log has one.
 2. Its result is taken, a group of segments in each turn, only where the log is as it was planned:
-   online, not truncated since, the same segments. Else its files are removed.
+   online, compacted, not truncated since, the same segments. Else its files are removed.
 3. Retention leaves a log alone while it is cleaned, and no round begins, or is taken, while a log
    moves to another directory. No other round writes where a round's files
    may be left, for a topic that has its name by then either.
@@ -270,7 +270,9 @@ class LogCleaner:
                 return
             yield None
         del self.running[log.topic_partition]
-        if log.failed is not None:
+        if log.failed is not None or log.truncations != truncations:
+            # What was appended behind a truncation in this last turn was not cleaned; the offset
+            # that it left, and the one of before, are true.
             return
         self._set_offset(log, result.first_dirty, synced_first=log.directory)
         self._last[log.topic_partition] = (
@@ -303,7 +305,7 @@ class LogCleaner:
     ) -> bool:
         if log.failed is not None or log.truncations != truncations or log.producers.is_rebuilding:
             return False
-        if self._is_moving(log):
+        if self._is_moving(log) or not log.config.compact:
             return False
         first = log.segments.row_of(group.bases[0])
         sizes = {part.base_offset: part.size for part in plan.segments}

@@ -4,7 +4,7 @@ Owns `LogToClean`, `log_to_clean`, `dirtiest` and `plan_for`.
 
 1. A log is cleaned from its start to its first segment that may not be: the active one, one that
    reaches above the last stable offset (so above the high watermark), one with a record younger
-   than `min.compaction.lag.ms`.
+   than `min.compaction.lag.ms` (a file younger than that where records have no timestamps).
 2. The dirtiest log is next: the one with the largest share of bytes that were never cleaned, if it
    is above `min.cleanable.dirty.ratio`, or has dirty records older than `max.compaction.lag.ms`.
 3. Where the offset in the checkpoint is outside the log, the whole log is dirty.
@@ -22,6 +22,7 @@ from twisted_broker.log.cleaner.batch_filter import LastRecord
 from twisted_broker.log.cleaner.cleaning import CleaningPlan, SegmentPart
 from twisted_broker.log.log import Log
 from twisted_broker.log.producer_snapshot import ProducerEntry
+from twisted_broker.log.retention import age_from
 from twisted_broker.log.segment import LogSegment
 from twisted_broker.log.txn_index import AbortedTxn
 from twisted_broker.settings import LONG_MAX
@@ -88,7 +89,7 @@ def _too_young(log: Log, dirty: list[LogSegment], wall_ms: int) -> int:
     lag_ms = log.config.min_compaction_lag_ms
     if lag_ms > 0:
         for segment in dirty:
-            if segment.largest_timestamp() > wall_ms - lag_ms:
+            if age_from(log, segment) > wall_ms - lag_ms:
                 return segment.base_offset
     return log.segments.active.base_offset
 
@@ -127,7 +128,9 @@ def plan_for(chosen: LogToClean, wall_ms: int, map_slots: int, load_factor: floa
         for segment in log.segments
         if segment.base_offset < chosen.upper_bound
     )
-    start, upper = log.log_start_offset, chosen.upper_bound
+    # Segments are written anew from their beginning, which may be below the log start; a crash may
+    # take that back.
+    start, upper = log.segments.first.base_offset, chosen.upper_bound
     config = log.config
     return CleaningPlan(
         log.directory,

@@ -1,4 +1,4 @@
-"""Settings of topics and brokers, and quotas of users, clients and addresses, from `/config`.
+"""Settings of topics and brokers, from `/config`.
 
 Owns `ConfigWatch`: reads them at the start, of new topics, and at each notification.
 
@@ -8,26 +8,20 @@ Owns `ConfigWatch`: reads them at the start, of new topics, and at each notifica
 3. A node that cannot be understood is one line, and leaves the settings as they were.
 
 Source: KRAFT 2.1; Kafka 3.9's `ZkConfigManager`, `ZkNodeChangeNotificationListener`. Not here:
-what settings do (`config.py`) and quotas (`security/quota`); SCRAM credentials of users.
+users, clients and addresses (quotas), what settings do (`config.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from typing import NamedTuple
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredLock, ensureDeferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from twisted_broker.image.metadata_image import (
-    BROKER_RESOURCE,
-    TOPIC_RESOURCE,
-    ConfigKey,
-    QuotaEntity,
-)
+from twisted_broker.image.metadata_image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigKey
 from twisted_broker.interfaces import Runtime
 from twisted_broker.zookeeper.cluster_state import ClusterState
 from twisted_broker.zookeeper.port import IZooKeeper, NoNodeError, ZooKeeperError
@@ -37,24 +31,13 @@ from twisted_broker.zookeeper.znodes import (
     DEFAULT_ENTITY,
     ZnodeError,
     config_path,
-    quota_entity,
     read_config,
     read_config_change,
-    read_quotas,
 )
 
 _logger = Logger()
 _RETRY_MS = 500
 _KINDS = {"topics": TOPIC_RESOURCE, "brokers": BROKER_RESOURCE}
-_NOTHING: Mapping[str, str] = {}
-_NO_QUOTAS: Mapping[str, float] = {}
-
-
-class _Found(NamedTuple):
-    """What nodes say, by entity; empty: nothing any more."""
-
-    configs: dict[ConfigKey, Mapping[str, str]]
-    quotas: dict[QuotaEntity, Mapping[str, float]]
 
 
 class ConfigWatch:
@@ -91,10 +74,10 @@ class ConfigWatch:
         """Of topics that were just made; waits until ZooKeeper answers."""
         while names and not self._stopped:
             try:
-                found = _Found({}, {})
+                found: dict[ConfigKey, Mapping[str, str]] = {}
                 for name in names:
-                    await self._entity(found, "topics", name)
-                self._state.set_configs(found.configs, found.quotas)
+                    found |= await self._entity("topics", name)
+                self._state.set_configs(found)
                 return
             except ZooKeeperError as error:
                 _logger.debug("settings of topics are read again: {error}", error=error)
@@ -103,25 +86,18 @@ class ConfigWatch:
     async def _load(self) -> None:
         # The watch first: what changes while settings are read is read again.
         names = await self._children(watched=True)
-        found = _Found({}, {})
-        for entity_type in (*_KINDS, "users", "clients", "ips"):
-            for name in await self._names(f"/config/{entity_type}"):
-                await self._entity(found, entity_type, name)
-                if entity_type == "users":
-                    for client in await self._names(f"/config/users/{name}/clients"):
-                        await self._entity(found, entity_type, f"{name}/clients/{client}")
-        image = self._state.image
+        found: dict[ConfigKey, Mapping[str, str]] = {}
+        for entity_type in _KINDS:
+            try:
+                entities = await self._zookeeper.children(f"/config/{entity_type}")
+            except NoNodeError:
+                continue
+            for name in entities:
+                found |= await self._entity(entity_type, name)
+        for key in self._state.image.configs:
+            found.setdefault(key, {})
         self._seen = max((_number(name) for name in names), default=-1)
-        self._state.set_configs(
-            dict.fromkeys(image.configs, _NOTHING) | found.configs,
-            dict.fromkeys(image.client_quotas, _NO_QUOTAS) | found.quotas,
-        )
-
-    async def _names(self, path: str) -> list[str]:
-        try:
-            return await self._zookeeper.children(path)
-        except NoNodeError:
-            return []
+        self._state.set_configs(found)
 
     async def _children(self, watched: bool) -> list[str]:
         try:
@@ -135,29 +111,21 @@ class ConfigWatch:
                 CONFIG_CHANGES, self._changed if watched else None
             )
 
-    async def _entity(self, found: _Found, entity_type: str, name: str) -> None:
-        """Adds what one has; of a kind that is not known, or not understood, nothing."""
-        limited = quota_entity(entity_type, name)
-        if limited is None and entity_type not in _KINDS:
-            return
+    async def _entity(self, entity_type: str, name: str) -> dict[ConfigKey, Mapping[str, str]]:
+        """The settings of one; of a kind that is not known, or not understood, nothing."""
+        if entity_type not in _KINDS:
+            return {}
         path = config_path(entity_type, name)
         try:
             data, _ = await self._zookeeper.get(path)
         except NoNodeError:
             data = b""
-        image = self._state.image
-        if limited is not None:
-            found.quotas[limited] = image.client_quotas.get(limited, _NO_QUOTAS)
-        else:
-            key = (_KINDS[entity_type], "" if name == DEFAULT_ENTITY else name)
-            found.configs[key] = image.config(*key)
+        key = (_KINDS[entity_type], "" if name == DEFAULT_ENTITY else name)
         try:
-            if limited is not None:
-                found.quotas[limited] = read_quotas(path, data)
-            else:
-                found.configs[key] = read_config(path, data)
+            return {key: read_config(path, data)}
         except ZnodeError as error:
             _logger.error("{error}: its settings stay as they were", error=error)
+            return {}
 
     def _changed(self) -> None:
         if self._stopped:
@@ -193,9 +161,7 @@ class ConfigWatch:
         except ZnodeError as error:
             _logger.error("{error}: what changed is read with the next session", error=error)
             return
-        found = _Found({}, {})
-        await self._entity(found, entity_type, name)
-        self._state.set_configs(found.configs, found.quotas)
+        self._state.set_configs(await self._entity(entity_type, name))
 
     def _pause(self) -> Deferred[None]:
         return deferLater(self._runtime.clock, _RETRY_MS / 1000, lambda: None)  # type: ignore[arg-type]

@@ -247,8 +247,41 @@ def test_settings_come_from_their_nodes_and_by_notification() -> None:
     assert image.config(BROKER_RESOURCE, "1") == {"num.replica.fetchers": "2"}
     joining.announce("topics/t")
     assert joining.state.image.config(TOPIC_RESOURCE, "t") == {}
-    joining.announce("users/alice", **{"consumer_byte_rate": "1"})  # not ours
+    joining.announce("brokerloggers/1", **{"a": "DEBUG"})  # not ours
     assert not joining.ensemble.node("/config/changes").owner
+
+
+def test_quotas_come_from_their_nodes_and_by_notification() -> None:
+    """Names are as Kafka's Sanitizer writes them; a user's credentials are no quota."""
+    joining = Joining()
+    for path in ("/config/users", "/config/clients", "/config/ips", "/config/users/al%20ice"):
+        joining.ensemble.create(path, b"")
+    joining.ensemble.create("/config/users/al%20ice/clients", b"")
+    joining.announce("users/al%20ice/clients/<default>", producer_byte_rate="5")
+    joining.announce("ips/10.0.0.1", connection_creation_rate="3")
+    joining.join()
+    both = (("client-id", None), ("user", "al ice"))
+    assert joining.state.image.client_quotas == {
+        both: {"producer_byte_rate": 5.0},
+        (("ip", "10.0.0.1"),): {"connection_creation_rate": 3.0},
+    }
+    joining.announce("users/<default>", **{"SCRAM-SHA-256": "salt=x", "request_percentage": "12.5"})
+    joining.announce("clients/c", consumer_byte_rate="7")
+    joining.announce("ips/10.0.0.1")
+    assert joining.state.image.client_quotas == {
+        both: {"producer_byte_rate": 5.0},
+        (("user", None),): {"request_percentage": 12.5},
+        (("client-id", "c"),): {"consumer_byte_rate": 7.0},
+    }
+    joining.zookeeper.expire()
+    joining.ensemble.set("/config/clients/c", b"{")
+    joining.ensemble.set("/config/users/<default>", b'{"version":1,"config":{}}')
+    joining.zookeeper.connect()
+    joining.turns(1)
+    assert joining.state.image.client_quotas == {
+        both: {"producer_byte_rate": 5.0},
+        (("client-id", "c"),): {"consumer_byte_rate": 7.0},
+    }
 
 
 def test_what_changed_between_two_sessions_is_read_again() -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from twisted_broker.image.entries import (
     LOST,
@@ -38,6 +38,7 @@ from twisted_broker.image.metadata_image import (
     MetadataDelta,
     MetadataImage,
     PartitionDelta,
+    QuotaEntity,
 )
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.wire.errors import ErrorCode
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 LEADER_DURING_DELETE = -2
 EPOCH_DURING_DELETE, NO_EPOCH = -2, -1
 _ELEMENTS_A_SLICE = 1000
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class ControllerRequest(Protocol):
@@ -288,22 +291,31 @@ class ClusterState:
 
     # settings
 
-    def set_configs(self, configs: Mapping[ConfigKey, Mapping[str, str]]) -> None:
-        """The settings of these entities, as their nodes say: publishes the next image."""
+    def set_configs(
+        self,
+        configs: Mapping[ConfigKey, Mapping[str, str]],
+        quotas: Mapping[QuotaEntity, Mapping[str, float]],
+    ) -> None:
+        """The settings and quotas of these entities, as their nodes say: publishes the next
+        image.
+        """
         before = self.image
-        changed = {
-            key for key, value in configs.items() if before.configs.get(key, {}) != dict(value)
-        }
-        if not changed:
-            return
-        tables = dict(before.configs)
-        for key in changed:
-            if configs[key]:
-                tables[key] = dict(configs[key])
-            else:
-                tables.pop(key, None)
-        after = replace(before, offset=before.offset + 1, configs=tables)
-        self._publish(MetadataDelta(before, after, configs=changed))
+        settings, of_settings = _with(before.configs, configs)
+        rates, of_rates = _with(before.client_quotas, quotas)
+        if of_settings or of_rates:
+            after = replace(before, offset=before.offset + 1, configs=settings, client_quotas=rates)
+            self._publish(MetadataDelta(before, after, configs=of_settings, quotas=of_rates))
+
+
+def _with(
+    before: Mapping[K, Mapping[str, V]], found: Mapping[K, Mapping[str, V]]
+) -> tuple[Mapping[K, Mapping[str, V]], set[K]]:
+    """The table with what was found, without what is empty now; and whose entries differ."""
+    changed = {key for key, value in found.items() if before.get(key, {}) != dict(value)}
+    if not changed:
+        return before, changed
+    after = {key: value for key, value in before.items() if key not in changed}
+    return after | {key: dict(found[key]) for key in changed if found[key]}, changed
 
 
 def _gets_its_id(

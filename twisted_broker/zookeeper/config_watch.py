@@ -1,4 +1,4 @@
-"""Settings of topics and brokers, from `/config`.
+"""Settings of topics and brokers, and quotas of users, clients and addresses, from `/config`.
 
 Owns `ConfigWatch`: reads them at the start, of new topics, and at each notification.
 
@@ -8,20 +8,26 @@ Owns `ConfigWatch`: reads them at the start, of new topics, and at each notifica
 3. A node that cannot be understood is one line, and leaves the settings as they were.
 
 Source: KRAFT 2.1; Kafka 3.9's `ZkConfigManager`, `ZkNodeChangeNotificationListener`. Not here:
-users, clients and addresses (quotas), what settings do (`config.py`).
+what settings do (`config.py`) and quotas (`security/quota`); SCRAM credentials of users.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredLock, ensureDeferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from twisted_broker.image.metadata_image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigKey
+from twisted_broker.image.metadata_image import (
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    ConfigKey,
+    QuotaEntity,
+)
 from twisted_broker.interfaces import Runtime
 from twisted_broker.zookeeper.cluster_state import ClusterState
 from twisted_broker.zookeeper.port import IZooKeeper, NoNodeError, ZooKeeperError
@@ -31,13 +37,24 @@ from twisted_broker.zookeeper.znodes import (
     DEFAULT_ENTITY,
     ZnodeError,
     config_path,
+    quota_entity,
     read_config,
     read_config_change,
+    read_quotas,
 )
 
 _logger = Logger()
 _RETRY_MS = 500
 _KINDS = {"topics": TOPIC_RESOURCE, "brokers": BROKER_RESOURCE}
+_NOTHING: Mapping[str, str] = {}
+_NO_QUOTAS: Mapping[str, float] = {}
+
+
+class _Found(NamedTuple):
+    """What nodes say, by entity; empty: nothing any more."""
+
+    configs: dict[ConfigKey, Mapping[str, str]]
+    quotas: dict[QuotaEntity, Mapping[str, float]]
 
 
 class ConfigWatch:
@@ -74,10 +91,10 @@ class ConfigWatch:
         """Of topics that were just made; waits until ZooKeeper answers."""
         while names and not self._stopped:
             try:
-                found: dict[ConfigKey, Mapping[str, str]] = {}
+                found = _Found({}, {})
                 for name in names:
-                    found |= await self._entity("topics", name)
-                self._state.set_configs(found)
+                    await self._entity(found, "topics", name)
+                self._state.set_configs(found.configs, found.quotas)
                 return
             except ZooKeeperError as error:
                 _logger.debug("settings of topics are read again: {error}", error=error)
@@ -86,18 +103,25 @@ class ConfigWatch:
     async def _load(self) -> None:
         # The watch first: what changes while settings are read is read again.
         names = await self._children(watched=True)
-        found: dict[ConfigKey, Mapping[str, str]] = {}
-        for entity_type in _KINDS:
-            try:
-                entities = await self._zookeeper.children(f"/config/{entity_type}")
-            except NoNodeError:
-                continue
-            for name in entities:
-                found |= await self._entity(entity_type, name)
-        for key in self._state.image.configs:
-            found.setdefault(key, {})
+        found = _Found({}, {})
+        for entity_type in (*_KINDS, "users", "clients", "ips"):
+            for name in await self._names(f"/config/{entity_type}"):
+                await self._entity(found, entity_type, name)
+                if entity_type == "users":
+                    for client in await self._names(f"/config/users/{name}/clients"):
+                        await self._entity(found, entity_type, f"{name}/clients/{client}")
+        image = self._state.image
         self._seen = max((_number(name) for name in names), default=-1)
-        self._state.set_configs(found)
+        self._state.set_configs(
+            dict.fromkeys(image.configs, _NOTHING) | found.configs,
+            dict.fromkeys(image.client_quotas, _NO_QUOTAS) | found.quotas,
+        )
+
+    async def _names(self, path: str) -> list[str]:
+        try:
+            return await self._zookeeper.children(path)
+        except NoNodeError:
+            return []
 
     async def _children(self, watched: bool) -> list[str]:
         try:
@@ -111,21 +135,29 @@ class ConfigWatch:
                 CONFIG_CHANGES, self._changed if watched else None
             )
 
-    async def _entity(self, entity_type: str, name: str) -> dict[ConfigKey, Mapping[str, str]]:
-        """The settings of one; of a kind that is not known, or not understood, nothing."""
-        if entity_type not in _KINDS:
-            return {}
+    async def _entity(self, found: _Found, entity_type: str, name: str) -> None:
+        """Adds what one has; of a kind that is not known, or not understood, nothing."""
+        limited = quota_entity(entity_type, name)
+        if limited is None and entity_type not in _KINDS:
+            return
         path = config_path(entity_type, name)
         try:
             data, _ = await self._zookeeper.get(path)
         except NoNodeError:
             data = b""
-        key = (_KINDS[entity_type], "" if name == DEFAULT_ENTITY else name)
+        image = self._state.image
+        if limited is not None:
+            found.quotas[limited] = image.client_quotas.get(limited, _NO_QUOTAS)
+        else:
+            key = (_KINDS[entity_type], "" if name == DEFAULT_ENTITY else name)
+            found.configs[key] = image.config(*key)
         try:
-            return {key: read_config(path, data)}
+            if limited is not None:
+                found.quotas[limited] = read_quotas(path, data)
+            else:
+                found.configs[key] = read_config(path, data)
         except ZnodeError as error:
             _logger.error("{error}: its settings stay as they were", error=error)
-            return {}
 
     def _changed(self) -> None:
         if self._stopped:
@@ -161,7 +193,9 @@ class ConfigWatch:
         except ZnodeError as error:
             _logger.error("{error}: what changed is read with the next session", error=error)
             return
-        self._state.set_configs(await self._entity(entity_type, name))
+        found = _Found({}, {})
+        await self._entity(found, entity_type, name)
+        self._state.set_configs(found.configs, found.quotas)
 
     def _pause(self) -> Deferred[None]:
         return deferLater(self._runtime.clock, _RETRY_MS / 1000, lambda: None)  # type: ignore[arg-type]

@@ -13,9 +13,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import unquote
 
 from twisted_broker.image.entries import Endpoint
+from twisted_broker.image.metadata_image import QuotaEntity
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.security.quota.quotas import CLIENT_ID, IP, QUOTA_KEYS, USER
 from twisted_broker.security.security_protocol import SecurityProtocol
 
 CLUSTER_ID = "/cluster/id"
@@ -28,6 +31,8 @@ PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 MIGRATION = "/migration"
 PRODUCER_IDS_PER_BLOCK = 1000
 DEFAULT_ENTITY = "<default>"
+_QUOTA_TYPES = {"users": USER, "clients": CLIENT_ID, "ips": IP}
+_QUOTA_ENTITIES = ([USER], [USER, CLIENT_ID], [CLIENT_ID], [IP])
 T = TypeVar("T")
 
 
@@ -109,6 +114,28 @@ def read_config(path: str, data: bytes) -> dict[str, str]:
         data,
         lambda value: {str(key): str(each) for key, each in value.get("config", {}).items()},
     )
+
+
+def read_quotas(path: str, data: bytes) -> dict[str, float]:
+    """The quotas of an entity, without what else its node holds (a user's SCRAM credentials)."""
+
+    def read(value: Any) -> dict[str, float]:
+        found = value.get("config", {})
+        return {key: float(found[key]) for key in QUOTA_KEYS if key in found}
+
+    return _read(path, data, read) if data else {}
+
+
+def quota_entity(entity_type: str, name: str) -> QuotaEntity | None:
+    """As an image has it, of `users/U`, `users/U/clients/C`, `clients/C` or `ips/A`; None: of
+    another kind.
+    """
+    parts = [entity_type, *name.split("/")]
+    kinds = [_QUOTA_TYPES.get(kind) for kind in parts[::2]]
+    if len(parts) % 2 or kinds not in _QUOTA_ENTITIES:
+        return None
+    names = [None if each == DEFAULT_ENTITY else unquote(each) for each in parts[1::2]]
+    return tuple(sorted(zip(map(str, kinds), names, strict=True), key=lambda pair: pair[0]))
 
 
 def read_config_change(path: str, data: bytes) -> tuple[str, str]:

@@ -28,6 +28,14 @@ REQUEST_PERCENTAGE = "request_percentage"
 CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 
+QUOTA_KEYS = (
+    PRODUCER_BYTE_RATE,
+    CONSUMER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    CONTROLLER_MUTATION_RATE,
+    CONNECTION_CREATION_RATE,
+)
+
 Entity = tuple[tuple[str, str | None], ...]
 Table = Mapping[Entity, Mapping[str, float]]
 

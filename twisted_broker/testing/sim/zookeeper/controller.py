@@ -167,7 +167,7 @@ class Controller:
             lambda topic: self._context.topic_ids.get(topic, bytes(16)),
             self._refused,
         )
-        self._events.put("begin", self._begin)
+        await self._begin()  # in this event: what waits was meant for the one before
 
     async def _resign_own_node(self) -> None:
         """An election whose answer was lost is given up."""

@@ -76,6 +76,7 @@ def _power_when_stopped(injector: FaultInjector, node: SimNode, incarnation: int
     if not node.is_up:
         injector.note(f"{node.name} loses power after its stop")
         node.lost_power = True
+        injector.cluster.gone(node)  # once more: a kill may have come before the stop was clean
     elif not injector.ended:
         injector.clock.callLater(0.01, _power_when_stopped, injector, node, incarnation)
 

@@ -167,7 +167,7 @@ class ZooKeeperState(CommittedState):
         super()._check_partition(key, name, old, new)
         if old is None or new.leader < 0 or new.leader_epoch == old.leader_epoch:
             return
-        if (new.leader, key) in self.weak and new.leader != old.leader:
+        if (new.leader, key) in self.weak:  # also who led before it lost power
             if self.is_whole(new.leader, key):
                 self.weak.discard((new.leader, key))
             else:

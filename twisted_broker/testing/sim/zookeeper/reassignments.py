@@ -29,6 +29,8 @@ class Reassignments:
     def __init__(self, context: ControllerContext, events: ControllerEvents) -> None:
         self._context, self._events = context, events
         self._looking = False
+        self._begun: set[tuple[int, TopicPartition]] = set()
+        """(controller epoch, partition): resumed once by each controller"""
 
     async def look(self) -> None:
         """Each as far as it can go now."""
@@ -65,8 +67,13 @@ class Reassignments:
         adding = tuple(each for each in target if each not in origin)
         removing = tuple(each for each in origin if each not in target)
         step = Assigned((*target, *removing), adding, removing)
-        if assigned != step:
-            await self._context.write_assignment(name, step)
+        mine = self._context.epoch, name
+        if assigned != step or mine not in self._begun:
+            self._begun.add(mine)
+            if assigned != step:
+                await self._context.write_assignment(name, step)
+            # Also where the controller before wrote it and went: the leader knows only by a new
+            # epoch whom it may take into the ISR.
             self._context.send_roles(await self._context.decide([name], _raise_epoch))
             return False
         await self._context.read_states([name])

@@ -6,11 +6,11 @@ import json
 from types import SimpleNamespace
 from typing import Any, cast
 
-from twisted.internet.defer import Deferred, ensureDeferred, fail, succeed
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
-from twisted.python.failure import Failure
 
-from twisted_broker.wire.errors import BrokerError, ErrorCode
+from tests.cluster.test_broker_requests import given
+from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.zookeeper.controller_requests import ZnodeProducerIds
 from twisted_broker.zookeeper.port import BadVersionError, NodeExistsError, NodeStat, NoNodeError
 from twisted_broker.zookeeper.znodes import PRODUCER_ID_BLOCK, producer_block_json
@@ -57,16 +57,6 @@ def of(znode: Znode, clock: Clock) -> ZnodeProducerIds:
     runtime: Any = SimpleNamespace(clock=clock, now_ms=lambda: round(clock.seconds() * 1000))
     nobody = cast(Any, None)
     return ZnodeProducerIds(runtime, 2, nobody, nobody, cast(Any, znode))
-
-
-def given(ids: ZnodeProducerIds) -> int | ErrorCode:
-    found: list[Any] = []
-    ensureDeferred(ids.next()).addBoth(found.append)
-    if isinstance(found[0], Failure):
-        assert isinstance(found[0].value, BrokerError)
-        return found[0].value.code
-    answer: int = found[0]
-    return answer
 
 
 def test_the_first_block_makes_the_znode() -> None:

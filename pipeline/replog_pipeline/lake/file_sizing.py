@@ -2,11 +2,13 @@
 
 1. Rows are brought together by date before they are written; otherwise every task that reads
    writes a file for every date that it meets. That costs a shuffle.
-2. A date that is larger than the target is split, at the borders of what the reading tasks read:
+2. No shuffle where it would join nothing that is small: a large batch whose records are all of one
+   day, as the brokers say. Each of the tasks that read, at least as many as run at once, writes
+   one file. If the brokers are wrong there are more files, and the same rows.
+3. A date that is larger than the target is split, at the borders of what the reading tasks read:
    one task's rows of a date stay in one file.
-3. The settings are the session's, so they are there only while the batch is written.
-
-4. A file is small below half of the target. Merged are those of a date, if it has two or more.
+4. The settings are the session's, so they are there only while the batch is written.
+5. A file is small below half of the target. Merged are those of a date, if it has two or more.
 
 Source: Spark's REBALANCE hint and its adaptive execution. Not here: a Delta table's files
 (OPTIMIZE has its own rules).
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TARGET_MB, MOST_MB = 128, 1 << 20
+ROWS_A_FILE = 500_000
+"""Fewer are brought together with others: a file of so many rows is not small."""
 FILES_AT_ONCE = 1_000
 """Of a merge: bounds what is done again after a kill."""
 
@@ -32,6 +36,19 @@ FILES_AT_ONCE = 1_000
 def by_date(rows: DataFrame) -> DataFrame:
     """The same rows, those of a date together; write them within `sized`."""
     return rows.hint("rebalance", "date")
+
+
+def few_files(
+    rows: DataFrame, offsets: int, partitions: int, are_of_one_day: Callable[[], bool]
+) -> DataFrame:
+    """The same rows, of `offsets` offsets in so many partitions, in so many tasks that they make
+    few files; write them within `sized`. The question is asked only of a large batch.
+    """
+    tasks = min(offsets // ROWS_A_FILE, partitions)
+    at_once = min(rows.sparkSession.sparkContext.defaultParallelism, partitions)
+    if tasks >= at_once and are_of_one_day():
+        return rows.coalesce(tasks)
+    return by_date(rows)
 
 
 @contextmanager

@@ -36,7 +36,11 @@ POLLING = {
     "kafka.max.partition.fetch.bytes": str(2 << 20),
     "kafka.fetch.max.bytes": str(2 << 20),
     "kafka.receive.buffer.bytes": str(1 << 20),
+    "kafka.fetch.max.wait.ms": "20",
 }
+"""The connector asks for a partition's offsets after it has read its last record, behind the next
+fetch, which finds nothing and waits so long (500 ms by default, for each partition of a batch).
+"""
 POOLS = {
     "spark.kafka.consumer.cache.capacity": "16",
     "spark.kafka.consumer.cache.timeout": "1m",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PATIENCE_MS = 30_000
+DAY_MS = 86_400_000
 T = TypeVar("T")
 
 
@@ -83,6 +84,33 @@ def offsets(
             lambda: admin.listOffsets({key: spec for key in keys.values()}, level).all().get(),
         )
         return {each: found.get(key).offset() for each, key in keys.items()}
+
+
+def are_of_one_day(spark: SparkSession, cluster: KafkaCluster, start: Offsets) -> bool:
+    """Whether the records from `start` on are all of the newest one's UTC day, as far as the
+    brokers' time indexes tell: where producers set timestamps out of order it may be wrong. False
+    where brokers cannot tell (Kafka before 3.0, KIP-734).
+    """
+    kafka: Any = spark._jvm.org.apache.kafka  # type: ignore[union-attr]
+    spec = kafka.clients.admin.OffsetSpec
+    keys = {each: kafka.common.TopicPartition(*each) for each in start}
+    with client(spark, cluster) as admin:
+
+        def ask(which: Any) -> Any:
+            wanted = {key: which for key in keys.values()}
+            return call(cluster, lambda: admin.listOffsets(wanted).all().get())
+
+        try:
+            newest = ask(spec.maxTimestamp())
+        except PipelineError as error:
+            if "UnsupportedVersionException" in str(error.__context__):
+                return False
+            raise
+        newest_ms = max(newest.get(key).timestamp() for key in keys.values())
+        if newest_ms < 0:  # no timestamps, or no records by now
+            return False
+        first = ask(spec.forTimestamp(newest_ms - newest_ms % DAY_MS))
+    return all(0 <= first.get(key).offset() <= start[each] for each, key in keys.items())
 
 
 def topic_config(spark: SparkSession, cluster: KafkaCluster, topic: str) -> dict[str, str]:

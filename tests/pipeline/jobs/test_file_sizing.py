@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from replog_pipeline.errors import PipelineError
 from replog_pipeline.jobs import archive
+from replog_pipeline.kafka_cluster import KafkaCluster
+from replog_pipeline.lake import file_sizing
+from replog_pipeline.sources import kafka_admin
 from tests.compat.broker_process import BrokerProcess
 from tests.pipeline.jobs import tables
 from tests.pipeline.records import DAY_MS, OLD_MS, Written, numbered, produce
@@ -53,6 +59,91 @@ def test_a_batch_makes_one_file_for_each_date(
         f"date=2023-01-{day:02d}": BATCHES for day in range(1, DAYS + 1)
     }
     assert tables.table_rows(spark, tmp_path / "lake") == tables.expected(written)
+
+
+@pytest.mark.parametrize(
+    ("rows_a_file", "days", "of_each"),
+    [
+        (100, 1, PARTITIONS),  # as the tasks that read
+        (150, 1, 2),
+        (400, 1, 1),  # fewer tasks than run at once: brought together
+        (100, 2, 1),
+    ],
+)
+def test_a_large_batch_of_one_day_is_not_shuffled(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rows_a_file: int,
+    days: int,
+    of_each: int,
+) -> None:
+    """Each task writes a file; what was archived on the day before does not count."""
+    monkeypatch.setattr(file_sizing, "ROWS_A_FILE", rows_a_file)
+    source, to = f"kafka://{broker.bootstrap}/{topic}", str(tmp_path / "lake")
+    tables.create(broker.bootstrap, topic, PARTITIONS)
+    before = [replace(each, timestamp=OLD_MS - DAY_MS) for each in numbered(8, PARTITIONS)]
+    produce(broker.bootstrap, topic, before)
+    archive.run(spark, archive.ArchiveConfig(source, to))
+    written = [
+        replace(each, timestamp=OLD_MS + number // PARTITIONS % days * DAY_MS)
+        for number, each in enumerate(numbered(400, PARTITIONS))
+    ]
+    produce(broker.bootstrap, topic, written)
+    assert archive.run(spark, archive.ArchiveConfig(source, to)).rows == len(written)
+    assert files(tmp_path / "lake") == {"date=2022-12-31": 1} | {
+        f"date=2023-01-{day:02d}": of_each for day in range(1, days + 1)
+    }
+    assert tables.table_rows(spark, tmp_path / "lake") == tables.expected(before + written)
+
+
+def test_what_is_of_one_day(spark: SparkSession, broker: BrokerProcess, topic: str) -> None:
+    """From given offsets on. Nothing there, or no timestamps: not known to be."""
+    tables.create(broker.bootstrap, topic, 2)
+    cluster = KafkaCluster(broker.bootstrap)
+
+    def asked(first: int, second: int) -> bool:
+        start = {(topic, 0): first, (topic, 1): second}
+        return kafka_admin.are_of_one_day(spark, cluster, start)
+
+    assert not asked(0, 0)
+    day = [Written(0, None, b"", OLD_MS + at) for at in (-1, 0, DAY_MS - 1)]
+    produce(broker.bootstrap, topic, day)
+    assert not asked(0, 0), "nothing in the other"
+    produce(broker.bootstrap, topic, [replace(each, partition=1) for each in day])
+    assert [asked(*each) for each in [(0, 0), (1, 0), (0, 1), (1, 1), (2, 1)]] == [
+        *(False, False, False),
+        *(True, True),
+    ]
+    produce(broker.bootstrap, topic, [Written(1, None, b"", OLD_MS + DAY_MS)])
+    assert not asked(1, 1) and not asked(1, 4)
+
+
+def test_brokers_that_cannot_tell(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka before 3.0; any other refusal is not held back."""
+    cluster = KafkaCluster("127.0.0.1:1")
+
+    @contextmanager
+    def admin(*_: object) -> Iterator[object]:
+        yield object()
+
+    def refusing(name: str) -> Callable[..., None]:
+        def call(*_: object) -> None:
+            try:
+                raise ValueError(f"org.apache.kafka.common.errors.{name}: no")
+            except ValueError:
+                raise PipelineError("refused") from None
+
+        return call
+
+    monkeypatch.setattr(kafka_admin, "client", admin)
+    monkeypatch.setattr(kafka_admin, "call", refusing("UnsupportedVersionException"))
+    assert not kafka_admin.are_of_one_day(spark, cluster, {("t", 0): 0})
+    monkeypatch.setattr(kafka_admin, "call", refusing("TopicAuthorizationException"))
+    with pytest.raises(PipelineError):
+        kafka_admin.are_of_one_day(spark, cluster, {("t", 0): 0})
 
 
 @pytest.mark.parametrize(("file_mb", "count"), [(1, PARTITIONS), (128, 1)])

@@ -4,8 +4,9 @@ the last value of each key.
 1. A batch is: read the table's ledger, ask the source for its extent, let the guards decide the
    ranges, read them, append them with the new ledger in one atomic step. No other state is kept; a
    run that was killed at any point is started again.
-2. The rows are read once, brought together by date (one shuffle, see `lake.file_sizing`) and
-   written: no cache, no sort, no second pass to count (the commit's own count is reported).
+2. The rows are read once, brought together by date (by a shuffle if need be, see
+   `lake.file_sizing`) and written: no cache, no sort, no second pass to count (the commit's own
+   count is reported).
 3. All checks are made before the first row is written: a refusal writes nothing.
 4. A batch that another writer took is planned again, because a writer that was killed may still
    have committed; the third time in a row it stops.
@@ -31,12 +32,19 @@ from replog_pipeline.jobs.archive.value_columns import ValueColumns
 from replog_pipeline.kafka_cluster import PLAINTEXT, ClientConfig, KafkaCluster
 from replog_pipeline.lake import guards, table
 from replog_pipeline.lake.conflict import AnotherWriterError
-from replog_pipeline.lake.file_sizing import TARGET_MB, by_date, sized
+from replog_pipeline.lake.file_sizing import TARGET_MB, few_files, sized
 from replog_pipeline.lake.last_values import keyless, last_of_each_key
 from replog_pipeline.lake.ledger import Ledger
 from replog_pipeline.lake.parquet import NO_UPSERT
 from replog_pipeline.progress import Progress
-from replog_pipeline.sources import KafkaPattern, SegmentsSource, Source, Wanted, extents
+from replog_pipeline.sources import (
+    KafkaPattern,
+    SegmentsSource,
+    Source,
+    Wanted,
+    extents,
+    kafka_admin,
+)
 from replog_pipeline.sources.extents import Extent
 
 if TYPE_CHECKING:
@@ -274,11 +282,23 @@ class Archive:
             ),
             sized(self.spark, self.config.file_mb),
         ):
-            count = self.upsert(rows, after) if upsert else self.target.append(by_date(rows), after)
+            count = self.upsert(rows, after) if upsert else self.append(rows, plan, after)
         self.figures.committed(count, time.monotonic() - began)
         self.result.ledger, self.result.gaps = after, [*self.result.gaps, *plan.gaps]
         self.result.missed += missed
         self.result.rows, self.result.batches = self.result.rows + count, self.result.batches + 1
+
+    def append(self, rows: DataFrame, plan: guards.Plan, after: Ledger) -> int:
+        """How many rows."""
+        source = self.source
+        start = {key: each for key, each in plan.start.items() if each < plan.end[key]}
+
+        def are_of_one_day() -> bool:
+            return not isinstance(source, SegmentsSource) and kafka_admin.are_of_one_day(
+                self.spark, source.cluster, start
+            )
+
+        return self.target.append(few_files(rows, plan.offsets, len(start), are_of_one_day), after)
 
     def upsert(self, rows: DataFrame, after: Ledger) -> int:
         """How many rows of the table changed. PipelineError for a record without key."""

@@ -339,6 +339,23 @@ def test_a_deletion_that_the_disk_refuses_is_known() -> None:
     assert not manager.is_set_aside(log) and manager.get(A) is None
 
 
+@pytest.mark.parametrize(("number", "stays"), [(errno.EIO, False), (errno.EMFILE, True)])
+def test_a_deletion_whose_name_cannot_be_synced(number: int, stays: bool) -> None:
+    """A disk that fails takes its directory offline, and the files count as there; where
+    descriptors are short the sync comes again.
+    """
+    world = World()
+    manager = world.manager()
+    log = create(manager)
+    manager.delete(A)
+    synced: list[object] = []
+    with patch.object(world.files, "sync_directory", side_effect=OSError(number, "no")):
+        manager.sync_renames().addBoth(synced.append)
+    assert len(synced) == (not stays) and manager.is_set_aside(log) is stays
+    world.clock.advance(60)
+    assert synced == [None]
+
+
 @pytest.mark.parametrize("mount_point_stays", [False, True])
 def test_no_log_is_made_where_a_directory_has_vanished(mount_point_stays: bool) -> None:
     """RL 1.12: a disk that is unmounted under a broker (`umount -l`): a new log would fill the disk

@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
 from twisted_broker.config import BrokerConfig, LogConfig
@@ -21,7 +21,7 @@ from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import DELETE_SUFFIX
-from twisted_broker.log.log_manager import LogListener, LogManager
+from twisted_broker.log.log_manager import LogListener
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 from twisted_broker.log.segment_file import OpenFiles
 from twisted_broker.replication.partition.events import IsrChangeWanted
@@ -182,6 +182,7 @@ class FakeLogManager:
         self.strays: list[TopicPartition] = []
         self.futures: dict[TopicPartition, Log] = {}
         self.failed_directories: list[str] = []
+        self.syncing: Deferred[None] = succeed(None)
         self._worker = InlineWorker()
         self._listeners: list[LogListener] = []
 
@@ -243,7 +244,12 @@ class FakeLogManager:
             log.rename_directory(f"{log.directory}{DELETE_SUFFIX}")
         log.delete()
 
-    is_set_aside = staticmethod(LogManager.is_set_aside)
+    def is_set_aside(self, log: Log) -> bool:
+        return log.directory.endswith(DELETE_SUFFIX) and not self.failed_directories
+
+    def sync_renames(self) -> Deferred[None]:
+        """Fires at once, unless a test put a Deferred in its place."""
+        return self.syncing
 
 
 class FakeController:

@@ -108,10 +108,16 @@ class Member(Fixture):
 
     def stop(self, leader_epoch: int, delete: bool, **fields: Any) -> messages.StopReplicaResponse:
         """StopReplica of t-0."""
+        request = self.stop_request(leader_epoch, delete, **fields)
+        response: messages.StopReplicaResponse = self.done(self.roles.stop_replica(request))
+        return response
+
+    @staticmethod
+    def stop_request(leader_epoch: int, delete: bool, **fields: Any) -> messages.StopReplicaRequest:
         state = messages.StopReplicaPartitionState(
             partition_index=0, leader_epoch=leader_epoch, delete_partition=delete
         )
-        request = messages.StopReplicaRequest(
+        return messages.StopReplicaRequest(
             **{
                 "controller_id": CONTROLLER,
                 "controller_epoch": CONTROLLER_EPOCH,
@@ -122,8 +128,6 @@ class Member(Fixture):
                 **fields,
             }
         )
-        response: messages.StopReplicaResponse = self.done(self.roles.stop_replica(request))
-        return response
 
 
 def role(

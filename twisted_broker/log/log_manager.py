@@ -629,12 +629,34 @@ class LogManager:
         self.drop_future(topic_partition)
         self._set_aside(topic_partition, DELETE_SUFFIX)
 
-    @staticmethod
-    def is_set_aside(log: Log) -> bool:
+    def is_set_aside(self, log: Log) -> bool:
         """Whether the files of a log that was deleted have another name by now: not so when their
         directory is offline, or refused the name.
         """
-        return log.directory.endswith(DELETE_SUFFIX)
+        return log.directory.endswith(DELETE_SUFFIX) and self.directories.of(log).failed is None
+
+    def sync_renames(self) -> Deferred[None]:
+        """Fires when the names that deleted logs were given are durable in every directory that is
+        online: until then a loss of power may bring back the old ones.
+        """
+        return gather([self._sync_renames(each) for each in self.directories.online()])
+
+    def _sync_renames(self, directory: LogDirectory) -> Deferred[None]:
+        synced: Deferred[None] = Deferred()
+
+        def submit() -> None:
+            directory.disk.submit(lambda: self.runtime.files.sync_directory(directory.path), done)
+
+        def done(_: object, error: BaseException | None) -> None:
+            if isinstance(error, OSError):
+                self.directories.fail(directory.path, error)
+                if directory.failed is None:  # descriptors are short
+                    self.directories.call_later(_NAME_SYNC_SECONDS, submit)
+                    return
+            synced.callback(None)
+
+        submit()
+        return synced
 
     def set_stray_aside(self, topic_partition: TopicPartition) -> None:
         """Takes a log out that the metadata does not know, and keeps its files as `-stray`."""

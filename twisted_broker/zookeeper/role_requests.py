@@ -6,7 +6,9 @@ Owns `RoleRequests`: one request at a time, in the order in which they came.
    KAFKA_STORAGE_ERROR of its partition.
 2. A stop without deletion ends fetching and whatever waits; partition and log stay, as in Kafka: a
    broker that shuts down is stopped so, and its high watermarks must be in the checkpoint. A
-   deletion drops the partition, or a log that no partition holds.
+   deletion drops the partition, or a log that no partition holds, and is answered when the new
+   name of its directory is durable: the controller forgets the topic then, and a log that a loss
+   of power brought back would refuse the next topic of its name (INCONSISTENT_TOPIC_ID).
 3. Many partitions are taken over in several turns.
 4. A KRaft controller that migrates the cluster is refused, and said so once.
 
@@ -33,6 +35,7 @@ from twisted_broker.zookeeper.cluster_state import ClusterState, ControllerReque
 from twisted_broker.zookeeper.membership import MIGRATED
 
 if TYPE_CHECKING:
+    from twisted_broker.log.log import Log
     from twisted_broker.log.log_manager import LogManager
     from twisted_broker.replication.replica_manager import ReplicaManager
     from twisted_broker.turns import Turns
@@ -115,14 +118,26 @@ class RoleRequests:
             if refused is not ErrorCode.NONE:
                 return messages.StopReplicaResponse(error_code=refused)
             stops = self._state.stop_replica(request, self)
+            deleted: dict[TopicPartition, Log] = {}
             for name, deletes in stops.stopped.items():
                 if deletes:
+                    log = self._log_manager.get(name)
                     stops.errors[name] = self._delete(name)
+                    if log is not None:
+                        deleted[name] = log
                     await self._turns.next_turn()
                 else:
                     self._stop(name)
         finally:
             self._lock.release()
+        if any(stops.stopped.values()):
+            # Of what is not here, too: this may be the same request once more, after the connection
+            # broke. Without the lock: a disk that stalls holds up this answer only.
+            await self._log_manager.sync_renames()
+        for name, log in deleted.items():
+            if not self._log_manager.is_set_aside(log):
+                # Its files would come back with the disk: the controller must ask once more.
+                stops.errors[name] = ErrorCode.KAFKA_STORAGE_ERROR
         return messages.StopReplicaResponse(
             partition_errors=[
                 messages.StopReplicaPartitionError(
@@ -186,7 +201,7 @@ class RoleRequests:
             self._replicas.drain()
 
     def _delete(self, name: TopicPartition) -> ErrorCode:
-        partition, log = self._replicas.partitions.get(name), self._log_manager.get(name)
+        partition = self._replicas.partitions.get(name)
         try:
             if partition is not None:
                 image = self._state.image
@@ -199,9 +214,6 @@ class RoleRequests:
                 self._log_manager.delete(name)
         except LogDirFailure as failure:
             self._replicas.directory_failed(failure.directory, failure.cause)
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        if log is not None and not self._log_manager.is_set_aside(log):
-            # Its files would come back with the disk: the controller must ask once more.
             return ErrorCode.KAFKA_STORAGE_ERROR
         self._state.forget(name)
         return ErrorCode.NONE

@@ -33,6 +33,8 @@ FAILED_ONCE = {
     43: "a controller handled events of before its election with an image that it had not read",
     193: "the same: a deletion of topics was taken for one that was done",
     213: "the same, in a reassignment",
+    591: "a deletion was answered before a loss of power could not undo it any more",
+    393: "a controller that lost its connection as it began went on with what it had not read",
     288: "a log was held to be whole that had lost power after a kill",
 }
 _OF_THE_MUTATION = re.compile(r"(TypeError|AttributeError|NameError|AssertionError)")

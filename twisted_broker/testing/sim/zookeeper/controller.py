@@ -136,13 +136,15 @@ class Controller:
                 if stat.ephemeral_owner == self._client.session_id:
                     break
                 await self._events.pause()
-        if self._context.epoch:
+        if self._context.has_begun:
             self._look_at_all()  # the watches went with the connection
         else:
             await self._run_for_it()
 
     async def _run_for_it(self) -> None:
         if self._context.epoch:
+            if not self._context.has_begun:  # the connection was lost meanwhile
+                await self._begin()
             return
         data = json.dumps({"version": 2, "brokerid": self._context.node_id}).encode()
         try:
@@ -185,7 +187,9 @@ class Controller:
             self._context.counted("stale broker epoch refused")
 
     async def _begin(self) -> None:
-        """All is read; then everybody hears everything."""
+        """All is read; then everybody hears everything. Done once more where it did not come to its
+        end: what changed meanwhile was watched by nobody.
+        """
         if not self._context.epoch:
             return
         for name in await self._context.children(ISR_CHANGES, None):
@@ -195,6 +199,9 @@ class Controller:
         bounced = [
             each for each in brokers.values() if before.get(each.id, each.epoch) != each.epoch
         ]
+        for node, known in self._context.live.items():
+            if brokers.get(node) != known:
+                self._context.sender.remove(node)
         for broker in brokers.values():
             if broker.id not in self._context.live and broker not in bounced:
                 self._context.sender.add(broker)
@@ -219,6 +226,7 @@ class Controller:
         self._deletions.resume()
         self._context.begin_replicas(self._context.live)
         await self._leaders.elect_where_needed()
+        self._context.has_begun = True
         self._look_at_all()
 
     async def _brokers_before(self) -> dict[int, int]:

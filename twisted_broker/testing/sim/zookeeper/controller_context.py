@@ -89,6 +89,8 @@ class ControllerContext:
     def reset(self) -> None:
         """Nothing is known."""
         self.fence = -1
+        self.has_begun = False
+        """it has read everything, and watches"""
         self.channels: ControllerChannels | None = None
         self.shutting_down: set[int] = set()
         self.leaving: set[int] = set()

@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Consumer, ElectionType, Message, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
+from tests.compare.side import Line
 from tests.compat.broker_process import BrokerProcess
 from tests.compat.kafka_processes import require39
 from tests.compat.zookeeper_cluster import (
@@ -172,6 +173,46 @@ def test_the_protocol_is_raised_broker_by_broker(java: JavaCluster, ours: Broker
     java.stop(2)
     java.stop(1)
     assert not differences([Path(ours.data), java.data(1), java.data(2)])
+
+
+@pytest.mark.parametrize("java", ["3.9"], indirect=True)
+def test_quotas_that_a_java_broker_was_told(java: JavaCluster, ours: BrokerProcess) -> None:
+    """They are in ZooKeeper; ours slows the client down by them, and no more when they are gone."""
+    first = View(java.bootstrap[1], TOPIC)
+    ours.start()
+    first.until(lambda: first.brokers() == {1, 2, OURS}, "our broker is a member")
+    topic = NewTopic(TOPIC, 2, replica_assignment=[[OURS], [OURS]])
+    first.admin.create_topics([topic])[TOPIC].result(PATIENCE_SECONDS)
+
+    def quota(**op: object) -> None:
+        line = Line(*first.bootstrap.split(":"))
+        entity = [{"entity_type": "client-id", "entity_name": "slow"}]
+        entry = {"entity": entity, "ops": [{"key": "producer_byte_rate", **op}]}
+        answer = line.call("AlterClientQuotas", 1, {"entries": [entry]})
+        assert answer.entries[0].error_code == 0, answer
+        line.hang_up()
+
+    def is_slowed() -> bool:
+        waits: list[float] = []
+        producer = Producer(
+            {
+                "bootstrap.servers": ours.bootstrap,
+                "client.id": "slow",
+                "throttle_cb": lambda event: waits.append(event.throttle_time),
+                "log_level": 0,
+            }
+        )
+        for partition in (0, 1):
+            producer.produce(TOPIC, bytes(5_000), partition=partition)
+            assert producer.flush(PATIENCE_SECONDS) == 0
+        producer.poll(0)
+        return max(waits, default=0) > 0
+
+    assert not is_slowed()
+    quota(value=1_000.0)
+    first.until(is_slowed, "the quota is kept")
+    quota(value=0.0, remove=True)
+    first.until(lambda: not is_slowed(), "the quota is gone")
 
 
 class Load:

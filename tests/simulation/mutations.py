@@ -233,14 +233,15 @@ def old_incarnation_counted(plant: Planting) -> None:
 
 
 def recovery_point_before_the_flush(plant: Planting) -> None:
-    """The recovery point moves when a sync begins: recovery trusts what was never on the disk."""
-    real = Durability._submit_sync
+    """The checkpoint says where the log ends, synced or not: recovery trusts what was never on the
+    disk.
+    """
+    real = Durability.point_to_checkpoint
 
-    def submit(self: Durability, disk: Any, upto: int) -> None:
-        real(self, disk, upto)
-        self.recovery_point = max(self.recovery_point, upto)
+    def point_to_checkpoint(self: Durability, synced_upto: int | None = None) -> int:
+        return real(self, self._segments.log_end_offset)
 
-    plant(Durability, "_submit_sync", submit)
+    plant(Durability, "point_to_checkpoint", point_to_checkpoint)
 
 
 def checkpoint_renamed_without_sync(plant: Planting) -> None:

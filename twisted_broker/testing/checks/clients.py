@@ -60,7 +60,7 @@ class ClientChecker:
         """RELIABILITY 2.4: what follows the last acknowledged batch of a producer is in order, and
         one of the last five that comes again is known.
         """
-        if self.checker.truth.line_of(attempt.partition).is_whole:
+        if self.checker.truth.line_of(attempt.partition).is_complete:
             self._broken(f"{attempt!r} follows what was acknowledged, and is out of order")
 
     def consumed(

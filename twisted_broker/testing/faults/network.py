@@ -48,6 +48,30 @@ def break_connections(injector: FaultInjector, node: SimNode) -> None:
             injector.cluster.network.break_connection(near)
 
 
+def kill_unheard(injector: FaultInjector, node: SimNode) -> None:
+    """Producers hear nothing from it any more; then its process is killed, and the answers are
+    lost.
+    """
+    if node.is_up:
+        injector.note(f"producers hear nothing from {node.name}")
+        for producer in injector.producers:
+            injector.cluster.network.block(node.name, producer)
+        seconds = 0.2 + injector.random.random()
+        injector.clock.callLater(seconds, _kill_unheard, injector, node, node.incarnation)
+
+
+def _kill_unheard(injector: FaultInjector, node: SimNode, incarnation: int) -> None:
+    network = injector.cluster.network
+    for near in list(network.connections):
+        names = {near.clock.name, near.peer.clock.name}
+        if node.name in names and not names.isdisjoint(injector.producers):
+            network.break_connection(near)
+    if node.is_up and node.incarnation == incarnation:
+        node.kill()
+    _heal(injector)
+    injector.schedule(lambda: injector.restart(node))
+
+
 def half_open(injector: FaultInjector, node: SimNode) -> None:
     """Some of its connections stand on one side only: the other one hears nothing of it."""
     injector.note(f"connections of {node.name} are half open")

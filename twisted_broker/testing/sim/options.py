@@ -12,7 +12,7 @@ Owns `options_of`.
 4. Two of sixteen seeds have transactions, half of these compacted topics, out of a generator of
    their own (`testing/sim/transactional_workload.py`): the others are the runs that they were.
 5. Four of eight seeds aim at situations that uniform faults seldom reach (`_SPECIAL`); half of
-   these do nothing else.
+   these do nothing else. One of 32 has partitions of one replica.
 
 Source: RELIABILITY 4. Not here: what clients, logs and the
 administrator do (`testing/sim/workload.py`), how a fault is done (`testing/sim/fault_schedule.py`).
@@ -107,6 +107,8 @@ def options_of(seed: int, brokers: int = 3) -> Options:
         _SPECIAL[seed % 8](options)
     elif brokers > 2:
         _add_damages(options)
+    if seed % 32 == _SOLE:
+        _sole_replicas(options)
     if seed % 16 in _TRANSACTIONAL:
         add_transactions(options)
     return options
@@ -213,6 +215,23 @@ def _late_arrivals(options: Options) -> None:
     options.faults = ["flap", "flap", "pause"]
 
 
+def _sole_replicas(options: Options) -> None:
+    """Each partition has one replica: its machine leads again after every restart, whatever its
+    recovery or its last stop got wrong. Answers are lost with it: batches of a producer come once
+    more, some of which are older than the last snapshot of its state.
+    """
+    settings = {"min.insync.replicas": "1"}
+    options.topics = [
+        Topic("t0", 3, 1, settings | {"internal.segment.bytes": "300"}),
+        Topic("t1", 3, 1, settings),
+    ]
+    options.idempotent, options.in_flight, options.acks = [True, True], 5, [-1]
+    options.pace_seconds, options.acts, options.churn = 0.1, [], []
+    options.settings |= {"log.flush.offset.checkpoint.interval.ms": "200"}
+    options.faults = ["kill unheard", "kill unheard", "stop and power"]
+    options.fault_seconds, options.unclean = 3.0, False
+
+
 def _slow_between_brokers(conditions: NetworkConditions, seconds: float) -> None:
     conditions.delay_max, conditions.slow_chance, conditions.slow_delay_max = 0.005, 0.5, seconds
     conditions.slow_callers, conditions.slow_ports = "n", (CLIENT_PORT,)
@@ -220,5 +239,7 @@ def _slow_between_brokers(conditions: NetworkConditions, seconds: float) -> None
 
 _TRANSACTIONAL = (14, 15)
 """The rest of a seed divided by 16, where there are transactions; none of these is recorded."""
+_SOLE = 25
+"""The rest of a seed divided by 32, where partitions have one replica."""
 _SPECIAL = {1: _handovers, 2: _relapses, 4: _starvation, 5: _late_arrivals}
 """The rest of a seed divided by 8 -> what it looks at."""

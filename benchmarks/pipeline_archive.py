@@ -45,7 +45,6 @@ from benchmarks.requests import Connection, batch, produce, produce_error_at
 from benchmarks.servers import Program, program
 from replog_pipeline import session
 from replog_pipeline.jobs import archive
-from replog_pipeline.jobs.archive.job import OPEN_WRITERS
 from replog_pipeline.jobs.archive.signals import Stopper
 from replog_pipeline.sources.connector import POLLING
 
@@ -141,7 +140,6 @@ def turn(
 ) -> Turn:
     """One turn; the table is removed afterwards."""
     place = tempfile.mkdtemp(prefix="archive-")
-    spark.conf.unset(OPEN_WRITERS)
     try:
         began, used = time.perf_counter(), cpu_seconds(workers(server))
         rows = job(spark, address(server), topic, f"{place}/lake", form)

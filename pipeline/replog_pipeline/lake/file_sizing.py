@@ -17,7 +17,7 @@ Source: Spark's REBALANCE hint and its adaptive execution. Not here: a Delta tab
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,8 @@ from replog_pipeline.lake.session_settings import configured
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+OPEN_WRITERS = "spark.sql.maxConcurrentOutputFileWriters"
+DATES_AT_ONCE = "16"
 TARGET_MB, MOST_MB = 128, 1 << 20
 ROWS_A_FILE = 500_000
 """Fewer are brought together with others: a file of so many rows is not small."""
@@ -38,17 +40,23 @@ def by_date(rows: DataFrame) -> DataFrame:
     return rows.hint("rebalance", "date")
 
 
-def few_files(
-    rows: DataFrame, offsets: int, partitions: int, are_of_one_day: Callable[[], bool]
-) -> DataFrame:
-    """The same rows, of `offsets` offsets in so many partitions, in so many tasks that they make
-    few files; write them within `sized`. The question is asked only of a large batch.
+def tasks_of_one_day(
+    spark: SparkSession, offsets: int, partitions: int, are_of_one_day: Callable[[], bool]
+) -> int | None:
+    """In how many tasks to write a batch of `offsets` offsets in so many partitions without a
+    shuffle; None: bring its rows together by date. The question is asked only of a large batch.
     """
     tasks = min(offsets // ROWS_A_FILE, partitions)
-    at_once = min(rows.sparkSession.sparkContext.defaultParallelism, partitions)
-    if tasks >= at_once and are_of_one_day():
-        return rows.coalesce(tasks)
-    return by_date(rows)
+    at_once = min(spark.sparkContext.defaultParallelism, partitions)
+    return tasks if tasks >= at_once and are_of_one_day() else None
+
+
+def several_dates(spark: SparkSession) -> AbstractContextManager[None]:
+    """What is written in the block has several dates in a task: so many files are open at once that
+    their rows need not be sorted first, unless the session says how many.
+    """
+    is_said = int(spark.conf.get(OPEN_WRITERS, "0") or 0) > 0
+    return configured(spark, {} if is_said else {OPEN_WRITERS: DATES_AT_ONCE})
 
 
 @contextmanager

@@ -32,7 +32,13 @@ from replog_pipeline.jobs.archive.value_columns import ValueColumns
 from replog_pipeline.kafka_cluster import PLAINTEXT, ClientConfig, KafkaCluster
 from replog_pipeline.lake import guards, table
 from replog_pipeline.lake.conflict import AnotherWriterError
-from replog_pipeline.lake.file_sizing import TARGET_MB, few_files, sized
+from replog_pipeline.lake.file_sizing import (
+    TARGET_MB,
+    by_date,
+    several_dates,
+    sized,
+    tasks_of_one_day,
+)
 from replog_pipeline.lake.last_values import keyless, last_of_each_key
 from replog_pipeline.lake.ledger import Ledger
 from replog_pipeline.lake.parquet import NO_UPSERT
@@ -52,8 +58,6 @@ if TYPE_CHECKING:
 
     from replog_pipeline.values.settings import Decoding
 
-OPEN_WRITERS = "spark.sql.maxConcurrentOutputFileWriters"
-DATES_AT_ONCE = "16"
 CONFLICTS_IN_A_ROW = 3
 
 
@@ -138,7 +142,6 @@ def run(
     figures: Figures | None = None,
 ) -> ArchiveResult:
     """Archive. Raises PipelineError, with nothing written by the batch that it stopped."""
-    bound_writers(spark)
     source = sources.parse(config.source, client=config.client)
     target = table.to_append(spark, config.to, config.format)
     check_upsert(config, target.format)
@@ -164,12 +167,6 @@ def check_upsert(config: ArchiveConfig, form: str | None) -> None:
     """PipelineError unless a table of this format can be kept at the last values."""
     if config.upsert and form == "parquet":
         raise PipelineError(NO_UPSERT)
-
-
-def bound_writers(spark: SparkSession) -> None:
-    """How many files a task writes at once, unless the session says."""
-    if not int(spark.conf.get(OPEN_WRITERS, "0") or 0):
-        spark.conf.set(OPEN_WRITERS, DATES_AT_ONCE)
 
 
 def group_of(
@@ -298,12 +295,17 @@ class Archive:
                 self.spark, source.cluster, start
             )
 
-        return self.target.append(few_files(rows, plan.offsets, len(start), are_of_one_day), after)
+        tasks = tasks_of_one_day(self.spark, plan.offsets, len(start), are_of_one_day)
+        if tasks is not None:
+            return self.target.append(rows.coalesce(tasks), after)
+        with several_dates(self.spark):
+            return self.target.append(by_date(rows), after)
 
     def upsert(self, rows: DataFrame, after: Ledger) -> int:
         """How many rows of the table changed. PipelineError for a record without key."""
         try:
-            return self.target.upsert(rows, after)
+            with several_dates(self.spark):
+                return self.target.upsert(rows, after)
         except Exception as error:
             refused = keyless(error)
             if refused is None:

@@ -29,7 +29,6 @@ from replog_pipeline.jobs.archive.job import (
     Archive,
     ArchiveConfig,
     ArchiveResult,
-    bound_writers,
     check_upsert,
     group_of,
 )
@@ -95,7 +94,6 @@ def run_topics(
     figures: Figures | None = None,
 ) -> TopicsResult:
     """Archive each topic into its table. Raises PipelineError where none can be."""
-    bound_writers(spark)
     pattern = parse_pattern(config.source, "--from", config.client)
     check_folder(spark, config.to)
     topics = Topics(

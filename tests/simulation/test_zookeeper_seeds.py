@@ -35,6 +35,8 @@ FAILED_ONCE = {
     213: "the same, in a reassignment",
     591: "a deletion was answered before a loss of power could not undo it any more",
     393: "a controller that lost its connection as it began went on with what it had not read",
+    1216: "a consumer stayed with a broker whose session had ended amid a reassignment",
+    1812: "one unclean election was counted twice",
     288: "a log was held to be whole that had lost power after a kill",
 }
 _OF_THE_MUTATION = re.compile(r"(TypeError|AttributeError|NameError|AssertionError)")

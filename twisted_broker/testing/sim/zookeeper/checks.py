@@ -167,6 +167,8 @@ class ZooKeeperState(CommittedState):
         super()._check_partition(key, name, old, new)
         if old is None or new.leader < 0 or new.leader_epoch == old.leader_epoch:
             return
+        if new.leader == old.leader and self.line(key).waits_for_leader:
+            return  # it was counted, and may lead under that epoch before it hears of this one
         if (new.leader, key) in self.weak:  # also who led before it lost power
             if self.is_whole(new.leader, key):
                 self.weak.discard((new.leader, key))

@@ -8,6 +8,7 @@ Not here: the run itself (`testing/sim/run.py`), what a seed means
 
 from __future__ import annotations
 
+from twisted_broker.testing.sim.fault_schedule import Faults
 from twisted_broker.testing.sim.run import Run
 from twisted_broker.testing.sim.zookeeper.admin import ZooKeeperAdmin
 from twisted_broker.testing.sim.zookeeper.checks import ZooKeeperChecker
@@ -16,6 +17,9 @@ from twisted_broker.testing.sim.zookeeper.faults import ZooKeeperFaults
 from twisted_broker.testing.sim.zookeeper.reach import ZooKeeperProbes, ZooKeeperReach
 from twisted_broker.testing.sim.zookeeper.reassignments import REASSIGN
 from twisted_broker.testing.sim.zookeeper.topic_deletions import DELETE_TOPICS
+
+_METADATA_MAX_AGE_SECONDS = 60.0
+"""of the 120 s in which a cluster heals"""
 
 
 class ZooKeeperRun(Run):
@@ -54,6 +58,18 @@ class ZooKeeperRun(Run):
         admin = ZooKeeperAdmin(*self._client_machine("admin"), self.notes)
         admin.cluster = self.cluster
         return admin
+
+    def heal(self, faults: Faults) -> None:
+        """A broker whose session ended may have missed that a partition left it, and serves it on
+        until it restarts: clients come to another leader when they ask for metadata again, as they
+        do every few minutes.
+        """
+        super().heal(faults)
+        faults.clock.callLater(_METADATA_MAX_AGE_SECONDS, self._ask_again)
+
+    def _ask_again(self) -> None:
+        for consumer in self.consumers:
+            consumer.forget_leader(consumer.partition)
 
     def what_is_missing(self) -> str:
         tree = self.cluster.ensemble.tree

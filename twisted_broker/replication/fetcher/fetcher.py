@@ -70,7 +70,7 @@ _EXPECTED = frozenset(  # what a change of leadership looks like from here, for 
 )
 
 
-_FENCED = "the leader has a newer leader epoch; fetching starts again with the next metadata"
+FENCED = "the leader has a newer leader epoch; fetching starts again with the next metadata"
 
 
 class FetchTarget(Protocol):
@@ -553,7 +553,7 @@ class Fetcher:
                 fetcher=self.name,
                 count=len(self._fenced),
                 partition=self._fenced[0],
-                reason=_FENCED,
+                reason=FENCED,
             )
             self._fenced.clear()
 
@@ -569,7 +569,7 @@ class Fetcher:
         """
         if outcome is FetchOutcome.FENCED:
             self._fenced.append(topic_partition)
-            self._fail(topic_partition, _FENCED)
+            self._fail(topic_partition, FENCED)
         elif outcome is FetchOutcome.RETRY:
             if error not in _EXPECTED:
                 _logger.error(

@@ -24,6 +24,7 @@ from twisted_broker.coordinator.transaction.transaction_marker_sender import (
     TransactionMarkerSender,
 )
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.fetcher.fetcher import FENCED
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.testing.checks.clients import ClientChecker
 from twisted_broker.testing.checks.cluster import ClusterChecker
@@ -429,8 +430,7 @@ class Run:
             refused = [
                 name
                 for name, partition in partitions(node).items()
-                if (partition.offline or partition.history.failure is not None)
-                and self._is_held_elsewhere(node, partition)
+                if _is_refused(partition) and self._is_held_elsewhere(node, partition)
             ]
             if refused and node.broker is not None:
                 self._operated = self.cluster.sim.now
@@ -460,3 +460,11 @@ class Run:
         for node in list(self.cluster.nodes.values())[1:]:
             if node.is_up:
                 node.kill()
+
+
+def _is_refused(partition: Partition) -> bool:
+    """Whether its log is; who only waits for newer metadata hears of it (a ZooKeeper controller
+    gives up a connection that is half open after 30 s).
+    """
+    failure = partition.history.failure
+    return partition.offline or (failure is not None and failure.reason != FENCED)

@@ -219,26 +219,26 @@ class BrokerRequests:
         if refused is not ErrorCode.NONE:
             return AllocateProducerIdsResponse(error_code=refused)
         try:
-            data, stat = await self._context.zookeeper.get(PRODUCER_ID_BLOCK)
-            start = read_producer_block(data) + 1
-            await self._context.zookeeper.set(
-                PRODUCER_ID_BLOCK,
-                producer_block_json(request.broker_id, start),
-                stat.version,
-                self._context.fence,
-            )
-        except NoNodeError:
-            start = 0
-            await self._context.zookeeper.create(
-                PRODUCER_ID_BLOCK,
-                producer_block_json(request.broker_id, 0),
-                fence=self._context.fence,
-            )
+            start = await self._take_block(request.broker_id)
         except BadVersionError as error:
             raise Moved from error
         return AllocateProducerIdsResponse(
             producer_id_start=start, producer_id_len=PRODUCER_IDS_PER_BLOCK
         )
+
+    async def _take_block(self, broker_id: int) -> int:
+        zookeeper, fence = self._context.zookeeper, self._context.fence
+        try:
+            data, stat = await zookeeper.get(PRODUCER_ID_BLOCK)
+        except NoNodeError:
+            await zookeeper.create(
+                PRODUCER_ID_BLOCK, producer_block_json(broker_id, 0), fence=fence
+            )
+            return 0
+        start = read_producer_block(data) + 1
+        block = producer_block_json(broker_id, start)
+        await zookeeper.set(PRODUCER_ID_BLOCK, block, stat.version, fence)
+        return start
 
 
 def _not_controller(request: Any) -> Any:

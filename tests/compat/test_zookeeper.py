@@ -179,6 +179,7 @@ def test_the_protocol_is_raised_broker_by_broker(java: JavaCluster, ours: Broker
 def test_quotas_that_a_java_broker_was_told(java: JavaCluster, ours: BrokerProcess) -> None:
     """They are in ZooKeeper; ours slows the client down by them, and no more when they are gone."""
     first = View(java.bootstrap[1], TOPIC)
+    first.until(lambda: first.brokers() == {1, 2}, "two Java brokers")
     ours.start()
     first.until(lambda: first.brokers() == {1, 2, OURS}, "our broker is a member")
     topic = NewTopic(TOPIC, 2, replica_assignment=[[OURS], [OURS]])

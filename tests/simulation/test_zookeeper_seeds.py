@@ -36,6 +36,8 @@ FAILED_ONCE = {
     591: "a deletion was answered before a loss of power could not undo it any more",
     393: "a controller that lost its connection as it began went on with what it had not read",
     1216: "a consumer stayed with a broker whose session had ended amid a reassignment",
+    3134: "a session that ended while it was registered was not followed by a registration",
+    3543: "a controller refused what it had written itself before it lost its connection",
     2201: "a controller that was replaced as it gave the first producer ids counted as a bug",
     2207: "an operator threw away a replica that only waited for newer metadata",
     1812: "one unclean election was counted twice",

@@ -117,6 +117,31 @@ def test_a_session_that_expires_is_a_new_registration() -> None:
     assert not joining.fatal
 
 
+def test_a_session_that_ends_while_another_is_registered() -> None:
+    """Simulation, ZooKeeper seed 3134: what is read anew took longer than the session lasted; the
+    next one was not registered, and the broker counted as dead for ever.
+    """
+    joining = Joining()
+    joining.join()
+    reading: list[Deferred[None]] = []
+
+    async def slow() -> None:
+        reading.append(Deferred())
+        await reading[-1]
+
+    joining.membership._new_session = slow
+    joining.zookeeper.expire()
+    joining.zookeeper.connect()
+    joining.turns()
+    joining.zookeeper.expire()
+    joining.zookeeper.connect()
+    joining.turns()
+    assert NODE not in joining.ensemble.nodes and len(reading) == 1
+    reading[0].callback(None)
+    joining.turns()
+    assert joining.ensemble.node(NODE).owner == joining.zookeeper.session_id and len(reading) == 2
+
+
 def test_a_migration_that_began_meanwhile_ends_it_at_the_next_registration() -> None:
     joining = Joining()
     joining.join()

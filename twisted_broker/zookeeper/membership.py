@@ -231,25 +231,31 @@ class Membership:
         if connected is not None:
             if not connected.called:
                 connected.callback(None)
-        elif (
+        else:
+            self._register_new_session()
+
+    def _register_new_session(self) -> None:
+        if (
             self.state is BrokerState.RUNNING
             and self._zookeeper.session_id != self._registered_session
             and self._registering is None
         ):
             self._registering = ensureDeferred(self._register_again())
-            self._registering.addErrback(self._cannot_register).addBoth(self._registered)
+            self._registering.addCallbacks(self._registered, self._cannot_register)
 
     async def _register_again(self) -> None:
         await self._check_migration(str(self._config[CONNECT]))
         await self.register(self._listeners)
         await self._new_session()
 
-    def _cannot_register(self, failure: Failure) -> None:
-        if failure.check(CancelledError) is None:
-            self._on_fatal(str(failure.value))
-
     def _registered(self, result: object) -> None:
         self._registering = None
+        self._register_new_session()  # this one may have ended, and another begun, meanwhile
+
+    def _cannot_register(self, failure: Failure) -> None:
+        self._registering = None
+        if failure.check(CancelledError) is None:
+            self._on_fatal(str(failure.value))
 
     def directory_failed(self, directory_id: bytes) -> None:
         """The controller reads what is offline here, by LeaderAndIsr."""

@@ -184,8 +184,12 @@ class BrokerRequests:
             return ErrorCode.NOT_CONTROLLER
         if wanted.leader_epoch < state.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
-        same = (isr, bool(wanted.leader_recovery_state)) == (state.isr, state.recovering)
-        if broker_id == state.leader and same:
+
+        def is_there(state: Leadership | None) -> bool:
+            asked = (broker_id, isr, bool(wanted.leader_recovery_state))
+            return state is not None and (state.leader, state.isr, state.recovering) == asked
+
+        if is_there(state):
             return ErrorCode.NONE
         if wanted.partition_epoch < state.version:
             return ErrorCode.INVALID_UPDATE_VERSION
@@ -207,7 +211,9 @@ class BrokerRequests:
         except BadVersionError:
             await self._context.check_fence()
             await self._context.read_states([name])
-            return ErrorCode.INVALID_UPDATE_VERSION
+            # Perhaps its own write, whose answer was lost with the connection.
+            written = is_there(self._context.states.get(name))
+            return ErrorCode.NONE if written else ErrorCode.INVALID_UPDATE_VERSION
         except ConnectionLossError:
             return ErrorCode.UNKNOWN_SERVER_ERROR
         return ErrorCode.NONE

@@ -8,7 +8,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, fail, succeed
 
-from tests.zookeeper.test_membership import Joining
+from tests.zookeeper.test_membership import NODE, Joining
 from twisted_broker.cluster.broker_lifecycle_manager import BrokerState
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -60,6 +60,20 @@ def test_a_controlled_shutdown_is_given_up_after_so_many_tries() -> None:
     leaving.turns(5.1)
     assert left == [None] and not leaving.answers
     assert leaving.membership.state is BrokerState.SHUTTING_DOWN
+
+
+def test_a_controlled_shutdown_ends_with_the_session() -> None:
+    """Simulation, ZooKeeper seed 3696: nobody answered a broker that was registered no more, and
+    its stop took three requests of 30 s.
+    """
+    leaving = Leaving(2)
+    left = leaving.leave()
+    assert not left
+    leaving.zookeeper.expire()
+    assert left == [None] and leaving.membership.state is BrokerState.SHUTTING_DOWN
+    leaving.zookeeper.connect()
+    leaving.turns()
+    assert not leaving.fatal and NODE not in leaving.ensemble.nodes
 
 
 def test_a_failed_directory_is_announced() -> None:

@@ -222,6 +222,13 @@ class Membership:
                     "the session with ZooKeeper expired: the controller counts this broker as dead "
                     "until it is registered again"
                 )
+            elif self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
+                # The controller takes no leave of who is not registered, and nobody answers it.
+                _logger.info(
+                    "controlled shutdown: the session with ZooKeeper expired, so the controller "
+                    "moves all leaderships away by itself"
+                )
+                self._left()
             return
         if event is SessionEvent.SUSPENDED:
             if self.state is BrokerState.RUNNING:

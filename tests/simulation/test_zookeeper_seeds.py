@@ -38,7 +38,7 @@ FAILED_ONCE = {
     1216: "a consumer stayed with a broker whose session had ended amid a reassignment",
     3134: "a session that ended while it was registered was not followed by a registration",
     3543: "a controller refused what it had written itself before it lost its connection",
-    3696: "brokers whose session ended as they stopped asked the controller for a minute and a half",
+    3696: "a broker whose session ended as it stopped asked the controller for a minute and a half",
     2201: "a controller that was replaced as it gave the first producer ids counted as a bug",
     2207: "an operator threw away a replica that only waited for newer metadata",
     1812: "one unclean election was counted twice",

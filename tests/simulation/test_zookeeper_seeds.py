@@ -39,6 +39,7 @@ FAILED_ONCE = {
     3134: "a session that ended while it was registered was not followed by a registration",
     3543: "a controller refused what it had written itself before it lost its connection",
     3696: "a broker whose session ended as it stopped asked the controller for a minute and a half",
+    4624: "a connection that was reset before it was handed over stayed open for its owner",
     2201: "a controller that was replaced as it gave the first producer ids counted as a bug",
     2207: "an operator threw away a replica that only waited for newer metadata",
     1812: "one unclean election was counted twice",

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.error import ConnectionRefusedError, TimeoutError
+from twisted.internet.error import ConnectionLost, ConnectionRefusedError, TimeoutError
 from twisted.python.failure import Failure
 
 from twisted_broker.testing.sim.clock import NodeClock
@@ -133,6 +133,9 @@ class Connecting:
     def _established(self, near: SimTransport) -> None:
         if self.over:
             self.network.reset(near)
+            return
+        if not near.connected:  # reset before anybody had it
+            self._fail(ConnectionLost())
             return
         self._end()
         near.protocol = self.factory.buildProtocol(near.getPeer())

@@ -239,10 +239,12 @@ class Controller:
 
     async def _note_brokers(self) -> None:
         data = json.dumps({node: each.epoch for node, each in self._context.live.items()}).encode()
+        zookeeper, fence = self._context.zookeeper, self._context.fence
         try:
-            await self._context.zookeeper.set(_KNOWN_BROKERS, data, -1, self._context.fence)
-        except NoNodeError:
-            await self._context.zookeeper.create(_KNOWN_BROKERS, data, fence=self._context.fence)
+            try:
+                await zookeeper.set(_KNOWN_BROKERS, data, -1, fence)
+            except NoNodeError:
+                await zookeeper.create(_KNOWN_BROKERS, data, fence=fence)
         except BadVersionError as error:
             raise Moved from error
 

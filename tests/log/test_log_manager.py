@@ -350,7 +350,7 @@ def test_a_deletion_whose_name_cannot_be_synced(number: int, stays: bool) -> Non
     manager.delete(A)
     synced: list[object] = []
     with patch.object(world.files, "sync_directory", side_effect=OSError(number, "no")):
-        manager.sync_renames().addBoth(synced.append)
+        manager.sync_renames([log]).addBoth(synced.append)
     assert len(synced) == (not stays) and manager.is_set_aside(log) is stays
     world.clock.advance(60)
     assert synced == [None]

@@ -244,6 +244,17 @@ def recovery_point_before_the_flush(plant: Planting) -> None:
     plant(Durability, "point_to_checkpoint", point_to_checkpoint)
 
 
+def recovery_point_moved_with_the_sync(plant: Planting) -> None:
+    """The recovery point moves when a sync begins, not when it is done."""
+    real = Durability._submit_sync
+
+    def submit(self: Durability, disk: Any, upto: int) -> None:
+        real(self, disk, upto)
+        self.recovery_point = max(self.recovery_point, upto)
+
+    plant(Durability, "_submit_sync", submit)
+
+
 def checkpoint_renamed_without_sync(plant: Planting) -> None:
     """A small file is put in its place before its content is durable."""
     real = checkpoints.write_aside
@@ -661,6 +672,7 @@ MUTATIONS: dict[str, Callable[[Planting], None]] = {
         old_incarnation_counted,
         high_watermark_below_the_minimum_isr,
         recovery_point_before_the_flush,
+        recovery_point_moved_with_the_sync,
         checkpoint_renamed_without_sync,
         epoch_cache_not_cut,
         produce_completed_on_the_log_end,

@@ -77,6 +77,11 @@ BELOW = {
         "20 seeds with pauses and late connections did not: an answer of the old leader, under way "
         "as the epoch changes, must begin where the truncated log ends",
     ),
+    "recovery_point_moved_with_the_sync": (
+        "tests/log/test_durability.py::test_one_sync_runs_and_one_waits",
+        "25 seeds with rolls, slow disks and losses of power did not: a checkpoint that was due "
+        "before the sync must be written behind its beginning, and what is torn lie below it",
+    ),
 }
 """What 200 seeds need not catch yet -> a test that fails with it, and what the simulation lacks to
 catch it.

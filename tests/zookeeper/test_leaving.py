@@ -76,6 +76,20 @@ def test_a_controlled_shutdown_ends_with_the_session() -> None:
     assert not leaving.fatal and NODE not in leaving.ensemble.nodes
 
 
+def test_who_is_not_registered_leaves_at_once() -> None:
+    """The session ended before the stop: the registration that is under way is given up."""
+    for reconnected in (False, True):
+        leaving = Leaving()
+        leaving.zookeeper.expire()
+        if reconnected:
+            leaving.ensemble.create(NODE, b"{}", owner=99)
+            leaving.zookeeper.connect()
+            leaving.turns()
+        assert leaving.leave() == [None] and not leaving.sent
+        leaving.turns(60)
+        assert leaving.membership.state is BrokerState.SHUTTING_DOWN and not leaving.fatal
+
+
 def test_a_failed_directory_is_announced() -> None:
     """The controller reads by LeaderAndIsr what is offline here."""
     joining = Joining()

@@ -30,7 +30,7 @@ crash leaves of a move (`future_logs.py`).
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -635,27 +635,37 @@ class LogManager:
         """
         return log.directory.endswith(DELETE_SUFFIX) and self.directories.of(log).failed is None
 
-    def sync_renames(self) -> Deferred[None]:
-        """Fires when the names that deleted logs were given are durable in every directory that is
-        online: until then a loss of power may bring back the old ones.
+    def sync_renames(self, logs: Iterable[Log]) -> Deferred[None]:
+        """Fires when the names that these logs were given as they were deleted are durable, or
+        their directory is offline: until then a loss of power may bring back the old ones.
         """
-        return gather([self._sync_renames(each) for each in self.directories.online()])
+        directories = {each.path: each for each in map(self.directories.of, logs)}
+        return gather([self._sync_renames(each) for each in directories.values()])
 
     def _sync_renames(self, directory: LogDirectory) -> Deferred[None]:
         synced: Deferred[None] = Deferred()
 
+        def sync() -> None:
+            self.runtime.files.sync_directory(directory.path)
+
         def submit() -> None:
-            directory.disk.submit(lambda: self.runtime.files.sync_directory(directory.path), done)
+            directory.disk.submit(sync, done)
 
         def done(_: object, error: BaseException | None) -> None:
-            if isinstance(error, OSError):
-                self.directories.fail(directory.path, error)
-                if directory.failed is None:  # descriptors are short
+            if error is not None:
+                self.directories.fail(
+                    directory.path,
+                    error if isinstance(error, OSError) else OSError(f"a sync failed: {error!r}"),
+                )
+                if directory.failed is None and not self._stopped:  # descriptors are short
                     self.directories.call_later(_NAME_SYNC_SECONDS, submit)
                     return
             synced.callback(None)
 
-        submit()
+        if directory.failed is None:
+            submit()
+        else:
+            synced.callback(None)
         return synced
 
     def set_stray_aside(self, topic_partition: TopicPartition) -> None:

@@ -55,7 +55,7 @@ from twisted_broker.zookeeper.znodes import (
 
 _logger = Logger()
 CONNECT = "zookeeper.connect"
-_RETRY_MS = 500
+_RETRY_MS, _NO_SESSION = 500, 0
 _CONTROLLED_SHUTDOWN_VERSION = 3
 
 
@@ -80,8 +80,10 @@ class Membership:
         self._connected: Deferred[None] | None = None
         self._listeners: Sequence[Endpoint] = ()
         self._registered_session = 0
+        self._is_registered = False
         self._registering: Deferred[None] | None = None
         self._leaving: Deferred[None] | None = None
+        self._work: Deferred[None] | None = None
 
     @property
     def broker_epoch(self) -> int:
@@ -163,7 +165,8 @@ class Membership:
         while True:
             try:
                 if await self._create():
-                    self.state = BrokerState.RUNNING
+                    if self.state is BrokerState.STARTING:
+                        self.state = BrokerState.RUNNING
                     return
             except ZooKeeperError as error:
                 _logger.debug("registering in ZooKeeper again: {error}", error=error)
@@ -200,13 +203,13 @@ class Membership:
                 _, stat = await self._zookeeper.get(path)
             except NoNodeError:
                 return False  # it went just now
-            if stat.ephemeral_owner == self._registered_session != session:
+            if stat.ephemeral_owner == self._registered_session != session != _NO_SESSION:
                 await self._zookeeper.delete(path)  # of our own session before this one
                 return await self._create()
             if stat.ephemeral_owner != session:
                 return False
             # Ours: the answer to the first try was lost.
-        self._registered_session = session
+        self._registered_session, self._is_registered = session, True
         self._cluster.broker_epoch = stat.czxid
         _logger.info(
             "registered in ZooKeeper under broker epoch {epoch}", epoch=self._cluster.broker_epoch
@@ -217,13 +220,14 @@ class Membership:
 
     def _session_changed(self, event: SessionEvent) -> None:
         if event is SessionEvent.EXPIRED:
+            self._is_registered = False
             if self.state is BrokerState.RUNNING:
                 _logger.warn(
                     "the session with ZooKeeper expired: the controller counts this broker as dead "
                     "until it is registered again"
                 )
             elif self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
-                # The controller takes no leave of who is not registered, and nobody answers it.
+                # The controller refuses the request of a broker that is not registered.
                 _logger.info(
                     "controlled shutdown: the session with ZooKeeper expired, so the controller "
                     "moves all leaderships away by itself"
@@ -244,7 +248,7 @@ class Membership:
     def _register_new_session(self) -> None:
         if (
             self.state is BrokerState.RUNNING
-            and self._zookeeper.session_id != self._registered_session
+            and self._zookeeper.session_id not in (_NO_SESSION, self._registered_session)
             and self._registering is None
         ):
             self._registering = ensureDeferred(self._register_again())
@@ -286,7 +290,9 @@ class Membership:
         Never fails.
         """
         if self._leaving is None:
-            running = self.state is BrokerState.RUNNING
+            running = self.state is BrokerState.RUNNING and self._is_registered
+            if self._registering is not None:
+                self._registering.cancel()
             self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
             self._leaving = Deferred()
             if not running:
@@ -329,6 +335,9 @@ class Membership:
 
     def _left(self) -> None:
         self.state = BrokerState.SHUTTING_DOWN
+        work, self._work = self._work, None
+        if work is not None:
+            work.cancel()
         if self._leaving is not None and not self._leaving.called:
             self._leaving.callback(None)
 

@@ -31,7 +31,12 @@ from twisted_broker.replication.partition.events import ReplicaStopped
 from twisted_broker.replication.role_change import give_topic_id
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import zookeeper_controller as messages
-from twisted_broker.zookeeper.cluster_state import ClusterState, ControllerRequest, HeldPartition
+from twisted_broker.zookeeper.cluster_state import (
+    ClusterState,
+    ControllerRequest,
+    HeldPartition,
+    Stops,
+)
 from twisted_broker.zookeeper.membership import MIGRATED
 
 if TYPE_CHECKING:
@@ -63,6 +68,8 @@ class RoleRequests:
         self._log_manager = log_manager
         self._lock: DeferredLock = DeferredLock()
         self._migration_is_told = False
+        self._deleted: dict[TopicPartition, Log] = {}
+        """whose new names are not known to be durable"""
 
     @property
     def controller_id(self) -> int:
@@ -118,26 +125,19 @@ class RoleRequests:
             if refused is not ErrorCode.NONE:
                 return messages.StopReplicaResponse(error_code=refused)
             stops = self._state.stop_replica(request, self)
-            deleted: dict[TopicPartition, Log] = {}
             for name, deletes in stops.stopped.items():
                 if deletes:
                     log = self._log_manager.get(name)
                     stops.errors[name] = self._delete(name)
                     if log is not None:
-                        deleted[name] = log
+                        self._deleted[name] = log
                     await self._turns.next_turn()
                 else:
                     self._stop(name)
         finally:
             self._lock.release()
-        if any(stops.stopped.values()):
-            # Of what is not here, too: this may be the same request once more, after the connection
-            # broke. Without the lock: a disk that stalls holds up this answer only.
-            await self._log_manager.sync_renames()
-        for name, log in deleted.items():
-            if not self._log_manager.is_set_aside(log):
-                # Its files would come back with the disk: the controller must ask once more.
-                stops.errors[name] = ErrorCode.KAFKA_STORAGE_ERROR
+        # Without the lock: other requests need not wait for a disk that stalls.
+        await self._deletions_are_durable(stops)
         return messages.StopReplicaResponse(
             partition_errors=[
                 messages.StopReplicaPartitionError(
@@ -146,6 +146,21 @@ class RoleRequests:
                 for name, error in stops.errors.items()
             ]
         )
+
+    async def _deletions_are_durable(self, stops: Stops) -> None:
+        """Also those of the same request before: its connection broke, or its disk failed."""
+        logs = {
+            name: self._deleted[name]
+            for name, deletes in stops.stopped.items()
+            if deletes and name in self._deleted
+        }
+        await self._log_manager.sync_renames(logs.values())
+        for name, log in logs.items():
+            if not self._log_manager.is_set_aside(log):
+                # Its files would come back with the disk: the controller must ask once more.
+                stops.errors[name] = ErrorCode.KAFKA_STORAGE_ERROR
+            elif self._deleted.get(name) is log:
+                del self._deleted[name]
 
     async def update_metadata(
         self, request: messages.UpdateMetadataRequest

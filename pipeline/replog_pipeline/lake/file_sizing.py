@@ -2,9 +2,9 @@
 
 1. Rows are brought together by date before they are written; otherwise every task that reads
    writes a file for every date that it meets. That costs a shuffle.
-2. No shuffle where it would join nothing that is small: a large batch whose records are all of one
-   day, as the brokers say. Each of the tasks that read, at least as many as run at once, writes
-   one file. If the brokers are wrong there are more files, and the same rows.
+2. No shuffle where it would join little: a large batch whose records are all of one day, as the
+   brokers say. Each task writes what it reads, a partition, into one file. If the brokers are wrong
+   there are more files, and the same rows.
 3. A date that is larger than the target is split, at the borders of what the reading tasks read:
    one task's rows of a date stay in one file.
 4. The settings are the session's, so they are there only while the batch is written.
@@ -16,7 +16,7 @@ Source: Spark's REBALANCE hint and its adaptive execution. Not here: a Delta tab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 OPEN_WRITERS = "spark.sql.maxConcurrentOutputFileWriters"
 DATES_AT_ONCE = "16"
 TARGET_MB, MOST_MB = 128, 1 << 20
-ROWS_A_FILE = 500_000
-"""Fewer are brought together with others: a file of so many rows is not small."""
+ROWS_A_MB = 2_000
+"""of the target: a partition with fewer rows is brought together with others. Of 100 bytes each,
+they are a fifth of it."""
 FILES_AT_ONCE = 1_000
 """Of a merge: bounds what is done again after a kill."""
 
@@ -40,18 +41,16 @@ def by_date(rows: DataFrame) -> DataFrame:
     return rows.hint("rebalance", "date")
 
 
-def tasks_of_one_day(
-    spark: SparkSession, offsets: int, partitions: int, are_of_one_day: Callable[[], bool]
-) -> int | None:
-    """In how many tasks to write a batch of `offsets` offsets in so many partitions without a
-    shuffle; None: bring its rows together by date. The question is asked only of a large batch.
+def needs_no_shuffle(
+    offsets: Iterable[int], file_mb: int, are_of_one_day: Callable[[], bool]
+) -> bool:
+    """`offsets`: how many a batch has of each partition. The question is asked only where all of
+    these are large.
     """
-    tasks = min(offsets // ROWS_A_FILE, partitions)
-    at_once = min(spark.sparkContext.defaultParallelism, partitions)
-    return tasks if tasks >= at_once and are_of_one_day() else None
+    return min(offsets) >= file_mb * ROWS_A_MB and are_of_one_day()
 
 
-def several_dates(spark: SparkSession) -> AbstractContextManager[None]:
+def allow_several_dates(spark: SparkSession) -> AbstractContextManager[None]:
     """What is written in the block has several dates in a task: so many files are open at once that
     their rows need not be sorted first, unless the session says how many.
     """

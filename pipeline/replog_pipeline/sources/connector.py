@@ -38,8 +38,9 @@ POLLING = {
     "kafka.receive.buffer.bytes": str(1 << 20),
     "kafka.fetch.max.wait.ms": "20",
 }
-"""The connector asks for a partition's offsets after it has read its last record, behind the next
-fetch, which finds nothing and waits so long (500 ms by default, for each partition of a batch).
+"""`fetch.max.wait.ms`: after the last record of a partition the consumer fetches once more, finds
+nothing, and the connector's next question to that broker waits behind this fetch (500 ms by
+default, for each partition of a batch).
 """
 POOLS = {
     "spark.kafka.consumer.cache.capacity": "16",

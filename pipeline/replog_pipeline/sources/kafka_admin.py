@@ -89,7 +89,7 @@ def offsets(
 def are_of_one_day(spark: SparkSession, cluster: KafkaCluster, start: Offsets) -> bool:
     """Whether the records from `start` on are all of the newest one's UTC day, as far as the
     brokers' time indexes tell: where producers set timestamps out of order it may be wrong. False
-    where brokers cannot tell (Kafka before 3.0, KIP-734).
+    where brokers do not tell (Kafka before 3.0 has no such question, KIP-734).
     """
     kafka: Any = spark._jvm.org.apache.kafka  # type: ignore[union-attr]
     spec = kafka.clients.admin.OffsetSpec
@@ -102,14 +102,14 @@ def are_of_one_day(spark: SparkSession, cluster: KafkaCluster, start: Offsets) -
 
         try:
             newest = ask(spec.maxTimestamp())
-        except PipelineError as error:
-            if "UnsupportedVersionException" in str(error.__context__):
+            newest_ms = max(newest.get(key).timestamp() for key in keys.values())
+            if newest_ms < 0:  # no timestamps, or no records by now
                 return False
+            first = ask(spec.forTimestamp(newest_ms - newest_ms % DAY_MS))
+        except BrokersAwayError:
             raise
-        newest_ms = max(newest.get(key).timestamp() for key in keys.values())
-        if newest_ms < 0:  # no timestamps, or no records by now
-            return False
-        first = ask(spec.forTimestamp(newest_ms - newest_ms % DAY_MS))
+        except PipelineError:
+            return False  # what the batch cannot do without is refused elsewhere
     return all(0 <= first.get(key).offset() <= start[each] for each, key in keys.items())
 
 

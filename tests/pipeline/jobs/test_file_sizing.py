@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from replog_pipeline.jobs import archive
 from replog_pipeline.kafka_cluster import KafkaCluster
 from replog_pipeline.lake import file_sizing
 from replog_pipeline.sources import kafka_admin
+from replog_pipeline.sources.away import BrokersAwayError
 from tests.compat.broker_process import BrokerProcess
 from tests.pipeline.jobs import tables
 from tests.pipeline.records import DAY_MS, OLD_MS, Written, numbered, produce
@@ -62,12 +63,11 @@ def test_a_batch_makes_one_file_for_each_date(
 
 
 @pytest.mark.parametrize(
-    ("rows_a_file", "days", "of_each"),
+    ("file_mb", "days", "of_each"),
     [
-        (100, 1, PARTITIONS),  # as the tasks that read
-        (150, 1, 2),
-        (400, 1, 1),  # fewer tasks than run at once: brought together
-        (100, 2, 1),
+        (5, 1, PARTITIONS),  # as the tasks that read
+        (6, 1, 1),  # 100 rows of a partition are less than 6 x 20
+        (5, 2, 1),
     ],
 )
 def test_a_large_batch_of_one_day_is_not_shuffled(
@@ -76,23 +76,24 @@ def test_a_large_batch_of_one_day_is_not_shuffled(
     topic: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    rows_a_file: int,
+    file_mb: int,
     days: int,
     of_each: int,
 ) -> None:
     """Each task writes a file; what was archived on the day before does not count."""
-    monkeypatch.setattr(file_sizing, "ROWS_A_FILE", rows_a_file)
+    monkeypatch.setattr(file_sizing, "ROWS_A_MB", 20)
     source, to = f"kafka://{broker.bootstrap}/{topic}", str(tmp_path / "lake")
+    config = archive.ArchiveConfig(source, to, file_mb=file_mb)
     tables.create(broker.bootstrap, topic, PARTITIONS)
     before = [replace(each, timestamp=OLD_MS - DAY_MS) for each in numbered(8, PARTITIONS)]
     produce(broker.bootstrap, topic, before)
-    archive.run(spark, archive.ArchiveConfig(source, to))
+    archive.run(spark, config)
     written = [
         replace(each, timestamp=OLD_MS + number // PARTITIONS % days * DAY_MS)
         for number, each in enumerate(numbered(400, PARTITIONS))
     ]
     produce(broker.bootstrap, topic, written)
-    assert archive.run(spark, archive.ArchiveConfig(source, to)).rows == len(written)
+    assert archive.run(spark, config).rows == len(written)
     assert files(tmp_path / "lake") == {"date=2022-12-31": 1} | {
         f"date=2023-01-{day:02d}": of_each for day in range(1, days + 1)
     }
@@ -121,29 +122,25 @@ def test_what_is_of_one_day(spark: SparkSession, broker: BrokerProcess, topic: s
     assert not asked(1, 1) and not asked(1, 4)
 
 
-def test_brokers_that_cannot_tell(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kafka before 3.0; any other refusal is not held back."""
-    cluster = KafkaCluster("127.0.0.1:1")
+def test_brokers_that_do_not_tell(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka before 3.0, old message formats: a shuffle. Brokers that are away stop the batch."""
 
     @contextmanager
     def admin(*_: object) -> Iterator[object]:
         yield object()
 
-    def refusing(name: str) -> Callable[..., None]:
+    def asked(error: PipelineError) -> bool:
         def call(*_: object) -> None:
-            try:
-                raise ValueError(f"org.apache.kafka.common.errors.{name}: no")
-            except ValueError:
-                raise PipelineError("refused") from None
+            raise error
 
-        return call
+        monkeypatch.setattr(kafka_admin, "call", call)
+        cluster = KafkaCluster("127.0.0.1:1")
+        return kafka_admin.are_of_one_day(spark, cluster, {("t", 0): 0})
 
     monkeypatch.setattr(kafka_admin, "client", admin)
-    monkeypatch.setattr(kafka_admin, "call", refusing("UnsupportedVersionException"))
-    assert not kafka_admin.are_of_one_day(spark, cluster, {("t", 0): 0})
-    monkeypatch.setattr(kafka_admin, "call", refusing("TopicAuthorizationException"))
-    with pytest.raises(PipelineError):
-        kafka_admin.are_of_one_day(spark, cluster, {("t", 0): 0})
+    assert not asked(PipelineError("refused"))
+    with pytest.raises(BrokersAwayError):
+        asked(BrokersAwayError("away"))
 
 
 @pytest.mark.parametrize(("file_mb", "count"), [(1, PARTITIONS), (128, 1)])

@@ -48,19 +48,17 @@ def break_connections(injector: FaultInjector, node: SimNode) -> None:
             injector.cluster.network.break_connection(near)
 
 
-def kill_unheard(injector: FaultInjector, node: SimNode) -> None:
-    """Producers hear nothing from it any more; then its process is killed, and the answers are
-    lost.
-    """
+def kill_before_answers(injector: FaultInjector, node: SimNode) -> None:
+    """What it answers producers does not arrive; then its process is killed, and that is lost."""
     if node.is_up:
-        injector.note(f"producers hear nothing from {node.name}")
+        injector.note(f"what {node.name} answers producers does not arrive")
         for producer in injector.producers:
             injector.cluster.network.block(node.name, producer)
         seconds = 0.2 + injector.random.random()
-        injector.clock.callLater(seconds, _kill_unheard, injector, node, node.incarnation)
+        injector.clock.callLater(seconds, _kill_without_answers, injector, node, node.incarnation)
 
 
-def _kill_unheard(injector: FaultInjector, node: SimNode, incarnation: int) -> None:
+def _kill_without_answers(injector: FaultInjector, node: SimNode, incarnation: int) -> None:
     network = injector.cluster.network
     for near in list(network.connections):
         names = {near.clock.name, near.peer.clock.name}

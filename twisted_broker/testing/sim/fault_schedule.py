@@ -45,7 +45,7 @@ FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
     "partition": network.partition,
     "one way": network.one_way,
     "cut": network.break_connections,
-    "kill unheard": network.kill_unheard,
+    "kill before answers": network.kill_before_answers,
     "stall": disk.stall,
     "slow disk": disk.slow_disk,
     "disk error": disk.disk_error,

@@ -107,7 +107,7 @@ def options_of(seed: int, brokers: int = 3) -> Options:
         _SPECIAL[seed % 8](options)
     elif brokers > 2:
         _add_damages(options)
-    if seed % 32 == _SOLE:
+    if seed % 32 == _SOLE_REPLICAS:
         _sole_replicas(options)
     if seed % 16 in _TRANSACTIONAL:
         add_transactions(options)
@@ -228,7 +228,7 @@ def _sole_replicas(options: Options) -> None:
     options.idempotent, options.in_flight, options.acks = [True, True], 5, [-1]
     options.pace_seconds, options.acts, options.churn = 0.1, [], []
     options.settings |= {"log.flush.offset.checkpoint.interval.ms": "200"}
-    options.faults = ["kill unheard", "kill unheard", "stop and power"]
+    options.faults = ["kill before answers", "kill before answers", "stop and power"]
     options.fault_seconds, options.unclean = 3.0, False
 
 
@@ -239,7 +239,7 @@ def _slow_between_brokers(conditions: NetworkConditions, seconds: float) -> None
 
 _TRANSACTIONAL = (14, 15)
 """The rest of a seed divided by 16, where there are transactions; none of these is recorded."""
-_SOLE = 25
+_SOLE_REPLICAS = 25
 """The rest of a seed divided by 32, where partitions have one replica."""
 _SPECIAL = {1: _handovers, 2: _relapses, 4: _starvation, 5: _late_arrivals}
 """The rest of a seed divided by 8 -> what it looks at."""

@@ -34,10 +34,10 @@ from replog_pipeline.lake import guards, table
 from replog_pipeline.lake.conflict import AnotherWriterError
 from replog_pipeline.lake.file_sizing import (
     TARGET_MB,
+    allow_several_dates,
     by_date,
-    several_dates,
+    needs_no_shuffle,
     sized,
-    tasks_of_one_day,
 )
 from replog_pipeline.lake.last_values import keyless, last_of_each_key
 from replog_pipeline.lake.ledger import Ledger
@@ -295,17 +295,16 @@ class Archive:
                 self.spark, source.cluster, start
             )
 
-        tasks = tasks_of_one_day(self.spark, plan.offsets, len(start), are_of_one_day)
-        if tasks is not None:
-            return self.target.append(rows.coalesce(tasks), after)
-        with several_dates(self.spark):
+        offsets = [plan.end[key] - first for key, first in start.items()]
+        if needs_no_shuffle(offsets, self.config.file_mb, are_of_one_day):
+            return self.target.append(rows, after)
+        with allow_several_dates(self.spark):
             return self.target.append(by_date(rows), after)
 
     def upsert(self, rows: DataFrame, after: Ledger) -> int:
         """How many rows of the table changed. PipelineError for a record without key."""
         try:
-            with several_dates(self.spark):
-                return self.target.upsert(rows, after)
+            return self.target.upsert(rows, after)
         except Exception as error:
             refused = keyless(error)
             if refused is None:

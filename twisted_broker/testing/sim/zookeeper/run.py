@@ -61,15 +61,20 @@ class ZooKeeperRun(Run):
 
     def heal(self, faults: Faults) -> None:
         """A broker whose session ended may have missed that a partition left it, and serves it on
-        until it restarts: clients come to another leader when they ask for metadata again, as they
-        do every few minutes.
+        until it restarts: its clients come to another leader when they ask for metadata again, as
+        they do every few minutes.
         """
         super().heal(faults)
         faults.clock.callLater(_METADATA_MAX_AGE_SECONDS, self._ask_again)
 
     def _ask_again(self) -> None:
+        image = self.checker.truth.image
         for consumer in self.consumers:
-            consumer.forget_leader(consumer.partition)
+            name = consumer.partition
+            leader, _ = consumer.leaders.get(name, (-1, -1))
+            known = None if image is None else image.partition(name.topic, name.partition)
+            if known is not None and leader not in known.replicas:
+                consumer.forget_leader(name)
 
     def what_is_missing(self) -> str:
         tree = self.cluster.ensemble.tree

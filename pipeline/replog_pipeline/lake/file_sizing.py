@@ -17,7 +17,7 @@ Source: Spark's REBALANCE hint and its adaptive execution. Not here: a Delta tab
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -50,14 +50,6 @@ def needs_no_shuffle(
     return min(offsets) >= file_mb * ROWS_A_MB and are_of_one_day()
 
 
-def allow_several_dates(spark: SparkSession) -> AbstractContextManager[None]:
-    """What is written in the block has several dates in a task: so many files are open at once that
-    their rows need not be sorted first, unless the session says how many.
-    """
-    is_said = int(spark.conf.get(OPEN_WRITERS, "0") or 0) > 0
-    return configured(spark, {} if is_said else {OPEN_WRITERS: DATES_AT_ONCE})
-
-
 @contextmanager
 def sized(spark: SparkSession, target_mb: int) -> Iterator[None]:
     """What is written in the block makes files of at most about `target_mb` MiB, as Spark's
@@ -67,6 +59,9 @@ def sized(spark: SparkSession, target_mb: int) -> Iterator[None]:
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.adaptive.advisoryPartitionSizeInBytes": str(target_mb << 20),
     }
+    if not int(spark.conf.get(OPEN_WRITERS, "0") or 0):
+        # Else a task sorts its rows by date first, on disk where they are many.
+        wanted[OPEN_WRITERS] = DATES_AT_ONCE
     with configured(spark, wanted):
         yield
 

@@ -34,7 +34,6 @@ from replog_pipeline.lake import guards, table
 from replog_pipeline.lake.conflict import AnotherWriterError
 from replog_pipeline.lake.file_sizing import (
     TARGET_MB,
-    allow_several_dates,
     by_date,
     needs_no_shuffle,
     sized,
@@ -298,8 +297,7 @@ class Archive:
         offsets = [plan.end[key] - first for key, first in start.items()]
         if needs_no_shuffle(offsets, self.config.file_mb, are_of_one_day):
             return self.target.append(rows, after)
-        with allow_several_dates(self.spark):
-            return self.target.append(by_date(rows), after)
+        return self.target.append(by_date(rows), after)
 
     def upsert(self, rows: DataFrame, after: Ledger) -> int:
         """How many rows of the table changed. PipelineError for a record without key."""

@@ -54,8 +54,8 @@ MODULES = (
     "py4j.protocol",
     "py4j.java_gateway",
     "pyarrow.lib",
-    "delta.exceptions",
 )
+"""Delta's are Java's: `test_what_delta_raises_in_java_is_printed_without_the_class`."""
 OTHERS = (
     shutil.Error,
     shutil.SpecialFileError,

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 
 import jwt
 import pytest
+from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 from cryptography.x509 import load_pem_x509_certificate
 from kafka import KafkaProducer
 
+from replog_pipeline.cli import pipeline
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.jobs import archive, replay
 from replog_pipeline.replay.bearer_token import HANDLER, HANDLERS, URL
@@ -136,6 +138,26 @@ def test_there_and_back(spark: SparkSession, secured: Secured, tmp_path: Path) -
 
     frame = sources.read(spark, source)
     assert PASSWORD not in frame._jdf.queryExecution().toString()
+
+
+def test_what_a_command_prints_has_no_secret(
+    spark: SparkSession, secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The JSON of one that works, the line and the traceback of one that is refused."""
+    monkeypatch.setenv("REPLOG_TRACEBACK", "1")
+    stranger = tmp_path / "stranger.properties"
+    stranger.write_text(secured.properties.read_text().replace('"archiver"', '"stranger"'))
+    for properties, status in ((secured.properties, 0), (stranger, 2)):
+        told = CliRunner().invoke(
+            pipeline,
+            [
+                *("archive", "--from", secured.url, "--to", str(tmp_path / "lake")),
+                *("--format", "parquet", "--kafka-config", str(properties), "--json"),
+            ],
+        )
+        assert told.exit_code == status, told.output
+        assert PASSWORD not in told.stdout + told.stderr
+        assert told.stdout if status == 0 else "Traceback" in told.stderr
 
 
 def by_token(secured: Secured) -> list[str]:

@@ -143,6 +143,19 @@ def test_killed_in_the_middle_it_loses_and_repeats_nothing(
         assert len([*(lake / LEDGERS).glob("0*.json")]) == BATCHES + 1
 
 
+def test_several_tables(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    """One after another; all of them are looked at before the first is changed."""
+    lakes = [tmp_path / "first", tmp_path / "second"]
+    for lake in lakes:
+        archived(spark, url, lake, "parquet")
+    refused = CliRunner().invoke(pipeline, ["maintain", *map(str, lakes), str(tmp_path / "none")])
+    assert refused.exit_code == 2 and files(lakes[0]) != ONE_EACH
+    told = CliRunner().invoke(pipeline, ["maintain", *map(str, lakes), "--json", "--quiet"])
+    assert told.exit_code == 0, told.output
+    assert [json.loads(line)["table"] for line in told.stdout.splitlines()] == [*map(str, lakes)]
+    assert [files(lake) for lake in lakes] == [ONE_EACH] * 2
+
+
 def test_a_merge_that_would_lose_rows_changes_nothing(
     spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

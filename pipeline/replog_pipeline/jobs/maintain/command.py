@@ -19,7 +19,7 @@ from replog_pipeline.stores.spark_conf import spark_options
 
 
 @click.command("maintain")
-@click.argument("place", metavar="TABLE")
+@click.argument("tables", metavar="TABLE...", nargs=-1, required=True)
 @click.option(
     "--target-file-mb",
     "file_mb",
@@ -38,27 +38,30 @@ from replog_pipeline.stores.spark_conf import spark_options
     help="What was replaced or left behind in the last H hours stays.",
 )
 @spark_options
-@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each table.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def command(
-    place: str,
+    tables: tuple[str, ...],
     file_mb: int,
     retain_hours: int,
     conf: dict[str, str],
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Merge the small files of a table (the --to of an archive), and remove what killed runs left
-    behind.
+    """Merge the small files of tables (the --to of an archive), one after another, and remove what
+    killed runs left behind.
 
     Run it again after any failure. No archive may run meanwhile on a Parquet table, nor on a table
     in an object store; on any other Delta table it may.
     """
     from replog_pipeline import session
 
-    check(place)
-    formats = ("delta", *session.check_stores([("maintain", place)], conf))
+    for place in tables:
+        check(place)
+    stores = session.check_stores([("maintain", place) for place in tables], conf)
+    formats = ("delta", *stores)
     progress = Progress(quiet)
     spark = session.build("replog maintain", conf=conf, formats=formats, tell=progress.say)
-    result = run(spark, MaintainConfig(place, file_mb, retain_hours), progress)
-    click.echo(json.dumps(result.to_json()) if as_json else str(result))
+    for place in tables:
+        result = run(spark, MaintainConfig(place, file_mb, retain_hours), progress)
+        click.echo(json.dumps(result.to_json()) if as_json else str(result))

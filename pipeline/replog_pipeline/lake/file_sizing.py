@@ -30,8 +30,9 @@ OPEN_WRITERS = "spark.sql.maxConcurrentOutputFileWriters"
 DATES_AT_ONCE = "16"
 TARGET_MB, MOST_MB = 128, 1 << 20
 ROWS_A_MB = 2_000
-"""of the target: a partition with fewer rows is brought together with others. Of 100 bytes each,
-they are a fifth of it."""
+"""For each MiB of the target a partition must have so many rows to be written without a shuffle:
+of 100 bytes each, they are a fifth of it.
+"""
 FILES_AT_ONCE = 1_000
 """Of a merge: bounds what is done again after a kill."""
 

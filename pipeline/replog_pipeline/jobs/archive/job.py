@@ -32,12 +32,7 @@ from replog_pipeline.jobs.archive.value_columns import ValueColumns
 from replog_pipeline.kafka_cluster import PLAINTEXT, ClientConfig, KafkaCluster
 from replog_pipeline.lake import guards, table
 from replog_pipeline.lake.conflict import AnotherWriterError
-from replog_pipeline.lake.file_sizing import (
-    TARGET_MB,
-    by_date,
-    needs_no_shuffle,
-    sized,
-)
+from replog_pipeline.lake.file_sizing import TARGET_MB, by_date, needs_no_shuffle, sized
 from replog_pipeline.lake.last_values import keyless, last_of_each_key
 from replog_pipeline.lake.ledger import Ledger
 from replog_pipeline.lake.parquet import NO_UPSERT

@@ -34,7 +34,7 @@ import re
 import time
 from collections.abc import Sequence
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from replog_pipeline.columns import COLUMNS, DECODED, ddl
 from replog_pipeline.errors import PipelineError
@@ -166,15 +166,10 @@ class ParquetTable(SparkTable):
 
     def stage(self, rows: DataFrame, after: Ledger) -> dict[str, object]:
         """Write `rows` where readers pass over them; the ledger entry that would commit them."""
-        from pyspark.sql import Observation
-        from pyspark.sql.functions import count, lit
-
         staging = f"{STAGING}/{after.batch}-{after.attempt}"
-        observed = Observation()
-        counted = rows.observe(observed, count(lit(1)).alias("rows"))
         try:
             with in_microseconds(self.spark):
-                counted.write.partitionBy("date").parquet(self.files.path(staging))
+                rows.write.partitionBy("date").parquet(self.files.path(staging))
         except Exception:
             self.files.remove(staging)
             raise
@@ -185,8 +180,22 @@ class ParquetTable(SparkTable):
             "replog": after.to_json(),
             "files": written,
             "staging": staging,
-            "rows": observed.get["rows"],
+            "rows": sum(self.rows_of(f"{staging}/{name}") for name in written),
         }
+
+    def rows_of(self, name: str) -> int:
+        """As the footer of a Parquet file says."""
+        jvm: Any = self.spark._jvm
+        configuration = self.spark._jsc.hadoopConfiguration()
+        place = jvm.org.apache.hadoop.fs.Path(self.files.path(name))
+        parquet = jvm.org.apache.parquet.hadoop
+        reader = parquet.ParquetFileReader.open(
+            parquet.util.HadoopInputFile.fromPath(place, configuration)
+        )
+        try:
+            return int(reader.getRecordCount())
+        finally:
+            reader.close()
 
     def maintain(self, target_mb: int, retain_hours: int) -> Maintained:
         """Merge small files, and remove what killed runs left more than `retain_hours` ago.

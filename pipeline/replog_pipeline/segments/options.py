@@ -9,6 +9,7 @@ and says what is right.
     crc          fail (default) or flag: damaged batches as rows with crcOk = false
     startingOffsets, endingOffsets    {"TOPIC": {"0": 17}}, inclusive and exclusive; a partition
     that is not named: as far as there is
+    onlyNamed    true: a partition that startingOffsets does not name is not read (default false)
 
 Names are matched without case, as Spark does. Not here: what they mean on disk (`log_view`,
 `plan`).
@@ -36,6 +37,7 @@ _KNOWN: Final = (
     "crc",
     "startingOffsets",
     "endingOffsets",
+    "onlyNamed",
 )
 
 
@@ -51,6 +53,7 @@ class SegmentOptions:
     crc: str = FAIL
     start: Offsets = field(default_factory=dict)
     end: Offsets = field(default_factory=dict)
+    only_named: bool = False
 
 
 def parse_options(given: Mapping[str, str]) -> SegmentOptions:
@@ -77,6 +80,7 @@ def parse_options(given: Mapping[str, str]) -> SegmentOptions:
         _one_of("crc", options, (FAIL, FLAG)),
         _offsets("startingOffsets", options),
         _offsets("endingOffsets", options),
+        _BOOLEANS[_one_of("onlyNamed", options, ("false", "true"))],
     )
 
 
@@ -93,9 +97,11 @@ def _split(names: str) -> tuple[str, ...]:
 
 
 def _one_of(name: str, options: Mapping[str, str], allowed: tuple[str, ...]) -> str:
-    value = str(options.get(name, allowed[0])).lower()
+    value = str(options.get(name.lower(), allowed[0])).lower()
     if value not in allowed:
-        raise PipelineError(f"option {name}: {options[name]!r} is none of {', '.join(allowed)}")
+        raise PipelineError(
+            f"option {name}: {options[name.lower()]!r} is none of {', '.join(allowed)}"
+        )
     return value
 
 

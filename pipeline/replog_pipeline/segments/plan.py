@@ -42,7 +42,10 @@ def plan(
     _check_named(options, options.end, "endingOffsets")
     tasks: list[FileTask] = []
     for folder in unique_folders(options.directories, options.topics):
-        if pruning.admits(folder.topic, folder.partition):
+        key = folder.topic, folder.partition
+        if options.only_named and key not in options.start:
+            continue
+        if pruning.admits(*key):
             seen = narrowed(
                 view(folder, options.isolation, options.upto, "aborted" in columns),
                 options.start,

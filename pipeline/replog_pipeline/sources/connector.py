@@ -59,9 +59,13 @@ def read(spark: SparkSession, source: KafkaSource, wanted: Wanted) -> DataFrame:
     """What the topics hold between start and end; see `sources.read`."""
     check(wanted)
     known = kafka_admin.partitions(spark, source.cluster, source.topics)
-    reader = spark.read.format("kafka").options(
-        **shared(wanted, sum(map(len, known.values()))) | settings(source, wanted)
-    )
+    own = shared(wanted, sum(map(len, known.values()))) | settings(source, wanted)
+    if wanted.only_named:
+        check_named(known, wanted.start)
+        known = named(wanted.start)
+        del own["subscribe"]
+        own["assign"] = json.dumps(known)
+    reader = spark.read.format("kafka").options(**own)
     if "startingOffsets" not in wanted.options and "startingTimestamp" not in wanted.options:
         reader = reader.option("startingOffsets", offsets_json(known, wanted.start, EARLIEST))
     if "endingOffsets" not in wanted.options and "endingTimestamp" not in wanted.options:
@@ -120,17 +124,30 @@ def offsets_json(known: Mapping[str, Sequence[int]], given: Offsets, otherwise: 
 
     Raises PipelineError for a partition that is not there.
     """
-    for topic, partition in given:
-        if partition not in known.get(topic, ()):
-            raise PipelineError(
-                f"offsets: {topic}-{partition} is no partition of the topics that are read"
-            )
+    check_named(known, given)
     return json.dumps(
         {
             topic: {str(number): given.get((topic, number), otherwise) for number in numbers}
             for topic, numbers in known.items()
         }
     )
+
+
+def check_named(known: Mapping[str, Sequence[int]], given: Offsets) -> None:
+    """PipelineError for a partition that is not there."""
+    for topic, partition in given:
+        if partition not in known.get(topic, ()):
+            raise PipelineError(
+                f"offsets: {topic}-{partition} is no partition of the topics that are read"
+            )
+
+
+def named(given: Offsets) -> dict[str, list[int]]:
+    """topic -> the partitions that `given` names, in order."""
+    found: dict[str, list[int]] = {}
+    for topic, partition in sorted(given):
+        found.setdefault(topic, []).append(partition)
+    return found
 
 
 def check(wanted: Wanted) -> None:

@@ -72,6 +72,8 @@ def settings(source: SegmentsSource, wanted: Wanted) -> dict[str, str]:
     } | dict(wanted.options)
     if wanted.start:
         found["startingOffsets"] = offsets_option(wanted.start)
+    if wanted.only_named:
+        found["onlyNamed"] = "true"
     if wanted.end:
         found["endingOffsets"] = offsets_option(wanted.end)
     check(found)

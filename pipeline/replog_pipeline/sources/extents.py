@@ -53,11 +53,7 @@ def check(source: Source) -> Topics | None:
 
 
 def of_cluster(spark: SparkSession, source: KafkaSource, isolation: str = UNCOMMITTED) -> Extent:
-    ids = kafka_admin.topic_ids(spark, source.cluster, source.topics)
-    start = kafka_admin.offsets(spark, source.cluster, source.topics, "earliest")
-    return Extent(
-        ids, start, kafka_admin.offsets(spark, source.cluster, source.topics, "latest", isolation)
-    )
+    return Extent(*kafka_admin.spans(spark, source.cluster, source.topics, isolation))
 
 
 def of_directories(source: SegmentsSource, isolation: str = UNCOMMITTED) -> Extent:

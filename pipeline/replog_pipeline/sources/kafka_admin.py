@@ -30,20 +30,43 @@ def partitions(
     spark: SparkSession, cluster: KafkaCluster, topics: Sequence[str]
 ) -> dict[str, list[int]]:
     """topic -> its partitions in order. Raises PipelineError for a topic that is not there."""
-    return {
-        name: sorted(each.partition() for each in told.partitions())
-        for name, told in describe(spark, cluster, topics).items()
-    }
+    with client(spark, cluster) as admin:
+        return {
+            name: numbers(told) for name, told in described(admin, cluster, list(topics)).items()
+        }
 
 
-def topic_ids(spark: SparkSession, cluster: KafkaCluster, topics: Sequence[str]) -> dict[str, str]:
-    """topic -> topic id as Kafka writes it (22 characters).
+def spans(
+    spark: SparkSession,
+    cluster: KafkaCluster,
+    topics: Sequence[str],
+    isolation: str = "read_uncommitted",
+) -> tuple[dict[str, str], Offsets, Offsets]:
+    """topic -> topic id as Kafka writes it (22 characters); where each partition starts; where it
+    ends: at the high watermark, under read_committed at the last stable offset.
 
     Raises PipelineError for a topic that is not there.
     """
-    return {
-        name: told.topicId().toString() for name, told in describe(spark, cluster, topics).items()
-    }
+    kafka: Any = spark._jvm.org.apache.kafka  # type: ignore[union-attr]
+    spec = kafka.clients.admin.OffsetSpec
+    level = kafka.clients.admin.ListOffsetsOptions(
+        getattr(kafka.common.IsolationLevel, isolation.upper())
+    )
+    with client(spark, cluster) as admin:
+        told = described(admin, cluster, list(topics))
+        keys = {
+            (topic, number): kafka.common.TopicPartition(topic, number)
+            for topic, each in told.items()
+            for number in numbers(each)
+        }
+
+        def listed(which: Any) -> Offsets:
+            wanted = dict.fromkeys(keys.values(), which)
+            found = call(cluster, lambda: admin.listOffsets(wanted, level).all().get())
+            return {each: found.get(key).offset() for each, key in keys.items()}
+
+        ids = {name: each.topicId().toString() for name, each in told.items()}
+        return ids, listed(spec.earliest()), listed(spec.latest())
 
 
 def exists(spark: SparkSession, cluster: KafkaCluster, topic: str) -> bool:
@@ -55,35 +78,6 @@ def topics(spark: SparkSession, cluster: KafkaCluster) -> list[str]:
     """All topics that are not internal, in order."""
     with client(spark, cluster) as admin:
         return sorted(call(cluster, lambda: admin.listTopics().names().get()))
-
-
-def offsets(
-    spark: SparkSession,
-    cluster: KafkaCluster,
-    topics: Sequence[str],
-    which: str = "latest",
-    isolation: str = "read_uncommitted",
-) -> Offsets:
-    """The "earliest" or "latest" offset of every partition; latest is the high watermark, under
-    read_committed the last stable offset.
-    """
-    kafka = spark._jvm.org.apache.kafka  # type: ignore[union-attr]
-    asked = [
-        (topic, number)
-        for topic, numbers in partitions(spark, cluster, topics).items()
-        for number in numbers
-    ]
-    spec = getattr(kafka.clients.admin.OffsetSpec, which)()
-    level = kafka.clients.admin.ListOffsetsOptions(
-        getattr(kafka.common.IsolationLevel, isolation.upper())
-    )
-    keys = {each: kafka.common.TopicPartition(*each) for each in asked}
-    with client(spark, cluster) as admin:
-        found = call(
-            cluster,
-            lambda: admin.listOffsets({key: spec for key in keys.values()}, level).all().get(),
-        )
-        return {each: found.get(key).offset() for each, key in keys.items()}
 
 
 def are_of_one_day(spark: SparkSession, cluster: KafkaCluster, start: Offsets) -> bool:
@@ -184,11 +178,15 @@ def busy(group: str) -> PipelineError:
     )
 
 
-def describe(spark: SparkSession, cluster: KafkaCluster, topics: Sequence[str]) -> dict[str, Any]:
+def described(admin: Any, cluster: KafkaCluster, topics: list[str]) -> dict[str, Any]:
     """topic -> Kafka's TopicDescription, in the order asked."""
-    with client(spark, cluster) as admin:
-        futures = admin.describeTopics(list(topics)).topicNameValues()
-        return {name: call(cluster, futures.get(name).get, name) for name in topics}
+    futures = admin.describeTopics(topics).topicNameValues()
+    return {name: call(cluster, futures.get(name).get, name) for name in topics}
+
+
+def numbers(told: Any) -> list[int]:
+    """The partitions of a TopicDescription, in order."""
+    return sorted(each.partition() for each in told.partitions())
 
 
 @contextmanager

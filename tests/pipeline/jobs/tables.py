@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kafka import KafkaAdminClient
-from kafka.admin import NewTopic
+from kafka.admin import NewPartitions, NewTopic
 
 from replog_pipeline.lake import table
 from tests.pipeline.records import Written
@@ -22,6 +22,15 @@ def create(bootstrap: str, topic: str, partitions: int, **settings: str) -> None
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     try:
         admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=settings)])
+    finally:
+        admin.close()
+
+
+def grow(bootstrap: str, topic: str, partitions: int) -> None:
+    """To so many partitions."""
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        admin.create_partitions({topic: NewPartitions(partitions)})
     finally:
         admin.close()
 

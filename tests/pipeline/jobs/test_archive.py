@@ -25,10 +25,11 @@ from replog_pipeline.lake.delta import DeltaTable
 from replog_pipeline.lake.ledger import Ledger
 from replog_pipeline.lake.parquet import ParquetTable
 from replog_pipeline.progress import Progress
+from replog_pipeline.sources import extents
 from tests.compat.broker_process import BrokerProcess
 from tests.pipeline.conftest import KafkaFiles
 from tests.pipeline.jobs import tables
-from tests.pipeline.records import numbered, produce
+from tests.pipeline.records import OLD_MS, Written, numbered, produce
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -109,6 +110,34 @@ def test_a_lost_ledger_of_a_parquet_table_is_one_line_and_nothing_is_written(
     newest.write_bytes(kept)
     assert archive.run(spark, archive.ArchiveConfig(filled, str(lake))).rows == 0
     assert tables.table_rows(spark, lake) == tables.expected(numbered(40, 2))
+
+
+@FORMATS
+def test_a_partition_that_is_added_before_the_read_comes_with_the_next_batch(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    topic: str,
+    filled: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+) -> None:
+    """The batch's ledger does not know it: read now, its records would be read again."""
+    extent, to = extents.extent, tmp_path / "lake"
+    added = [Written(2, b"key", b"%d" % number, OLD_MS) for number in range(3)]
+
+    def overtaken(*given: Any) -> extents.Extent:
+        found = extent(*given)
+        tables.grow(broker.bootstrap, topic, 3)
+        produce(broker.bootstrap, topic, added)
+        return found
+
+    config = archive.ArchiveConfig(filled, str(to), form)
+    with monkeypatch.context() as patch:
+        patch.setattr(extents, "extent", overtaken)
+        assert archive.run(spark, config).rows == 40
+    assert archive.run(spark, config).rows == len(added)
+    assert tables.table_rows(spark, to) == tables.expected([*numbered(40, 2), *added])
 
 
 POINTS: list[tuple[str, type, str, bool]] = [

@@ -222,7 +222,7 @@ def test_a_target_that_would_not_keep_the_records_is_refused(
     assert "cleanup.policy=compact, which removes records" in refused(
         "--from", filled, "--to", f"{filled}-compacted"
     )
-    ends = kafka_admin.offsets(
+    _, _, ends = kafka_admin.spans(
         spark, KafkaCluster(broker.bootstrap), [f"{topic}-{name}" for name in settings]
     )
     assert set(ends.values()) == {0}

@@ -154,6 +154,13 @@ def test_between_offsets(golden: Path) -> None:
     )  # 2 of 15 segments are not touched
 
 
+def test_only_what_the_starting_offsets_name(golden: Path) -> None:
+    options = {"topics": "codecs", "startingOffsets": offsets_option({("codecs", 2): 40})}
+    wanted = [row for row in seen(False, "codecs") if row["partition"] == 2 and row["offset"] >= 40]
+    assert rows(golden, onlyNamed="true", **options) == wanted
+    assert len(rows(golden, **options)) > len(wanted)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -116,9 +116,19 @@ def test_between_explicit_offsets(spark, broker, filled):
     }
 
 
-def test_a_partition_that_is_not_there_is_one_line(spark, broker, filled):
+def test_of_a_range_that_is_remembered_only_what_it_names(spark, broker, filled):
+    wanted = sources.Wanted(
+        start={(filled, 1): 18, (filled, 2): 20}, end={(filled, 2): 20}, only_named=True
+    )
+    frame = sources.read(spark, source_of(broker, filled), wanted)
+    assert {(row.partition, row.offset) for row in frame.collect()} == {(1, 18), (1, 19)}
+
+
+@pytest.mark.parametrize("only_named", [False, True])
+def test_a_partition_that_is_not_there_is_one_line(spark, broker, filled, only_named):
+    wanted = sources.Wanted(start={(filled, 9): 0}, only_named=only_named)
     with pytest.raises(PipelineError, match="filled-9 is no partition"):
-        sources.read(spark, source_of(broker, filled), sources.Wanted(start={(filled, 9): 0}))
+        sources.read(spark, source_of(broker, filled), wanted)
 
 
 def test_offsets_as_json_and_earliest_as_minus_two(plain, filled):
@@ -219,12 +229,11 @@ def test_from_one_topic_into_another(spark, broker, filled, topic):
 
 def test_the_cluster_is_asked_in_its_own_words(spark, broker, filled):
     cluster = KafkaCluster(broker.bootstrap)
-    assert kafka_admin.offsets(spark, cluster, [filled]) == {
-        (filled, number): ROWS // PARTITIONS for number in range(PARTITIONS)
-    }
-    assert set(kafka_admin.offsets(spark, cluster, [filled], "earliest").values()) == {0}
+    ids, start, end = kafka_admin.spans(spark, cluster, [filled])
+    assert len(ids[filled]) == 22
+    assert start == {(filled, number): 0 for number in range(PARTITIONS)}
+    assert end == dict.fromkeys(start, ROWS // PARTITIONS)
     assert kafka_admin.topic_config(spark, cluster, filled)["retention.ms"] == "-1"
-    assert len(kafka_admin.topic_ids(spark, cluster, [filled])[filled]) == 22
     assert kafka_admin.exists(spark, cluster, filled)
     assert not kafka_admin.exists(spark, cluster, "never-made")
 

@@ -254,7 +254,8 @@ class Archive:
             COLUMNS,
             plan.start,
             plan.end,
-            self.config.isolation,
+            only_named=True,
+            isolation=self.config.isolation,
             run=self.name,
             at_most=self.config.max_records,
         )

@@ -62,7 +62,9 @@ def run(
     }
     extent = extents.of_cluster(spark, source)
     rows = sources.read(
-        spark, source, Wanted(("topic", "partition", "offset"), extent.start, extent.end)
+        spark,
+        source,
+        Wanted(("topic", "partition", "offset"), extent.start, extent.end, only_named=True),
     )
     widest = {topic: ANY if policy.compacts else allowed for topic, policy in policies.items()}
     taken = partial(Markers, source.cluster)

@@ -61,7 +61,9 @@ def found_origin(
         source = sources.parse(place, client=client)
         extent = extents.extent(spark, source)
         name, partitions = chosen(extent.end, place, topic)
-        rows = sources.read(spark, source, Wanted(NEEDED, extent.start, extent.end))
+        rows = sources.read(
+            spark, source, Wanted(NEEDED, extent.start, extent.end, only_named=True)
+        )
         return Origin(name, partitions, rows.where(rows.topic == name), "timestamp")
     lake = table.existing(spark, place)
     ledger = lake.ledger()

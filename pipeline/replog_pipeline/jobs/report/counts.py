@@ -199,7 +199,9 @@ def has_offsets(directory: str) -> bool:
 
 
 def read(spark: SparkSession, source: Source, within: Extent) -> DataFrame:
-    return sources.read(spark, source, Wanted(totals.COLUMNS, within.start, within.end))
+    return sources.read(
+        spark, source, Wanted(totals.COLUMNS, within.start, within.end, only_named=True)
+    )
 
 
 def table(name: str, frame: DataFrame, columns: tuple[str, ...]) -> Table:

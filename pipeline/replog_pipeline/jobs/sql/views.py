@@ -105,7 +105,9 @@ def frames(spark: SparkSession, named: Named) -> list[tuple[str, DataFrame]]:
             {key: offset for key, offset in offsets.items() if key[0] == topic}
             for offsets in (extent.start, extent.end)
         )
-        rows = sources.read(spark, only(named.source, topic), Wanted(start=start, end=end))
+        rows = sources.read(
+            spark, only(named.source, topic), Wanted(start=start, end=end, only_named=True)
+        )
         found.append((named.name or topic, with_date(rows)))
     return found
 

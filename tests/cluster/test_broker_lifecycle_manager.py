@@ -16,6 +16,7 @@ from tests.cluster.fixtures import DIRECTORY_ID
 from twisted_broker.cluster import broker_registry, heartbeat_decision
 from twisted_broker.cluster.broker_lifecycle_manager import BrokerState
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
+from twisted_broker.cluster.registration import Registration
 from twisted_broker.image.entries import Endpoint, FeatureRange
 from twisted_broker.image.metadata_image import METADATA_VERSION
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -338,6 +339,38 @@ def test_a_living_broker_that_was_unregistered_registers_anew(fixture: Controlle
     assert fixture.controller.image.topics_by_name["t"].partitions[0].leader == 2
     lines = [line for line in map(formatEvent, told) if "again" in line or "heartbeat" in line]
     assert len(lines) == 2 and lines[-1] == f"registered again, under broker epoch {broker.epoch}"
+
+
+def test_a_registration_that_the_metadata_passed_is_not_served_by(
+    fixture: ControllerFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RL 8.2: a controller that was set back grants an epoch that this broker's metadata is beyond:
+    by that metadata it would lead under an epoch that has passed (seed 400976). It asks again.
+    """
+    MemberSide(fixture, 3).follow().join()
+    fixture.place_topic("t", [3])
+    member = MemberSide(fixture, 2).follow()
+    old = member.observer.image.offset - 1
+    asked: list[str] = []
+
+    def grants(name: str) -> Any:
+        async def granted(self: Registration) -> int:
+            asked.append(name)
+            return old
+
+        return granted
+
+    with monkeypatch.context() as patch:
+        for name in ("first", "again"):
+            patch.setattr(Registration, name, grants(name))
+        member.join()
+        fixture.pass_time(1.0)
+        assert member.lifecycle.state is BrokerState.STARTING
+        assert not member.lifecycle.caught_up.called
+        assert asked[0] == "first" and asked.count("again") == 5
+    fixture.pass_time(1.0)
+    assert member.lifecycle.state is BrokerState.RUNNING
+    assert member.lifecycle.broker_epoch == fixture.controller.image.brokers[2].epoch > old
 
 
 def at_level(fixture: ControllerFixture, level: int) -> None:

@@ -195,16 +195,33 @@ class BrokerLifecycleManager:
         return self.state in (BrokerState.RECOVERY, BrokerState.RUNNING)
 
     async def _registered(self, epoch: int) -> None:
-        """Under this epoch; goes on when the metadata includes the registration."""
+        """Under this epoch; goes on when the metadata includes the registration.
+
+        Metadata that reaches the epoch without it is newer than what the controller has (its log
+        was set back, and the observer is about to end this broker), or names a broker that was
+        unregistered right away: to serve by it would be to lead under an epoch that has passed.
+        """
         self.broker_epoch = epoch
         self._schedule(self._interval_ms)
         await self._observer.reaches(epoch)
+        while not self._is_in_metadata:
+            await self._channel.pause(_RETRY_MS)
+            granted = await self._granted_again()
+            if granted is None:
+                return
+            self.broker_epoch = granted
+            await self._observer.reaches(granted)
         if self.state is BrokerState.STARTING:
             self.state = BrokerState.RECOVERY
             if not self.caught_up.called:
                 self.caught_up.callback(None)
             self.send_heartbeat()
             self._amend_if_needed()
+
+    @property
+    def _is_in_metadata(self) -> bool:
+        own = self._observer.image.brokers.get(self._config.node_id)
+        return own is not None and own.epoch == self.broker_epoch
 
     def _give_up(self, error: BrokerError) -> None:
         self.state = BrokerState.NOT_RUNNING

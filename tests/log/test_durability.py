@@ -99,6 +99,28 @@ def test_a_sync_that_a_truncation_overtook_moves_nothing() -> None:
     assert parts.durability.recovery_point == 10
 
 
+def test_a_truncation_is_synced_and_the_high_watermark_waits_for_it() -> None:
+    """RL 3.5: what was cut off may come back by a loss of power, and was not committed: the
+    checkpoint does not say so before the cut is durable (seed 403406).
+    """
+    parts = Parts()
+    parts.append(10)
+    parts.durability.flush()
+    parts.worker.run_all()
+    mark = parts.durability.high_watermark_to_checkpoint
+    assert mark(10) == 10
+    for end in (6, 7):
+        parts.segments.log_end_offset = end
+        parts.durability.truncated_to(end)
+        parts.durability.point_written(*parts.durability.point_in_write())
+        parts.append(3)
+    assert mark(5) == 5 and mark(8) == 6
+    parts.worker.run_one()
+    assert mark(8) == 6, "that sync began before the second one"
+    parts.worker.run_all()
+    assert mark(8) == 8 and parts.durability.recovery_point == 7
+
+
 def test_what_is_rewritten_is_not_synced_any_more() -> None:
     """RL 3.5: a transaction index that is filled later takes the recovery point back."""
     parts = Parts()

@@ -7,6 +7,9 @@ leader-epoch checkpoint file.
    included. A truncation while the sync ran, or a failure, stops it. A truncation is a write as
    well: the recovery point falls back to the segment that was truncated, so that the next sync
    makes its new end durable; until then recovery checks it.
+   That one follows the checkpoint that a truncation writes; until it is done the high watermark in
+   the checkpoint stays at the cut: a loss of power may bring back what was cut off, and that was
+   not committed.
 2. One sync runs at a time: what is wanted meanwhile is one more after it.
 3. An append that made a sync due is acknowledged when that sync is done, not before: acknowledged
    means synced.
@@ -36,6 +39,8 @@ from twisted_broker.log.segments import LogSegments
 from twisted_broker.log.watermarks import Watermarks
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
+_NOWHERE = 1 << 63
+
 
 class Durability:
     """Until `attach`, syncs happen at once (start, tests). `on_synced()` is called when a sync that
@@ -46,6 +51,7 @@ class Durability:
 
     __slots__ = (
         "_being_written",
+        "_cut",
         "_epochs_dirty",
         "_epochs_synced",
         "_epochs_version",
@@ -97,6 +103,7 @@ class Durability:
         # has begun since (on the disk worker).
         self._written_point = self._being_written = 0
         self._truncations = 0  # counts truncations
+        self._cut = _NOWHERE  # the lowest truncation that no sync covers
         self.is_checkpoint_above = False
         """truncated below what the checkpoint may say, and that was not written since"""
         self.indexes_shrank = False
@@ -155,6 +162,8 @@ class Durability:
         if self.is_checkpoint_above and truncations == self._truncations:
             self.is_checkpoint_above = False
             self._call_waiters()
+        if self._cut != _NOWHERE and self.disk is not None:
+            self.flush()
 
     def check_checkpoint(self) -> None:
         """Before an append as leader. Raises NOT_ENOUGH_REPLICAS, which producers try again, while
@@ -214,6 +223,7 @@ class Durability:
         if error is None:
             if generation == self._generation and upto > self.recovery_point and not self.stopped:
                 self.recovery_point, self.indexes_shrank = upto, False
+                self._cut = _NOWHERE
         else:
             self._on_fatal(
                 error if isinstance(error, OSError) else OSError(f"a sync failed: {error!r}")
@@ -255,6 +265,11 @@ class Durability:
             self.is_checkpoint_above = True
         self.rewritten_from(min(offset, self._segments.active.base_offset))
         self.unflushed_since = min(self.unflushed_since, offset)
+        self._cut = min(self._cut, offset)
+
+    def high_watermark_to_checkpoint(self, high_watermark: int) -> int:
+        """What the checkpoint may say of a log with this one."""
+        return min(high_watermark, self._cut)
 
     def sync_job(self, upto: int, without_indexes: bool = False) -> Callable[[], None]:
         """What must run on the disk worker so that all below `upto` is durable. It opens the files

@@ -115,7 +115,7 @@ class HighWatermarkCheckpoint:
         waiting = dict(self._loaded.get(directory, {}))
 
         def job() -> dict[TopicPartition, int]:
-            offsets = waiting | {log.topic_partition: log.high_watermark for log in logs}
+            offsets = waiting | {log.topic_partition: _row(log) for log in logs}
             if offsets != written:
                 rows = offsets | metadata_rows(metadata_end) if metadata_end else offsets
                 write_offsets(self._files, directory, HIGH_WATERMARK, rows)
@@ -142,6 +142,10 @@ class HighWatermarkCheckpoint:
                 directory=directory,
                 error=error,
             )
+
+
+def _row(log: Log) -> int:
+    return log.durability.high_watermark_to_checkpoint(log.high_watermark)
 
 
 def _by_directory(logs: Iterable[Log]) -> dict[str, list[Log]]:

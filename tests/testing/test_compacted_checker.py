@@ -203,6 +203,18 @@ def test_a_reader_may_come_after_a_cleaner() -> None:
     assert not world.checks.broken
 
 
+def test_a_replica_that_came_after_a_tombstones_time_may_keep_what_it_deleted() -> None:
+    """Kafka's too: the leader that it copied had dropped the tombstone by then (seed 404430)."""
+    patience = RETENTION_MS / 1000 + 1
+    for stops_at, late in ((1, True), (2, False)):
+        world = World(data(b"a", b"1"), data(b"a", None), data(b"b", b"1"))
+        for offsets, now in ((range(stops_at), 2.0), (range(3), patience + 1.0)):
+            log, _ = world.replica(offsets)
+            world.checks.copied("n2", KEY, log, now)
+        world.checks.pass_ended("v", NAME, 3, 0.5, {b"a": 0, b"b": 2})
+        assert bool(world.checks.broken) is not late
+
+
 def test_where_something_was_lost_nothing_is_owed() -> None:
     world = World(data(b"a", b"1"), data(b"b", b"1"))
     world.truth.line(KEY).has_lost = True

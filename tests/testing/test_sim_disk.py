@@ -104,6 +104,24 @@ def test_a_directory_made_anew_is_not_the_old_one() -> None:
     assert (("/d", ("f",)),) in seen and (("/d", ("g",)), ("/old", ("f",))) in seen
 
 
+def test_what_was_pending_in_a_directory_goes_with_it() -> None:
+    """Its own rename is durable, a name in it is not yet: synced or not, the name never comes into
+    a directory that is made anew in its place (seed 402395).
+    """
+    for keep in (0.0, 1.0):
+        disk = disk_with(b"x")
+        disk.open("/d/late", create=True).sync()
+        disk.rename("/d", "/old")
+        disk.sync_directory("/")
+        disk.make_directories("/d")
+        disk.open("/d/g", create=True).sync()
+        disk.sync_directory("/")
+        disk.sync_directory("/d")
+        left = disk.after_power_loss(keep=keep)
+        assert left.listdir("/d") == ["g"]
+        assert left.listdir("/old") == (["f", "late"] if keep else ["f"])
+
+
 def test_crash_at_an_operation_stops_the_world() -> None:
     """The changing operation number n does not complete; the ones before it did."""
     disk = disk_with(b"x")

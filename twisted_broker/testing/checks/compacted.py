@@ -9,7 +9,9 @@ cleaner took some.
 2. Nothing is cleaned from where the first undecided transaction begins on.
 3. A reader from the start is shown what was committed and not aborted, and, for each key, a record
    at least as new as the last one below the end; a key whose last record is a tombstone may be
-   gone, and one whose last record a newer one replaced meanwhile.
+   gone, and one whose last record a newer one replaced meanwhile. A replica that copies a log only
+   after a tombstone's time is over may never see it, and keep what it deleted, here as in Kafka
+   (`delete.retention.ms` must be longer than any replica is behind).
 4. The last batch of each producer is there, or the marker that alone holds its epoch: who copies
    the log learns the producer's sequence and epoch from it (but where that replica knows of a newer
    batch, which was not committed yet).
@@ -142,6 +144,10 @@ class CompactedChecker:
     def __init__(self, truth: CommittedState) -> None:
         self._truth = truth
         self.lines: dict[Key, KeyedLine] = {}
+        self._reached: dict[tuple[str, Key], int] = {}
+        """(machine, partition) -> the end of its log"""
+        self._late: set[tuple[Key, int]] = set()
+        """tombstones that a replica came past when their time was over"""
         self.broken = ""
         """what a check found that cannot raise: through a client, or through the cleaner"""
 
@@ -156,6 +162,20 @@ class CompactedChecker:
             line = self.lines[key] = KeyedLine()
         if upto > line.end:
             line.extend(_batches(log, disk, line.end, upto), now)
+
+    def copied(self, machine: str, key: Key, log: Log, now: float) -> None:
+        """The log of a machine ends elsewhere."""
+        known = self.lines.get(key)
+        if known is None:
+            return
+        before, end = self._reached.get((machine, key), 0), log.log_end_offset
+        self._reached[machine, key] = end
+        patience = log.config.delete_retention_ms / 1000 - _SKEW_SECONDS
+        self._late.update(
+            (key, offset)
+            for offset, at in known.exposed_at.items()
+            if before <= offset < end and now - at > patience
+        )
 
     def replacing(self, key: Key, log: Log, bases: Sequence[int]) -> None:
         """Segments of a log are about to be replaced by a cleaner's."""
@@ -254,6 +274,8 @@ class CompactedChecker:
                 continue
             if known.last_below(key, self._truth.line_of(name).cleaned_upto) > last:
                 # A newer one, behind that end, replaced it while the reader was on its way.
+                continue
+            if (self._truth.keys[name], last) in self._late:
                 continue
             is_tombstone = known.records[last][1] is None
             if not is_tombstone or (found >= 0 and seconds < 1.0):

@@ -63,6 +63,7 @@ class ReplicaChecker:
         for row in range(first, len(seen.mirror.lasts)):
             self._check_batch(key, seen, row, where)
         _check_epochs(seen.log, where)
+        self.compacted.copied(node.name, key, seen.log, node.world.sim.now)
         seen.end, seen.truncations = seen.log.log_end_offset, seen.log.truncations
         self.truth.touched.add(key)
 

@@ -2,8 +2,8 @@
 
 Owns `DurableNames`. A created, renamed or removed name is durable only after its directory was
 synced; of those that are not, a crash keeps, in each directory, a prefix of the changes in their
-order. A directory that was renamed away and made anew is two: names of the new one never come into
-the old one.
+order. A directory that was renamed away and made anew is two: names of the one never come into the
+other.
 
 Source: ALICE (OSDI '14); RELIABILITY 6.2. Not here: what the files hold (`testing/sim/file.py`).
 """
@@ -13,9 +13,32 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Mapping
 from random import Random
+from typing import NamedTuple
 
 from twisted_broker.log.memory import Inode, directory_of
 from twisted_broker.testing.sim.file import SimInode
+
+
+class _Change(NamedTuple):
+    """In `directory`, to these paths; `taken_away`: the directory that it renames, or ""."""
+
+    directory: str
+    call: Callable[..., object]
+    paths: tuple[str, ...]
+    taken_away: str
+
+    def make(self) -> None:
+        self.call(*self.paths)
+
+    def within(self, source: str, target: str) -> _Change:
+        """The same change when the directory `source` is called `target`."""
+        if not f"{self.directory}/".startswith(f"{source}/"):
+            return self
+        end = len(source)
+        return self._replace(
+            directory=target + self.directory[end:],
+            paths=tuple(target + path[end:] for path in self.paths),
+        )
 
 
 class DurableNames:
@@ -24,29 +47,29 @@ class DurableNames:
     def __init__(self) -> None:
         self.files: dict[str, Inode] = {}
         self.directories: set[str] = {"/"}
-        self._pending: list[tuple[str, Callable[[], object], str]] = []
-        """(directory, change, the directory that it takes away or "") in the order of happening"""
+        self._pending: list[_Change] = []
+        """in the order of happening"""
 
     # changes
 
     def created(self, path: str, node: Inode) -> None:
-        self._later(path, lambda: self.files.__setitem__(path, node))
+        self._later(lambda at: self.files.__setitem__(at, node), path)
 
     def removed(self, path: str) -> None:
-        self._later(path, lambda: self.files.pop(path, None))
+        self._later(lambda at: self.files.pop(at, None), path)
 
     def directory_added(self, path: str) -> None:
-        self._later(path, lambda: self.directories.add(path))
+        self._later(self.directories.add, path)
 
     def directory_removed(self, path: str) -> None:
-        self._later(path, lambda: self.directories.discard(path))
+        self._later(self.directories.discard, path)
 
     def renamed(self, source: str, target: str, is_directory: bool) -> None:
         rename = self._rename_directory if is_directory else self._rename_file
-        self._later(target, lambda: rename(source, target), source if is_directory else "")
+        self._later(rename, source, target, taken_away=source if is_directory else "")
 
-    def _later(self, path: str, change: Callable[[], object], taken_away: str = "") -> None:
-        self._pending.append((directory_of(path), change, taken_away))
+    def _later(self, call: Callable[..., object], *paths: str, taken_away: str = "") -> None:
+        self._pending.append(_Change(directory_of(paths[-1]), call, paths, taken_away))
 
     def _rename_file(self, source: str, target: str) -> None:
         node = self.files.pop(source, None)
@@ -68,15 +91,18 @@ class DurableNames:
         one is away.
         """
         last = max(
-            (row for row, (_, _, away) in enumerate(self._pending) if away == directory), default=-1
+            (row for row, each in enumerate(self._pending) if each.taken_away == directory),
+            default=-1,
         )
         parent = posixpath.dirname(directory)
-        left = []
-        for row, (where, change, away) in enumerate(self._pending):
-            if where == directory or (where == parent and row <= last):
-                change()
-            else:
-                left.append((where, change, away))
+        left: list[_Change] = []
+        for row, each in enumerate(self._pending):
+            if each.directory != directory and not (each.directory == parent and row <= last):
+                left.append(each)
+                continue
+            each.make()
+            if each.taken_away:  # what is pending in it came before, and goes with it
+                left = [earlier.within(*each.paths) for earlier in left]
         self._pending = left
 
     def forget(self, directory: str) -> None:
@@ -85,13 +111,15 @@ class DurableNames:
         self.files = {
             path: node for path, node in self.files.items() if not path.startswith(inside)
         }
-        self.directories = {
-            path for path in self.directories if path != directory and not path.startswith(inside)
-        }
+        self.directories.difference_update(
+            [path for path in self.directories if f"{path}/".startswith(inside)]
+        )
         self._pending = [
             each
             for each in self._pending
-            if each[0] != directory and not each[0].startswith(inside) and each[2] != directory
+            if each.directory != directory
+            and not each.directory.startswith(inside)
+            and each.taken_away != directory
         ]
 
     def put(self, path: str, node: Inode) -> None:
@@ -111,14 +139,14 @@ class DurableNames:
         `keep`; the first that is not ends them.
         """
         ended: set[str] = set()
-        for directory, change, away in self._pending:
+        for each in self._pending:
             # Journals order the changes of one directory; across directories any order survives.
-            if directory in ended or random.random() >= keep:
-                ended.add(directory)
-                if away:  # what came into a new directory of this name is in none
-                    ended.add(away)
+            if each.directory in ended or random.random() >= keep:
+                ended.add(each.directory)
+                if each.taken_away:  # what came into a new directory of this name is in none
+                    ended.add(each.taken_away)
             else:
-                change()
+                each.make()
         self._pending.clear()
 
     def reachable(self) -> set[str]:

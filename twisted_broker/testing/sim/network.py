@@ -182,7 +182,7 @@ class SimNetwork:
         side = near if self.random.random() < 0.5 else near.peer
         if not side.clock.dead:
             side.clock.callLater(self.delay(), side.lost, ConnectionLost())
-        side.peer.pipe.clear()
+        side.peer.pipe.cut()
         self.reset(side)
 
     def give_up(self, near: SimTransport, seconds: float) -> None:
@@ -194,6 +194,7 @@ class SimNetwork:
     def hold(self, near: SimTransport) -> Callable[[float], None]:
         """The same; how many seconds later says who calls what this returns, some time."""
         held, near.pipe.travelling = near.pipe.travelling, deque()
+        near.pipe.cut()
         near.clock.callLater(self.delay(), near.lost, ConnectionLost())
 
         def release(seconds: float) -> None:
@@ -215,8 +216,8 @@ class SimNetwork:
         side = near if self.random.random() < 0.5 else near.peer
         if side.clock.dead or not side.connected:
             return
-        side.pipe.clear()
-        side.peer.pipe.clear()
+        side.pipe.cut()
+        side.peer.pipe.cut()
         side.peer.pipe.resets = True
         side.clock.callLater(0, side.lost, ConnectionLost())
 

@@ -38,7 +38,7 @@ class _Network(Protocol):
 class Pipe:
     """One direction of a connection: what travels, in order."""
 
-    __slots__ = ("closed", "extra", "goal", "network", "resets", "stalled", "travelling", "way")
+    __slots__ = ("extra", "goal", "is_cut", "network", "resets", "stalled", "travelling", "way")
 
     def __init__(
         self, network: _Network, way: tuple[str, str], goal: NodeClock, extra: float
@@ -46,11 +46,14 @@ class Pipe:
         self.network, self.way, self.goal, self.extra = network, way, goal, extra
         self.travelling: deque[tuple[Callable[..., None], Any]] = deque()
         self.stalled = 0
-        self.closed = False
+        self.is_cut = False
+        """something was lost on it: nothing that is written later arrives, a stream has no holes"""
         self.resets = False
         """nobody is at the goal: who sends there hears of it, a round trip later"""
 
     def send(self, call: Callable[..., None], argument: Any) -> None:
+        if self.is_cut:
+            return
         self.travelling.append((call, argument))
         self.goal.callLater(self.network.delay(self.extra), self.arrive)
 
@@ -67,6 +70,11 @@ class Pipe:
         stalled, self.stalled = self.stalled, 0
         for _ in range(stalled):
             self.goal.callLater(self.network.delay(self.extra), self.arrive)
+
+    def cut(self) -> None:
+        """What travels is lost, and all that is sent from now on."""
+        self.clear()
+        self.is_cut = True
 
     def clear(self) -> None:
         """What travels is lost."""

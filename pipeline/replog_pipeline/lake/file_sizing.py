@@ -33,6 +33,10 @@ ROWS_A_MB = 2_000
 """For each MiB of the target a partition must have so many rows to be written without a shuffle:
 of 100 bytes each, they are a fifth of it.
 """
+SORTED_ROWS = 500_000
+"""A task with so many rows sorts them by date in memory, which costs less than files held open;
+with 1,250,000 it costs more (benchmarks/README.md).
+"""
 FILES_AT_ONCE = 1_000
 """Of a merge: bounds what is done again after a kill."""
 
@@ -52,15 +56,16 @@ def needs_no_shuffle(
 
 
 @contextmanager
-def sized(spark: SparkSession, target_mb: int) -> Iterator[None]:
+def sized(spark: SparkSession, target_mb: int, rows_of_task: int | None = None) -> Iterator[None]:
     """What is written in the block makes files of at most about `target_mb` MiB, as Spark's
-    shuffle counts them.
+    shuffle counts them. `rows_of_task`: at most so many in each task; None: not known.
     """
     wanted = {
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.adaptive.advisoryPartitionSizeInBytes": str(target_mb << 20),
     }
-    if not int(spark.conf.get(OPEN_WRITERS, "0") or 0):
+    is_small = rows_of_task is not None and rows_of_task <= SORTED_ROWS
+    if not is_small and not int(spark.conf.get(OPEN_WRITERS, "0") or 0):
         # Else a task sorts its rows by date first, on disk where they are many.
         wanted[OPEN_WRITERS] = DATES_AT_ONCE
     with configured(spark, wanted):

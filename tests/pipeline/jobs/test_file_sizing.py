@@ -100,6 +100,23 @@ def test_a_large_batch_of_one_day_is_not_shuffled(
     assert tables.table_rows(spark, tmp_path / "lake") == tables.expected(before + written)
 
 
+@pytest.mark.parametrize(
+    ("rows", "held_open"),
+    [
+        (None, file_sizing.DATES_AT_ONCE),
+        (file_sizing.SORTED_ROWS + 1, file_sizing.DATES_AT_ONCE),
+        (file_sizing.SORTED_ROWS, None),
+    ],
+)
+def test_a_task_with_few_rows_sorts_them(
+    spark: SparkSession, rows: int | None, held_open: str | None
+) -> None:
+    """As Spark does by itself; others hold the files of several dates open."""
+    with file_sizing.sized(spark, 1, rows):
+        assert spark.conf.get(file_sizing.OPEN_WRITERS, None) == held_open
+    assert spark.conf.get(file_sizing.OPEN_WRITERS, None) is None
+
+
 def test_what_is_of_one_day(spark: SparkSession, broker: BrokerProcess, topic: str) -> None:
     """From given offsets on. Nothing there, or no timestamps: not known to be."""
     tables.create(broker.bootstrap, topic, 2)

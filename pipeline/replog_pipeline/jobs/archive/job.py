@@ -268,11 +268,8 @@ class Archive:
         for line in (*plan.gaps, *missed):
             self.progress.say(f"archive: {line}")
         began = time.monotonic()
-        with (
-            self.progress.step(
-                f"archive: {self.about}batch {after.batch}, {plan.offsets:,} offsets", self.spark
-            ),
-            sized(self.spark, self.config.file_mb),
+        with self.progress.step(
+            f"archive: {self.about}batch {after.batch}, {plan.offsets:,} offsets", self.spark
         ):
             count = self.upsert(rows, after) if upsert else self.append(rows, plan, after)
         self.figures.committed(count, time.monotonic() - began)
@@ -292,13 +289,16 @@ class Archive:
 
         offsets = [plan.end[key] - first for key, first in start.items()]
         if needs_no_shuffle(offsets, self.config.file_mb, are_of_one_day):
-            return self.target.append(rows, after)
-        return self.target.append(by_date(rows), after)
+            with sized(self.spark, self.config.file_mb, max(offsets)):
+                return self.target.append(rows, after)
+        with sized(self.spark, self.config.file_mb):
+            return self.target.append(by_date(rows), after)
 
     def upsert(self, rows: DataFrame, after: Ledger) -> int:
         """How many rows of the table changed. PipelineError for a record without key."""
         try:
-            return self.target.upsert(rows, after)
+            with sized(self.spark, self.config.file_mb):
+                return self.target.upsert(rows, after)
         except Exception as error:
             refused = keyless(error)
             if refused is None:

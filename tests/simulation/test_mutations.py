@@ -19,7 +19,7 @@ from twisted_broker.testing.sim.__main__ import run_seed
 RECORDED = {
     "truncate_to_the_high_watermark": 6,
     "fetch_is_not_fenced": 14,
-    "high_watermark_over_the_committed_isr": 0,
+    "high_watermark_over_the_committed_isr": 14,
     "expansion_without_the_epochs_start": 9,
     "isr_change_without_partition_epoch": 10,
     "high_watermark_below_the_minimum_isr": 9,

@@ -73,6 +73,7 @@ def test_a_lone_broker() -> None:
 
 FAILED_ONCE = [29, 198, 330775, 340014, 340072, 350446, 360102, 360398]
 FAILED_ONCE += [370247, 370408, 370638, 370744, 370767, 370998]
+FAILED_ONCE += [400976, 401834, 402395, 403406, 404430]
 
 
 @pytest.mark.parametrize("seed", FAILED_ONCE)
@@ -91,7 +92,11 @@ def test_seeds_that_failed_once(seed: int) -> None:
     damage of the metadata lay among what was saved for the next. 370638: a deposed leader's last
     records were taken for committed ones. 370744: a bit of a batch's leader epoch flipped beside
     damaged metadata. 370767: an emptied marker tells a follower nothing. 370998: a flipped bit made
-    one cluster id of another, and the controller decided on.
+    one cluster id of another, and the controller decided on. 400976: a controller that was set back
+    granted an epoch that the broker's metadata was beyond, and it led by that metadata. 401834: of
+    a connection that was cut, a later piece arrived. 402395: a name of a deleted log came back in
+    its successor. 403406: a loss of power brought back what was truncated, below a high watermark.
+    404430: a replica copied a log after a tombstone's time.
     """
     run = started(seed, 1, 3)
     text = run.communicate(timeout=100)[0]

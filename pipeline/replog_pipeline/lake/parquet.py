@@ -40,6 +40,7 @@ from replog_pipeline.columns import COLUMNS, DECODED, ddl
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.lake.conflict import AnotherWriterError
 from replog_pipeline.lake.file_sizing import by_date, sized, small_files
+from replog_pipeline.lake.files import LocalFiles
 from replog_pipeline.lake.ledger import Ledger, found_in
 from replog_pipeline.lake.maintained import Maintained
 from replog_pipeline.lake.spark_table import SparkTable
@@ -185,6 +186,10 @@ class ParquetTable(SparkTable):
 
     def rows_of(self, name: str) -> int:
         """As the footer of a Parquet file says."""
+        if isinstance(self.files, LocalFiles):
+            from pyarrow.parquet import read_metadata
+
+            return int(read_metadata(self.files.path(name)).num_rows)
         jvm: Any = self.spark._jvm
         configuration = self.spark._jsc.hadoopConfiguration()
         place = jvm.org.apache.hadoop.fs.Path(self.files.path(name))

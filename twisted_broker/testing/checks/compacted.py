@@ -6,7 +6,10 @@ cleaner took some.
 1. After each round, after a restart and at the end: what a log keeps is what was committed there,
    under the same offset. What is missing below the cleaned offset was replaced by a newer committed
    record of its key, was of an aborted transaction, or is a tombstone whose time is over.
-2. Nothing is cleaned from where the first undecided transaction begins on.
+2. Nothing is cleaned, or shown to readers of committed records, from where the first undecided
+   transaction begins on. Decided is also one whose marker is above the high watermark: after a
+   clean restart a broker takes it for decided, here as in Kafka. A marker that is lost there is
+   sent again, with the same outcome.
 3. A reader from the start is shown what was committed and not aborted, and, for each key, a record
    at least as new as the last one below the end; a key whose last record is a tombstone may be
    gone, and one whose last record a newer one replaced meanwhile. A replica that copies a log only
@@ -26,7 +29,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.log import Log
@@ -54,14 +57,16 @@ class LastOfProducer(NamedTuple):
 
 class KeyedLine:
     """`records`: offset -> (key, value); `outcomes`: offset -> whether its transaction was
-    committed; `ends`: the last record of each key, committed ones only, in order; `exposed_at`: the
-    second at which a tombstone was committed; `producers`: by producer id.
+    committed, `expected`: whether it will be, by a marker above the high watermark; `ends`: the
+    last record of each key, committed ones only, in order; `exposed_at`: the second at which a
+    tombstone was committed; `producers`: by producer id.
     """
 
     def __init__(self) -> None:
         self.end = 0
         self.records: dict[int, _Content] = {}
         self.outcomes: dict[int, bool] = {}
+        self.expected: dict[int, bool] = {}
         self.by_key: dict[bytes, list[int]] = {}
         self.exposed_at: dict[int, float] = {}
         self.producers: dict[int, LastOfProducer] = {}
@@ -69,8 +74,22 @@ class KeyedLine:
 
     @property
     def first_open(self) -> int:
-        """Where the first transaction begins that is not decided; the end when all are."""
-        return min((offsets[0] for offsets in self._open.values()), default=self.end)
+        """Where the first transaction begins that is not decided, nor expected to be; the end when
+        there is none.
+        """
+        return min(
+            (offsets[0] for offsets in self._open.values() if offsets[0] not in self.expected),
+            default=self.end,
+        )
+
+    def expect(self, batches: Iterable[BatchView]) -> None:
+        """What a log has behind the end: its markers will decide what is open."""
+        for batch in batches:
+            if batch.is_control and batch.producer_id in self._open:
+                for record in batch.records(_RECORD_BYTES):
+                    is_commit = control_record_type(record.key) == COMMIT
+                    for offset in self._open[batch.producer_id]:
+                        self.expected.setdefault(offset, is_commit)
 
     def extend(self, batches: Iterable[BatchView], now: float) -> None:
         """What a leader exposed behind the end."""
@@ -129,9 +148,15 @@ class KeyedLine:
     ) -> bool:
         """Whether a cleaner may have taken it."""
         key, value = self.records[offset]
-        if key is None or self.outcomes.get(offset) is False:
+        outcome = self.outcomes.get(offset, self.expected.get(offset))
+        if key is None or outcome is False:
             return True
         if self.last_below(key, cleaned_upto) > offset:
+            return True
+        if any(
+            is_commit and offset < other < cleaned_upto and self.records[other][0] == key
+            for other, is_commit in self.expected.items()
+        ):
             return True
         at = self.exposed_at.get(offset)
         is_over = at is not None and now - at > retention_seconds - _SKEW_SECONDS
@@ -176,6 +201,8 @@ class CompactedChecker:
             for offset, at in known.exposed_at.items()
             if before <= offset < end and now - at > patience
         )
+        if end > known.end:
+            known.expect(_batches(log, _disk(log), known.end, end))
 
     def replacing(self, key: Key, log: Log, bases: Sequence[int]) -> None:
         """Segments of a log are about to be replaced by a cleaner's."""
@@ -185,7 +212,10 @@ class CompactedChecker:
         upto, line = following.base_offset, self._truth.line(key)
         line.cleaned_upto = max(line.cleaned_upto, upto)
         known = self.lines.get(key)
-        if known is not None and line.is_complete and upto > known.first_open:
+        if known is None or not line.is_complete or upto <= known.first_open:
+            return
+        known.expect(_batches(log, _disk(log), known.end, log.log_end_offset))
+        if upto > known.first_open:
             self.broken = self.broken or (
                 f"compacted: {log.directory}: cleaned up to {upto}, but a transaction at "
                 f"{known.first_open} is not decided"
@@ -257,7 +287,7 @@ class CompactedChecker:
             self._broken(
                 name, f"{who} read {value!r} of {key!r} at {offset}: {known.records.get(offset)}"
             )
-        elif not known.outcomes.get(offset, offset < known.first_open):
+        elif not known.outcomes.get(offset, known.expected.get(offset, offset < known.first_open)):
             self._broken(name, f"{who} read {value!r} at {offset}, which is not committed")
 
     def pass_ended(
@@ -314,6 +344,10 @@ def _lost_producer(
         if not is_marker and (producer_id, offset) not in data:
             return f"the last batch of producer {producer_id}, to {offset}, is gone"
     return ""
+
+
+def _disk(log: Log) -> SimDisk:
+    return cast(SimDisk, log.segments.pool.files)
 
 
 def _batches(log: Log, disk: SimDisk, start: int, upto: int) -> Iterator[BatchView]:

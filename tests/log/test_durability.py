@@ -33,13 +33,13 @@ class Parts:
         self.segments.create(0, 0)
         self.files.sync_all()
         producers = ProducerStateManager(self.files, DIRECTORY, 1000)
-        watermarks = Watermarks(self.segments, producers, LogOffsetMetadata)
+        self.watermarks = Watermarks(self.segments, producers, LogOffsetMetadata)
         self.epochs = LeaderEpochFileCache([], self.leader_epochs_changed)
         self.errors: list[OSError] = []
         self.synced = 0
         self.durability = Durability(
             self.segments,
-            watermarks,
+            self.watermarks,
             producers,
             self.epochs,
             flush_messages,
@@ -105,6 +105,7 @@ def test_a_truncation_is_synced_and_the_high_watermark_waits_for_it() -> None:
     """
     parts = Parts()
     parts.append(10)
+    parts.watermarks.set_high_watermark(LogOffsetMetadata(10))
     parts.durability.flush()
     parts.worker.run_all()
     mark = parts.durability.high_watermark_to_checkpoint
@@ -118,7 +119,58 @@ def test_a_truncation_is_synced_and_the_high_watermark_waits_for_it() -> None:
     parts.worker.run_one()
     assert mark(8) == 6, "that sync began before the second one"
     parts.worker.run_all()
-    assert mark(8) == 8 and parts.durability.recovery_point == 7
+    assert mark(8) == 8 and parts.durability.recovery_point == 10
+
+
+def cut_at(parts: Parts, offset: int) -> None:
+    parts.segments.log_end_offset = offset
+    parts.durability.truncated_to(offset)
+
+
+def test_a_sync_below_the_cut_does_not_end_it() -> None:
+    """RL 3.5: one that a roll wanted before the truncation comes after it."""
+    parts = Parts()
+    parts.append(20)
+    parts.watermarks.set_high_watermark(LogOffsetMetadata(20))
+    parts.durability.flush(5)
+    parts.durability.flush(10)
+    cut_at(parts, 15)
+    parts.append(5)
+    parts.worker.run_one()
+    assert len(parts.worker.jobs) == 1 and parts.durability.high_watermark_to_checkpoint(20) == 15
+    parts.worker.run_all()
+    assert parts.durability.high_watermark_to_checkpoint(20) == 20
+    parts.segments.log_end_offset = 15
+    parts.durability.truncated_to(15)
+    parts.durability.flush(10)
+    parts.worker.run_one()
+    assert parts.durability.high_watermark_to_checkpoint(20) == 15
+
+
+def test_a_cut_at_the_recovery_point_is_synced() -> None:
+    """RL 3.5: nothing is left to sync but the names, and that the active segment is empty."""
+    parts = Parts()
+    cut_at(parts, 0)
+    parts.durability.point_written(*parts.durability.point_in_write())
+    assert parts.durability.high_watermark_to_checkpoint(3) == 0
+    file = parts.segments.active.log.open()
+    file.write_at(0, (b"x",))
+    file.truncate(0)
+    parts.worker.run_all()
+    assert parts.durability.high_watermark_to_checkpoint(3) == 3
+    assert parts.files.after_power_loss(keep=0).content(parts.segments.active.log.path) == b""
+
+
+def test_a_log_that_begins_anew_above_its_end() -> None:
+    """RL 3.5: what it had comes back with the old names, up to no more than was committed of it."""
+    parts = Parts()
+    parts.append(5)
+    parts.watermarks.set_high_watermark(LogOffsetMetadata(4))
+    cut_at(parts, 100)
+    assert parts.durability.high_watermark_to_checkpoint(100) == 4
+    parts.durability.flush()
+    parts.worker.run_all()
+    assert parts.durability.high_watermark_to_checkpoint(100) == 100
 
 
 def test_what_is_rewritten_is_not_synced_any_more() -> None:

@@ -7,9 +7,9 @@ leader-epoch checkpoint file.
    included. A truncation while the sync ran, or a failure, stops it. A truncation is a write as
    well: the recovery point falls back to the segment that was truncated, so that the next sync
    makes its new end durable; until then recovery checks it.
-   That one follows the checkpoint that a truncation writes; until it is done the high watermark in
-   the checkpoint stays at the cut: a loss of power may bring back what was cut off, and that was
-   not committed.
+   That sync begins when the recovery-point checkpoint of the truncation is written. Until it is
+   done the high-watermark checkpoint says no more than was committed before the cut: a loss of
+   power may bring back what was cut off.
 2. One sync runs at a time: what is wanted meanwhile is one more after it.
 3. An append that made a sync due is acknowledged when that sync is done, not before: acknowledged
    means synced.
@@ -57,6 +57,7 @@ class Durability:
         "_epochs_version",
         "_epochs_writing",
         "_generation",
+        "_last_cut",
         "_leader_epochs",
         "_loaded_point",
         "_on_fatal",
@@ -103,7 +104,8 @@ class Durability:
         # has begun since (on the disk worker).
         self._written_point = self._being_written = 0
         self._truncations = 0  # counts truncations
-        self._cut = _NOWHERE  # the lowest truncation that no sync covers
+        # Of truncations that no sync covers: the lowest high watermark, and where the last one was.
+        self._cut, self._last_cut = _NOWHERE, 0
         self.is_checkpoint_above = False
         """truncated below what the checkpoint may say, and that was not written since"""
         self.indexes_shrank = False
@@ -181,7 +183,7 @@ class Durability:
         never blocks with a `disk`.
         """
         upto = self._segments.log_end_offset if upto is None else upto
-        if upto <= self.recovery_point:
+        if upto <= self.recovery_point and self._cut == _NOWHERE:
             return
         self.unflushed_since = upto
         if self.disk is None:
@@ -197,8 +199,10 @@ class Durability:
         generation = self._generation
         self._sync_upto, self._sync_wanted = upto, -1
         self.unflushed_since = max(self.unflushed_since, upto)
+        # An active segment that a truncation left empty is synced, too.
         disk.submit(
-            self.sync_job(upto), lambda _, error: self._sync_done(disk, upto, generation, error)
+            self.sync_job(max(upto, self.recovery_point + 1)),
+            lambda _, error: self._sync_done(disk, upto, generation, error),
         )
 
     def _sync_done(
@@ -212,7 +216,9 @@ class Durability:
             # What waits for a sync, after a truncation as well, is synced next, with all that came
             # meanwhile.
             end = self._segments.log_end_offset
-            wanted = end if self.awaiting_sync is not None else min(self._sync_wanted, end)
+            is_cut = self._cut != _NOWHERE and error is None
+            is_due = self.awaiting_sync is not None or is_cut
+            wanted = end if is_due else min(self._sync_wanted, end)
             if wanted > self.recovery_point:
                 self._submit_sync(disk, wanted)
         self._call_waiters()
@@ -221,8 +227,11 @@ class Durability:
 
     def _move_recovery_point(self, upto: int, generation: int, error: BaseException | None) -> None:
         if error is None:
-            if generation == self._generation and upto > self.recovery_point and not self.stopped:
+            if generation != self._generation or self.stopped:
+                return
+            if upto > self.recovery_point:
                 self.recovery_point, self.indexes_shrank = upto, False
+            if upto >= self._last_cut:
                 self._cut = _NOWHERE
         else:
             self._on_fatal(
@@ -265,10 +274,11 @@ class Durability:
             self.is_checkpoint_above = True
         self.rewritten_from(min(offset, self._segments.active.base_offset))
         self.unflushed_since = min(self.unflushed_since, offset)
-        self._cut = min(self._cut, offset)
+        self._cut = min(self._cut, offset, self._watermarks.high_watermark)
+        self._last_cut = offset
 
     def high_watermark_to_checkpoint(self, high_watermark: int) -> int:
-        """What the checkpoint may say of a log with this one."""
+        """What the high-watermark checkpoint may say, at this high watermark."""
         return min(high_watermark, self._cut)
 
     def sync_job(self, upto: int, without_indexes: bool = False) -> Callable[[], None]:

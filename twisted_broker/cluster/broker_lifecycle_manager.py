@@ -150,10 +150,12 @@ class BrokerLifecycleManager:
         try:
             epoch = await self._registration.again()
         except BrokerError as error:
-            self.state = BrokerState.NOT_RUNNING
-            self._on_fatal(error.message or str(error))
+            if self.state is not BrokerState.SHUTTING_DOWN:
+                self.state = BrokerState.NOT_RUNNING
+                self._on_fatal(error.message or str(error))
             return None
-        _logger.info("registered again, under broker epoch {epoch}", epoch=epoch)
+        if epoch != self.broker_epoch:
+            _logger.info("registered again, under broker epoch {epoch}", epoch=epoch)
         return epoch
 
     def _metadata_changed(self, delta: MetadataDelta) -> None:
@@ -197,15 +199,17 @@ class BrokerLifecycleManager:
     async def _registered(self, epoch: int) -> None:
         """Under this epoch; goes on when the metadata includes the registration.
 
-        Metadata that reaches the epoch without it is newer than what the controller has (its log
-        was set back, and the observer is about to end this broker), or names a broker that was
-        unregistered right away: to serve by it would be to lead under an epoch that has passed.
+        Metadata at the epoch that lacks it: the broker was unregistered right away, or the
+        controller's log was set back and the observer is about to end this broker. By such metadata
+        it would lead under an epoch that has passed.
         """
         self.broker_epoch = epoch
         self._schedule(self._interval_ms)
         await self._observer.reaches(epoch)
-        while not self._is_in_metadata:
-            await self._channel.pause(_RETRY_MS)
+        pause_ms = _RETRY_MS
+        while self.state is BrokerState.STARTING and not self._is_in_metadata:
+            await self._channel.pause(pause_ms)
+            pause_ms = min(2 * pause_ms, self._interval_ms)
             granted = await self._granted_again()
             if granted is None:
                 return

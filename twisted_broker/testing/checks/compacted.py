@@ -172,7 +172,7 @@ class CompactedChecker:
         self._reached: dict[tuple[str, Key], int] = {}
         """(machine, partition) -> the end of its log"""
         self._late: set[tuple[Key, int]] = set()
-        """tombstones that a replica came past when their time was over"""
+        """tombstones that a replica came past without them when their time was over"""
         self.broken = ""
         """what a check found that cannot raise: through a client, or through the cleaner"""
 
@@ -189,18 +189,21 @@ class CompactedChecker:
             line.extend(_batches(log, disk, line.end, upto), now)
 
     def copied(self, machine: str, key: Key, log: Log, now: float) -> None:
-        """The log of a machine ends elsewhere."""
+        """The log of a machine has another end now."""
         known = self.lines.get(key)
         if known is None:
             return
         before, end = self._reached.get((machine, key), 0), log.log_end_offset
         self._reached[machine, key] = end
         patience = log.config.delete_retention_ms / 1000 - _SKEW_SECONDS
-        self._late.update(
-            (key, offset)
+        late = [
+            offset
             for offset, at in known.exposed_at.items()
             if before <= offset < end and now - at > patience
-        )
+        ]
+        if late:
+            held = dict(_contents(_batches(log, _disk(log), before, end)))
+            self._late.update((key, offset) for offset in late if offset not in held)
         if end > known.end:
             known.expect(_batches(log, _disk(log), known.end, end))
 

@@ -34,8 +34,8 @@ ROWS_A_MB = 2_000
 of 100 bytes each, they are a fifth of it.
 """
 SORTED_ROWS = 500_000
-"""A task with so many rows sorts them by date in memory, which costs less than files held open;
-with 1,250,000 it costs more (benchmarks/README.md).
+"""A task with at most so many rows sorts them by date in memory, which costs less than files held
+open; with 1,250,000 it costs more (benchmarks/README.md).
 """
 FILES_AT_ONCE = 1_000
 """Of a merge: bounds what is done again after a kill."""

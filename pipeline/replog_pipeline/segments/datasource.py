@@ -38,7 +38,7 @@ from replog_pipeline.columns import ALL_COLUMNS, SQL_TYPES, ddl
 from replog_pipeline.decoder import FAIL
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.segments.filters import Pruning
-from replog_pipeline.segments.options import SegmentOptions, parse_options
+from replog_pipeline.segments.options import ONLY_IN_BATCHES, SegmentOptions, parse_options
 from replog_pipeline.segments.plan import FileTask, plan
 from replog_pipeline.segments.rows import segment_rows
 from replog_pipeline.segments.stream import (
@@ -85,7 +85,10 @@ class KafkaSegments(DataSource):
         return SegmentsReader(parse_options(self.options), checked_columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return SegmentsStreamReader(parse_options(self.options), checked_columns(schema))
+        options = parse_options(self.options)
+        if options.only_named:
+            raise PipelineError(ONLY_IN_BATCHES)
+        return SegmentsStreamReader(options, checked_columns(schema))
 
 
 class SegmentsReader(DataSourceReader):

@@ -9,7 +9,8 @@ and says what is right.
     crc          fail (default) or flag: damaged batches as rows with crcOk = false
     startingOffsets, endingOffsets    {"TOPIC": {"0": 17}}, inclusive and exclusive; a partition
     that is not named: as far as there is
-    onlyNamed    true: a partition that startingOffsets does not name is not read (default false)
+    onlyNamed    true: a partition that startingOffsets does not name is not read (default false;
+    not in a stream)
 
 Names are matched without case, as Spark does. Not here: what they mean on disk (`log_view`,
 `plan`).
@@ -27,6 +28,7 @@ from replog_pipeline.decoder import FAIL, FLAG
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.segments.log_view import HIGH_WATERMARK, ISOLATION, UNCOMMITTED, UPTO
 
+ONLY_IN_BATCHES: Final = "option onlyNamed: a stream reads all partitions: leave it out"
 _BOOLEANS: Final = {"true": True, "false": False}
 _KNOWN: Final = (
     "path",

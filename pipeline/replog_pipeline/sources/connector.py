@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from replog_pipeline.columns import COLUMNS, Offsets
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.segments.log_view import ISOLATION
+from replog_pipeline.segments.options import ONLY_IN_BATCHES
 from replog_pipeline.sources import kafka_admin
 from replog_pipeline.sources.urls import KafkaSource
 from replog_pipeline.sources.wanted import Wanted
@@ -76,6 +77,8 @@ def read(spark: SparkSession, source: KafkaSource, wanted: Wanted) -> DataFrame:
 def read_stream(spark: SparkSession, source: KafkaSource, wanted: Wanted) -> DataFrame:
     """What the topics hold from start on, and what comes; see `sources.read_stream`."""
     check(wanted)
+    if wanted.only_named:
+        raise PipelineError(ONLY_IN_BATCHES)
     known = kafka_admin.partitions(spark, source.cluster, source.topics)
     first = {
         "startingOffsets": offsets_json(known, wanted.start, EARLIEST)

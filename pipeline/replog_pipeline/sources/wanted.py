@@ -16,9 +16,9 @@ from replog_pipeline.segments.log_view import UNCOMMITTED
 @dataclass(frozen=True)
 class Wanted:
     """`columns` in their order, from `start` to `end`; a partition that these do not name goes from
-    its earliest to its latest offset, or, `only_named`, one that `start` does not name is not read.
-    It is for a range whose end is remembered: a partition that was added since would be read, and
-    read again by whoever goes on from there.
+    its earliest to its latest offset. With `only_named` a partition that `start` does not name is
+    not read: whoever remembers `end` and goes on from there would read one that was added meanwhile
+    twice. A stream takes no `only_named`.
 
     A stream has no `end`. `isolation`: read_uncommitted or read_committed. `options` go to the
     source as they are. `run`: a name that several reads of the same source with the same options

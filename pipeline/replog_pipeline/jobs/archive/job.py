@@ -5,8 +5,8 @@ the last value of each key.
    ranges, read them, append them with the new ledger in one atomic step. No other state is kept; a
    run that was killed at any point is started again.
 2. The rows are read once, brought together by date (by a shuffle if need be, see
-   `lake.file_sizing`) and written: no cache, no sort, no second pass to count (the commit's own
-   count is reported).
+   `lake.file_sizing`) and written: no cache, no second pass to count (the commit's own count is
+   reported).
 3. All checks are made before the first row is written: a refusal writes nothing.
 4. A batch that another writer took is planned again, because a writer that was killed may still
    have committed; the third time in a row it stops.

@@ -144,6 +144,7 @@ def batches(spark: SparkSession, source: Source, within: Extent) -> list[Row]:
             within.end[folder.topic, folder.partition],
         )
         for folder in log_view.unique_folders(source.directories, source.topics)
+        if (folder.topic, folder.partition) in within.start  # else it came since
         for segment in folder.segments
     ]
     tasks = max(1, min(len(rows), 4 * spark.sparkContext.defaultParallelism))

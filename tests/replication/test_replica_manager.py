@@ -512,6 +512,30 @@ def test_memory_of_waiting_fetches():
     assert all(deferred.called for deferred in kept)
 
 
+def test_who_waited_for_a_topic_is_not_answered_by_its_successor():
+    """RL 1.7: deleted and made again in one delta: what the new log reaches says nothing of what
+    the old one had (simulation, seeds 421226, 421579).
+    """
+    fixture = led((1, 2))
+    outcome, produced = parked_produce(fixture)
+    fixture.topic(topic_id=OTHER_ID, states={0: registration(1, (1,))})
+    fixture.produce(5)
+    assert (produced, outcome.error) == ([None], ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+def test_a_deletion_of_records_is_not_answered_by_a_topics_successor():
+    """RL 2.8."""
+    fixture = led((1, 2))
+    fixture.produce(10)
+    fixture.replicas.fetch(follower(2), [at(10, log_start_offset=0)])
+    (outcome,) = outcomes = fixture.replicas.delete_records([(TP, 6)])
+    done: list = []
+    fixture.replicas.wait_for_deletion(outcomes, 1000).addBoth(done.append)
+    fixture.topic(topic_id=OTHER_ID, states={0: registration(1, (1,))})
+    fixture.produce(5)
+    assert (done, outcome.error) == ([None], ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
 # deleting records
 
 

@@ -101,10 +101,11 @@ class DelayedOutcomes(Generic[OutcomeT]):
     ones never come in.
     """
 
-    __slots__ = ("_partition_of", "_waiting")
+    __slots__ = ("_first", "_partition_of", "_waiting")
 
     def __init__(self, outcomes: Sequence[OutcomeT], partition_of: PartitionOf) -> None:
         self._partition_of = partition_of
+        self._first: dict[TopicPartition, Partition] = {}
         self._waiting = [outcome for outcome in outcomes if outcome.error == ErrorCode.NONE]
 
     @property
@@ -119,6 +120,14 @@ class DelayedOutcomes(Generic[OutcomeT]):
     def is_complete(self, changed: Hashable = None) -> bool:
         self._waiting = [outcome for outcome in self._waiting if not self._satisfied(outcome)]
         return not self._waiting
+
+    def _same(self, name: TopicPartition) -> Partition:
+        """The partition that was there at the first look. BrokerError."""
+        found = self._partition_of(name)
+        if self._first.setdefault(name, found) is not found:
+            # Its topic was deleted and made again: the other log's offsets say nothing of it.
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} was made anew")
+        return found
 
     def _satisfied(self, outcome: OutcomeT) -> bool:
         """Whether its partition need not be waited for any longer; then the outcome says what
@@ -147,7 +156,7 @@ class DelayedProduce(DelayedOutcomes[AppendOutcome]):
     def _satisfied(self, outcome: AppendOutcome) -> bool:
         try:
             partition, required = (
-                self._partition_of(outcome.topic_partition),
+                self._same(outcome.topic_partition),
                 outcome.last_offset + 1,
             )
             error = (
@@ -382,7 +391,7 @@ class DelayedDeleteRecords(DelayedOutcomes[DeleteOutcome]):
 
     def _satisfied(self, outcome: DeleteOutcome) -> bool:
         try:
-            partition = self._partition_of(outcome.topic_partition)
+            partition = self._same(outcome.topic_partition)
             if not partition.is_leader:
                 raise partition.refusal()
         except BrokerError as refusal:

@@ -4,6 +4,7 @@ those of ReplicaManagerTest and PartitionTest that concern it).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from tests.replication.moving import Moving
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log import Log
+from twisted_broker.log.memory import InlineWorker
 from twisted_broker.replication.directory_moves import alter_replica_log_dirs
 from twisted_broker.replication.explain.explanation import explain
 from twisted_broker.replication.explain.reasons import Moment
@@ -526,6 +528,61 @@ def test_a_restart_goes_on_with_the_copy() -> None:
     assert again.partition.future_log.log_end_offset == end
     again.settle()
     assert again.place == target and len(again.records()) == 30
+
+
+class HeldWorker(InlineWorker):
+    """Runs nothing any more once it is held."""
+
+    is_held = False
+
+    def submit(self, job: Callable[[], Any], done: Callable[..., None]) -> None:
+        if not self.is_held:
+            super().submit(job, done)
+
+
+def test_a_kill_before_the_copys_id_is_written() -> None:
+    """KIP-113: a move that was answered is carried out. A copy without a topic id may be another
+    topic's: it is made anew.
+    """
+    worker = HeldWorker()
+    moving = filled(worker=lambda clock: worker, answers=False)
+    source, target = moving.place, moving.other
+    worker.is_held = True
+    moving.move(target)
+    moving.settle(1)
+    copy = moving.partition.future_log
+    assert copy is not None and copy.log_end_offset == 30
+    assert "partition.metadata" not in moving.files.listdir(copy.directory)
+    moving.files._locks.clear()  # its process is dead
+    again = Moving(moving.files).start()
+    assert again.place == source
+    again.settle()
+    assert again.place == target and len(again.records()) == 30
+    again.clock.advance(61)
+    assert again.names(source) == [] and again.names(target) == ["t-0"]
+
+
+def test_a_copy_with_a_hole_is_made_anew() -> None:
+    """KIP-113: as one without an id, after a loss of power."""
+    moving = filled(10, answers=False)
+    source, target = moving.place, moving.other
+    moving.move(target)
+    copy = moving.partition.future_log
+    assert copy is not None
+    for end in (10, 20, 30):
+        moving.settle(1)
+        assert copy.log_end_offset == end
+        copy.roll(WALL_MS)
+        moving.produce(10)
+    files, name = moving.stop(), copy.directory
+    files.remove(f"{name}/{10:020}.log")
+    for lost in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
+        files.remove(f"{target}/{lost}")
+    again = Moving(files).start()
+    begun = again.partition.future_log
+    assert again.place == source and begun is not None and begun.directory != name
+    again.settle()
+    assert again.place == target and len(again.records()) == 40
 
 
 def test_the_copy_of_a_lost_log_takes_its_place_when_the_controller_knows_it() -> None:

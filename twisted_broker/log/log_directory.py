@@ -113,6 +113,8 @@ class LogDirectory:
         self.to_delete: list[str] = []
         self.futures: list[Log] = []
         """copies in progress that were loaded"""
+        self.lost_futures: list[tuple[TopicPartition, bytes | None]] = []
+        """copies that a crash damaged, with their topic ids: to be begun anew"""
         self.without_id: deque[Log] = deque()
         self.unsynced_names: list[Log] = []
         self.is_name_sync_due = self.is_checkpoint_waiting = False
@@ -236,7 +238,7 @@ class LogDirectory:
         if partition is None or partition.topic == METADATA_TOPIC:
             return
         if not self._has_id(path):
-            self.to_delete.append(path)
+            self._drop_future(path, partition, None)
             return
         log = self.open(partition, None, future_config(config), wall_ms, path=path)
         gap = log.gap
@@ -245,7 +247,11 @@ class LogDirectory:
             self.futures.append(log)
         else:
             log.release_files()
-            self.to_delete.append(path)
+            self._drop_future(path, partition, log.topic_id)
+
+    def _drop_future(self, path: str, partition: TopicPartition, topic_id: bytes | None) -> None:
+        self.to_delete.append(path)
+        self.lost_futures.append((partition, topic_id))
 
     def _say_dropped(self, lines: list[str]) -> None:
         """After a loss of power very many logs may have a torn end."""

@@ -29,6 +29,7 @@ crash leaves of a move (`future_logs.py`).
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -320,11 +321,26 @@ class LogManager:
             self._set_log_aside(log, STRAY_SUFFIX)
 
     def _settle_futures(self) -> None:
-        """Copies of a topic that was deleted, and made again, meanwhile."""
+        """Copies of a topic that was deleted, and made again, meanwhile go; those that a crash
+        damaged are begun anew, for their move was answered (RL 3.8).
+        """
         for name, future in list(self.futures.items()):
             current = self.logs.get(name)
             if current is not None and current.topic_id != future.topic_id:
                 self.drop_future(name)
+        if self.directories.offline():
+            return  # what is offline may hold a copy
+        for directory in self.directories.by_path.values():
+            for name, topic_id in directory.lost_futures:
+                current = self.logs.get(name)
+                if (
+                    current is not None
+                    and self.directories.of(current) is not directory
+                    and topic_id in (None, current.topic_id)
+                    and name not in self.futures
+                ):
+                    with contextlib.suppress(LogDirFailure, OutOfDescriptors):
+                        self.create_future(current, directory)
 
     def _loaded(self, _: object) -> None:
         self._settle_futures()
@@ -450,8 +466,15 @@ class LogManager:
             raise LogDirFailure(directory.path, error) from error
         self._attach(directory, future)
         self.futures[name] = future
-        self.directories.submit(directory, lambda: directory.write_future_id(future))
+        self._submit_future_id(directory, future)
         return future
+
+    def _submit_future_id(self, directory: LogDirectory, future: Log) -> None:
+        self.directories.submit(
+            directory,
+            lambda: directory.write_future_id(future),
+            lambda: self._submit_future_id(directory, future),
+        )
 
     def drop_future(self, topic_partition: TopicPartition, suffix: str = DELETE_SUFFIX) -> None:
         """The move is given up, or its topic is; the copy goes as a deleted log does."""

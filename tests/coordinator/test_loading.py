@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from tests.coordinator.broker_run import WALL_MS, BrokerRun
 from tests.coordinator.memory_store import MemoryStore
@@ -296,6 +297,22 @@ def in_small_steps(monkeypatch) -> None:
     monkeypatch.setattr("twisted_broker.coordinator.coordinator_runtime.SESSIONS_PER_STEP", 1)
     monkeypatch.setattr("twisted_broker.coordinator.coordinator_shard.UNLOADED_PER_STEP", 1)
     monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
+
+
+def test_a_load_ends_where_its_partition_fails_before_all_is_committed():
+    """RL 1.3: no shard stays that loads for ever; the next leader epoch loads it."""
+    store = partition_with_everything()
+    run = BrokerRun(store, lead=False)
+    store.commits[INDEX] = Deferred()
+    run.coordinator.runtime.load(INDEX, 1)
+    run.settle()
+    assert run.coordinator.runtime.is_loading
+    store.commits.pop(INDEX).callback(False)
+    run.settle()
+    assert INDEX not in run.coordinator.runtime.shards and not run.coordinator.runtime.is_loading
+    run.coordinator.runtime.load(INDEX, 2)
+    run.settle()
+    assert len(run.listed()) == 6
 
 
 def test_leadership_may_go_at_any_step_of_a_load(monkeypatch):

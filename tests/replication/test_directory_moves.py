@@ -18,11 +18,13 @@ from tests.replication.fixtures import (
     batch,
     code_of,
     consumer,
+    make_log,
     registration,
 )
 from tests.replication.moving import Moving
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.future_logs import mark_promoted, one_that_counts
 from twisted_broker.log.log import Log
 from twisted_broker.log.memory import InlineWorker
 from twisted_broker.replication.directory_moves import alter_replica_log_dirs
@@ -731,3 +733,48 @@ def test_a_log_that_is_not_there_is_asked_again() -> None:
     moving.turns(2)
     ends, answers = found
     assert ends[name].error == answers[name].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_the_log_start_does_not_go_back_at_the_swap() -> None:
+    """RL 3.4: DeleteRecords came after the copy's last read."""
+    moving = filled(10, answers=False)
+    moving.move(moving.other)
+    moving.settle(1)
+    moving.log.increment_log_start_offset(8)
+    assert moving.log_manager.swap(TP).log_start_offset == 8
+
+
+def test_the_log_that_was_truncated_after_the_swap_counts() -> None:
+    """RL 3.8: the old one is longer, by records of an epoch that ended."""
+    old, new = make_log(directory="/a/t-0"), make_log(directory="/b/t-0")
+    for log, epochs in ((old, [0] * 10), (new, [0] * 6 + [1] * 2)):
+        for offset, epoch in enumerate(epochs):
+            log.append_as_follower(epoch_batch(offset, epoch), epoch, WALL_MS)
+    mark_promoted(new.pool.files, new.directory, old.directory, 10)
+    assert one_that_counts(old, new) is one_that_counts(new, old) is new
+    new.truncate_to(6, WALL_MS)
+    assert one_that_counts(old, new) is old
+
+
+def test_a_sole_member_of_the_isr_keeps_what_lies_behind_a_copied_hole() -> None:
+    """RL 9: a kill, not a loss of power: all is there, and nobody else has what it acknowledged."""
+    settings: dict[str, Any] = {"overrides": {"cleanup.policy": "compact", "segment.ms": "5000"}}
+    moving = Moving(state=registration(2, (1, 2), (1, 2)), **settings).start()
+    for offset in range(0, 60, 3):
+        moving.partition.append_as_follower(
+            batch(base_offset=offset, leader_epoch=0, timestamp=WALL_MS - 100_000 + offset * 700),
+            0,
+            WALL_MS,
+        )
+    moving.partition.follow_high_watermark(58)
+    assert len(moving.log.segments) > 3
+    led = registration(1, (1, 2), (1,), 1, 1)
+    moving.take_role(led)
+    moving.produce()
+    before = moving.records()
+    for path in ("/a", "/b", "/c"):
+        if moving.files.exists(f"{path}/recovery-point-offset-checkpoint"):
+            moving.files.remove(f"{path}/recovery-point-offset-checkpoint")
+    moving.files._locks.clear()  # its process is dead
+    again = Moving(moving.files, state=led, **settings).start()
+    assert again.records() == before and not again.partition.offline

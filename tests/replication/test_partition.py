@@ -197,6 +197,23 @@ def test_led_again_under_a_new_epoch_it_keeps_their_offsets():
     assert fixture.partition.leader_epoch_start_offset == 4
 
 
+def test_led_again_after_an_epoch_between_it_forgets_their_offsets():
+    """RL 9: another broker led in the epoch between, which came merged into this change, and the
+    follower truncated there what it had fetched here: nothing of it counts for acks=all.
+    """
+    fixture = PartitionFixture(isr=(1, 2, 3))
+    fixture.append(4)
+    fixture.follower_fetches(2, 4)
+    before = fixture.log.high_watermark
+    assert fixture.partition.make_leader(
+        registration(LOCAL, (1, 2, 3), (1, 2), 7, 12), fixture.log, fixture.now_ms
+    )
+    assert fixture.partition.remote_replicas[2].log_end_offset == -1
+    assert fixture.log.high_watermark == before < 4
+    fixture.follower_fetches(2, 4)
+    assert fixture.log.high_watermark == 4
+
+
 def test_older_news_changes_nothing():
     """Leader updates may come late: a lower partition epoch is passed over, in both roles."""
     fixture = PartitionFixture()

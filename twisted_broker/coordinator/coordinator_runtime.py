@@ -96,7 +96,10 @@ class CoordinatorRuntime:
             caught_up = self._context.store.committed(shard.index).addCallback(committed.append)
             if not committed:
                 yield caught_up
-            if shard.state is CoordinatorState.CLOSED or not committed[0]:
+            if shard.state is CoordinatorState.CLOSED:
+                return
+            if not committed[0]:  # it is led no more, or its directory failed
+                self.unload(shard.index)
                 return
         except BrokerError as error:
             self._loading_failed(shard, error)

@@ -7,8 +7,9 @@ current log's place, and which of two logs counts when a crash left both.
 1. A future log is marked, durably, before it is renamed; the log that it replaces goes only when
    that name, and all records up to the swap, are durable. So a crash leaves the old log alone, both
    with one of them marked, or the new one alone.
-2. Of both the longer one counts: until the old one goes nothing is acknowledged as synced that the
-   new one lacks. Two that end alike hold the same records.
+2. Of both the one counts whose last record has the newest leader epoch (the other lacks a
+   truncation that came after the swap), then the longer one: until the old one goes nothing is
+   acknowledged as synced that the new one lacks. Two that end alike hold the same records.
 3. A future log syncs only when it rolls and before it is swapped, whatever `flush.messages` says:
    what it holds the current log holds as well.
 
@@ -80,10 +81,18 @@ def one_that_counts(first: Log, second: Log) -> Log | None:
     """Of two logs of one partition that a crash left; None when neither is marked, so that it was
     no move. Raises OSError.
     """
-    ends = [(_whole_end(log), marked_upto(log), log) for log in (first, second)]
-    if all(mark < 0 for _, mark, _ in ends):
+    ends = [(*_newest(log), marked_upto(log), log) for log in (first, second)]
+    if all(mark < 0 for *_, mark, _ in ends):
         return None
-    return max(ends, key=lambda end: end[:2])[2]
+    return max(ends, key=lambda end: end[:3])[3]
+
+
+def _newest(log: Log) -> tuple[int, int]:
+    """The leader epoch of its last record that is whole, and where that ends. A record, no entry
+    of the epochs' checkpoint: that one may be durable where records below it are not.
+    """
+    end = _whole_end(log)
+    return log.leader_epochs.epoch_for_offset(end - 1) if end > log.log_start_offset else -1, end
 
 
 def _whole_end(log: Log) -> int:

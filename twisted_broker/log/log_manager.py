@@ -534,6 +534,8 @@ class LogManager:
         durability.renamed()
         future.update_config(current.config)
         future.set_high_watermark(current.high_watermark)
+        # DeleteRecords may have come since the copy's last read.
+        future.increment_log_start_offset(current.log_start_offset)
         self.cleaner.moved(future, source)
         # Before any sync of its own: the name becomes durable with this one.
         self._sync_swapped(source, target, current, future)

@@ -323,7 +323,8 @@ def _make_follower(
     partition, log = _partition_and_log(replicas, change, state, delta, settings)
     if log is None and not partition.offline:
         return None
-    led = partition.is_leader
+    # One that failed leads no more, and nobody was told that it lost the leadership.
+    led = partition.is_leader or partition.leader_id == replicas.node_id
     epoch_is_new = partition.make_follower(state, log, replicas.runtime.now_ms())
     if led and not partition.is_leader:
         lost.append((partition.topic_partition, state.leader_epoch))
@@ -349,6 +350,15 @@ def _start_fetching(
         (staying if in_sync else leaving).append(partition)
     replicas.stop_fetching(partition.topic_partition for partition in leaving)
     replicas.start_fetching(staying)
+
+
+def _is_led_elsewhere(replicas: ReplicaManager, state: PartitionRegistration) -> bool:
+    """Whether what a log lost is fetched again. Who leads, or may be elected, is asked by nobody to
+    truncate: what it cuts off may be acknowledged and nowhere else.
+    """
+    if state.leader >= 0:
+        return state.leader != replicas.node_id
+    return replicas.node_id not in (*state.isr, *state.elr, *state.last_known_elr)
 
 
 def _partition_and_log(
@@ -384,7 +394,7 @@ def _partition_and_log(
         # Topics of a ZooKeeper cluster have no id below inter-broker protocol 2.8.
         topic_id = None if change.topic_id == NULL_UUID else change.topic_id
         log = replicas.log_manager.get_or_create(topic_partition, topic_id, config, is_new, wanted)
-        line = resolve_gap(log, len(state.replicas) > 1, replicas.runtime.wall_ms())
+        line = resolve_gap(log, _is_led_elsewhere(replicas, state), replicas.runtime.wall_ms())
         if line is not None:
             _logger.warn("{partition}: {line}", partition=topic_partition, line=line)
         replicas.start_log(log)

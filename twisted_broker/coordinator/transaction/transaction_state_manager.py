@@ -232,7 +232,10 @@ class TransactionStateManager:
             caught_up = self._context.store.committed(shard.index).addCallback(committed.append)
             if not committed:
                 yield caught_up
-            if shard.is_closed or not committed[0]:
+            if shard.is_closed:
+                return
+            if not committed[0]:  # it is led no more, or its directory failed
+                self.unload(shard.index)
                 return
             # The dictionary itself: nothing is moved. Nobody looks into a shard that is loading.
             shard.transactions = replayed.transactions

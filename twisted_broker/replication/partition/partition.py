@@ -247,18 +247,22 @@ class Partition:
     def make_leader(self, state: PartitionRegistration, log: Log, now_ms: int) -> bool:
         """RL 2.2.
 
-        True when this broker did not lead it before. An older record (by partition epoch) changes
-        nothing. Raises LogDirFailure, OutOfDescriptors: nothing has changed then.
+        True when this broker did not lead it before, or others may have led it since. An older
+        record (by partition epoch) changes nothing. Raises LogDirFailure, OutOfDescriptors: nothing
+        has changed then.
         """
         if state.partition_epoch < self.partition_epoch:
             return False
         # First: where it cannot be read, nothing of the role may have changed.
         high_watermark = log.offset_metadata(log.high_watermark)
-        leader_is_new, before, leader_before = (
-            self.leader_log is None,
+        led, before, leader_before = (
+            self.leader_log is not None,
             self.isr_state,
             self.leader_id,
         )
+        # An epoch between was merged into this change: under its leader the replicas may have
+        # truncated what they had fetched here. (Kafka takes `not led`, and keeps their offsets.)
+        leader_is_new = not led or state.leader_epoch > self.leader_epoch + 1
         # Also where no leader epoch begins: the assignment or the ISR is another.
         self._notify_listeners()
         known = not leader_is_new and state.partition_epoch == self.partition_epoch
@@ -272,12 +276,12 @@ class Partition:
         epoch_is_new = state.leader_epoch > self.leader_epoch
         if epoch_is_new:
             self._start_epoch(state.leader_epoch, log, leader_is_new, now_ms)
-            if not leader_is_new:
+            if led:
                 self.emit(LeaderEpochBegan(self))
         self.leader_id = self.node_id
         log.set_high_watermark(high_watermark)
         self.history.became_leader(
-            self, before, leader_before if leader_is_new else None, epoch_is_new, now_ms
+            self, before, None if led else leader_before, epoch_is_new, now_ms
         )
         self.advance_high_watermark(now_ms)
         return leader_is_new

@@ -146,6 +146,18 @@ def test_the_bytes_of_all_members_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     assert run.group.metadata_bytes == 0
 
 
+def test_a_member_that_comes_back_with_too_much_leaves_its_partitions_to_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a member that left: the others rebalance, the last one leaves an empty group."""
+    monkeypatch.setattr(membership, "MOST_METADATA_BYTES", 1000)
+    run = GroupRun(GroupSettings(initial_rebalance_delay_ms=0))
+    first, second = run.stable(2, protocols={"range": bytes(100)})
+    assert run.join(first, protocols={"range": bytes(950)}).join.error is E.GROUP_MAX_SIZE_REACHED
+    assert list(run.group.members) == [second]
+    assert run.group.state.value == "PreparingRebalance"
+
+
 def test_a_record_of_too_many_bytes_is_refused_before_it_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -26,6 +26,7 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.future_logs import mark_promoted, one_that_counts
 from twisted_broker.log.log import Log
+from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.memory import InlineWorker
 from twisted_broker.replication.directory_moves import alter_replica_log_dirs
 from twisted_broker.replication.explain.explanation import explain
@@ -757,7 +758,7 @@ def test_the_log_that_was_truncated_after_the_swap_counts() -> None:
 
 
 def test_a_sole_member_of_the_isr_keeps_what_lies_behind_a_copied_hole() -> None:
-    """RL 9: a kill, not a loss of power: all is there, and nobody else has what it acknowledged."""
+    """A kill, not a loss of power: all is there, and nobody else has what it acknowledged."""
     settings: dict[str, Any] = {"overrides": {"cleanup.policy": "compact", "segment.ms": "5000"}}
     moving = Moving(state=registration(2, (1, 2), (1, 2)), **settings).start()
     for offset in range(0, 60, 3):
@@ -778,3 +779,25 @@ def test_a_sole_member_of_the_isr_keeps_what_lies_behind_a_copied_hole() -> None
     moving.files._locks.clear()  # its process is dead
     again = Moving(moving.files, state=led, **settings).start()
     assert again.records() == before and not again.partition.offline
+
+
+def test_a_move_back_waits_for_the_end_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RL 3.8: the log that was replaced is there until the copy is durable; a rename onto it would
+    fail, and take its whole directory offline.
+    """
+    moving = filled()
+    source, target = moving.place, moving.other
+    held: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(
+        LogManager, "_remove_replaced", lambda manager, *arguments: held.append(arguments)
+    )
+    moving.move(target)
+    moving.settle()
+    assert moving.place == target and moving.names(source) == ["t-0"]
+    moving.move(source)
+    moving.settle(2)
+    assert moving.place == target and not moving.failed
+    monkeypatch.undo()
+    moving.log_manager._remove_replaced(*held[0])
+    moving.settle(5)
+    assert moving.place == source and not moving.failed and len(moving.records()) == 30

@@ -198,7 +198,7 @@ def test_led_again_under_a_new_epoch_it_keeps_their_offsets():
 
 
 def test_led_again_after_an_epoch_between_it_forgets_their_offsets():
-    """RL 9: another broker led in the epoch between, which came merged into this change, and the
+    """RL 2.2: another broker led in the epoch between, which came merged into this change, and the
     follower truncated there what it had fetched here: nothing of it counts for acks=all.
     """
     fixture = PartitionFixture(isr=(1, 2, 3))

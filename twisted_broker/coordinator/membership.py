@@ -60,9 +60,13 @@ class Membership:
         """Answers a JoinGroup, or lets it wait for the generation."""
         member_id = request.member_id
         if not self._has_room_for(group, member_id) or not _has_bytes_for(group, request):
+            was_member = member_id in group.members
             self._rebalance.remove_member(group, member_id, ErrorCode.GROUP_MAX_SIZE_REACHED)
             self._refuse(token, ErrorCode.GROUP_MAX_SIZE_REACHED)
-            self._rebalance.maybe_complete_join(group, wall_ms)
+            if was_member:  # its partitions go to the others
+                self._rebalance.members_changed(group, wall_ms, "a member's metadata is too large")
+            else:
+                self._rebalance.maybe_complete_join(group, wall_ms)
         elif group.state is DEAD:
             self._refuse(token, ErrorCode.COORDINATOR_NOT_AVAILABLE, member_id)
         elif not group.supports_protocols(request.protocol_type, request.protocols):

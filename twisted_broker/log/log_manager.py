@@ -516,6 +516,10 @@ class LogManager:
 
         submit()
 
+    def is_replacing(self, topic_partition: TopicPartition) -> bool:
+        """Whether the log that its last swap replaced is still there."""
+        return any(each.topic_partition == topic_partition for each in self._replaced)
+
     def swap(self, topic_partition: TopicPartition) -> Log:
         """RL 3.8: the copy, which has caught up and is not busy, takes the log's place; that one
         goes as soon as the copy is durable under its new name. Raises LogDirFailure.

@@ -154,6 +154,8 @@ class ReplicaAlterLogDirsManager(FetcherManager):
             # These know its files by their names.
             and not future.durability.is_busy
             and not future.producers.is_rebuilding
+            # The move before may not be done: a log under its name may be in the way.
+            and not self._log_manager.is_replacing(partition.topic_partition)
         )
 
     def _appended(self, name: TopicPartition, size: int) -> None:

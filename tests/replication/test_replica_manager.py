@@ -674,43 +674,39 @@ def test_a_coordinators_append_takes_effect_in_the_next_turn():
 # roles
 
 
+class Observer:
+    """Which leadership it heard of, under which epoch."""
+
+    def __init__(self, fixture: Fixture) -> None:
+        self.told: list[tuple[str, int]] = []
+        fixture.replicas.subscribe(self)
+
+    def leadership_gained(self, tp, leader_epoch):
+        self.told.append(("gained", leader_epoch))
+
+    def leadership_lost(self, tp, leader_epoch):
+        self.told.append(("lost", leader_epoch))
+
+
 def test_observers_hear_of_leadership_that_went_and_came_back_in_one_delta():
     """RL 1.3: another coordinator may have written under the epoch between."""
     fixture = Fixture()
-    told: list = []
-
-    class Observer:
-        def leadership_gained(self, tp, leader_epoch):
-            told.append(("gained", leader_epoch))
-
-        def leadership_lost(self, tp, leader_epoch):
-            told.append(("lost", leader_epoch))
-
-    fixture.replicas.subscribe(Observer())
+    observer = Observer(fixture)
     fixture.topic(states={0: registration(1, (1, 2), None, 5, 10)})
     fixture.topic(states={0: registration(1, (1, 2), None, 6, 11)})
     fixture.topic(states={0: registration(1, (1, 2), None, 8, 13)})
-    assert told == [("gained", 5), ("gained", 8)]
+    assert observer.told == [("gained", 5), ("gained", 8)]
 
 
 def test_observers_hear_that_a_partition_that_failed_is_led_elsewhere():
     """RL 1.3, 1.12."""
     fixture = Fixture()
-    told: list = []
-
-    class Observer:
-        def leadership_gained(self, tp, leader_epoch):
-            told.append(("gained", leader_epoch))
-
-        def leadership_lost(self, tp, leader_epoch):
-            told.append(("lost", leader_epoch))
-
-    fixture.replicas.subscribe(Observer())
+    observer = Observer(fixture)
     fixture.topic(states={0: registration(1, (1, 2), None, 5, 10)})
     fixture.partition().fail("its disk failed")
     fixture.topic(states={0: registration(2, (1, 2), (2,), 6, 11)})
     fixture.topic(states={0: registration(2, (1, 2), (2,), 7, 12)})
-    assert told == [("gained", 5), ("lost", 6)]
+    assert observer.told == [("gained", 5), ("lost", 6)]
 
 
 def test_observers_hear_of_leadership():

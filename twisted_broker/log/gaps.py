@@ -9,11 +9,12 @@ Owns `Gap`, `end_of`, and `resolve_gap`, which decides what becomes of a log tha
 2. Compacted topics have gaps and keep them; so has what was cleaned before a topic's policy
    changed: below the cleaner's offset loading notes none. Except that after an unclean stop a
    segment above the recovery point that does not begin where the one before ends is a torn tail
-   (3) in a compacted topic, too, where its records can be fetched again or are none: a replica
-   that kept the hole would miss the last value of some key for ever.
+   (3) in a compacted topic, too, where another broker leads or the segment is empty: a follower
+   that kept the hole would miss the last value of some key for ever. Who leads, or may be elected,
+   keeps what lies behind: it may be acknowledged and nowhere else.
 3. After an unclean stop a gap above the recovery point ends the log there, as a torn tail does.
-   What lay behind is kept as `.log.aside`. A replica fetches what follows from its leader; an only
-   replica has lost it, and one line says which offsets. To serve what lies behind the hole would
+   What lay behind is kept as `.log.aside`. A follower fetches what follows from its leader; who
+   leads has lost it, and one line says which offsets. To serve what lies behind the hole would
    hide the loss; to refuse would keep the partition offline for records that are in no file.
 4. Every other gap means that a file is lost which was whole: the partition is refused, nothing is
    served, changed or deleted.
@@ -112,9 +113,9 @@ def _last_indexed(segment: LogSegment) -> int:
     return found if 0 < found < segment.size else 0
 
 
-def resolve_gap(log: Log, replicated: bool, wall_ms: int) -> str | None:
+def resolve_gap(log: Log, is_led_elsewhere: bool, wall_ms: int) -> str | None:
     """Decides about the gap that loading found, if any, by the topic's settings; a line for the
-    operator when the log was ended there.
+    operator when the log was ended there. `is_led_elsewhere`: a leader has what is cut off.
 
     BrokerError KAFKA_STORAGE_ERROR: the log is refused, the message names the file and the remedy.
     """
@@ -122,13 +123,13 @@ def resolve_gap(log: Log, replicated: bool, wall_ms: int) -> str | None:
     if gap is not None and log.config.compact:
         # What lies before was left out by a cleaner.
         gap = gap.torn_tail or gap
-        if not _is_torn_tail(log, gap, replicated):
+        if not _is_torn_tail(log, gap, is_led_elsewhere):
             gap = None
     if gap is None:
         log.gap = None
         return None
     if gap.is_overlap:
-        return _end_before_overlap(log, gap, replicated, wall_ms)
+        return _end_before_overlap(log, gap, is_led_elsewhere, wall_ms)
     missing, following = file_name(gap.offset, LOG), file_name(gap.following, LOG)
     where = (
         f"offsets {gap.offset} to {gap.following - 1} are missing before "
@@ -148,12 +149,13 @@ def resolve_gap(log: Log, replicated: bool, wall_ms: int) -> str | None:
         return (
             f"{holder.log.path}: the last batch says offset {gap.following}, {gap.offset} was "
             f"expected (a flipped bit, no checksum covers it): the log ends at {gap.offset}, "
-            + ("its leader has the rest" if replicated else "no other replica has the batch")
+            + ("its leader has the rest" if is_led_elsewhere else "no other replica leads with it")
         )
     lost = (
         "its leader has the rest"
-        if replicated
-        else f"no other replica has them, nor offsets {gap.following} to {end - 1} behind them"
+        if is_led_elsewhere
+        else f"no other replica leads with them, nor with "
+        f"offsets {gap.following} to {end - 1} behind them"
     )
     return (
         f"{where}, lost in an unclean stop: the log ends at {gap.offset}, {lost}; {kept} files are "
@@ -161,28 +163,30 @@ def resolve_gap(log: Log, replicated: bool, wall_ms: int) -> str | None:
     )
 
 
-def _is_torn_tail(log: Log, gap: Gap, replicated: bool) -> bool:
+def _is_torn_tail(log: Log, gap: Gap, is_led_elsewhere: bool) -> bool:
     """Whether the gap of a compacted topic is the work of an unclean stop, not of a cleaner.
 
     A follower copies gaps from a leader that was cleaned: above the recovery point the two look
-    alike, and fetching again is right for both. An only replica keeps what lies behind.
+    alike, and fetching again is right for both. Who leads cannot, and keeps what lies behind.
     """
     if gap.is_overlap:
         return True
     holder = log.segments.at(log.segments.row_of(gap.following))
     if not gap.torn or holder is None or holder.base_offset != gap.following:
         return False
-    return replicated or not holder.size
+    return is_led_elsewhere or not holder.size
 
 
-def _end_before_overlap(log: Log, gap: Gap, replicated: bool, wall_ms: int) -> str:
+def _end_before_overlap(log: Log, gap: Gap, is_led_elsewhere: bool, wall_ms: int) -> str:
     where = (
         f"{posixpath.join(log.directory, file_name(gap.following, LOG))} begins below offset "
         f"{gap.offset}, where the segment before it ends"
     )
     kept = log.end_before_gap(gap, wall_ms, ASIDE)
     log.gap = None
-    rest = "its leader has the rest" if replicated else "what was truncated does not come back"
+    rest = (
+        "its leader has the rest" if is_led_elsewhere else "what was truncated does not come back"
+    )
     return (
         f"{where}: a truncation was lost in an unclean stop; the log ends at {gap.offset}, {rest}; "
         f"{kept} files are kept as *{LOG}{ASIDE}"

@@ -28,7 +28,9 @@ def test_unsynced_writes_may_be_lost_and_synced_ones_never_are() -> None:
     disk = disk_with(b"durable")
     file = disk.open("/d/f")
     file.write_at(7, (b" and not",))
-    assert disk.after_kill().content("/d/f") == b"durable and not"
+    killed = disk.after_kill()
+    assert killed.content("/d/f") == b"durable and not"
+    assert killed.after_power_loss(keep=0).content("/d/f") == b"durable"
     assert disk.after_power_loss(keep=0).content("/d/f") == b"durable"
     file.sync()
     assert disk.after_power_loss(keep=0).content("/d/f") == b"durable and not"

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from random import Random
 
 from twisted_broker.log.memory import Inode, MemoryFile, MemoryFileSystem
@@ -151,10 +152,18 @@ class SimDisk(DiskFaults, MemoryFileSystem):
         self._names.sync_all(self.nodes, self.directories)
 
     def after_kill(self) -> SimDisk:
-        """What another process finds when this one was killed: everything written, synced or
-        not.
+        """What another process finds when this one was killed: everything written. What was not
+        synced is not synced there either: a loss of power may take it yet.
         """
-        return self._rebuilt({path: self.content(path) for path in self.nodes}, self.directories)
+        disk = self._another()
+        # Together: the names hold the files.
+        disk.nodes, disk.directories, disk._names = deepcopy(
+            (self.nodes, self.directories, self._names)
+        )
+        return disk
+
+    def _another(self) -> SimDisk:
+        return SimDisk(self.random.randrange(1 << 30), capacity_bytes=self.capacity_bytes)
 
     def after_power_loss(self, keep: float = 0.5, torn_at_byte: bool = False) -> SimDisk:
         """What is found after a power failure, which ends this disk.
@@ -173,7 +182,7 @@ class SimDisk(DiskFaults, MemoryFileSystem):
         )
 
     def _rebuilt(self, content: Mapping[str, bytes], directories: set[str]) -> SimDisk:
-        disk = SimDisk(self.random.randrange(1 << 30), capacity_bytes=self.capacity_bytes)
+        disk = self._another()
         disk.directories = set(directories)
         for path, data in content.items():
             node = SimInode()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Mapping
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -53,16 +54,16 @@ class DurableNames:
     # changes
 
     def created(self, path: str, node: Inode) -> None:
-        self._later(lambda at: self.files.__setitem__(at, node), path)
+        self._later(partial(self._create_file, node), path)
 
     def removed(self, path: str) -> None:
-        self._later(lambda at: self.files.pop(at, None), path)
+        self._later(self._remove_file, path)
 
     def directory_added(self, path: str) -> None:
-        self._later(self.directories.add, path)
+        self._later(self._add_directory, path)
 
     def directory_removed(self, path: str) -> None:
-        self._later(self.directories.discard, path)
+        self._later(self._discard_directory, path)
 
     def renamed(self, source: str, target: str, is_directory: bool) -> None:
         rename = self._rename_directory if is_directory else self._rename_file
@@ -71,9 +72,23 @@ class DurableNames:
     def _later(self, call: Callable[..., object], *paths: str, taken_away: str = "") -> None:
         self._pending.append(_Change(directory_of(paths[-1]), call, paths, taken_away))
 
+    # Methods, no closures: a copy of these names is one of their changes, too.
+
+    def _create_file(self, node: Inode, path: str) -> None:
+        self.files[path] = node
+
+    def _remove_file(self, path: str) -> None:
+        self.files.pop(path, None)
+
     def _rename_file(self, source: str, target: str) -> None:
         node = self.files.pop(source, None)
         self.files[target] = node if node is not None else SimInode()
+
+    def _add_directory(self, path: str) -> None:
+        self.directories.add(path)
+
+    def _discard_directory(self, path: str) -> None:
+        self.directories.discard(path)
 
     def _rename_directory(self, source: str, target: str) -> None:
         for name in [name for name in self.files if name.startswith(source + "/")]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.logger import capturedLogs, formatEvent
 
 from tests.log.batches import NOW_MS, all_batches, batch, marker, values
 from tests.log.test_log_manager import A, B, World, create, failure, fill
@@ -105,6 +106,27 @@ def test_a_checkpoint_comes_again(what: Any, error: int) -> None:
     world.clock.advance(61)
     assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {A: 3}
     assert checkpoints.read_offsets(world.files, "/d1", checkpoints.LOG_START_OFFSET) == {A: 2}
+
+
+def test_an_append_that_waits_for_a_sync_waits_for_descriptors_too() -> None:
+    """`flush.messages`: one line says why, the directory stays, and a second later it is tried
+    again.
+    """
+    world = World()
+    manager = world.manager()
+    log = create(manager, flush_messages=1)
+    fill(log, 1)
+    assert log.durability.awaiting_sync is None
+    world.files.faults.append(Fault(errno.EMFILE, "open", times=3))
+    with capturedLogs() as lines:
+        fill(log, 1)
+        world.clock.advance(0)
+    assert [formatEvent(line) for line in lines if "open files" in formatEvent(line)]
+    assert log.durability.awaiting_sync is not None and world.failed == []
+    for _ in range(4):
+        world.clock.advance(1)
+    assert log.durability.awaiting_sync is None
+    assert log.durability.recovery_point == log.log_end_offset == 2
 
 
 def test_a_log_that_cannot_be_made_is_made_later() -> None:

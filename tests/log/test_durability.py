@@ -18,6 +18,7 @@ from twisted_broker.log.segments import LogSegments
 from twisted_broker.log.watermarks import Watermarks
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Fault
+from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 DIRECTORY = "/data/t-0"
 CHECKPOINT = f"{DIRECTORY}/{checkpoints.LEADER_EPOCH}"
@@ -243,3 +244,54 @@ def test_a_checkpoint_of_a_directory_that_is_gone_is_no_failure() -> None:
     parts.epochs.assign(2, 1)
     parts.worker.run_one()
     assert [error.errno for error in parts.errors] == [errno.EIO]
+
+
+def test_without_a_descriptor_a_due_sync_waits_until_it_is_told_to_try_again() -> None:
+    """It failed at once, and would at once again: nothing is submitted meanwhile, and one is told
+    however often it fails.
+    """
+    parts, told = Parts(flush_messages=1), []
+    parts.durability.detach(BrokerError(ErrorCode.NONE))  # the log goes on: no failure
+    parts.durability.attach(parts.worker, lambda error: told.append(error.errno))
+    parts.append()
+    parts.files.faults.append(Fault(errno.EMFILE, "open", times=2))
+    parts.segments.active.log.open().write_at(0, (b"x",))
+    parts.worker.run_all()
+    parts.append()
+    parts.worker.run_all()
+    assert told == [errno.EMFILE] and parts.durability.acknowledgeable_end.offset == 0
+    parts.durability.sync_again()
+    parts.worker.run_all()
+    assert len(told) == 1 and parts.durability.recovery_point == 2
+    assert parts.durability.awaiting_sync is None
+
+
+def test_at_the_end_nothing_is_submitted_any_more() -> None:
+    """RL 3.5: behind the last sync the directory is unlocked, and another process has it."""
+    parts = Parts(flush_messages=1)
+    parts.append()
+    parts.append()
+    parts.durability.truncated_to(1)
+    parts.durability.end()
+    parts.worker.run_all()
+    assert parts.durability.awaiting_sync is not None
+    point = parts.durability.point_in_write()
+    parts.durability.point_written(*point)
+    parts.epochs.assign(1, 1)
+    parts.durability.flush()
+    parts.durability.sync_again()
+    assert not parts.worker.jobs
+
+
+def test_what_a_killed_process_did_not_sync_is_due_when_the_log_is_used() -> None:
+    """RL 3.6: else a producer's retry would be answered as a duplicate of what no disk has."""
+    for flush_messages, is_due in ((1, True), (3, True), (4, False)):
+        parts = Parts(flush_messages)
+        parts.segments.log_end_offset = 5
+        parts.durability.begin_at(2)
+        parts.durability.unflushed_since = 2
+        parts.durability.sync_what_was_loaded()
+        assert (parts.durability.acknowledgeable_end.offset == 2) is is_due
+        parts.worker.run_all()
+        assert parts.durability.recovery_point == (5 if is_due else 2)
+        assert parts.durability.awaiting_sync is None

@@ -4,15 +4,20 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from twisted.internet.task import Clock
 
 from tests.replication.fixtures import TP, batch
-from tests.replication.moving import Moving
+from tests.replication.moving import DIRECTORIES, Moving
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.future_logs import PROMOTED
+from twisted_broker.log.log import Log
 from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.disk_faults import Crash
+from twisted_broker.testing.sim.disk_faults import Crash, Fault
 from twisted_broker.testing.sim.stalling_worker import StallingWorker
 
 LEFT: dict[str, Callable[[SimDisk], SimDisk]] = {
@@ -102,6 +107,9 @@ def test_after_each_operation_one_consistent_state_is_found(left: str, step: int
         again = Moving(found, overrides=FLUSHED).start()
         places.add(again.place)
         values = check(again, run, number)
+        # What the process before did not sync is not synced for that: the power may go now.
+        dark = Moving(found.after_kill().after_power_loss(0.0), overrides=FLUSHED).start()
+        check(dark, run, number)
         again.settle()
         again.clock.advance(61)
         again.turns(5)
@@ -127,3 +135,131 @@ def check(again: Moving, run: Run, number: int) -> list[bytes]:
     numbers = [int(value.split()[1]) for value in during]
     assert numbers == list(range(len(numbers))), (number, values)
     return values
+
+
+class Disks:
+    """A worker for each directory; `stall_at_swap` lets one stall from the swap on."""
+
+    def __init__(self) -> None:
+        self._made: list[StallingWorker] = []
+
+    def __call__(self, clock: Clock) -> StallingWorker:
+        worker = StallingWorker(clock)
+        self._made.append(worker)
+        return worker
+
+    def __getitem__(self, path: str) -> StallingWorker:
+        return self._made[2 * DIRECTORIES.split(",").index(path)]  # each has one for reads, too
+
+    def stall_at_swap(self, moving: Moving, path: str) -> None:
+        swap = moving.log_manager.swap
+
+        def stalled(partition: TopicPartition) -> Log:
+            self[path].stalled = True
+            moving.log_manager.swap = swap  # type: ignore[method-assign]
+            return swap(partition)
+
+        moving.log_manager.swap = stalled  # type: ignore[method-assign]
+
+
+def pass_time(moving: Moving, seconds: float) -> None:
+    for _ in range(round(100 * seconds)):
+        moving.clock.advance(0.01)
+
+
+def values_of(moving: Moving) -> list[bytes]:
+    return [data[data.index(b"k") + 2 :].rstrip(b"\0") for data in moving.records()]
+
+
+def test_the_replaced_log_stays_until_a_restart_has_synced_the_copy() -> None:
+    """RL 3.8: killed between the rename of the copy and the removal of the log that it replaced,
+    started again, then the power goes: what came after the mark was synced in that log alone.
+    """
+    disks, disk = Disks(), SimDisk(1)
+    moving = Moving(disk, worker=disks, overrides=FLUSHED, answers=False).start()
+    moving.produce(3)
+    pass_time(moving, 0.1)
+    source, target = moving.place, moving.other
+    moving.move(target)
+    pass_time(moving, 1)
+    for number in range(5):
+        moving.produce(value=b"after %d" % number)
+    pass_time(moving, 0.5)
+    expected = values_of(moving)
+    assert moving.log.durability.recovery_point == len(expected) == 8
+    disks.stall_at_swap(moving, target)
+    moving.assignments.answer()
+    pass_time(moving, 0.5)
+    assert moving.names(source) == moving.names(target) == ["t-0"]
+    again = Moving(disk.after_kill(), overrides=FLUSHED).start()
+    again.turns(20)
+    assert values_of(again) == expected and again.names(source) == ["t-0-delete"]
+    dark = Moving(again.files.after_power_loss(0.0), overrides=FLUSHED).start()  # type: ignore[attr-defined]
+    assert values_of(dark) == expected
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_log_that_was_replaced_twice_comes_back_to_a_marked_one(seed: int) -> None:
+    """RL 3.8: from /a to /b to /c, the disk of /a slow; a loss of power brings /a's log back. Of
+    two without a mark nobody could say which one counts, and the start would be refused.
+    """
+    disks, disk = Disks(), SimDisk(seed)
+    moving = Moving(disk, worker=disks, overrides=FLUSHED).start()
+    moving.produce(4)
+    pass_time(moving, 0.5)
+    disks.stall_at_swap(moving, "/b")
+    moving.move("/b")
+    pass_time(moving, 1)
+    moving.move("/c")
+    pass_time(moving, 1)
+    disks["/a"].stalled = True
+    disks["/b"].resume()
+    pass_time(moving, 1)
+    assert moving.place == "/b", "it waits until the first is durably gone"
+    again = Moving(disk.after_kill().after_power_loss(0.5), overrides=FLUSHED).start()
+    assert values_of(again) == [b"v"] * 4
+    disks["/a"].resume()
+    moving.settle()
+    pass_time(moving, 61)
+    assert [moving.names(path) for path in ("/a", "/b", "/c")] == [[], [], ["t-0"]]
+    assert not moving.files.exists(f"/c/{TP}/{PROMOTED}")
+    assert not moving.log_manager.is_replacing(TP)
+
+
+def test_without_a_descriptor_at_the_swap_nothing_has_changed() -> None:
+    """RL 3.8: appends that wait for a sync are looked up in the copy; then it takes the log's
+    place at the next try.
+    """
+    disks, disk = Disks(), SimDisk(1)
+    moving = Moving(disk, worker=disks, overrides=FLUSHED, answers=False).start()
+    moving.produce(value=b"first")
+    pass_time(moving, 0.5)
+    moving.move("/b")
+    pass_time(moving, 1)
+    disks["/a"].stalled = True
+    moving.produce(400)  # beyond what an index entry covers
+    pass_time(moving, 3)
+    swap, places = moving.log_manager.swap, []
+
+    def short(partition: TopicPartition) -> Log:
+        # Other clients hold all descriptors, and the pool gave up its files.
+        moving.log_manager.futures[partition].segments.close()
+        disk.faults.append(Fault(errno.EMFILE, "open"))
+        moving.log_manager.swap = swap  # type: ignore[method-assign]
+        try:
+            return swap(partition)
+        finally:
+            disk.faults.clear()
+            places.append(moving.log_manager.logs[partition].directory)
+
+    moving.log_manager.swap = short  # type: ignore[method-assign]
+    moving.assignments.answer()
+    pass_time(moving, 1)
+    assert places == [f"/a/{TP}"] and not moving.partition.offline
+    pass_time(moving, 3)
+    assert moving.place == "/b"
+    disks["/a"].resume()
+    moving.produce(value=b"later")
+    pass_time(moving, 3)
+    assert not moving.partition.offline and moving.log.durability.recovery_point == 402
+    assert values_of(moving)[-1] == b"later" and moving.log.high_watermark == 402

@@ -9,12 +9,15 @@ import pytest
 from twisted.internet.defer import ensureDeferred
 
 from tests.log.manual_worker import ManualWorker
-from tests.replication.fixtures import TP, WALL_MS, Fixture, at, follower, registration
+from tests.replication.fixtures import TP, WALL_MS, Fixture, at, batch, follower, registration
+from tests.replication.moving import Moving
 from tests.replication.pair import nodes
 from twisted_broker.config import LogConfig
 from twisted_broker.replication.explain.explanation import explain
 from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.replication.explain.waiting_requests import waiting_requests
+from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.testing.sim.stalling_worker import StallingWorker
 from twisted_broker.wire.errors import ErrorCode
 
 SYNCED = {"flush.messages": "1"}
@@ -202,3 +205,30 @@ def test_what_waits_is_explained():
         fixture.partition(), Moment(fixture.runtime.now_ms(), WALL_MS)
     ).high_watermark_waits
     assert reason is not None and reason.rule == "own sync" and reason.behind == 1
+
+
+def test_a_retry_after_a_kill_is_not_answered_before_its_record_is_synced():
+    """RL 1.7, 3.6: the record lies in the log that a killed process left, and no disk has it. The
+    producer's retry is a duplicate: it waits as the first try did.
+    """
+    disk = SimDisk(1)
+    killed = Moving(disk, overrides=SYNCED).start()
+    killed.log.durability.disk = ManualWorker()
+    record = batch(producer_id=7, producer_epoch=0, base_sequence=0)
+
+    def produce(moving: Moving):
+        outcomes, done = moving.replicas.produce([(TP, record)], 1), []
+        assert not outcomes[0].error and moving.replicas.must_wait(outcomes, 1)
+        moving.replicas.wait_for_replicas(outcomes, 60_000, 1).addCallback(done.append)
+        return done
+
+    assert produce(killed) == []
+    found = disk.after_kill()
+    again = Moving(found, worker=StallingWorker, overrides=SYNCED).start()
+    assert again.log.high_watermark == 0
+    done = produce(again)
+    assert not done and len(again.records()) == 1
+    again.turns(20)
+    assert done and again.log.high_watermark == 1
+    dark = Moving(found.after_power_loss(0.0), overrides=SYNCED).start()
+    assert len(dark.records()) == 1

@@ -57,10 +57,13 @@ class Durability:
         "_epochs_version",
         "_epochs_writing",
         "_generation",
+        "_is_ending",
+        "_is_retrying",
         "_last_cut",
         "_leader_epochs",
         "_loaded_point",
         "_on_fatal",
+        "_on_short",
         "_on_synced",
         "_producers",
         "_segments",
@@ -116,20 +119,32 @@ class Durability:
         """False: the directory's own name and `partition.metadata` are not synced yet"""
         self.awaiting_sync: LogOffsetMetadata | None = None
         """the first record whose append made a sync due that is not done; None: nothing waits"""
+        self._is_ending = False  # the last sync is with the disk worker, or about to be
+        self._on_short: Callable[[OSError], None] | None = None
+        self._is_retrying = False
         self._generation = 0  # counts what makes a sync that runs meanwhile worthless
         self._sync_upto = self._sync_wanted = -1  # of the sync that runs, of the next; -1 none
         self._sync_waiters: list[tuple[int, Callable[[], None]]] = []
         self._epochs_writing = self._epochs_dirty = False
         self._epochs_version = self._epochs_synced = 0  # a version counts changes
 
-    def attach(self, disk: IDiskWorker) -> None:
-        """Syncs run on `disk` from now on."""
-        self.disk = disk
+    def attach(self, disk: IDiskWorker, on_short: Callable[[OSError], None] | None = None) -> None:
+        """Syncs run on `disk` from now on. `on_short(error)` is called where a sync found no
+        descriptor: it calls `sync_again` a little later.
+        """
+        self.disk, self._on_short = disk, on_short
 
     def detach(self, refusal: BrokerError) -> None:
         """The log is gone: nobody hears of a sync or a failure any more."""
         self._on_fatal = lambda error: refusal
         self._on_synced = lambda: None
+        self._on_short = None
+
+    def end(self) -> None:
+        """The log is about to be closed: after its last sync no other process is kept from the
+        files, so nothing is written or synced any more.
+        """
+        self._is_ending = True
 
     # -- the recovery point in the checkpoint
 
@@ -167,6 +182,10 @@ class Durability:
         if self._cut != _NOWHERE and self.disk is not None:
             self.flush()
 
+    def is_checkpointed(self, offset: int) -> bool:
+        """Whether the recovery point on disk is not below `offset`."""
+        return min(self._written_point, self._being_written) >= offset
+
     def check_checkpoint(self) -> None:
         """Before an append as leader. Raises NOT_ENOUGH_REPLICAS, which producers try again, while
         the checkpoint says too much: after a loss of power the records would count as synced.
@@ -183,7 +202,7 @@ class Durability:
         never blocks with a `disk`.
         """
         upto = self._segments.log_end_offset if upto is None else upto
-        if upto <= self.recovery_point and self._cut == _NOWHERE:
+        if (upto <= self.recovery_point and self._cut == _NOWHERE) or self._is_ending:
             return
         self.unflushed_since = upto
         if self.disk is None:
@@ -212,18 +231,35 @@ class Durability:
         self._move_recovery_point(upto, generation, error)
         was_due = self.awaiting_sync
         self.update_awaiting_sync()
-        if not self.stopped:
-            # What waits for a sync, after a truncation as well, is synced next, with all that came
-            # meanwhile.
-            end = self._segments.log_end_offset
-            is_cut = self._cut != _NOWHERE and error is None
-            is_due = self.awaiting_sync is not None or is_cut
-            wanted = end if is_due else min(self._sync_wanted, end)
-            if wanted > self.recovery_point:
-                self._submit_sync(disk, wanted)
+        if error is None:
+            self._sync_what_is_due(disk)
+        elif self._on_short is not None and not (
+            self.stopped or self._is_ending or self._is_retrying
+        ):
+            # At once it would fail again, and again.
+            self._is_retrying = True
+            assert isinstance(error, OSError)  # else the log has stopped
+            self._on_short(error)
         self._call_waiters()
         if was_due is not None and self.awaiting_sync is not was_due and not self.stopped:
             self._on_synced()
+
+    def _sync_what_is_due(self, disk: IDiskWorker) -> None:
+        if self.stopped or self._is_ending or self._sync_upto >= 0:
+            return
+        # What waits for a sync, after a truncation as well, is synced next, with all that came
+        # meanwhile.
+        end = self._segments.log_end_offset
+        is_due = self.awaiting_sync is not None or self._cut != _NOWHERE
+        wanted = end if is_due else min(self._sync_wanted, end)
+        if wanted > self.recovery_point:
+            self._submit_sync(disk, wanted)
+
+    def sync_again(self) -> None:
+        """Descriptors may be free again."""
+        self._is_retrying = False
+        if self.disk is not None:
+            self._sync_what_is_due(self.disk)
 
     def _move_recovery_point(self, upto: int, generation: int, error: BaseException | None) -> None:
         if error is None:
@@ -347,6 +383,15 @@ class Durability:
             if self.recovery_point < end and self.awaiting_sync is None and not self.stopped:
                 self.awaiting_sync = first
 
+    def sync_what_was_loaded(self) -> None:
+        """Before a loaded log is used, under its topic's `flush.messages`: a process that was
+        killed may have written more than it synced, and what it did not acknowledge for that must
+        not be acknowledged now, as a duplicate for one. Raises BrokerError (no descriptor).
+        """
+        if self._segments.log_end_offset - self.unflushed_since >= self.flush_messages:
+            first = max(self.recovery_point, self._watermarks.log_start_offset)
+            self.sync_if_due(self._watermarks.find_place(first))
+
     def update_awaiting_sync(self) -> None:
         """After a sync, a truncation or a failure: what was due and is no longer."""
         due, end = self.awaiting_sync, self._segments.log_end_offset
@@ -403,6 +448,8 @@ class Durability:
         crash may take it, and recovery finds the epochs in the batches.
         """
         self._epochs_version += 1
+        if self._is_ending:
+            return  # the last sync, or recovery, writes them
         if self._epochs_writing:
             self._epochs_dirty = True
             return

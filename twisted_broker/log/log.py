@@ -37,6 +37,7 @@ from __future__ import annotations
 import errno
 import posixpath
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from twisted_broker.config import LogConfig
@@ -185,6 +186,7 @@ class Log:
         on_truncated: Callable[[Log], None] | None = None,
         on_fatal: Callable[[Log], None] | None = None,
         on_synced: Callable[[Log], None] | None = None,
+        on_short: Callable[[Log, OSError], None] | None = None,
         on_producers_found: Callable[[Log], None] | None = None,
     ) -> None:
         """Loaded or made, it is used from now on: syncs run on `disk`,
@@ -192,10 +194,11 @@ class Log:
         at once).
 
         `on_truncated(log)` is called after every truncation, `on_fatal(log)` at the first disk
-        error, `on_synced(log)` when a sync that was due is done, `on_producers_found(log)` when
-        the producers are known again behind a truncation.
+        error, `on_synced(log)` when a sync that was due is done, `on_short(log, error)` when one
+        found no descriptor (`Durability.sync_again` is then called later), and
+        `on_producers_found(log)` when the producers are known again behind a truncation.
         """
-        self.durability.attach(disk)
+        self.durability.attach(disk, None if on_short is None else partial(on_short, self))
         self.segments.attach(remove_later)
         self.on_truncated, self.on_fatal, self.on_synced = on_truncated, on_fatal, on_synced
         self.on_producers_found = on_producers_found
@@ -850,6 +853,7 @@ class Log:
         """
         if self.failed is not None:
             return _nothing
+        self.durability.end()
         active = self.segments.active
         if active.become_inactive():
             self.durability.rewritten_from(active.base_offset)

@@ -122,6 +122,7 @@ class LogManager:
         """directories asked for before their replicas are here; for partitions of the cluster"""
         self._rivals: list[Log] = []
         self._replaced: list[Log] = []
+        self._leaving: list[tuple[TopicPartition, LogDirectory]] = []
         self._on_directory_failure = on_directory_failure
         self._tasks = PeriodicTasks(runtime.clock)
         self._lines = EventLines(_logger, runtime.clock, broker=config.node_id)
@@ -260,8 +261,8 @@ class LogManager:
         if other is not None:
             ids = {log.topic_id, other.topic_id}
             if len(ids) == 1 or (None in ids and one_that_counts(log, other) is not None):
-                log = self._finish_swap(log, other)
-                directory, other = self.directories.of(log), None
+                self._finish_swap(directory, log, other)
+                return
         self._attach(directory, log)
         if other is None:
             self.logs[log.topic_partition] = log
@@ -275,11 +276,14 @@ class LogManager:
             on_truncated=self._was_truncated,
             on_fatal=self._log_failed,
             on_synced=self._was_synced,
+            on_short=self._sync_again,
             on_producers_found=self._producers_found,
         )
 
-    def _finish_swap(self, log: Log, other: Log) -> Log:
-        """A stop came between the two renames of a move: the one that counts, the other goes."""
+    def _finish_swap(self, directory: LogDirectory, log: Log, other: Log) -> None:
+        """A stop came between the two renames of a move: the one that counts stays, the other goes
+        when that one is durable. The process that copied it may have been killed before it was.
+        """
         kept = one_that_counts(log, other)
         if kept is None:
             raise BrokerError(
@@ -287,6 +291,7 @@ class LogManager:
                 f"{log.topic_partition} is in {other.directory} and in {log.directory}: move one "
                 "of them away",
             )
+        self._attach(directory, log)
         dropped = other if kept is log else log
         self._lines.add(
             "a move between directories was interrupted",
@@ -294,8 +299,9 @@ class LogManager:
             kept=kept.directory,
             deleted=dropped.directory,
         )
-        self._set_log_aside(dropped, DELETE_SUFFIX)
-        return kept
+        self.logs[log.topic_partition] = kept
+        self._replaced.append(dropped)
+        self._sync_swapped(dropped, kept)
 
     def _take_future(self, directory: LogDirectory, log: Log) -> None:
         self._attach(directory, log)
@@ -517,15 +523,24 @@ class LogManager:
         submit()
 
     def is_replacing(self, topic_partition: TopicPartition) -> bool:
-        """Whether the log that its last swap replaced is still there."""
-        return any(each.topic_partition == topic_partition for each in self._replaced)
+        """Whether the log that its last swap replaced is still there, or would be again after a
+        loss of power.
+        """
+        return any(each.topic_partition == topic_partition for each in self._replaced) or any(
+            name == topic_partition and directory.failed is None
+            for name, directory in self._leaving
+        )
 
     def swap(self, topic_partition: TopicPartition) -> Log:
         """RL 3.8: the copy, which has caught up and is not busy, takes the log's place; that one
-        goes as soon as the copy is durable under its new name. Raises LogDirFailure.
+        goes as soon as the copy is durable under its new name. Raises LogDirFailure,
+        OutOfDescriptors; nothing has changed then.
         """
         future, current = self.futures[topic_partition], self.logs[topic_partition]
         source, target = self.directories.of(current), self.directories.of(future)
+        awaited = current.durability.awaiting_sync
+        if awaited is not None:  # looked up first: it may raise
+            awaited = future.offset_metadata(max(awaited.offset, future.log_start_offset))
         try:
             future.rename_directory(posixpath.join(target.path, str(topic_partition)))
         except OSError as error:
@@ -534,7 +549,7 @@ class LogManager:
         del self.futures[topic_partition]
         self.logs[topic_partition] = future
         self._replaced.append(current)
-        durability, awaited = future.durability, current.durability.awaiting_sync
+        durability = future.durability
         durability.renamed()
         future.update_config(current.config)
         future.set_high_watermark(current.high_watermark)
@@ -542,39 +557,48 @@ class LogManager:
         future.increment_log_start_offset(current.log_start_offset)
         self.cleaner.moved(future, source)
         # Before any sync of its own: the name becomes durable with this one.
-        self._sync_swapped(source, target, current, future)
+        self._sync_swapped(current, future)
         durability.write_leader_epochs()
         if awaited is not None:
-            durability.await_sync_from(future.offset_metadata(awaited.offset))
+            durability.await_sync_from(awaited)
         return future
 
-    def _sync_swapped(
-        self, source: LogDirectory, target: LogDirectory, current: Log, future: Log
-    ) -> None:
+    def _sync_swapped(self, current: Log, future: Log) -> None:
         self.directories.submit(
-            target,
+            self.directories.of(future),
             future.durability.sync_job(future.log_end_offset + 1),
-            lambda: self._sync_swapped(source, target, current, future),
-            lambda: self._remove_replaced(source, target, current, future),
+            lambda: self._sync_swapped(current, future),
+            lambda: self._remove_replaced(current, future),
         )
 
-    def _remove_replaced(
-        self, source: LogDirectory, target: LogDirectory, current: Log, future: Log
-    ) -> None:
+    def _remove_replaced(self, current: Log, future: Log) -> None:
         # At a stop, or after a failure, the next start does it.
         if self._stopped or current not in self._replaced:
             return
+        source = self.directories.of(current)
         self._replaced.remove(current)
+        self._leaving.append((current.topic_partition, source))
         self._set_log_aside(current, DELETE_SUFFIX)
+        self._sync_removal(source, future)
 
-        def unmark() -> None:
-            self.directories.submit(
-                target, lambda: unmark_promoted(self.runtime.files, future.directory)
-            )
-
+    def _sync_removal(self, source: LogDirectory, future: Log) -> None:
         self.directories.submit(
-            source, lambda: self.runtime.files.sync_directory(source.path), then=unmark
+            source,
+            lambda: self.runtime.files.sync_directory(source.path),
+            lambda: self._sync_removal(source, future),
+            lambda: self._removed(source, future),
         )
+
+    def _removed(self, source: LogDirectory, future: Log) -> None:
+        name = future.topic_partition
+        self._leaving.remove((name, source))
+        # The mark stays while another one that was replaced is there, or may be after a loss of
+        # power: of two logs without a mark nobody could say which one counts.
+        if all(name != each for each, _ in self._leaving) and not self.is_replacing(name):
+            self.directories.submit(
+                self.directories.of(future),
+                lambda: unmark_promoted(self.runtime.files, future.directory),
+            )
 
     def _adopt_future(
         self,
@@ -826,6 +850,11 @@ class LogManager:
         """RL 3.5: its recovery point is on its way to the disk at once."""
         self._checkpoint_recovery_points(self.directories.of(log))
         self.cleaner.truncated(log)
+
+    def _sync_again(self, log: Log, error: OSError) -> None:
+        """No descriptor for a sync: what waits for it waits a second more."""
+        self.directories.fail(posixpath.dirname(log.directory), error)
+        self.directories.call_later(_NAME_SYNC_SECONDS, log.durability.sync_again)
 
     def _was_synced(self, log: Log) -> None:
         for listener in self._listeners:

@@ -334,9 +334,10 @@ def _set_offsets(log: Log, log_start_offset: int, recovery_point: int, wall_ms: 
         active = log.segments.create(log_start_offset, wall_ms)
         end = log_start_offset
     active.load_timestamps()
-    log.segments.log_end_offset = log.durability.unflushed_since = end
+    log.segments.log_end_offset = end
     log.watermarks.log_start_offset = max(log_start_offset, log.segments.first.base_offset)
     log.durability.begin_at(min(max(recovery_point, 0), end))
+    log.durability.unflushed_since = log.durability.recovery_point
 
 
 def _contradict_epochs(log: Log) -> bool:

@@ -397,6 +397,8 @@ def _partition_and_log(
         line = resolve_gap(log, _is_led_elsewhere(replicas, state), replicas.runtime.wall_ms())
         if line is not None:
             _logger.warn("{partition}: {line}", partition=topic_partition, line=line)
+        # Before it has its high watermark, which it gets once: this may be tried again.
+        log.durability.sync_what_was_loaded()
         replicas.start_log(log)
         return partition, log
     except OutOfDescriptors:

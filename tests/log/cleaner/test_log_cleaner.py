@@ -11,6 +11,7 @@ import pytest
 
 from tests.log.batches import NOW_MS, TOPIC_ID, batch, config
 from tests.log.cleaner.rounds import COMPACT, append
+from tests.log.manual_worker import ManualWorker
 from tests.log.test_log_manager import A, B, World
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log import checkpoints
@@ -22,6 +23,7 @@ from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.segment import file_name
 from twisted_broker.replication.explain.cleaning_state import Cleaning, cleaning_state
 from twisted_broker.replication.explain.reasons import Moment
+from twisted_broker.testing.sim.disk_faults import Fault
 from twisted_broker.testing.sim.stalling_worker import StallingWorker
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -568,6 +570,66 @@ def test_the_recovery_point_on_disk_is_above_a_round_before_its_result_is_taken(
     monkeypatch.setattr(Log, "replace_segments", replaced)
     pass_time(world)
     assert seen and min(seen) >= log.segments.active.base_offset
+
+
+def test_a_sync_that_runs_already_is_not_the_one_that_a_round_waits_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RL 3.6: it may end below the round."""
+    world = World()
+    workers: dict[str, ManualWorker] = {}
+    manager = world.manager(lambda path: workers.setdefault(path, ManualWorker()), start=False)
+    worker = HeldWorker(world.files)
+    object.__setattr__(manager.runtime, "cleaner", lambda: worker)
+    manager.start("cluster-of-tests")
+
+    def turns() -> None:
+        for _ in range(10):
+            for each in workers.values():
+                each.run_all()
+            world.clock.advance(0)
+
+    turns()
+    log = compacted(manager, file_delete_delay_ms=60_000)
+    turns()
+    disk = workers[log.directory.rpartition("/")[0]]
+    log.durability.recovery_point = 0
+    log.durability.flush(log.segments.bases()[1])  # the one that runs
+    for _ in range(2):
+        world.clock.advance(BACKOFF)
+    seen: list[bool] = []
+    replace = Log.replace_segments
+
+    def replaced(each: Log, bases: Any, wall_ms: int) -> None:
+        seen.append(log.durability.is_checkpointed(upper))
+        replace(each, bases, wall_ms)
+
+    monkeypatch.setattr(Log, "replace_segments", replaced)
+    upper = worker.waiting[0][0].upper_bound
+    assert log.durability.is_busy and disk.jobs
+    worker.run()
+    turns()
+    assert seen and all(seen) and A not in manager.cleaner.running
+
+
+def test_a_round_is_done_again_where_its_recovery_point_could_not_be_written() -> None:
+    """RL 3.6: no descriptor was free for the checkpoint; nothing is replaced, nothing left."""
+    world = World()
+    manager, worker = held(world)
+    log = compacted(manager)
+    pass_time(world)
+    log.durability.recovery_point = 0
+    sizes = [each.size for each in log.segments]
+    world.files.faults.append(Fault(errno.EMFILE, "open", "recovery-point", times=1))
+    log.durability.found_checkpoint(0)
+    worker.run()
+    pass_time(world, 0.5)
+    assert [each.size for each in log.segments] == sizes and left_behind(world, log) == []
+    assert A not in manager.cleaner.running and not world.failed
+    pass_time(world)
+    worker.run()
+    pass_time(world, 1)
+    assert [each.size for each in log.segments] != sizes
 
 
 def test_a_new_topic_of_the_name_begins_dirty() -> None:

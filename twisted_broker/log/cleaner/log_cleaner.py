@@ -57,6 +57,8 @@ from twisted_broker.wire.errors import BrokerError
 
 _logger = Logger()
 LOGS_PER_STEP = 100
+SYNCS_WAITED_FOR = 3
+"""One may run already, and end below the round."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -254,11 +256,17 @@ class LogCleaner:
         began_ms: int,
     ) -> Iterator[Deferred[None] | None]:
         directory = self._directories.of(log)
-        if log.durability.recovery_point < plan.upper_bound:
+        for _ in range(SYNCS_WAITED_FOR):
+            if log.durability.recovery_point >= plan.upper_bound:
+                break
             log.durability.flush(plan.upper_bound)
             yield self._jobs_done(directory)
         self._checkpoint_recovery_points(directory)
         yield self._jobs_done(directory)
+        if not log.durability.is_checkpointed(plan.upper_bound):
+            # Truncated, or no descriptor was free: another round comes.
+            self._discard(log, plan)
+            return
         for group in result.groups:
             if self._is_stopped or not self._is_as_planned(log, plan, group, truncations):
                 self._discard(log, plan)

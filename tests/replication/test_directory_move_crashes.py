@@ -156,10 +156,10 @@ class Disks:
 
         def stalled(partition: TopicPartition) -> Log:
             self[path].stalled = True
-            moving.log_manager.swap = swap  # type: ignore[method-assign]
+            moving.log_manager.swap = swap
             return swap(partition)
 
-        moving.log_manager.swap = stalled  # type: ignore[method-assign]
+        moving.log_manager.swap = stalled  # type: ignore[assignment]
 
 
 def pass_time(moving: Moving, seconds: float) -> None:
@@ -245,14 +245,14 @@ def test_without_a_descriptor_at_the_swap_nothing_has_changed() -> None:
         # Other clients hold all descriptors, and the pool gave up its files.
         moving.log_manager.futures[partition].segments.close()
         disk.faults.append(Fault(errno.EMFILE, "open"))
-        moving.log_manager.swap = swap  # type: ignore[method-assign]
+        moving.log_manager.swap = swap
         try:
             return swap(partition)
         finally:
             disk.faults.clear()
             places.append(moving.log_manager.logs[partition].directory)
 
-    moving.log_manager.swap = short  # type: ignore[method-assign]
+    moving.log_manager.swap = short  # type: ignore[assignment]
     moving.assignments.answer()
     pass_time(moving, 1)
     assert places == [f"/a/{TP}"] and not moving.partition.offline

@@ -217,7 +217,8 @@ def test_a_retry_after_a_kill_is_not_answered_before_its_record_is_synced():
     record = batch(producer_id=7, producer_epoch=0, base_sequence=0)
 
     def produce(moving: Moving):
-        outcomes, done = moving.replicas.produce([(TP, record)], 1), []
+        outcomes = moving.replicas.produce([(TP, record)], 1)
+        done: list[None] = []
         assert not outcomes[0].error and moving.replicas.must_wait(outcomes, 1)
         moving.replicas.wait_for_replicas(outcomes, 60_000, 1).addCallback(done.append)
         return done

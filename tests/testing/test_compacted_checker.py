@@ -217,6 +217,23 @@ def test_a_reader_may_come_after_a_cleaner() -> None:
     assert not world.checks.broken
 
 
+def test_a_round_replaces_group_after_group() -> None:
+    """Its first segments go by a newer record in one that it has not replaced yet, and perhaps
+    never does (seed 430638).
+    """
+    batches = data(b"a", b"1"), data(b"b", b"1"), data(b"c", b"1"), data(b"a", b"2")
+    for known_upto, may_go in ((3, False), (4, True)):
+        world = World(*batches)
+        log, _ = world.replica(range(2))
+        log.roll(NOW_MS)
+        world.checks.taking(KEY, known_upto)
+        world.checks.replacing(KEY, log, [0])
+        assert world.truth.line(KEY).cleaned_upto == 2
+        assert ("b'1') at 0 is gone" in world.check(1, 2, 3, upto=2)) is not may_go
+        world.checks.pass_ended("v", NAME, 2, 0.5, {b"b": 1})
+        assert ("its last below 2 is at 0" in world.checks.broken) is not may_go
+
+
 def test_a_replica_that_came_after_a_tombstones_time_may_keep_what_it_deleted() -> None:
     """Kafka's too: the leader that it copied had dropped the tombstone by then (seed 404430)."""
     patience = RETENTION_MS / 1000 + 1

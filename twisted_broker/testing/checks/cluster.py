@@ -88,6 +88,13 @@ class ClusterChecker:
         if parts.metadata is not None:
             self.truth.applied(node.name, parts.metadata.image)
 
+    def taking(self, log: Log, upto: int) -> None:
+        """A cleaner that knew all records below `upto` is about to replace segments of a log."""
+        for known in self.members.seen.values():
+            for seen in known.values():
+                if seen.log is log:
+                    self.compacted.taking(seen.key, upto)
+
     def replacing(self, log: Log, bases: Sequence[int]) -> None:
         """A cleaner's segments are about to replace these; after the step the log is looked at."""
         for known in self.members.seen.values():

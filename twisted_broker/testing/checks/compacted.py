@@ -5,7 +5,9 @@ cleaner took some.
 
 1. After each round, after a restart and at the end: what a log keeps is what was committed there,
    under the same offset. What is missing below the cleaned offset was replaced by a newer committed
-   record of its key, was of an aborted transaction, or is a tombstone whose time is over.
+   record of its key, was of an aborted transaction, or is a tombstone whose time is over. The newer
+   one may lie above that offset: a round replaces segments group after group, and one that ends
+   between two groups stays so.
 2. Nothing is cleaned, or shown to readers of committed records, from where the first undecided
    transaction begins on. Decided is also one whose marker is above the high watermark: after a
    clean restart a broker takes it for decided, here as in Kafka. A marker that is lost there is
@@ -144,17 +146,17 @@ class KeyedLine:
         return offsets[row - 1] if row else -1
 
     def may_be_missing(
-        self, offset: int, cleaned_upto: int, now: float, retention_seconds: float
+        self, offset: int, replaced_upto: int, now: float, retention_seconds: float
     ) -> bool:
-        """Whether a cleaner may have taken it."""
+        """Whether a cleaner that knew all records below `replaced_upto` may have taken it."""
         key, value = self.records[offset]
         outcome = self.outcomes.get(offset, self.expected.get(offset))
         if key is None or outcome is False:
             return True
-        if self.last_below(key, cleaned_upto) > offset:
+        if self.last_below(key, replaced_upto) > offset:
             return True
         if any(
-            is_commit and offset < other < cleaned_upto and self.records[other][0] == key
+            is_commit and offset < other < replaced_upto and self.records[other][0] == key
             for other, is_commit in self.expected.items()
         ):
             return True
@@ -171,6 +173,8 @@ class CompactedChecker:
         self.lines: dict[Key, KeyedLine] = {}
         self._reached: dict[tuple[str, Key], int] = {}
         """(machine, partition) -> the end of its log"""
+        self._taken_upto: dict[Key, int] = {}
+        """up to where the rounds of any replica knew all records"""
         self._late: set[tuple[Key, int]] = set()
         """tombstones that a replica came past without them when their time was over"""
         self.broken = ""
@@ -207,6 +211,10 @@ class CompactedChecker:
         if end > known.end:
             known.expect(_batches(log, _disk(log), known.end, end))
 
+    def taking(self, key: Key, upto: int) -> None:
+        """A round that knew all records below `upto` is about to replace segments."""
+        self._taken_upto[key] = max(self._taken_upto.get(key, 0), upto)
+
     def replacing(self, key: Key, log: Log, bases: Sequence[int]) -> None:
         """Segments of a log are about to be replaced by a cleaner's."""
         following = log.segments.at(log.segments.row_of(bases[-1]) + 1)
@@ -232,6 +240,7 @@ class CompactedChecker:
         start, upto = log.log_start_offset, min(truth.cleaned_upto, known.end)
         # Above its own high watermark a replica may hold what its leader will have it truncate.
         end = min(upto, log.high_watermark)
+        replaced_upto = max(upto, min(self._taken_upto.get(key, 0), known.end))
         try:
             batches = list(_batches(log, disk, start, end))
             kept = dict(_contents(batches))
@@ -244,7 +253,9 @@ class CompactedChecker:
             found = kept.pop(offset, None)
             if found is not None and found != content:
                 raise Violation(f"{where}: {offset} holds {found}, committed was {content}")
-            if found is None and not known.may_be_missing(offset, upto, now, retention_seconds):
+            if found is None and not known.may_be_missing(
+                offset, replaced_upto, now, retention_seconds
+            ):
                 raise Violation(
                     f"{where}: {content} at {offset} is gone, cleaned up to {upto}, and nothing "
                     "replaced it"
@@ -305,7 +316,7 @@ class CompactedChecker:
             found = seen.get(key, -1)
             if found >= last:
                 continue
-            if known.last_below(key, self._truth.line_of(name).cleaned_upto) > last:
+            if known.last_below(key, self._replaced_upto(name)) > last:
                 # A newer one, behind that end, replaced it while the reader was on its way.
                 continue
             if (self._truth.keys[name], last) in self._late:
@@ -315,6 +326,10 @@ class CompactedChecker:
                 self._broken(
                     name, f"{who} read {key!r} up to {found}, its last below {end} is at {last}"
                 )
+
+    def _replaced_upto(self, name: TopicPartition) -> int:
+        key = self._truth.keys[name]
+        return max(self._truth.line(key).cleaned_upto, self._taken_upto.get(key, 0))
 
     def _known(self, name: TopicPartition) -> KeyedLine | None:
         key = self._truth.keys.get(name)

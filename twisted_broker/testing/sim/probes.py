@@ -32,6 +32,8 @@ from twisted_broker.coordinator.transaction.transaction_state_manager import (
 )
 from twisted_broker.log import recovery, retention
 from twisted_broker.log.cleaner.batch_filter import BatchFilter
+from twisted_broker.log.cleaner.cleaning import CleaningPlan, CleaningResult
+from twisted_broker.log.cleaner.log_cleaner import LogCleaner
 from twisted_broker.log.durability import Durability
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directories import LogDirectories
@@ -66,7 +68,8 @@ _OUTCOMES = {
 
 class Probes:
     """Counts into `reach` from entering to leaving. `replacing(log, bases)` is called before a
-    cleaner's result takes the place of segments, `markers_sent(sender)` once a transaction's
+    cleaner's result takes the place of segments, `taking(log, upto)` before the first of a round,
+    which knew all records below `upto`, `markers_sent(sender)` once a transaction's
     markers are on their way.
     """
 
@@ -74,9 +77,11 @@ class Probes:
         self,
         reach: Reach,
         replacing: Callable[[Log, Sequence[int]], None] = lambda log, bases: None,
+        taking: Callable[[Log, int], None] = lambda log, upto: None,
         markers_sent: Callable[[TransactionMarkerSender], None] = lambda sender: None,
     ) -> None:
         self._count, self._replacing, self._markers_sent = reach.count, replacing, markers_sent
+        self._taking = taking
         self._undo: list[tuple[Any, str, Any]] = []
 
     def __enter__(self) -> Self:
@@ -396,8 +401,18 @@ class Probes:
     # cleaning
 
     def _watch_cleaning(self) -> None:
+        self._wrap(LogCleaner, "_take", self._taking_round)
         self._wrap(Log, "replace_segments", self._replacing_segments)
         self._after(BatchFilter, "_is_over", self._horizon_looked_at)
+
+    def _taking_round(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(
+            cleaner: LogCleaner, log: Log, plan: CleaningPlan, result: CleaningResult, *rest: object
+        ) -> Any:
+            self._taking(log, result.first_dirty)
+            return function(cleaner, log, plan, result, *rest)
+
+        return watched
 
     def _replacing_segments(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def watched(log: Log, bases: Sequence[int], wall_ms: int) -> None:

@@ -2,8 +2,9 @@
 
 Owns `Run`: its clients, the time with faults, the repair, and what an operator does meanwhile.
 
-1. While faults hit, a liveness run must make progress, unless the core's own connections are too
-   slow for what its producers wait.
+1. While faults hit, a liveness run must make progress as soon as there is a topic (to make one
+   takes as many registered brokers as it has replicas, those outside the core included), unless the
+   core's own connections are too slow for what its producers wait.
 2. Then all faults end. Within a bounded time all replicas are back in their ISRs, the logs are
    equal, and consumers have read to the end.
 3. A run in which nothing was acknowledged or read proves nothing, and fails.
@@ -98,7 +99,7 @@ class Run:
         self.known.keyed_delivered = compacted.delivered
         self.faults: Faults | None = None
         self._running: list[Any] = []
-        self._operated = self._stopped_at = self._slow_at = 0.0
+        self._operated = self._stopped_at = self._hindered_at = 0.0
 
     # what it is made of
 
@@ -126,7 +127,7 @@ class Run:
 
     def make_probes(self) -> Probes:
         """Where the production code is watched."""
-        return Probes(self.reach, self.checker.replacing, self._markers_sent)
+        return Probes(self.reach, self.checker.replacing, self.checker.taking, self._markers_sent)
 
     def make_faults(self) -> Faults:
         """What goes wrong from now on."""
@@ -161,9 +162,12 @@ class Run:
         sim = self.cluster.sim
         while sim.now < when:
             sim.run_until(min(when, sim.now + 1.0))
-            if self.cluster.network.round_trip(self._core) > _SLOW_SECONDS:
-                self._slow_at = sim.now
-            since = max(self.clients.last_ack_seconds, self._slow_at)
+            if (
+                self.cluster.network.round_trip(self._core) > _SLOW_SECONDS
+                or not self.admin.has_made_topics
+            ):
+                self._hindered_at = sim.now
+            since = max(self.clients.last_ack_seconds, self._hindered_at)
             if must_progress and sim.now - since > _STALLED_FOR:
                 raise Violation(f"no producer got on since {since:.1f}, though a core is healthy")
 

@@ -47,7 +47,7 @@ class ZooKeeperRun(Run):
         return ZooKeeperChecker(self.cluster)
 
     def make_probes(self) -> ZooKeeperProbes:
-        return ZooKeeperProbes(self.reach, self.checker.replacing)
+        return ZooKeeperProbes(self.reach, self.checker.replacing, self.checker.taking)
 
     def make_faults(self) -> ZooKeeperFaults:
         return ZooKeeperFaults(

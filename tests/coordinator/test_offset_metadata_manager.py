@@ -3,13 +3,20 @@
 from typing import Any
 
 import pytest
+from twisted.internet.defer import succeed
 
 from tests.coordinator.broker_run import WALL_MS, BrokerRun
 from tests.coordinator.test_group_coordinator import now, waiting
 from twisted_broker import turns
 from twisted_broker.coordinator import group_coordinator, offset_cleanup
-from twisted_broker.coordinator.group_records import CommittedOffset, offset_record, partition_for
-from twisted_broker.coordinator.offset_metadata_manager import OffsetToCommit
+from twisted_broker.coordinator.group_records import (
+    CommittedOffset,
+    ProducerIdAndEpoch,
+    offset_record,
+    partition_for,
+)
+from twisted_broker.coordinator.offset_metadata_manager import CommitRequest, OffsetToCommit
+from twisted_broker.log.verification import VerificationStateEntry
 from twisted_broker.wire.control_batch import build_end_marker
 from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.errors import ErrorCode as E
@@ -320,6 +327,89 @@ def test_offsets_of_a_deleted_topic_go():
     run.coordinator.cleanup.topics_deleted({"t": ID_A})
     assert run.fetched() == {("t", 1): 1, ("other", 0): 1}
     assert run.restarted().fetched() == {("t", 1): 1, ("other", 0): 1}
+
+
+def test_a_deletion_takes_offsets_of_open_transactions():
+    """`OffsetMetadataManager.onPartitionsDeleted`: whatever becomes of the transaction; not those
+    of a later topic, nor what was committed before under the same name.
+    """
+    run = BrokerRun()
+    pending = [one(5, topic_id=ID_A), one(5, partition=1, topic_id=ID_B)]
+    now(run.commit(one(4, partition=1, topic_id=ID_A)))
+    request = CommitRequest("g", offsets=tuple(pending), producer=ProducerIdAndEpoch(7, 3))
+    verified = VerificationStateEntry(0, 3, -1, False)
+    now(run.coordinator.commit_transactional(request, lambda index: succeed(verified)))
+    run.coordinator.cleanup.topics_deleted({"t": ID_A})
+    run.settle()
+    index = partition_for("g", run.store.partitions)
+    assert now(run.coordinator.complete_transaction(index, 7, 3, 0, True)) is E.NONE
+    assert run.fetched() == {("t", 1): 5}
+    assert run.restarted().fetched() == {("t", 1): 5}
+
+
+def test_a_deletion_waits_for_a_partition_that_is_being_read():
+    """Kafka drops it: `scheduleWriteAllOperation` refuses while a coordinator loads."""
+    run = BrokerRun()
+    now(run.commit(one(1, topic_id=ID_A), one(1, partition=1), one(1, partition=2, topic_id=ID_B)))
+    run = run.restarted(lead=False)
+    for index in range(run.store.partitions):
+        run.coordinator.runtime.load(index, 1)
+    assert run.coordinator.runtime.is_loading
+    run.coordinator.cleanup.topics_deleted({"t": ID_A})
+    run.settle()
+    assert run.fetched() == {("t", 2): 1}
+    assert run.restarted().fetched() == {("t", 2): 1}
+
+
+def test_a_deletion_while_nobody_led_the_partition_is_not_missed():
+    """By id only: what has none may have been committed for a later topic."""
+    run = BrokerRun()
+    now(run.commit(one(1, topic_id=ID_A), one(1, partition=1), one(1, partition=2, topic_id=ID_B)))
+    run = run.restarted(lead=False)
+    run.coordinator.cleanup.topics_deleted({"t": ID_A})
+    run.settle()
+    run.lead_all(1)
+    assert run.fetched() == {("t", 1): 1, ("t", 2): 1}
+
+
+def test_of_the_topics_that_went_so_many_are_remembered(monkeypatch):
+    monkeypatch.setattr(offset_cleanup, "DELETIONS_KEPT", 2)
+    run = BrokerRun()
+    ids = {f"t{number}": bytes([number] * 16) for number in range(1, 4)}
+    now(run.commit(*(one(1, topic=name, topic_id=each) for name, each in ids.items())))
+    run = run.restarted(lead=False)
+    run.coordinator.cleanup.topics_deleted(ids)
+    run.lead_all(1)
+    assert run.fetched() == {("t1", 0): 1}
+
+
+def test_a_commit_in_flight_while_its_topic_goes():
+    """It may be one for a later topic: it is looked at when it is stored."""
+    run = BrokerRun()
+    now(run.commit(one(1, topic_id=ID_A), one(1, partition=1, topic_id=ID_A)))
+    run.store.held = []
+    run.commit(one(2, topic_id=ID_B), one(2, partition=1, topic_id=ID_A))
+    run.coordinator.cleanup.topics_deleted({"t": ID_A})
+    run.settle()
+    run.store.release()
+    run.store.held = None
+    run.settle()
+    assert run.fetched() == {("t", 0): 2, ("t", 1): 2}
+    run.pass_ms(600_000)
+    assert run.fetched() == {("t", 0): 2}
+    assert run.restarted().fetched() == {("t", 0): 2}
+
+
+def test_a_removal_that_is_refused_is_tried_again():
+    run = BrokerRun()
+    now(run.commit(one(1, topic_id=ID_A)))
+    run.store.refuse = E.NOT_ENOUGH_REPLICAS
+    run.coordinator.cleanup.topics_deleted({"t": ID_A})
+    run.settle()
+    run.store.refuse = None
+    assert run.fetched() == {("t", 0): 1}
+    run.pass_ms(600_000)
+    assert run.fetched() == {}
 
 
 # expiry

@@ -20,7 +20,7 @@ Source: Apache Kafka 4.3.1 `CoordinatorRuntime`. Not here: requests (`group_coor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from twisted.logger import Logger
 
@@ -40,12 +40,14 @@ _logger = Logger()
 
 
 class CoordinatorRuntime:
-    """`shards` by partition."""
+    """`shards` by partition. `loaded(shard)` is called when one begins to be served."""
 
-    __slots__ = ("_candidates", "_context", "_is_limit_logged", "shards")
+    __slots__ = ("_candidates", "_context", "_is_limit_logged", "_loaded", "shards")
 
-    def __init__(self, context: CoordinatorContext) -> None:
-        self._context = context
+    def __init__(
+        self, context: CoordinatorContext, loaded: Callable[[CoordinatorShard], None]
+    ) -> None:
+        self._context, self._loaded = context, loaded
         self.shards: dict[int, CoordinatorShard] = {}
         self._is_limit_logged = False
         # Where the next search for an idle group goes on: repeated ones come by every group.
@@ -110,6 +112,7 @@ class CoordinatorRuntime:
             return
         # Before the sessions are started: a heartbeat may come between two steps.
         shard.state = CoordinatorState.ACTIVE
+        self._loaded(shard)
         if shard.groups:
             _logger.info(
                 "__consumer_offsets-{index}: {count} groups loaded",

@@ -77,8 +77,14 @@ def _is_large(effect: CompleteRequest | WriteGroup) -> bool:
     )
 
 
+DeletedTopics = dict[str, set[bytes]]
+"""Ids by name; the null id is among them where offsets go that were committed without one."""
+
+
 class CoordinatorShard:
-    """The groups of one partition, led here at `leader_epoch`."""
+    """The groups of one partition, led here at `leader_epoch`. `deleted_topics`: whose offsets are
+    still to be removed, from when it began to be read.
+    """
 
     __slots__ = (
         "_has_steps",
@@ -86,6 +92,7 @@ class CoordinatorShard:
         "_timer",
         "_waiting",
         "context",
+        "deleted_topics",
         "groups",
         "index",
         "leader_epoch",
@@ -97,6 +104,7 @@ class CoordinatorShard:
     def __init__(self, context: CoordinatorContext, index: int, leader_epoch: int) -> None:
         self.context, self.index, self.leader_epoch = context, index, leader_epoch
         self.state = CoordinatorState.LOADING
+        self.deleted_topics: list[DeletedTopics] = []
         self.groups: BucketDict[str, GroupEntry] = BucketDict()
         self.manager = GroupMetadataManager(lambda: context.settings.group)
         self.offsets = OffsetMetadataManager(context, self.append, self.append_end_marker)

@@ -31,7 +31,7 @@ from twisted_broker.coordinator.coordinator_context import (
     append_error,
 )
 from twisted_broker.coordinator.coordinator_runtime import CoordinatorRuntime
-from twisted_broker.coordinator.coordinator_shard import CoordinatorState
+from twisted_broker.coordinator.coordinator_shard import CoordinatorShard, CoordinatorState
 from twisted_broker.coordinator.group_deletion import GroupDeletion
 from twisted_broker.coordinator.group_offsets import TopicPartition
 from twisted_broker.coordinator.group_records import fits_record
@@ -119,8 +119,11 @@ class GroupCoordinator:
         self, context: CoordinatorContext, offsets_topic: OffsetsTopic | None = None
     ) -> None:
         self.context, self.offsets_topic = context, offsets_topic
-        self.runtime = CoordinatorRuntime(context)
+        self.runtime = CoordinatorRuntime(context, self._shard_loaded)
         self.cleanup = OffsetCleanup(context, self.runtime.shards)
+
+    def _shard_loaded(self, shard: CoordinatorShard) -> None:
+        self.cleanup.shard_loaded(shard)
 
     def start(self) -> None:
         self.cleanup.start()

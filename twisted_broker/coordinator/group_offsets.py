@@ -225,6 +225,17 @@ class GroupOffsets:
             or any(partition in offsets for offsets in self._ending)
         )
 
+    def is_in_flight(self, partition: TopicPartition) -> bool:
+        """Whether a record of it, an offset or a tombstone, is appended and not decided."""
+        return partition in self._in_flight
+
+    def topic_ids(self, partition: TopicPartition) -> set[bytes]:
+        """For which topics the offsets were committed that are stored, those of transactions
+        included.
+        """
+        stores = (self.committed, *self.transactional.values(), *self._ending)
+        return {offsets[partition].topic_id for offsets in stores if partition in offsets}
+
     def is_in_transaction(self, producer_id: int) -> bool:
         """Whether the producer has offsets that no marker has ended, or in flight."""
         return producer_id in self.transactional or producer_id in self._writes

@@ -7,7 +7,12 @@ Owns `OffsetCleanup`, which walks over all groups of all shards.
 2. What is to go is decided and written in one step, so that a commit between two steps counts.
 3. A group goes with its last offset when it is empty and nothing of it is undecided.
 4. One walk of a kind runs at a time; topics that are deleted meanwhile wait for the next. A write
-   that fails is tried again by the next walk over expired offsets.
+   that fails is tried again with the next walk over expired offsets, and so is an offset of a
+   deleted topic whose commit was in flight.
+5. Offsets of a deleted topic go out of open transactions, too. A partition that is read when its
+   topic goes, or that nobody led then, is walked over once it is served: by topic id for the last
+   `DELETIONS_KEPT` topics that this broker saw go. Kafka leaves those offsets until they expire.
+6. What was committed for a later topic of the same name stays.
 
 Source: Apache Kafka 4.3.1 `GroupCoordinatorShard.cleanupGroupMetadata`, `onPartitionsDeleted`,
 `OffsetMetadataManager.cleanupExpiredOffsets` (KIP-211). Not here: which offset has expired
@@ -17,7 +22,9 @@ Source: Apache Kafka 4.3.1 `GroupCoordinatorShard.cleanupGroupMetadata`, `onPart
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -25,7 +32,11 @@ from twisted.python.failure import Failure
 
 from twisted_broker.coordinator.classic_group import EMPTY
 from twisted_broker.coordinator.coordinator_context import CoordinatorContext
-from twisted_broker.coordinator.coordinator_shard import CoordinatorShard, CoordinatorState
+from twisted_broker.coordinator.coordinator_shard import (
+    CoordinatorShard,
+    CoordinatorState,
+    DeletedTopics,
+)
 from twisted_broker.coordinator.group_deletion import GroupDeletion
 from twisted_broker.coordinator.group_entry import GroupEntry
 from twisted_broker.coordinator.group_offsets import TopicPartition
@@ -37,6 +48,8 @@ from twisted_broker.wire.primitives import NULL_UUID
 CHECKED_PER_STEP = 500
 # Bounds the batches that wait for replicas, and their waiters, while many groups expire.
 WRITES_AT_ONCE = 100
+# As many as a controller deletes in a few seconds, well above what goes while a leader is missing.
+DELETIONS_KEPT = 1000
 Walk = Iterator["Deferred[None] | None"]
 _logger = Logger()
 
@@ -48,7 +61,8 @@ class OffsetCleanup:
         self._context, self._shards = context, shards
         self._expiry = PeriodicTask(context.clock, self._start_expiry, "the expiry of offsets")
         self._is_expiring = False
-        self._deleted_topics: dict[str, set[bytes]] = {}
+        self._recently_deleted: dict[bytes, str] = {}
+        self._again: list[tuple[CoordinatorShard, DeletedTopics]] = []
         self._is_removing_topics = False
 
     def start(self) -> None:
@@ -67,13 +81,37 @@ class OffsetCleanup:
 
     def topics_deleted(self, topics: dict[str, bytes]) -> None:
         """Topics (name to id) are gone: removes what was committed for them."""
+        deleted = {name: {topic_id, NULL_UUID} for name, topic_id in topics.items()}
+        for shard in self._shards.values():
+            shard.deleted_topics.append(deleted)
         for name, topic_id in topics.items():
-            self._deleted_topics.setdefault(name, set()).add(topic_id)
+            if topic_id != NULL_UUID:
+                self._recently_deleted[topic_id] = name
+        while len(self._recently_deleted) > DELETIONS_KEPT:
+            del self._recently_deleted[next(iter(self._recently_deleted))]
+        self._start_removal()
+
+    def shard_loaded(self, shard: CoordinatorShard) -> None:
+        """It is served from now on: removes what its last coordinator could not."""
+        if self._recently_deleted:
+            deleted: DeletedTopics = {}
+            for topic_id, name in self._recently_deleted.items():
+                deleted.setdefault(name, set()).add(topic_id)
+            shard.deleted_topics.append(deleted)
+        if shard.deleted_topics:
+            self._start_removal()
+
+    def _start_removal(self) -> None:
         if not self._is_removing_topics:
             self._is_removing_topics = True
             self._context.turns.start(self._remove_topics())
 
     def _start_expiry(self) -> None:
+        again, self._again = self._again, []
+        for shard, topics in again:
+            if shard.state is CoordinatorState.ACTIVE:
+                shard.deleted_topics.append(topics)
+                self._start_removal()
         if not self._is_expiring:
             self._is_expiring = True
             self._context.turns.start(self._expire_all())
@@ -89,13 +127,20 @@ class OffsetCleanup:
     def _remove_topics(self) -> Walk:
         pace = Pace()
         try:
-            # More topics may be deleted while this walk goes.
-            while self._deleted_topics:
-                topics, self._deleted_topics = self._deleted_topics, {}
-                for shard in list(self._shards.values()):
-                    yield from remove_topics(shard, topics, pace)
+            # More topics may be deleted while this walk goes, and more partitions served.
+            while shards := [each for each in self._shards.values() if _has_deleted(each)]:
+                for shard in shards:
+                    topics = _merged(shard.deleted_topics)
+                    shard.deleted_topics.clear()
+                    yield from remove_topics(
+                        shard, topics, pace, partial(self._remove_again, shard)
+                    )
         finally:
             self._is_removing_topics = False
+
+    def _remove_again(self, shard: CoordinatorShard, topics: DeletedTopics) -> None:
+        if shard.state is CoordinatorState.ACTIVE:
+            self._again.append((shard, topics))
 
 
 class Pace:
@@ -206,39 +251,62 @@ def _expire_some(
     yield from pace.checked(len(partitions))
 
 
-def remove_topics(shard: CoordinatorShard, topics: dict[str, set[bytes]], pace: Pace) -> Walk:
-    """Removes what was committed for deleted topics (ids by name), but not what was committed
-    for a later topic of the same name.
+def _has_deleted(shard: CoordinatorShard) -> bool:
+    return bool(shard.deleted_topics) and shard.state is CoordinatorState.ACTIVE
+
+
+def _merged(deletions: Sequence[DeletedTopics]) -> DeletedTopics:
+    if len(deletions) == 1:
+        return deletions[0]
+    merged: DeletedTopics = {}
+    for topics in deletions:
+        for name, ids in topics.items():
+            merged.setdefault(name, set()).update(ids)
+    return merged
+
+
+def remove_topics(
+    shard: CoordinatorShard,
+    topics: DeletedTopics,
+    pace: Pace,
+    again: Callable[[DeletedTopics], None],
+) -> Walk:
+    """Removes what was committed for deleted topics. `again(topics)` is called for those of which
+    something was in flight, or could not be removed.
     """
+
+    def failed(failure: Failure, partitions: Sequence[TopicPartition]) -> None:
+        _log_failure(failure, shard.index)
+        again({name: topics[name] for name, _ in partitions})
+
+    in_flight: set[str] = set()
     for entry in _entries(shard):
         yield from pace.checked(1)
-        for batch in _batches(entry):
+        for batch in chain.from_iterable(map(in_batches, entry.offsets.partitions())):
             if not _is_present(shard, entry):
                 break
-            committed = entry.offsets.committed
-            gone = [
-                p
-                for p in batch
-                if p[0] in topics
-                and p in committed
-                and _was_committed_for(committed[p].topic_id, topics[p[0]])
-            ]
+            gone = []
+            for each in batch:
+                deleted = topics.get(each[0])
+                if deleted is None:
+                    continue
+                if entry.offsets.is_in_flight(each):
+                    # Its topic is not known here; a tombstone would come behind it.
+                    in_flight.add(each[0])
+                elif (ids := entry.offsets.topic_ids(each)) and ids <= deleted:
+                    gone.append(each)
             if gone:
                 yield from pace.written(
-                    shard.offsets.write_tombstones(entry, gone).addErrback(
-                        _log_failure, shard.index
-                    )
+                    shard.offsets.write_tombstones(entry, gone).addErrback(failed, gone)
                 )
             yield from pace.checked(len(batch))
-
-
-def _was_committed_for(topic_id: bytes, deleted: set[bytes]) -> bool:
-    return topic_id == NULL_UUID or topic_id in deleted
+    if in_flight:
+        again({name: topics[name] for name in in_flight})
 
 
 def _log_failure(failure: Failure, index: int) -> None:
     _logger.warn(
-        "__consumer_offsets-{index}: removing expired offsets failed, retrying: {error}",
+        "__consumer_offsets-{index}: removing offsets failed, retrying: {error}",
         index=index,
         error=failure.value,
     )

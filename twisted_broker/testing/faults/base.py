@@ -31,7 +31,8 @@ class FaultInjector:
     `ended`: nothing new goes wrong any more. `victims`: the names of machines that may be struck.
     `struck(what)` is called with what a fault did, where that is drawn; `counted(kind)` with what
     came of it; `by_hand(what)` with what an operator had to do about it. `seconds`: when all faults
-    end. `has_version_1`: whether there are producers of transaction version 1.
+    end. `has_version_1`: whether there are producers of transaction version 1. `compacted`: the
+    topics of clients that are.
     """
 
     def __init__(self, cluster: SimCluster, options: Options) -> None:
@@ -55,6 +56,7 @@ class FaultInjector:
         self.late_markers: list[str] = []
         """whose markers are under way for a while; shared as well"""
         self.seconds = float(options.seconds)
+        self.compacted = {topic.name for topic in options.compacted}
         self.has_version_1 = 1 in options.transactional
         names = list(cluster.nodes)
         self.victims = names[2 + options.controller_only :] if options.liveness else names

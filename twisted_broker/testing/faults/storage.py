@@ -7,7 +7,8 @@ Owns those faults (`faults/base.py` says what a fault is).
    machine leave their ISRs, so what others hold is not lost with them.
 2. Bits flip only where a checksum, or the format, shows it: `CHECKED`. Kafka's checkpoints of
    offsets and epochs are plain numbers, and a segment below the recovery point is trusted until it
-   is read; a flip there is found by `replog verify`, by no running broker.
+   is read; a flip there is found by `replog verify`, by no running broker. The base offset of a
+   batch has no checksum, but leaves a hole, which shows it in all but compacted logs.
 3. What the controller needs is spared: its damage has a fault of its own (`faults/metadata.py`).
 
 Source: RELIABILITY 6.2. Not here: errors of single operations (`faults/disk.py`).
@@ -19,9 +20,10 @@ import posixpath
 from errno import EMFILE
 
 from twisted_broker.testing.faults.base import FaultInjector
+from twisted_broker.testing.faults.unchecked import batch_positions
 from twisted_broker.testing.sim.disk_faults import Fault
 from twisted_broker.testing.sim.node import SimNode
-from twisted_broker.topic_names import METADATA_DIRECTORY
+from twisted_broker.topic_names import INTERNAL_TOPICS, METADATA_DIRECTORY
 
 CHECKED = {
     "log": "the active segment: each batch has a checksum, and is checked after an unclean stop",
@@ -57,10 +59,22 @@ def _flip(injector: FaultInjector, node: SimNode) -> None:
     ]
     if paths:
         path = injector.random.choice(paths)
-        size = len(node.disk.nodes[path].data)
-        node.disk.flip_bit(path, injector.random.randrange(size), injector.random.randrange(8))
+        data = node.disk.nodes[path].data
+        position = injector.random.randrange(len(data))
+        if kind == "log" and _is_compacted(path, injector):
+            position += 8 * _is_in_base_offset(position, data)  # the length, then
+        node.disk.flip_bit(path, position, injector.random.randrange(8))
         injector.note(f"a bit of {path} on {node.name} flips")
         injector.struck(f"flip in {kind}")
+
+
+def _is_compacted(path: str, injector: FaultInjector) -> bool:
+    topic = posixpath.basename(posixpath.dirname(path)).rpartition("-")[0]
+    return topic in injector.compacted or topic in INTERNAL_TOPICS
+
+
+def _is_in_base_offset(position: int, data: bytearray) -> bool:
+    return any(begin <= position < begin + 8 for begin in batch_positions(data))
 
 
 def _is_of(kind: str, path: str, node: SimNode) -> bool:

@@ -97,7 +97,7 @@ def _flip(injector: FaultInjector, node: SimNode) -> None:
     data = disk.nodes[path].data
     position = injector.random.randrange(len(data))
     if kind == "batch head":
-        heads = _heads(data)
+        heads = batch_positions(data)
         position = injector.random.choice(heads) + injector.random.randrange(_HEAD_BYTES)
     if kind == "leader epochs":
         position = injector.random.choice(_outside_first_row(data))
@@ -120,8 +120,8 @@ def _is_newest(path: str, paths: list[str]) -> bool:
     return path == max(each for each in paths if posixpath.dirname(each) == posixpath.dirname(path))
 
 
-def _heads(data: bytearray) -> list[int]:
-    """Where batches begin."""
+def batch_positions(data: bytearray) -> list[int]:
+    """Where batches begin in a segment."""
     found, position = [], 0
     while position + 61 <= len(data):
         length = int.from_bytes(data[position + 8 : position + 12], "big")

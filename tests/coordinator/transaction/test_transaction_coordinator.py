@@ -494,6 +494,29 @@ def test_complete_that_timed_out_is_appended_once(run: TransactionRun) -> None:
 
 
 # failover
+def test_one_that_cannot_be_resumed_keeps_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, real = TransactionRun(), TransactionMetadata.prepare_complete
+    run.cluster.answers = False
+    for name in ("id", "a", "d"):  # of one partition
+        run.end(run.begun(T0, name=name), name=name)
+
+    def fails_for_the_first(self: TransactionMetadata, wall_ms: int) -> Any:
+        if self.transactional_id == "id":
+            raise ValueError("written wrongly")
+        return real(self, wall_ms)
+
+    monkeypatch.setattr(TransactionMetadata, "prepare_complete", fails_for_the_first)
+    run.cluster.answers = True
+    with capturedLogs() as logged:
+        later = run.successor()
+    assert any("transaction of 'id' is not completed" in formatEvent(each) for each in logged)
+    assert [later.logged(name)[-1] for name in ("id", "a", "d")] == [
+        PREPARE_COMMIT,
+        COMPLETE_COMMIT,
+        COMPLETE_COMMIT,
+    ]
+
+
 @pytest.mark.parametrize("commit", [True, False])
 def test_the_next_coordinator_writes_the_markers(run: TransactionRun, commit: bool) -> None:
     """Under its own epoch; the one before sends nothing more."""

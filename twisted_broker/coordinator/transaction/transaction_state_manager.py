@@ -276,7 +276,16 @@ class TransactionStateManager:
             if shard.is_closed:
                 return
             # Nothing else can have begun: requests find it prepared.
-            self._resume(shard, metadata)
+            try:
+                self._resume(shard, metadata)
+            except Exception:
+                # One that another broker wrote wrongly keeps nobody else from completing.
+                _logger.failure(
+                    "__transaction_state-{index}: the prepared transaction of {id!r} is not "
+                    "completed; kafka-transactions.sh abort ends what it left open",
+                    index=shard.index,
+                    id=metadata.transactional_id,
+                )
             if number % RESUMED_PER_STEP == 0:
                 yield None
 

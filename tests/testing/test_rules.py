@@ -63,6 +63,17 @@ def test_what_is_acknowledged_is_committed(committed: int, is_broken: bool) -> N
     assert bool(clients.broken) is not is_broken
 
 
+@pytest.mark.parametrize(("deleted_upto", "is_broken"), [(1, True), (2, False)])
+def test_a_producer_of_whom_all_was_deleted_is_unknown(deleted_upto: int, is_broken: bool) -> None:
+    """A leader that was restarted takes any sequence of it, and refuses an earlier one that comes
+    behind that (seed 431160).
+    """
+    clients = Clients(2)
+    clients.truth.line(KEY).deleted_upto = deleted_upto
+    clients.checks.out_of_order(acknowledged(-1, b"a"), acked_upto=2)
+    assert bool(clients.broken) is is_broken
+
+
 def test_a_mark_that_was_seen_does_not_go_back() -> None:
     """RL 9.2: not under the same leader; the end that ListOffsets gave not under a later one
     either.

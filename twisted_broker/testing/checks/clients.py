@@ -56,11 +56,16 @@ class ClientChecker:
             self._broken(f"{attempt!r} was acknowledged, but only {line.top} was ever committed")
         self._note_values(attempt.partition, attempt.base_offset, attempt.values, "the producer")
 
-    def out_of_order(self, attempt: Attempt) -> None:
+    def out_of_order(self, attempt: Attempt, acked_upto: int) -> None:
         """RELIABILITY 2.4: what follows the last acknowledged batch of a producer is in order, and
         one of the last five that comes again is known.
         """
-        if self.checker.truth.line_of(attempt.partition).is_complete:
+        line = self.checker.truth.line_of(attempt.partition)
+        if acked_upto <= line.deleted_upto:
+            # All by which a leader knows the producer was deleted. After a restart it takes any
+            # sequence (KIP-360), and of those sent together a later one may come first.
+            return
+        if line.is_complete:
             self._broken(f"{attempt!r} follows what was acknowledged, and is out of order")
 
     def consumed(

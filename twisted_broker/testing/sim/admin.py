@@ -29,8 +29,6 @@ _ANY_OFFSET = 1 << 62
 class Admin(Client):
     """See the module's card."""
 
-    has_made_topics = False
-
     async def create(self, topic: Topic) -> bool:
         """Tries until it is there."""
         while not self.stopped:
@@ -81,7 +79,7 @@ class Admin(Client):
     async def work(self, options: Options) -> None:
         """Makes the topics, then does one act after another."""
         for topic in (*options.topics, *options.churn, *options.compacted):
-            self.has_made_topics = await self.create(topic) or self.has_made_topics
+            await self.create(topic)
         while (
             options.acts
             and not self.stopped

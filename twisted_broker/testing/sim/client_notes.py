@@ -72,8 +72,10 @@ class Notes:
         self.sessions: Counter[tuple[int, int]] = Counter()
         """how often transactional producers were given a producer id and epoch"""
         self.acked: Callable[[Attempt], None] = lambda attempt: None
-        self.out_of_order: Callable[[Attempt], None] = lambda attempt: None
-        """its sequence does not follow, though all of its producer before it was acknowledged"""
+        self.out_of_order: Callable[[Attempt, int], None] = lambda attempt, acked_upto: None
+        """its sequence does not follow, though all of its producer before it was acknowledged, up to
+        this offset
+        """
         self.consumed: Callable[
             [str, TopicPartition, int, int, int, int, Sequence[bytes]], None
         ] = lambda *facts: None

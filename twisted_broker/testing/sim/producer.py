@@ -75,6 +75,7 @@ class Producer(Client):
         self.session = (-1, -1)
         self.sessions = 0
         self._sequences: dict[TopicPartition, int] = {}
+        self._acked_upto: dict[TopicPartition, int] = {}
         self._is_gapless = True
         """none of those that are sent together was given up"""
         self._count = 0
@@ -209,6 +210,9 @@ class Producer(Client):
             attempt.base_offset, attempt.epoch = found.base_offset, epoch
             attempt.was_answered = True
             attempt.fate = Fate.ACKED if attempt.acks == -1 else Fate.UNKNOWN
+            end = attempt.base_offset + len(attempt.values)
+            before = self._acked_upto.get(attempt.partition, 0)
+            self._acked_upto[attempt.partition] = max(before, end)
             self.notes.acked_records += len(attempt.values)
             self.notes.acked(attempt)
         elif code in _NEW_SESSION and not is_first:
@@ -223,7 +227,8 @@ class Producer(Client):
             # is taken: a leader that does not know the producer takes any sequence (KIP-360).
             is_known = self._sequences.get(attempt.partition, 0) > 0
             if out_of_order and is_known and self._is_gapless and self.acks == [-1]:
-                self.notes.out_of_order(attempt)
+                acked_upto = self._acked_upto.get(attempt.partition, 0)
+                self.notes.out_of_order(attempt, acked_upto)
             self.notes.refused("produce", code.name)
         elif code not in _MAYBE_THERE:
             self.forget_leader(each.request[0])

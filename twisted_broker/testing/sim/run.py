@@ -2,9 +2,10 @@
 
 Owns `Run`: its clients, the time with faults, the repair, and what an operator does meanwhile.
 
-1. While faults hit, a liveness run must make progress as soon as there is a topic (to make one
-   takes as many registered brokers as it has replicas, those outside the core included), unless the
-   core's own connections are too slow for what its producers wait.
+1. While faults hit, a liveness run must make progress as soon as the core serves its topics: to
+   make one takes as many registered brokers as it has replicas, those outside the core included,
+   and one that was made before a member of the core was unfenced has another leader. The core's own
+   connections may be too slow for what its producers wait; that time does not count.
 2. Then all faults end. Within a bounded time all replicas are back in their ISRs, the logs are
    equal, and consumers have read to the end.
 3. A run in which nothing was acknowledged or read proves nothing, and fails.
@@ -164,12 +165,18 @@ class Run:
             sim.run_until(min(when, sim.now + 1.0))
             if (
                 self.cluster.network.round_trip(self._core) > _SLOW_SECONDS
-                or not self.admin.has_made_topics
+                or not self._is_in_core()
             ):
                 self._hindered_at = sim.now
             since = max(self.clients.last_ack_seconds, self._hindered_at)
             if must_progress and sim.now - since > _STALLED_FOR:
                 raise Violation(f"no producer got on since {since:.1f}, though a core is healthy")
+
+    def _is_in_core(self) -> bool:
+        """Whether all partitions that producers write to had a member of the core in their ISR."""
+        truth, topics = self.checker.truth, {topic.name for topic in self.options.topics}
+        keys = [key for key, name in truth.names.items() if name.topic in topics]
+        return bool(keys) and all(truth.line(key).was_in_core for key in keys)
 
     # clients
 

@@ -73,8 +73,8 @@ class Notes:
         """how often transactional producers were given a producer id and epoch"""
         self.acked: Callable[[Attempt], None] = lambda attempt: None
         self.out_of_order: Callable[[Attempt, int], None] = lambda attempt, acked_upto: None
-        """its sequence does not follow, though all of its producer before it was acknowledged, up to
-        this offset
+        """its sequence does not follow, though all of its producer before it was acknowledged, up
+        to this offset
         """
         self.consumed: Callable[
             [str, TopicPartition, int, int, int, int, Sequence[bytes]], None

@@ -507,6 +507,50 @@ def test_below_3_7_iv2_no_move_waits_for_the_controller(
     assignments.stop()
 
 
+def test_a_replica_that_failed_alone_is_reported_as_lost(fixture: ControllerFixture) -> None:
+    """KIP-858: heartbeats report directories only. Another leads; metadata that comes meanwhile,
+    and a move that ends, do not report the directory; a next process does.
+    """
+    two = [DIRECTORY_ID[:15] + b"\x02", DIRECTORY_ID[:15] + b"\x62"]
+    member, _ = members(fixture, 2, 3)
+    fixture.register(2, bytes([2]) * 16, log_dirs=two)
+
+    def started() -> DirectoryAssignments:
+        made = DirectoryAssignments(
+            member.runtime,
+            2,
+            member.channel("directories"),
+            member.lifecycle,
+            lambda partition: two[0],
+        )
+        member.observer.subscribe(made.apply_delta)
+        return made
+
+    def placed() -> list[tuple[int, bytes]]:
+        topic = fixture.controller.image.topics_by_name["t"]
+        return [(each.leader, each.directory_of(2)) for each in topic.partitions.values()]
+
+    assignments = started()
+    fixture.place_topic("t", [2, 3], [2, 3])
+    fixture.settle()
+    assert placed() == [(2, two[0]), (2, two[0])]
+    name, topic_id = TopicPartition("t", 0), fixture.controller.image.topics_by_name["t"].id
+    assignments.assign(topic_id, name, two[1], lambda: None)
+    assignments.failed(topic_id, name)
+    assignments.revert(topic_id, name, two[0])
+    fixture.settle()
+    assert placed() == [(3, LOST), (2, two[0])] and not assignments._wanted
+    fixture.beat(3, fixture.controller.image.brokers[3].epoch, want_fence=True)
+    fixture.settle()
+    assert placed()[0][1] == LOST and not assignments._wanted
+    assignments.stop()
+    again = started()
+    again.apply_delta(MetadataDelta.between(MetadataImage(), fixture.controller.image))
+    fixture.settle()
+    assert placed()[0][1] == two[0]
+    again.stop()
+
+
 def test_a_replica_that_no_directory_holds_is_reported_as_lost(fixture: ControllerFixture) -> None:
     """KRAFT 3.6: only while the controller knows of no directory for it: of a known one the
     heartbeats tell, and which one it was is kept.

@@ -42,6 +42,7 @@ class Assignments:
         self.answers = answers
         self.assigned: list[bytes] = []
         self.reverted: list[bytes] = []
+        self.lost: list[TopicPartition] = []
         self.done = 0
         self.waiting: list[Callable[[], None]] = []
 
@@ -63,6 +64,9 @@ class Assignments:
 
     def revert(self, topic_id: bytes, name: TopicPartition, directory: bytes) -> None:
         self.reverted.append(directory)
+
+    def failed(self, topic_id: bytes, name: TopicPartition) -> None:
+        self.lost.append(name)
 
 
 class Moving:

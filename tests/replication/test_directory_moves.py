@@ -41,6 +41,7 @@ from twisted_broker.replication.fetcher.local_leader_endpoint import (
     MoveThrottle,
 )
 from twisted_broker.replication.fetcher.truncation_decision import LeaderEpochRequest
+from twisted_broker.replication.partition.events import HighWatermarkAdvanced
 from twisted_broker.wire.errors import ErrorCode
 
 SLOW = {"replica_alter_log_dirs_io_max_bytes_per_second": "100"}
@@ -70,6 +71,22 @@ def test_a_copy_takes_the_logs_place_and_the_old_one_is_deleted() -> None:
     moving.clock.advance(61)
     assert moving.names(source) == []
     assert not moving.replicas.moves.moves and not moving.log_manager.futures
+
+
+def test_a_partition_of_which_an_effect_failed_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """KIP-858: it stops, and the controller hears that nobody holds it here: another one leads."""
+    moving = Moving().start()
+    effects = {**moving.replicas._effects, HighWatermarkAdvanced: (failing,)}
+    monkeypatch.setattr(moving.replicas, "_effects", effects)
+    moving.replicas.produce([(TP, batch())], -1)
+    moving.turns(1)
+    assert moving.partition.offline and moving.assignments.lost == [TP]
+
+
+def failing(event: Any) -> None:
+    raise ValueError("an effect")
 
 
 def test_it_serves_while_it_moves() -> None:

@@ -5,6 +5,7 @@
 2. A replica that could not be made, because its directory failed before the controller knew of any,
    is reported as LOST: heartbeats report directories only, so nobody else would ever move its
    leadership.
+   So is one that stopped by itself while its directory goes on, until this broker starts again.
 3. A replica that is about to move is reported where it goes, and who moves it hears when the
    controller took that, by its answer or by the metadata; one that stays after all where it is.
 4. One request is in flight.
@@ -64,6 +65,7 @@ class DirectoryAssignments:
         )
         self._wanted: dict[_Key, bytes] = {}
         self._moving: dict[_Key, tuple[bytes, Callable[[], None]]] = {}
+        self._failed: set[_Key] = set()
         self._unexpected_errors = UnexpectedErrors("assignments of directories")
         self._denials = Denials("this broker's assignments of directories")
         self._in_flight = self._stopped = False
@@ -82,6 +84,10 @@ class DirectoryAssignments:
             if change.after is None or self._node_id not in change.after.replicas:
                 self._wanted.pop(key, None)
                 self._moving.pop(key, None)
+                self._failed.discard(key)
+                continue
+            if key in self._failed:
+                self._report_lost(key, change.after.directory_of(self._node_id))
                 continue
             moving = self._moving.get(key)
             directory, known = (
@@ -117,6 +123,21 @@ class DirectoryAssignments:
         self._moving[key] = directory_id, accepted
         self._wanted[key] = directory_id
         self._send_soon(0)
+
+    def failed(self, topic_id: bytes, topic_partition: TopicPartition) -> None:
+        """It serves nothing any more, though its directory does."""
+        key = (topic_id, topic_partition.partition)
+        self._failed.add(key)
+        if self._is_supported:
+            self._moving.pop(key, None)
+            self._wanted[key] = LOST
+            self._send_soon(0)
+
+    def _report_lost(self, key: _Key, known: bytes) -> None:
+        if known == LOST:
+            self._wanted.pop(key, None)
+        else:
+            self._wanted[key] = LOST
 
     def _accept_all(self) -> None:
         self._wanted.clear()

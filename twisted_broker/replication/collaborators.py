@@ -65,6 +65,10 @@ class IDirectoryAssignments(Protocol):
         """It stays where it was; `accepted` is not called any more."""
         ...
 
+    def failed(self, topic_id: bytes, topic_partition: TopicPartition) -> None:
+        """It serves nothing until this broker starts again; its directory goes on."""
+        ...
+
 
 class IReplicas(Protocol):
     """What fetchers need of the replica manager."""

@@ -125,6 +125,7 @@ class ReplicaManager:
 
     __slots__ = (
         "_alter_partition",
+        "_assignments",
         "_brokers",
         "_drain_call",
         "_draining",
@@ -178,7 +179,7 @@ class ReplicaManager:
         self.runtime = runtime
         self.config = config
         self.log_manager = log_manager
-        self._alter_partition = alter_partition
+        self._alter_partition, self._assignments = alter_partition, assignments
         self.partitions: dict[TopicPartition, Partition] = {}
         self.leadership_listeners: list[LeadershipListener] = []
         self.lines = EventLines(_logger, runtime.clock, broker=node_id)
@@ -290,8 +291,11 @@ class ReplicaManager:
     def _effect_failed(self, event: Event) -> None:
         _logger.failure("an effect of {event} failed", event=event)
         # What an event should have caused may be missing: this partition stops rather than going on
-        # with it.
-        event.partition.fail("an effect failed")
+        # with it, and another replica leads.
+        partition = event.partition
+        partition.fail("an effect failed")
+        if self._assignments is not None:
+            self._assignments.failed(partition.topic_id, partition.topic_partition)
 
     def _drain_soon(self) -> None:
         if self.events and not self._draining and self._drain_call is None:

@@ -136,6 +136,8 @@ BEHAVIOUR = """
 - **A missing segment file** between two others takes the partition offline (KAFKA_STORAGE_ERROR; one log line names the file and the remedy). Kafka
   serves the segments that are left. After an unclean stop the log is truncated before a gap above its recovery point, and one
   line says which offsets are gone; the segments behind the gap are kept as `.log.aside`.
+- **Committed offsets of a deleted topic** are removed also where their coordinator was being read, or was gone, when the topic was deleted: by
+  topic id, for the last 1,000 topics that the broker saw go. Kafka leaves those until they expire.
 - **A last batch that leaves offsets out** within its segment is dropped after an unclean stop, with one line, in topics that are not compacted: a bit
   of its base offset was flipped, which no checksum covers. Kafka serves it, and goes on behind it.
 - **The log cleaner** works in a process of its own, with a lower priority. A damaged log is left alone until a restart. A full disk delays a round;

@@ -85,6 +85,44 @@ def test_a_truncation_left_midway_fails_the_directory() -> None:
 
 
 @pytest.mark.parametrize("error", SHORT)
+def test_what_a_follower_wrote_before_a_roll_that_cannot_open_a_file_counts(error: int) -> None:
+    """One answer of a leader, for two segments: the follower goes on behind the first (seed
+    449607).
+    """
+    world = World()
+    log = create(world.manager(), segment_bytes=200)
+    one = [at(number, batch(b"x" * 50)) for number in range(3)]
+    world.files.faults.append(Fault(error, "open", ".log"))
+    info = log.append_as_follower(b"".join(one), 0, NOW_MS)
+    assert 0 <= info.last_offset < 2 and log.log_end_offset == info.last_offset + 1
+    assert info.bytes == sum(map(len, one[: log.log_end_offset]))
+    left = b"".join(one[log.log_end_offset :])
+    with pytest.raises(OutOfDescriptors):
+        log.append_as_follower(left, 0, NOW_MS)
+    world.files.faults.clear()
+    assert log.append_as_follower(left, 0, NOW_MS).last_offset == 2
+    assert len(all_batches(log)) == 3 and log.failed is None
+
+
+@pytest.mark.parametrize("error", SHORT)
+@pytest.mark.parametrize("kind", [".index", ".timeindex"])
+def test_what_a_follower_wrote_counts_without_its_index_entries(error: int, kind: str) -> None:
+    """Batches are in the log, the file for their entries cannot be opened (seed 449607)."""
+    world = World()
+    log = create(world.manager(), index_interval_bytes=0)
+    assert log.append_as_follower(at(0, batch(b"x")), 0, NOW_MS).last_offset == 0
+    index = log.segments.active.offset_index if kind == ".index" else log.segments.active.time_index
+    index.file.close()
+    world.files.faults.append(Fault(error, "open", kind))
+    info = log.append_as_follower(b"".join(at(n, batch(b"x")) for n in (1, 2, 3)), 0, NOW_MS)
+    assert info.last_offset == 3 and log.log_end_offset == 4 and info.records_count == 3
+    world.files.faults.clear()
+    assert log.append_as_follower(at(4, batch(b"x")), 0, NOW_MS).last_offset == 4
+    assert [batch.base_offset for batch in all_batches(log)] == [0, 1, 2, 3, 4]
+    assert log.failed is None
+
+
+@pytest.mark.parametrize("error", SHORT)
 @pytest.mark.parametrize(
     "what", [LogManager.checkpoint_recovery_points, LogManager.checkpoint_log_starts]
 )

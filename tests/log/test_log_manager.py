@@ -775,6 +775,45 @@ def test_two_topics_of_one_name(known: str) -> None:
     assert world.manager().get(A) is not None
 
 
+@pytest.mark.parametrize("filled", ["/d1", "/d2", ""])
+def test_two_logs_of_one_name_without_an_id(filled: str) -> None:
+    """A loss of power took both ids and brought back a deleted replica: where one has no records
+    the broker starts with the other one, and deletes neither. Seed 447959.
+    """
+    world = World(log_dirs="/d1")
+    for path in ("/d1", "/d2"):
+        world.settings["log.dirs"] = path
+        manager = world.manager()
+        log = manager.get_or_create(A, TOPIC_ID, config(), is_new=True)
+        if path == filled:
+            fill(log, 3)
+        world.stop(manager)
+        world.files.remove(f"{path}/{A}/partition.metadata")
+    world.settings["log.dirs"] = "/d1,/d2"
+    manager = world.manager()
+    manager.settle_rivals(lambda name: TOPIC_ID)
+    kept = manager.get(A)
+    assert kept is not None and values(kept) == ([b"0", b"1", b"2"] if filled else [])
+    strays = [
+        name for path in ("/d1", "/d2") for name in world.files.listdir(path) if "-stray" in name
+    ]
+    assert len(strays) == 1
+    world.stop(manager)
+    assert world.manager().get(A) is not None
+
+
+def test_two_logs_with_records_and_without_an_id_are_the_operators() -> None:
+    world = World(log_dirs="/d1")
+    for path in ("/d1", "/d2"):
+        world.settings["log.dirs"] = path
+        manager = world.manager()
+        fill(manager.get_or_create(A, TOPIC_ID, config(), is_new=True), 3)
+        world.stop(manager)
+        world.files.remove(f"{path}/{A}/partition.metadata")
+    world.settings["log.dirs"] = "/d1,/d2"
+    assert "move one of them away" in str(failure(world.manager(start=False)))
+
+
 @pytest.mark.parametrize("lost", ["old", "new"])
 def test_two_topics_of_one_name_one_without_its_id(lost: str) -> None:
     """As above, and the power went before `partition.metadata` of one of the two was durable: the

@@ -563,30 +563,39 @@ class Log:
         on.
 
         A partial batch at the end, and everything from a batch of a newer epoch than `leader_epoch`
-        on, is not taken. Raises BrokerError.
+        on, is not taken, nor what would need another segment while no file can be opened for one.
+        Raises BrokerError.
         """
         self.check_online()
         batches = replicated_batches(records, leader_epoch)
         if not batches:
             return LogAppendInfo(-1, -1, -1, -1, self.log_start_offset, 0, 0)
-        return self._append_batches(records, batches, wall_ms)
+        return self._append_batches(records, batches, wall_ms, or_fewer=True)
 
     def _append_batches(
-        self, records: Buffer, batches: list[BatchView], wall_ms: int
+        self, records: Buffer, batches: list[BatchView], wall_ms: int, *, or_fewer: bool = False
     ) -> LogAppendInfo:
-        """Batches that were checked, one after the other in `records`. Raises BrokerError."""
+        """Batches that were checked, one after the other in `records`; with `or_fewer` perhaps not
+        the last ones. Raises BrokerError.
+        """
         first, last, before = batches[0], batches[-1], self.segments.log_end
         # A gap is fine (the leader compacted); an overlap is not.
         if first.base_offset < before.offset:
             raise UnexpectedAppendOffset(first.base_offset, last.last_offset, before.offset)
+        written = 0
         try:
-            written = 0
             while written < len(batches):
                 run = self._next_run(batches[written:] if written else batches, wall_ms)
                 self._write_run(records, run)
                 written += len(run)
         except OSError as error:
-            raise self.fail(error) from error
+            failure = self.fail(error)
+            # What is in the log counts, those of the run that failed too (an index may have lacked
+            # its file): who fetches goes on behind it.
+            batches = [each for each in batches if each.last_offset < self.log_end_offset]
+            if not (or_fewer and batches and isinstance(failure, OutOfDescriptors)):
+                raise failure from error
+            last = batches[-1]
         self.durability.sync_if_due(before)
         return LogAppendInfo(
             first.base_offset,

@@ -260,7 +260,12 @@ class LogManager:
         other = self.logs.get(log.topic_partition)
         if other is not None:
             ids = {log.topic_id, other.topic_id}
-            if len(ids) == 1 or (None in ids and one_that_counts(log, other) is not None):
+            # Without an id and a record a log may be of any topic that had the name: a loss of
+            # power took both, or what was deleted came back by it.
+            may_be_rivals = len(ids) > 1 or (
+                ids == {None} and 0 in (log.log_end_offset, other.log_end_offset)
+            )
+            if not may_be_rivals or (None in ids and one_that_counts(log, other) is not None):
                 self._finish_swap(directory, log, other)
                 return
         self._attach(directory, log)
@@ -312,12 +317,13 @@ class LogManager:
 
     def settle_rivals(self, topic_id_of: Callable[[TopicPartition], bytes | None]) -> None:
         """Two topics of one name, one of them deleted while its directory was away: the log with
-        the id that is given stays, else one that lost its id with the power; the other is kept as
-        `-stray`.
+        the id that is given stays, else one that lost its id with the power, rather one that has
+        records; the other is kept as `-stray`.
         """
 
-        def claim(log: Log) -> tuple[bool, bool]:
-            return log.topic_id == topic_id_of(log.topic_partition), log.topic_id is None
+        def claim(log: Log) -> tuple[bool, bool, bool]:
+            is_topics = log.topic_id == topic_id_of(log.topic_partition)
+            return is_topics, log.topic_id is None, log.log_end_offset > 0
 
         rivals, self._rivals = self._rivals, []
         for log in rivals:

@@ -582,8 +582,8 @@ class Log:
         # A gap is fine (the leader compacted); an overlap is not.
         if first.base_offset < before.offset:
             raise UnexpectedAppendOffset(first.base_offset, last.last_offset, before.offset)
-        written = 0
         try:
+            written = 0
             while written < len(batches):
                 run = self._next_run(batches[written:] if written else batches, wall_ms)
                 self._write_run(records, run)

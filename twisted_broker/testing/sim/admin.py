@@ -29,14 +29,13 @@ _ANY_OFFSET = 1 << 62
 class Admin(Client):
     """See the module's card."""
 
-    async def create(self, topic: Topic) -> bool:
+    async def create(self, topic: Topic) -> None:
         """Tries until it is there."""
         while not self.stopped:
             code = await self._create(topic)
             if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                return True
+                return
             await self.pause(0.3)
-        return False
 
     async def _create(self, topic: Topic) -> ErrorCode:
         wanted = topics.CreatableTopic(

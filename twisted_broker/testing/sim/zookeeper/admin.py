@@ -40,11 +40,11 @@ class ZooKeeperAdmin(Admin):
         else:
             self._tree.create(path, data)
 
-    async def create(self, topic: Topic) -> bool:
+    async def create(self, topic: Topic) -> None:
         brokers = [int(name[1:]) for name in self.cluster.brokers]
         path = f"{TOPICS}/{topic.name}"
         if path in self._tree.nodes:
-            return False
+            return
         assigned = {}
         for number in range(topic.partitions):
             first = self.random.randrange(len(brokers))
@@ -54,7 +54,6 @@ class ZooKeeperAdmin(Admin):
         self._put(config_path("topics", topic.name), {"version": 1, "config": topic.settings})
         self._tree.create(path, topic_json(assigned, topic_id))
         self.note(f"creates {topic.name}")
-        return True
 
     async def change(self, topic: str, name: str, value: str) -> None:
         path = config_path("topics", topic)

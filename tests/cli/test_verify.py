@@ -150,6 +150,18 @@ BREAKS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda d: write(d / "transactions-0" / "00000000000000000000.txnindex", 9, b"\x07"),
         "not ",
     ),
+    "transaction that begins before what its index says": (
+        lambda d: write(
+            d / "transactions-0" / "00000000000000000000.txnindex", 10, struct.pack(">q", 6)
+        ),
+        "the transaction of producer 6 that ends at offset 7 begins at 4, not at 6",
+    ),
+    "transaction that reaches into the one before": (
+        lambda d: write(
+            d / "transactions-0" / "00000000000000000000.txnindex", 44, struct.pack(">q", 11)
+        ),
+        "that ends at offset 15 begins behind the marker at 11, not at 11",
+    ),
     "producer snapshot": (
         lambda d: write(d / "segments-0" / "00000000000000000040.snapshot", 30, b"\x07"),
         "CRC is",
@@ -336,3 +348,11 @@ def test_the_golden_logs_of_the_log_tests(tmp_path: Path, state: str, partition:
         archive.extractall(tmp_path, filter="data")
     report = verify_directory(tmp_path / state / partition, with_records=True)
     assert report.findings == [] and report.records > 10
+
+
+def test_a_transaction_whose_records_a_cleaner_took(copy: Path) -> None:
+    """RL 3.7: its marker and the entry of the index stay, and are no finding."""
+    segment = copy / "transactions-0" / SEGMENT
+    content = segment.read_bytes()
+    segment.write_bytes(content[:552] + content[664:])
+    assert not [each for each in findings(copy / "transactions-0") if ".txnindex" in each]

@@ -5,10 +5,14 @@
    differ in which batches they index).
 2. Time index: timestamps grow, offsets do not shrink; an entry's timestamp is the largest of all
    batches that begin at or below its offset.
-3. Transaction index: each entry's last offset is a marker of its producer in this segment.
+3. Transaction index: each entry's last offset is a marker of its producer in this segment; its
+   first offset lies behind the producer's marker before that, and not behind the first batch of the
+   transaction (a cleaner or the log start may have taken that one: then it lies before those that
+   are left).
 
 `batch(...)` is called for each batch in order, `end(...)` once behind the last one. Memory is one
-entry of the offset and of the time index; the transaction index is read whole.
+entry of the offset and of the time index; the transaction index is read whole. Of transactions:
+each producer's last marker, and where those that are open begin.
 """
 
 from __future__ import annotations
@@ -139,6 +143,23 @@ class TimeIndexCheck(EntryStream):
             self.advance()
 
 
+class Transactions:
+    """Where transactions began and ended, in the batches of all segments of one log so far."""
+
+    def __init__(self) -> None:
+        self.began: dict[int, int] = {}
+        self.ended: dict[int, int] = {}
+
+    def batch(self, producer_id: int, first_offset: int) -> None:
+        self.began.setdefault(producer_id, first_offset)
+
+    def marker(self, producer_id: int, offset: int) -> tuple[int | None, int]:
+        """The offset of the first batch of what ends, if one is left, and of the marker before."""
+        before = self.ended.get(producer_id, -1)
+        self.ended[producer_id] = offset
+        return self.began.pop(producer_id, None), before
+
+
 class TransactionIndexCheck:
     """Invariant 3."""
 
@@ -146,7 +167,7 @@ class TransactionIndexCheck:
 
     def __init__(self, path: Path, report: Report) -> None:
         self.path, self.report = path, report
-        self.waiting: dict[int, tuple[int, int]] = {}
+        self.waiting: dict[int, tuple[int, int, int]] = {}
         last = -1
         number = 0
         for item in transaction_index_rows(path):
@@ -163,20 +184,37 @@ class TransactionIndexCheck:
                 position,
                 f"the transaction {row['first_offset']}..{row['last_offset']} is out of order",
             )
-        self.waiting[row["last_offset"]] = (row["producer_id"], position)
+        self.waiting[row["last_offset"]] = (row["producer_id"], row["first_offset"], position)
         return int(row["last_offset"])
 
-    def marker(self, offset: int, producer_id: int) -> None:
+    def marker(self, offset: int, producer_id: int, began: int | None, before: int) -> None:
         expected = self.waiting.pop(offset, None)
-        if expected is not None and expected[0] != producer_id:
+        if expected is None:
+            return
+        wanted, first, position = expected
+        if wanted != producer_id:
             self.report.add(
                 self.path,
-                expected[1],
-                f"the marker at offset {offset} is of producer {producer_id}, not {expected[0]}",
+                position,
+                f"the marker at offset {offset} is of producer {producer_id}, not {wanted}",
+            )
+        elif began is not None and first > began:
+            self.report.add(
+                self.path,
+                position,
+                f"the transaction of producer {producer_id} that ends at offset {offset} begins at "
+                f"{began}, not at {first}",
+            )
+        elif first <= before:
+            self.report.add(
+                self.path,
+                position,
+                f"the transaction of producer {producer_id} that ends at offset {offset} begins "
+                f"behind the marker at {before}, not at {first}",
             )
 
     def end(self) -> None:
-        for offset, (producer_id, position) in self.waiting.items():
+        for offset, (producer_id, _, position) in self.waiting.items():
             self.report.add(
                 self.path,
                 position,

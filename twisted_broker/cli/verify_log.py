@@ -31,6 +31,7 @@ from twisted_broker.cli.verify_indexes import (
     OffsetIndexCheck,
     TimeIndexCheck,
     TransactionIndexCheck,
+    Transactions,
 )
 from twisted_broker.log.future_logs import PROMOTED
 from twisted_broker.wire.message_set import MessageView
@@ -118,6 +119,7 @@ class LogCheck:
             on_progress,
         )
         self.recovery_point = recovery_point
+        self.transactions = Transactions()
         self.names = sorted(entry.name for entry in directory.iterdir())
         self.next_offset = 0
         self.log_start = log_start
@@ -233,10 +235,20 @@ class LogCheck:
         view = found.view
         if isinstance(view, BatchView):
             self.epochs.batch(path, found.position, first, view.partition_leader_epoch)
-            if aborted is not None and view.is_control:
-                aborted.marker(last, view.producer_id)
+            if view.is_transactional:
+                self.transaction(view, first, last, aborted)
         self.report.batches += 1
         self.report.records += count
+
+    def transaction(
+        self, view: BatchView, first: int, last: int, aborted: TransactionIndexCheck | None
+    ) -> None:
+        if not view.is_control:
+            self.transactions.batch(view.producer_id, first)
+            return
+        began, before = self.transactions.marker(view.producer_id, last)
+        if aborted is not None:
+            aborted.marker(last, view.producer_id, began, before)
 
     def offsets(self, path: Path, position: int, base: int, first: int, last: int) -> None:
         if first < self.next_offset:

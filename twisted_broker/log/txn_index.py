@@ -8,7 +8,8 @@ Owns `AbortedTxn` and `TransactionIndex` (`.txnindex`, 34 bytes an entry).
 3. Entries are loaded on first use, which is the start, and kept: what becomes of the file
    meanwhile is read by the next start. A torn tail counts as none, and `is_sound` says so. Entries
    have no checksum: a flipped bit that leaves them possible (a producer id, the low bits of a first
-   offset) goes unnoticed below the recovery point, as in Kafka, which checks less.
+   offset) goes unnoticed below the recovery point, as in Kafka, which checks less; `replog verify`
+   finds it.
 
 Source: Kafka's `TransactionIndex`, `AbortedTxn`; RL 3.3. Not here: who computes the last stable
 offset (`producer_state.py`).

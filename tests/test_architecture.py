@@ -18,7 +18,7 @@ from tests.simulation.mutations import MUTATIONS
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
 PACKAGE = "twisted_broker"
-REAL_WORLD = {"os", "select", "signal", "socket", "subprocess", "threading", "time"}
+REAL_WORLD = {"os", "select", "signal", "socket", "subprocess", "threading", "time", "kazoo"}
 OF_ADDRESSES = {"api.envelope", "cluster.forwarding_manager", "net.listeners"}
 """They take text forms of addresses, or this machine's name, from `socket`: no connection."""
 
@@ -57,6 +57,12 @@ def test_who_names_the_real_world(graph: grimp.ImportGraph) -> None:
         module.removeprefix(f"{PACKAGE}.")
         for name in (REAL_WORLD | {"random", "fcntl"}) & graph.modules
         for module in graph.find_modules_that_directly_import(name)
+    }
+    folder = ROOT / PACKAGE
+    found |= {
+        ".".join(path.relative_to(folder).with_suffix("").parts)
+        for path in folder.rglob("*.py")
+        if re.search(r"^\s*from twisted\.internet import reactor\b", path.read_text(), re.M)
     }
     found = {each for each in found if not each.startswith(("testing.", "cli."))}
     assert found - OF_ADDRESSES <= known

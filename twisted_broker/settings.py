@@ -8,7 +8,7 @@ Owns `Setting` and the parsing of single values. The table of all settings is `c
    be accepted.
 
 Source: Kafka's `ConfigDef` (types, list syntax, range notation). Not here: passwords from providers
-and values that name a class, a file or a URL to load (RELIABILITY 5.2), on purpose.
+and values that name a class to load (RELIABILITY 5.2), on purpose.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@
 5. Time is monotonic: the reactor's `seconds` becomes `time.monotonic`, so that a step of the wall
    clock moves no timer.
 
-Ring 2: with `embedded.py` the only place that imports the reactor. Source: `twisted.application`;
+Ring 2: it gives brokers their reactor, as `embedded.py` does. Source: `twisted.application`;
 Kafka's server.properties.
 """
 

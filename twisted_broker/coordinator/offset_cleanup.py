@@ -16,7 +16,7 @@ Owns `OffsetCleanup`, which walks over all groups of all shards.
 
 Source: Apache Kafka 4.3.1 `GroupCoordinatorShard.cleanupGroupMetadata`, `onPartitionsDeleted`,
 `OffsetMetadataManager.cleanupExpiredOffsets` (KIP-211). Not here: which offset has expired
-(`offsets.py`).
+(`group_offsets.py`).
 """
 
 from __future__ import annotations

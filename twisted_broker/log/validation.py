@@ -18,7 +18,7 @@ rewritten).
    so that others pay nothing for the check.
 
 Source: Kafka's `LogValidator`, `UnifiedLog.analyzeAndValidateRecords`; RL 3.2. Not here: producer
-sequences (`producer_state.py`).
+sequences (`producer_append.py`).
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from twisted_broker.known_settings import broker_settings
+
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "benchmarks" / "README.md"]
@@ -78,6 +80,8 @@ def is_a_module(name: str) -> bool:
     """
     parts = name.removeprefix("twisted_broker.").split(".")
     if parts[0] not in ROOMS or f'"{name}"' in TEXT_OF_PACKAGE or A_SETTING.fullmatch(name):
+        return True
+    if name in broker_settings():
         return True
     if is_a_file("/".join(parts)):
         return True

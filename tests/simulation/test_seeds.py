@@ -74,7 +74,7 @@ def test_a_lone_broker() -> None:
 FAILED_ONCE = [29, 198, 330775, 340014, 340072, 350446, 360102, 360398]
 FAILED_ONCE += [370247, 370408, 370638, 370744, 370767, 370998]
 FAILED_ONCE += [400976, 401834, 402395, 403406, 404430, 410510, 421226, 421579]
-FAILED_ONCE += [421099, 430638, 441912, 445047, 447959, 449607]
+FAILED_ONCE += [421099, 430638, 441912, 445047, 447959, 449607, 450888, 452797]
 
 
 @pytest.mark.parametrize("seed", FAILED_ONCE)
@@ -106,6 +106,9 @@ def test_seeds_that_failed_once(seed: int) -> None:
     445047: a topic was made while all of the core was still fenced. 447959: a loss of power brought
     back a deleted replica, empty and without its id, in another directory than its successor's.
     449607: a follower's batches were written, the file of their index entries could not be opened.
+    450888: of two batches sent together to a leader that did not know their producer any more the
+    second was taken, and acknowledged, before the first. 452797: a leader that an unclean election
+    had deposed acknowledged what none of those had that lead after it.
     """
     run = started(seed, 1, 3)
     text = run.communicate(timeout=100)[0]

@@ -63,15 +63,61 @@ def test_what_is_acknowledged_is_committed(committed: int, is_broken: bool) -> N
     assert bool(clients.broken) is not is_broken
 
 
+def following(before: Attempt | None) -> Attempt:
+    attempt = Attempt(NAME, [b"b"], True, after=before)
+    attempt.fate = Fate.UNKNOWN
+    return attempt
+
+
 @pytest.mark.parametrize(("deleted_upto", "is_broken"), [(1, True), (2, False)])
 def test_a_producer_of_whom_all_was_deleted_is_unknown(deleted_upto: int, is_broken: bool) -> None:
     """A leader that was restarted takes any sequence of it, and refuses an earlier one that comes
-    behind that (seed 431160).
+    behind that (seed 431160), also when that one was acknowledged meanwhile (seed 450888).
+    """
+    clients = Clients(9)
+    clients.truth.line(KEY).deleted_upto = deleted_upto
+    first = following(acknowledged(1, b"a"))
+    second = acknowledged(8, b"c")
+    second.after = first
+    clients.checks.out_of_order(first)
+    assert bool(clients.broken) is is_broken
+
+
+@pytest.mark.parametrize("fate", [Fate.UNKNOWN, Fate.REFUSED, None])
+def test_what_follows_nothing_acknowledged_may_be_out_of_order(fate: Fate | None) -> None:
+    """The first batch of a session, and one behind a batch that may be missing."""
+    clients = Clients(9)
+    before = acknowledged(1, b"a")
+    before.fate = fate
+    clients.checks.out_of_order(following(before))
+    clients.checks.out_of_order(following(None))
+    assert not clients.broken
+
+
+@pytest.mark.parametrize(
+    ("kept", "waits", "is_broken"),
+    [(1, False, False), (2, False, True), (1, True, False), (2, True, False)],
+)
+def test_what_an_unclean_election_left_behind_is_followed_by_nothing(
+    kept: int, waits: bool, is_broken: bool
+) -> None:
+    """A deposed leader that did not know it acknowledged a batch behind what is kept (seed
+    452797). What is kept is followed as always, whatever else was lost; nothing is known of either
+    until the new leader leads.
     """
     clients = Clients(2)
-    clients.truth.line(KEY).deleted_upto = deleted_upto
-    clients.checks.out_of_order(acknowledged(-1, b"a"), acked_upto=2)
+    line = clients.truth.line(KEY)
+    line.resets, line.waits_for_leader, line.has_lost = [(4, kept)], waits, True
+    clients.checks.out_of_order(following(acknowledged(1, b"a")))
     assert bool(clients.broken) is is_broken
+
+
+def test_what_the_leader_of_an_unclean_election_acknowledged_is_followed() -> None:
+    clients = Clients(2)
+    line = clients.truth.line(KEY)
+    line.resets, line.has_lost = [(3, 1)], True
+    clients.checks.out_of_order(following(acknowledged(1, b"a")))
+    assert "out of order" in clients.broken
 
 
 def test_a_mark_that_was_seen_does_not_go_back() -> None:

@@ -56,16 +56,20 @@ class ClientChecker:
             self._broken(f"{attempt!r} was acknowledged, but only {line.top} was ever committed")
         self._note_values(attempt.partition, attempt.base_offset, attempt.values, "the producer")
 
-    def out_of_order(self, attempt: Attempt, acked_upto: int) -> None:
-        """RELIABILITY 2.4: what follows the last acknowledged batch of a producer is in order, and
-        one of the last five that comes again is known.
+    def out_of_order(self, attempt: Attempt) -> None:
+        """RELIABILITY 2.4: what follows an acknowledged batch of its producer is in order, and one
+        of the last five that comes again is known.
         """
-        line = self.checker.truth.line_of(attempt.partition)
-        if acked_upto <= line.deleted_upto:
-            # All by which a leader knows the producer was deleted. After a restart it takes any
-            # sequence (KIP-360), and of those sent together a later one may come first.
+        before, line = attempt.after, self.checker.truth.line_of(attempt.partition)
+        if before is None or before.fate is not Fate.ACKED:
+            # A leader that does not know the producer takes any sequence (KIP-360): of the first
+            # batches of a session, sent together, a later one may come first.
             return
-        if line.is_complete:
+        if before.base_offset + len(before.values) <= line.deleted_upto:
+            # All by which a leader knows the producer was deleted: after a restart the same.
+            return
+        # A leader that an unclean election deposed may have acknowledged what nobody has.
+        if not line.waits_for_leader and self._is_owed(before):
             self._broken(f"{attempt!r} follows what was acknowledged, and is out of order")
 
     def consumed(

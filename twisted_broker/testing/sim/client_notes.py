@@ -26,11 +26,12 @@ class Attempt:
     `fate` is None while it is under way; `base_offset` once acknowledged; `sent` counts the times
     it went out. With `acks` 0 or 1 its fate is never known: `was_answered` (0: it went out) and
     `base_offset` are what its leader said. `session`: the producer id and epoch of a transactional
-    producer.
+    producer. `after`: the batch whose sequences are just before its own, in the same session.
     """
 
     __slots__ = (
         "acks",
+        "after",
         "base_offset",
         "epoch",
         "fate",
@@ -43,10 +44,15 @@ class Attempt:
     )
 
     def __init__(
-        self, partition: TopicPartition, values: list[bytes], idempotent: bool, acks: int = -1
+        self,
+        partition: TopicPartition,
+        values: list[bytes],
+        idempotent: bool,
+        acks: int = -1,
+        after: Attempt | None = None,
     ) -> None:
         self.partition, self.values, self.idempotent = partition, values, idempotent
-        self.acks, self.was_answered = acks, False
+        self.acks, self.was_answered, self.after = acks, False, after
         self.fate: Fate | None = None
         self.base_offset = self.epoch = -1
         self.sent = 0
@@ -72,10 +78,8 @@ class Notes:
         self.sessions: Counter[tuple[int, int]] = Counter()
         """how often transactional producers were given a producer id and epoch"""
         self.acked: Callable[[Attempt], None] = lambda attempt: None
-        self.out_of_order: Callable[[Attempt, int], None] = lambda attempt, acked_upto: None
-        """its sequence does not follow, though all of its producer before it was acknowledged, up
-        to this offset
-        """
+        self.out_of_order: Callable[[Attempt], None] = lambda attempt: None
+        """its sequence does not follow, and nothing before it is still under way"""
         self.consumed: Callable[
             [str, TopicPartition, int, int, int, int, Sequence[bytes]], None
         ] = lambda *facts: None

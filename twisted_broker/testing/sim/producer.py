@@ -75,9 +75,7 @@ class Producer(Client):
         self.session = (-1, -1)
         self.sessions = 0
         self._sequences: dict[TopicPartition, int] = {}
-        self._acked_upto: dict[TopicPartition, int] = {}
-        self._is_gapless = True
-        """none of those that are sent together was given up"""
+        self._last: dict[TopicPartition, Attempt] = {}
         self._count = 0
 
     async def main(self) -> None:
@@ -99,12 +97,13 @@ class Producer(Client):
             return
         sequence = self._sequences.get(fact, 0)
         sent: list[_Sent] = []
+        last = self._last.get(fact)
         for _ in range(self.random.randint(1, self.in_flight)):
-            sent.append(self._make(partition, fact, sequence))
-            sequence += len(sent[-1].attempt.values)
+            sent.append(self._make(partition, fact, sequence, last))
+            last = sent[-1].attempt
+            sequence += len(last.values)
         tries = 40 if self.idempotent else self.random.choice((1, 3))
         while not self.stopped and (open_ones := [each for each in sent if each.is_open]):
-            self._is_gapless = all(each.is_open or each.attempt.was_answered for each in sent)
             await self._send_all(open_ones)
             made_anew = partition.topic in self.by_id and fact != self.name_with_id(
                 partition, self.topic_ids[partition.topic]
@@ -118,7 +117,7 @@ class Producer(Client):
 
     def _settled(self, fact: TopicPartition, sequence: int, attempts: list[Attempt]) -> None:
         if all(attempt.was_answered for attempt in attempts):
-            self._sequences[fact] = sequence
+            self._sequences[fact], self._last[fact] = sequence, attempts[-1]
         else:
             self.session = (-1, -1)  # the next batch must not follow one that may be missing
         for attempt in attempts:
@@ -136,10 +135,12 @@ class Producer(Client):
             return None
         return self.name_with_id(partition, known)
 
-    def _make(self, partition: TopicPartition, fact: TopicPartition, sequence: int) -> _Sent:
+    def _make(
+        self, partition: TopicPartition, fact: TopicPartition, sequence: int, last: Attempt | None
+    ) -> _Sent:
         values = [self._value() for _ in range(self.random.randint(1, 4))]
         acks = self.random.choice(self.acks)
-        attempt = Attempt(fact, values, self.idempotent, acks)
+        attempt = Attempt(fact, values, self.idempotent, acks, after=last)
         self.notes.attempts.append(attempt)
         return _Sent(attempt, self._request(partition, attempt, self._batch(values, sequence)))
 
@@ -210,9 +211,6 @@ class Producer(Client):
             attempt.base_offset, attempt.epoch = found.base_offset, epoch
             attempt.was_answered = True
             attempt.fate = Fate.ACKED if attempt.acks == -1 else Fate.UNKNOWN
-            end = attempt.base_offset + len(attempt.values)
-            before = self._acked_upto.get(attempt.partition, 0)
-            self._acked_upto[attempt.partition] = max(before, end)
             self.notes.acked_records += len(attempt.values)
             self.notes.acked(attempt)
         elif code in _NEW_SESSION and not is_first:
@@ -222,13 +220,8 @@ class Producer(Client):
                 Fate.UNKNOWN if attempt.sent > 1 or code in _MAYBE_THERE else Fate.REFUSED
             )
             self.note(f"{attempt!r}: {code.name}")
-            out_of_order = code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-            # Of the first batches of a session, sent together, a later one may be the first that
-            # is taken: a leader that does not know the producer takes any sequence (KIP-360).
-            is_known = self._sequences.get(attempt.partition, 0) > 0
-            if out_of_order and is_known and self._is_gapless and self.acks == [-1]:
-                acked_upto = self._acked_upto.get(attempt.partition, 0)
-                self.notes.out_of_order(attempt, acked_upto)
+            if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                self.notes.out_of_order(attempt)
             self.notes.refused("produce", code.name)
         elif code not in _MAYBE_THERE:
             self.forget_leader(each.request[0])
@@ -245,7 +238,7 @@ class Producer(Client):
             return False
         self.session = (answer.producer_id, answer.producer_epoch)
         self.sessions += 1
-        self._sequences = {}
+        self._sequences, self._last = {}, {}
         return True
 
 

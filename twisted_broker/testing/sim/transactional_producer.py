@@ -96,6 +96,7 @@ class TransactionalProducer(Client):
         self.pace_seconds, self.pause_seconds = options.pace_seconds, options.batch_pause_seconds
         self.session: tuple[int, int] | None = None
         self._sequences: dict[TopicPartition, int] = {}
+        self._last: dict[TopicPartition, Attempt] = {}
         self._added: set[TopicPartition] = set()
         self._has_begun = False
         self._coordinators: dict[int, Address] = {}
@@ -173,7 +174,8 @@ class TransactionalProducer(Client):
         self.notes.sessions[self.session] += 1
 
     def _forget(self) -> None:
-        self.session, self._sequences, self._has_begun = None, {}, False
+        self.session, self._has_begun = None, False
+        self._sequences, self._last = {}, {}
 
     def _refused(self, api: str, code: ErrorCode | None) -> None:
         if code is None:
@@ -238,7 +240,7 @@ class TransactionalProducer(Client):
             await self._write_late(made)
         if self.version > 1:
             self._given(answer)
-            self._sequences = {}
+            self._sequences, self._last = {}, {}
         elif not is_commit:
             await self._begin_instance(goes_on=True)
 
@@ -251,7 +253,7 @@ class TransactionalProducer(Client):
             return False
         assert self.session is not None
         values = [self._value(place) for _ in range(self.random.randint(1, 3))]
-        attempt = Attempt(place, values, True)
+        attempt = Attempt(place, values, True, after=self._last.get(place))
         attempt.session = self.session
         is_keyed = place.topic in self.compacted
         for value in values:
@@ -266,6 +268,7 @@ class TransactionalProducer(Client):
             attempt.fate = attempt.fate or Fate.UNKNOWN
             return False
         self._sequences[place] = self._sequences.get(place, 0) + len(values)
+        self._last[place] = attempt
         made.records.append((place, attempt.base_offset, values))
         if is_keyed:
             self.known.keyed_acked(place, attempt.base_offset, values)
@@ -294,6 +297,8 @@ class TransactionalProducer(Client):
         if code in _NEW_SEQUENCES or code in FENCED or not code.retriable:
             is_unsure = attempt.sent > 1 or code in _MAYBE_THERE
             attempt.fate = Fate.UNKNOWN if is_unsure else Fate.REFUSED
+            if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and place.topic not in self.compacted:
+                self.notes.out_of_order(attempt)
             if code in FENCED:
                 self.known.counted("transactional producer fenced")
                 self._forget()

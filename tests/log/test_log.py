@@ -19,6 +19,7 @@ from tests.log.batches import (
     slice_bytes,
     values,
 )
+from tests.log.manual_worker import ManualWorker
 from twisted_broker.config import LogConfig
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import OffsetsOutOfOrder, UnexpectedAppendOffset
@@ -793,6 +794,42 @@ def test_a_trimmed_tail_does_not_come_back(end: str) -> None:
         log.close()
     assert log.durability.recovery_point == 1
     assert len(disk.after_power_loss(keep=0).content(path)) == size
+
+
+@pytest.mark.parametrize("is_killed_first", [False, True])
+@pytest.mark.parametrize("change", ["trim", "truncation"])
+def test_what_changed_with_a_roll_does_not_come_back(change: str, is_killed_first: bool) -> None:
+    """RL 6.6, RELIABILITY 6.2: a segment ends where the recovery point was checkpointed, is changed
+    and rolled there, and nothing is synced any more. Whatever comes then, no start trusts what a
+    loss of power makes of its file (seed 453247).
+    """
+    disk, worker = SimDisk(), ManualWorker()
+    disk.make_directories("/data")
+    settings_ = config(preallocate=change == "trim", segment_bytes=2000, flush_messages=1)
+    log = open_log(disk, settings=settings_)
+    log.attach(worker, None)
+    contents = [b"%d" % number for number in range(4)]
+    for content in contents if change == "truncation" else contents[:2]:
+        log.append_as_leader(batch(content), 0, NOW_MS)
+        worker.run_all()
+    log.set_high_watermark(2)
+    checkpoint = log.durability.point_in_write()
+    log.durability.point_written(*checkpoint)
+    disk.sync_all()
+    log.truncate_to(2)
+    log.roll(NOW_MS)
+    disk.sync_directory(log.directory)
+    if is_killed_first:
+        disk = disk.after_kill()
+        log = open_log(disk, settings=settings_, recovery_point=checkpoint[0])
+        log.append_as_leader(batch(b"new"), 1, NOW_MS)
+        log.set_high_watermark(log.log_end_offset)
+        checkpoint = log.durability.point_in_write()
+        assert log.durability.recovery_point == 3
+    disk = disk.after_power_loss(keep=0)
+    log = open_log(disk, settings=config(), recovery_point=checkpoint[0])
+    expected = [b"0", b"1", b"new"] if is_killed_first else contents
+    assert values(log) == expected[: log.log_end_offset] and log.log_end_offset >= 2
 
 
 def test_many_logs_share_few_open_files() -> None:

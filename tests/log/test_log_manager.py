@@ -1103,8 +1103,8 @@ def test_a_truncation_while_the_checkpoint_is_written_wants_another() -> None:
     manager = world.manager()
     log = create(manager)
     fill(log, 9)
+    log.roll(NOW_MS)
     log.set_high_watermark(9)
-    log.durability.flush()
     directory = manager.directories.online()[0]
     log.durability.disk = directory.disk = worker = ManualWorker()
     manager.checkpoint_recovery_points()

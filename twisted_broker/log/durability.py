@@ -17,6 +17,8 @@ leader-epoch checkpoint file.
    an unclean election: what grows past an old recovery point meanwhile is not taken for synced.
    After one that went below what the checkpoint may say, a follower waits (`when_synced`) until the
    checkpoint was written again, before it appends more; a leader refuses appends until then.
+   Nor is it above the base offset of the active segment. Its end may be changed and rolled there (a
+   preallocated tail goes, or a truncation came before): it would be trusted before that is synced.
 5. A failed sync is not tried again: the kernel may have dropped the pages that it could not write,
    so a second one proves nothing.
 
@@ -160,10 +162,16 @@ class Durability:
 
     def point_to_checkpoint(self, synced_upto: int | None = None) -> int:
         """What the checkpoint says of this log, `synced_upto` (the recovery point) at most."""
-        upto = self.recovery_point if synced_upto is None else synced_upto
+        upto = self._recovery_point_of_whole_segments() if synced_upto is None else synced_upto
         # The high watermark is not known before the log has a role: what was read at the start was
         # not above it, and a lower row would have the whole log checked after the next crash.
         return min(upto, max(self._watermarks.high_watermark, self._loaded_point))
+
+    def _recovery_point_of_whole_segments(self) -> int:
+        # The active segment first: a roll on the reactor may come in between, and what it trims is
+        # not synced then.
+        active = self._segments.active.base_offset
+        return min(self.recovery_point, active)
 
     def point_in_write(self) -> tuple[int, int]:
         """What the checkpoint is about to say; to be handed to `point_written` with it."""

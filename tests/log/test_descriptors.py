@@ -134,7 +134,7 @@ def test_a_checkpoint_comes_again(what: Any, error: int) -> None:
     manager = world.manager()
     log = create(manager)
     fill(log, 3)
-    log.durability.flush()
+    log.roll(NOW_MS)
     log.set_high_watermark(3)
     log.increment_log_start_offset(2)
     world.files.faults.append(Fault(error, "open", "checkpoint"))

@@ -221,7 +221,7 @@ def test_nothing_trusted(
     for one in batches:
         assert one.base_offset <= expected <= one.last_offset or one.base_offset == expected
         expected = one.next_offset
-        assert one.is_valid_crc()
+        assert one.is_valid_crc() and one.partition_leader_epoch >= -1
         if one.partition_leader_epoch >= 0:
             assert one.partition_leader_epoch >= newest
             newest = one.partition_leader_epoch

@@ -140,6 +140,8 @@ BEHAVIOUR = """
   topic id, for the last 1,000 topics that the broker saw go. Kafka leaves those until they expire.
 - **A last batch that leaves offsets out** within its segment is dropped after an unclean stop, with one line, in topics that are not compacted: a bit
   of its base offset was flipped, which no checksum covers. Kafka serves it, and goes on behind it.
+- **A leader epoch below -1** in a batch ends the log there after an unclean stop, with one line, as a wrong checksum does: a bit was flipped, which
+  no checksum covers. Kafka keeps the batch and serves it.
 - **The log cleaner** works in a process of its own, with a lower priority. A damaged log is left alone until a restart. A full disk delays a round;
   in Kafka it takes the log directory offline. `log.cleaner.enable=false` and `log.cleaner.threads=0` switch it off.
 - **Retention of a log that cannot be cleaned** goes on under `cleanup.policy=compact,delete`, so that the disk does not fill. Kafka stops both.

@@ -3,9 +3,9 @@
 Owns `new_log`, `load_log`.
 
 1. After an unclean stop every batch from the recovery point's segment on is checked; at the first
-   bad byte, or leader epoch that goes back, the log ends: the segment is truncated, later segments
-   are deleted. Below the recovery point the files are trusted; one above the log end is older than
-   a truncation, and nothing is.
+   bad byte, or leader epoch that goes back or is below none (-1), the log ends: the segment is
+   truncated, later segments are deleted. Below the recovery point the files are trusted; one above
+   the log end is older than a truncation, and nothing is.
 2. Indexes, leader epochs, producer state and aborted transactions of what was checked are made
    anew; a missing or impossible index is too. So are epochs that begin above the log start where
    batches below have one: they were trimmed to a log start that was lost.
@@ -34,7 +34,7 @@ from twisted_broker.log.log import Log
 from twisted_broker.log.segment import LOG, LogSegment, OpenFiles
 from twisted_broker.wire.batch_fields import BASE_OFFSET, PARTITION_LEADER_EPOCH
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.records import CorruptRecordError
+from twisted_broker.wire.records import NO_LEADER_EPOCH, CorruptRecordError
 
 _INT_MAX = 2**31 - 1
 
@@ -302,13 +302,15 @@ def recover_segment(
         if place.base_offset < expected or place.last_offset - segment.base_offset > _INT_MAX:
             break
         if batch is not None:
-            if 0 <= batch.partition_leader_epoch < newest_epoch:
+            epoch = batch.partition_leader_epoch
+            if epoch < NO_LEADER_EPOCH:
+                # A flipped bit, which no checksum covers: a broker that knew no epoch wrote -1.
+                break
+            if 0 <= epoch < newest_epoch:
                 # A truncation was lost in the crash, what was written after it was not: the batches
                 # behind it are those that were truncated.
                 break
-            newest_epoch = max(
-                newest_epoch, batch.partition_leader_epoch
-            )  # -1 is of a broker that knew none
+            newest_epoch = max(newest_epoch, epoch)
         segment.publish(
             place.size_in_bytes, place.last_offset, -1 if batch is None else batch.max_timestamp
         )

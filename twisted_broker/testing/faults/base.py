@@ -1,8 +1,8 @@
 """What all faults share: the machines they may hit, their randomness and clock, and the repair.
 
-Owns `FaultInjector`. A fault is a function `(injector, node)`: it hits a machine now, and schedules
-the repair, which runs even when all faults have ended meanwhile. Not here: which fault comes when
-(`testing/sim/fault_schedule.py`).
+Owns `FaultInjector`, `MOST_EPOCHS`. A fault is a function `(injector, node)`: it hits a machine
+now, and schedules the repair, which runs even when all faults have ended meanwhile. Not here: which
+fault comes when (`testing/sim/fault_schedule.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
         TransactionMarkerSender,
     )
     from twisted_broker.testing.sim.member import Member
+
+MOST_EPOCHS = 1_000
+"""No run has so many elections: a leader epoch above it is a flipped bit."""
 
 
 class FaultInjector:

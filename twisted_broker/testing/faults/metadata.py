@@ -39,7 +39,7 @@ from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.meta_properties import NAME as META_PROPERTIES
 from twisted_broker.log.meta_properties import read_meta_properties
-from twisted_broker.testing.faults.base import FaultInjector
+from twisted_broker.testing.faults.base import MOST_EPOCHS, FaultInjector
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.node import CLUSTER_ID, SimNode
 from twisted_broker.topic_names import METADATA_DIRECTORY
@@ -49,7 +49,7 @@ _METADATA = f"{_LOG_DIRECTORY}/{METADATA_DIRECTORY}"
 _RESCUED = "/rescued"
 _CONTROLLER = "n1"
 _REMEDY = "`replog metadata recover"
-_EPOCH, _MOST_EPOCHS = re.compile(r"records of leader epoch (\d+)"), 1_000
+_EPOCH = re.compile(r"records of leader epoch (\d+)")
 _LOOK_SECONDS, _LOOKS = 0.02, 500
 # Old enough that each broker synced what it copied meanwhile, and noted how far it applied it.
 _AGE_SECONDS = 14.0
@@ -318,7 +318,7 @@ def _is_of_a_flip(why: str) -> bool:
     done then is not of the metadata (`_drop_flipped_epochs` in `sim/run.py`).
     """
     found = _EPOCH.search(why)
-    return found is not None and int(found[1]) > _MOST_EPOCHS
+    return found is not None and int(found[1]) > MOST_EPOCHS
 
 
 def _is_alone(controller: SimNode) -> bool:

@@ -1,14 +1,15 @@
 """Faults of what is stored, and of its room: bits flip, directories are lost, a disk stays full, no
 file can be opened.
 
-Owns those faults (`faults/base.py` says what a fault is).
+Owns those faults (`faults/base.py` says what a fault is), `CHECKED`, and `makes_a_likely_epoch`.
 
 1. Bits flip, and directories go, while no process runs, after an unclean stop: the replicas of the
    machine leave their ISRs, so what others hold is not lost with them.
 2. Bits flip only where a checksum, or the format, shows it: `CHECKED`. Kafka's checkpoints of
    offsets and epochs are plain numbers, and a segment below the recovery point is trusted until it
    is read; a flip there is found by `replog verify`, by no running broker. The base offset of a
-   batch has no checksum, but leaves a hole, which shows it in all but compacted logs.
+   batch has no checksum, but leaves a hole, which shows it in all but compacted logs. Nor has its
+   leader epoch: what shows it is an epoch that nobody can have led.
 3. What the controller needs is spared: its damage has a fault of its own (`faults/metadata.py`).
 
 Source: RELIABILITY 6.2. Not here: errors of single operations (`faults/disk.py`).
@@ -19,7 +20,7 @@ from __future__ import annotations
 import posixpath
 from errno import EMFILE
 
-from twisted_broker.testing.faults.base import FaultInjector
+from twisted_broker.testing.faults.base import MOST_EPOCHS, FaultInjector
 from twisted_broker.testing.faults.unchecked import batch_positions
 from twisted_broker.testing.sim.disk_faults import Fault
 from twisted_broker.testing.sim.node import SimNode
@@ -34,6 +35,7 @@ CHECKED = {
     "metadata": "the batches of a broker's copy have checksums",
 }
 _CONTROLLER = "n1"
+_EPOCH_AT = 12
 
 
 def flip(injector: FaultInjector, node: SimNode) -> None:
@@ -63,7 +65,10 @@ def _flip(injector: FaultInjector, node: SimNode) -> None:
         position = injector.random.randrange(len(data))
         if kind == "log" and _is_compacted(path, injector):
             position += 8 * _is_in_base_offset(position, data)  # the length, then
-        node.disk.flip_bit(path, position, injector.random.randrange(8))
+        bit = injector.random.randrange(8)
+        if kind == "log" and makes_a_likely_epoch(position, bit, data):
+            position += 5  # the checksum, then
+        node.disk.flip_bit(path, position, bit)
         injector.note(f"a bit of {path} on {node.name} flips")
         injector.struck(f"flip in {kind}")
 
@@ -75,6 +80,17 @@ def _is_compacted(path: str, injector: FaultInjector) -> bool:
 
 def _is_in_base_offset(position: int, data: bytearray) -> bool:
     return any(begin <= position < begin + 8 for begin in batch_positions(data))
+
+
+def makes_a_likely_epoch(position: int, bit: int, data: bytearray) -> bool:
+    """Whether it is a batch's leader epoch, and becomes another that somebody may have led."""
+    for begin in batch_positions(data):
+        at = position - begin - _EPOCH_AT
+        if 0 <= at < 4:
+            epoch = bytearray(data[position - at : position - at + 4])
+            epoch[at] ^= 1 << bit
+            return 0 <= int.from_bytes(epoch, "big", signed=True) <= MOST_EPOCHS
+    return False
 
 
 def _is_of(kind: str, path: str, node: SimNode) -> bool:

@@ -74,7 +74,8 @@ def test_a_lone_broker() -> None:
 FAILED_ONCE = [29, 198, 330775, 340014, 340072, 350446, 360102, 360398]
 FAILED_ONCE += [370247, 370408, 370638, 370744, 370767, 370998]
 FAILED_ONCE += [400976, 401834, 402395, 403406, 404430, 410510, 421226, 421579]
-FAILED_ONCE += [421099, 430638, 441912, 445047, 447959, 449607, 450888, 452797]
+FAILED_ONCE += [421099, 430638, 441912, 445047, 447959, 449607, 450799, 450888]
+FAILED_ONCE += [450931, 452797, 453247]
 
 
 @pytest.mark.parametrize("seed", FAILED_ONCE)
@@ -109,6 +110,9 @@ def test_seeds_that_failed_once(seed: int) -> None:
     450888: of two batches sent together to a leader that did not know their producer any more the
     second was taken, and acknowledged, before the first. 452797: a leader that an unclean election
     had deposed acknowledged what none of those had that lead after it.
+    450799: a replica copied a log after the time of a marker, and held what that had aborted.
+    450931: the sign of a batch's leader epoch flipped. 453247: the recovery point was at the end of
+    a preallocated segment when that was trimmed; a loss of power brought the tail back.
     """
     run = started(seed, 1, 3)
     text = run.communicate(timeout=100)[0]

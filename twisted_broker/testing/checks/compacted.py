@@ -16,7 +16,10 @@ cleaner took some.
    at least as new as the last one below the end; a key whose last record is a tombstone may be
    gone, and one whose last record a newer one replaced meanwhile. A replica that copies a log only
    after a tombstone's time is over may never see it, and keep what it deleted, here as in Kafka
-   (`delete.retention.ms` must be longer than any replica is behind).
+   (`delete.retention.ms` must be longer than any replica is behind). Nor may it see the marker of a
+   transaction whose records it holds, which goes as late: whatever marker of that producer comes
+   next decides about them there, and what was aborted may count as committed. Where none comes, the
+   transaction stays open.
 4. The last batch of each producer is there, or the marker that alone holds its epoch: who copies
    the log learns the producer's sequence and epoch from it (but where that replica knows of a newer
    batch, which was not committed yet).
@@ -61,7 +64,9 @@ class KeyedLine:
     """`records`: offset -> (key, value); `outcomes`: offset -> whether its transaction was
     committed, `expected`: whether it will be, by a marker above the high watermark; `ends`: the
     last record of each key, committed ones only, in order; `exposed_at`: the second at which a
-    tombstone was committed; `producers`: by producer id.
+    tombstone was committed; `markers`: offset of a marker -> when it was committed, and the records
+    that it decided; `undecided`: records that a replica holds without that -> where its transaction
+    begins; `producers`: by producer id.
     """
 
     def __init__(self) -> None:
@@ -71,6 +76,8 @@ class KeyedLine:
         self.expected: dict[int, bool] = {}
         self.by_key: dict[bytes, list[int]] = {}
         self.exposed_at: dict[int, float] = {}
+        self.markers: dict[int, tuple[float, list[int]]] = {}
+        self.undecided: dict[int, int] = {}
         self.producers: dict[int, LastOfProducer] = {}
         self._open: dict[int, list[int]] = {}
 
@@ -99,7 +106,7 @@ class KeyedLine:
             if batch.is_control:
                 for record in batch.records(_RECORD_BYTES):
                     is_commit = control_record_type(record.key) == COMMIT
-                    self._decided(batch.producer_id, is_commit, now)
+                    self._decided(batch.producer_id, is_commit, record.offset, now)
             else:
                 self._add(batch, now)
             if batch.producer_id >= 0:
@@ -126,8 +133,10 @@ class KeyedLine:
             else:
                 self._committed(offset, now)
 
-    def _decided(self, producer_id: int, is_commit: bool, now: float) -> None:
-        for offset in self._open.pop(producer_id, []):
+    def _decided(self, producer_id: int, is_commit: bool, marker: int, now: float) -> None:
+        offsets = self._open.pop(producer_id, [])
+        self.markers[marker] = now, offsets
+        for offset in offsets:
             self.outcomes[offset] = is_commit
             if is_commit:
                 self._committed(offset, now)
@@ -145,6 +154,12 @@ class KeyedLine:
         row = bisect_left(offsets, end)
         return offsets[row - 1] if row else -1
 
+    def may_count(self, key: bytes | None, start: int, end: int) -> bool:
+        """Whether some replica may take a record of this key for committed that is not, behind
+        `start` and below `end`.
+        """
+        return any(start < each < end and self.records[each][0] == key for each in self.undecided)
+
     def may_be_missing(
         self, offset: int, replaced_upto: int, now: float, retention_seconds: float
     ) -> bool:
@@ -160,8 +175,10 @@ class KeyedLine:
             for other, is_commit in self.expected.items()
         ):
             return True
+        if self.may_count(key, offset, replaced_upto):
+            return True
         at = self.exposed_at.get(offset)
-        is_over = at is not None and now - at > retention_seconds - _SKEW_SECONDS
+        is_over = at is not None and _is_late(at, now, retention_seconds)
         return value is None and is_over
 
 
@@ -199,17 +216,45 @@ class CompactedChecker:
             return
         before, end = self._reached.get((machine, key), 0), log.log_end_offset
         self._reached[machine, key] = end
-        patience = log.config.delete_retention_ms / 1000 - _SKEW_SECONDS
+        retention_seconds = log.config.delete_retention_ms / 1000
         late = [
             offset
             for offset, at in known.exposed_at.items()
-            if before <= offset < end and now - at > patience
+            if before <= offset < end and _is_late(at, now, retention_seconds)
         ]
         if late:
             held = dict(_contents(_batches(log, _disk(log), before, end)))
             self._late.update((key, offset) for offset in late if offset not in held)
+        self._look_for_markers(known, log, before, end, now)
         if end > known.end:
             known.expect(_batches(log, _disk(log), known.end, end))
+
+    def _look_for_markers(
+        self, known: KeyedLine, log: Log, before: int, end: int, now: float
+    ) -> None:
+        """Notes the records below `before` that this log holds, and whose marker, between that and
+        `end`, came too late to be there.
+        """
+        retention_seconds = log.config.delete_retention_ms / 1000
+        late = {
+            marker: offsets
+            for marker, (at, offsets) in known.markers.items()
+            if before <= marker < end
+            and any(offset < before for offset in offsets)
+            and _is_late(at, now, retention_seconds)
+        }
+        if not late:
+            return
+        disk, start = _disk(log), log.log_start_offset
+        markers = {each.base_offset for each in _batches(log, disk, before, end) if each.is_control}
+        held = dict(_contents(_batches(log, disk, start, before)))
+        known.undecided.update(
+            (offset, offsets[0])
+            for marker, offsets in late.items()
+            if marker not in markers
+            for offset in offsets
+            if offset in held
+        )
 
     def taking(self, key: Key, upto: int) -> None:
         """A round that knew all records below `upto` is about to replace segments."""
@@ -269,6 +314,15 @@ class CompactedChecker:
 
     # readers
 
+    def hangs_at(self, name: TopicPartition, stable: int) -> bool:
+        """Whether a transaction may be open for ever there, since its marker came too late for a
+        replica, and none of its producer came after that.
+        """
+        known = self._known(name)
+        return known is not None and any(
+            begin <= stable <= offset for offset, begin in known.undecided.items()
+        )
+
     def is_visible(self, name: TopicPartition, offset: int, value: bytes) -> bool | None:
         """Whether a record is there for readers of committed records, or was before a newer one
         came; None: its topic is not compacted.
@@ -301,7 +355,9 @@ class CompactedChecker:
             self._broken(
                 name, f"{who} read {value!r} of {key!r} at {offset}: {known.records.get(offset)}"
             )
-        elif not known.outcomes.get(offset, known.expected.get(offset, offset < known.first_open)):
+        elif offset not in known.undecided and not known.outcomes.get(
+            offset, known.expected.get(offset, offset < known.first_open)
+        ):
             self._broken(name, f"{who} read {value!r} at {offset}, which is not committed")
 
     def pass_ended(
@@ -319,7 +375,9 @@ class CompactedChecker:
             if known.last_below(key, self._replaced_upto(name)) > last:
                 # A newer one, behind that end, replaced it while the reader was on its way.
                 continue
-            if (self._truth.keys[name], last) in self._late:
+            if (self._truth.keys[name], last) in self._late or last in known.undecided:
+                continue
+            if known.may_count(key, last, max(end, self._replaced_upto(name))):
                 continue
             is_tombstone = known.records[last][1] is None
             if not is_tombstone or (found >= 0 and seconds < 1.0):
@@ -338,6 +396,11 @@ class CompactedChecker:
     def _broken(self, name: TopicPartition, text: str) -> None:
         if self._truth.line_of(name).is_complete:
             self.broken = self.broken or f"compacted: {name}: {text}"
+
+
+def _is_late(at: float, now: float, retention_seconds: float) -> bool:
+    """Whether what was committed at `at`, and goes when its time is over, may be gone."""
+    return now - at > retention_seconds - _SKEW_SECONDS
 
 
 def _lost_producer(

@@ -27,6 +27,15 @@ _ADDRESS = re.compile(r"(\[[^\[\]]+\]|[^\[\]:@\s]+):(\d{1,5})\Z")
 _VOTERS, _BOOTSTRAP = "controller.quorum.voters", "controller.quorum.bootstrap.servers"
 _OVERRIDES = "max.connections.per.ip.overrides"
 _AUTHORIZER, _SUPER_USERS = "authorizer.class.name", "super.users"
+# Whoever names these relies on them: without them a DENY finds nobody, or a change no judge.
+_GUARDS = {
+    "principal.builder.class": (
+        "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
+        "principals are made as by Kafka's default, and ACLs must name those",
+    ),
+    "create.topic.policy.class.name": ("", "permissions decide who may create topics"),
+    "alter.config.policy.class.name": ("", "permissions decide who may alter settings"),
+}
 _JOINED = re.compile(r",\s*User:")
 _MOST_PORT = 65535
 
@@ -58,6 +67,11 @@ def super_users(config: BrokerConfig) -> frozenset[str]:
 
 def _check_access(config: BrokerConfig) -> None:
     super_users(config)
+    for name, (default, instead) in _GUARDS.items():
+        if (text := config.static.get(name, "").strip()) not in ("", default):
+            raise ConfigError(
+                name, text, "", f"no class is loaded by its name; remove the setting: {instead}"
+            )
     if config.text(_AUTHORIZER) and ZOOKEEPER_CONNECT in config.static:
         raise ConfigError(
             _AUTHORIZER,

@@ -195,6 +195,26 @@ def test_a_super_user_has_a_type_and_a_name(text: str) -> None:
     }
 
 
+KAFKAS_PRINCIPALS = "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "principal.builder.class",
+        "create.topic.policy.class.name",
+        "alter.config.policy.class.name",
+    ],
+)
+def test_a_class_that_would_stand_guard_is_not_left_out(name: str) -> None:
+    """Without it an ACL would be about nobody, or a change that it refuses would be made. Kafka's
+    own builder of principals does what is done here.
+    """
+    with pytest.raises(ConfigError, match=rf"{name}='com\.example\.Guard'.*remove the setting"):
+        check_together(BrokerConfig({name: "com.example.Guard"}))
+    check_together(BrokerConfig({name: "", "principal.builder.class": KAFKAS_PRINCIPALS}))
+
+
 def test_the_acls_of_a_zookeeper_cluster_are_not_promised() -> None:
     settings = {
         "zookeeper.connect": "127.0.0.1:2181",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -414,6 +416,93 @@ def test_a_batch_that_may_be_truncated_does_not_replace_a_producers_last_one(
     log.truncate_to(log.high_watermark)
     left = [(one.producer_id, one.last_offset) for one in all_batches(log) if one.has_producer_id]
     assert left == [(7, end - 1 if is_committed else 0)]
+
+
+def above(log: Log, data: bytes, origin: AppendOrigin = AppendOrigin.CLIENT) -> None:
+    """Appends what the high watermark does not pass."""
+    log.append_as_leader(data, 0, NOW_MS, origin=origin, guard=NOT_REQUIRED)
+
+
+def of_producer(epoch: int, sequence: int, key: bytes = b"a", **fields: Any) -> bytes:
+    return batch_of(
+        (key, b"w"), producer_id=7, producer_epoch=epoch, base_sequence=sequence, **fields
+    )
+
+
+def ended(log: Log, epoch: int) -> None:
+    above(log, marker(7, commit=True, epoch=epoch), AppendOrigin.COORDINATOR)
+
+
+def last_of(log: Log) -> list[tuple[int, int, bool]]:
+    """(last offset, epoch, whether it is a marker) of each batch of producer 7."""
+    return [
+        (one.last_offset, one.producer_epoch, one.is_control)
+        for one in all_batches(log)
+        if one.producer_id == 7
+    ]
+
+
+def others(log: Log) -> None:
+    """What replaces all before it, over several segments, and is committed."""
+    for number in range(40):
+        append(log, (b"a", b"v%d" % number))
+
+
+def test_a_newer_epoch_that_may_be_truncated_does_not_replace_a_producers_last_batch() -> None:
+    log = new_log()
+    append(log, (b"a", b"v"), producer_id=7, producer_epoch=0, base_sequence=0)
+    append(log, (b"a", b"v"), producer_id=7, producer_epoch=0, base_sequence=1)
+    others(log)
+    above(log, of_producer(1, 0))
+    clean_log(log)
+    log.truncate_to(log.high_watermark)
+    assert last_of(log) == [(1, 0, False)]
+
+
+def test_more_batches_than_are_remembered_may_be_truncated() -> None:
+    """A follower's high watermark is a fetch behind, of a busy producer more than five batches."""
+    log = new_log()
+    append(log, (b"a", b"v"), producer_id=7, producer_epoch=0, base_sequence=0)
+    others(log)
+    for sequence in range(1, 10):
+        above(log, of_producer(0, sequence))
+    clean_log(log)
+    log.truncate_to(log.high_watermark)
+    assert last_of(log) == [(0, 0, False)]
+
+
+@pytest.mark.parametrize("with_data", [True, False])
+def test_a_transaction_that_may_be_truncated_does_not_replace_a_producers_last_marker(
+    with_data: bool,
+) -> None:
+    """Once a marker's records are gone, it alone says the producer's epoch. The next transaction
+    has data above the high watermark, or only its end is there.
+    """
+    log = new_log()
+    above(log, of_producer(0, 0, is_transactional=True))
+    ended(log, 1)
+    others(log)
+    first_dirty = clean_log(log, wall_ms=NOW_MS)
+    clean_log(log, first_dirty, NOW_MS + 2 * DAY_MS)
+    assert last_of(log) == [(1, 1, True)]
+    if with_data:
+        above(log, of_producer(1, 0, is_transactional=True))
+    else:
+        ended(log, 2)
+    clean_log(log, first_dirty, NOW_MS + 4 * DAY_MS)
+    log.truncate_to(log.high_watermark)
+    assert last_of(log) == [(1, 1, True)]
+
+
+def test_a_producers_last_batch_above_the_range_leaves_nothing_in_it() -> None:
+    """Committed in the active segment: it stays, and alone."""
+    log = new_log()
+    append(log, (b"a", b"v"), producer_id=7, producer_epoch=0, base_sequence=0)
+    others(log)
+    append(log, (b"a", b"v"), producer_id=7, producer_epoch=0, base_sequence=1)
+    above(log, batch_of((b"a", b"v")))
+    clean_log(log)
+    assert last_of(log) == [(41, 0, False)]
 
 
 def test_a_crash_at_any_step_leaves_the_old_log_or_the_new_one() -> None:

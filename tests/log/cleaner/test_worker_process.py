@@ -132,11 +132,15 @@ NUMBERS = st.integers(-1, 2**63 - 1)
 
 @given(
     st.dictionaries(NUMBERS, st.tuples(NUMBERS, st.integers(0, 2**15 - 1)), max_size=5),
+    st.lists(NUMBERS, max_size=5),
     st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS), max_size=5),
     st.text(),
 )
 def test_a_plan_goes_there_whole(
-    producers: dict[int, tuple[int, int]], aborted: list[tuple[int, int, int, int]], name: str
+    producers: dict[int, tuple[int, int]],
+    uncertain: list[int],
+    aborted: list[tuple[int, int, int, int]],
+    name: str,
 ) -> None:
     log = new_log()
     for number in range(20):
@@ -147,6 +151,7 @@ def test_a_plan_goes_there_whole(
     todo = todo._replace(
         directory=name,
         last_records={number: LastRecord(*last) for number, last in producers.items()},
+        uncertain=tuple(uncertain),
         aborted=tuple(AbortedTxn(*each) for each in aborted),
     )
     line = encode_plan(todo, 1.7976931348623157e308)

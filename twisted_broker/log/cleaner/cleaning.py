@@ -60,7 +60,8 @@ class SegmentPart(NamedTuple):
 class CleaningPlan(NamedTuple):
     """`segments`: from the first of the log up to `upper_bound`, whole. The offset map is filled
     from `first_dirty` on, with at most `map_slots` slots of which `load_factor` are used.
-    `aborted`: transactions that touch the range. Times in ms, `wall_ms` of the calendar.
+    `aborted`: transactions that touch the range. `last_records`: by producer id; those of
+    `uncertain` producers the round finds itself. Times in ms, `wall_ms` of the calendar.
     """
 
     directory: str
@@ -69,6 +70,7 @@ class CleaningPlan(NamedTuple):
     upper_bound: int
     aborted: tuple[AbortedTxn, ...]
     last_records: Mapping[int, LastRecord]
+    uncertain: tuple[int, ...]
     segment_bytes: int
     index_bytes: int
     index_interval_bytes: int
@@ -108,10 +110,13 @@ def clean(files: IFileSystem, plan: CleaningPlan) -> Iterator[int | CleaningResu
     first_dirty = max(plan.first_dirty, offsets.latest_offset + 1)
     parts = [part for part in plan.segments if part.base_offset < first_dirty]
     transactions = CleanedTransactions(plan.aborted)
+    last_records = dict(plan.last_records)
+    if plan.uncertain:
+        yield from _find_last_records(files, plan, last_records)
     chosen = BatchFilter(
         offsets,
         transactions,
-        plan.last_records,
+        last_records,
         plan.upper_bound,
         plan.wall_ms,
         plan.delete_retention_ms,
@@ -201,6 +206,27 @@ def _fill(files: IFileSystem, plan: CleaningPlan, offsets: OffsetMap) -> Iterato
             yield batch.size_in_bytes
         # Where offsets are missing at its end the segment is done all the same.
         offsets.latest_offset = following - 1
+
+
+# -- producers
+
+
+def _find_last_records(
+    files: IFileSystem, plan: CleaningPlan, found: dict[int, LastRecord]
+) -> Iterator[int]:
+    """Adds the last record in the range of each uncertain producer that has any. A marker counts
+    where it began its epoch, as for the state of the producer.
+    """
+    uncertain = frozenset(plan.uncertain)
+    for part in plan.segments:
+        for batch in _batches(files, plan.directory, part):
+            if isinstance(batch, BatchView) and batch.producer_id in uncertain:
+                before, epoch = found.get(batch.producer_id), batch.producer_epoch
+                if not batch.is_control:
+                    found[batch.producer_id] = LastRecord(batch.last_offset, epoch)
+                elif before is None or before.producer_epoch != epoch:
+                    found[batch.producer_id] = LastRecord(-1, epoch)
+            yield batch.size_in_bytes
 
 
 # -- writing

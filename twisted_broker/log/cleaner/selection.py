@@ -21,7 +21,6 @@ from typing import NamedTuple
 from twisted_broker.log.cleaner.batch_filter import LastRecord
 from twisted_broker.log.cleaner.cleaning import CleaningPlan, SegmentPart
 from twisted_broker.log.log import Log
-from twisted_broker.log.producer_snapshot import ProducerEntry
 from twisted_broker.log.retention import age_from
 from twisted_broker.log.segment import LogSegment
 from twisted_broker.log.txn_index import AbortedTxn
@@ -132,18 +131,15 @@ def plan_for(chosen: LogToClean, wall_ms: int, map_slots: int, load_factor: floa
     # take that back.
     start, upper = log.segments.first.base_offset, chosen.upper_bound
     config = log.config
+    last_records, uncertain = _last_records(log, upper)
     return CleaningPlan(
         log.directory,
         parts,
         chosen.first_dirty,
         upper,
         _aborted(log, start, upper),
-        {
-            producer_id: LastRecord(offset, entry.producer_epoch)
-            for producer_id, entry in log.producers.producers.items()
-            # What lies above the range is no batch of it; without data a marker may be.
-            if (offset := _last_that_stays(entry, log.high_watermark)) < upper
-        },
+        last_records,
+        uncertain,
         config.segment_bytes,
         config.segment_index_bytes,
         config.index_interval_bytes,
@@ -154,14 +150,26 @@ def plan_for(chosen: LogToClean, wall_ms: int, map_slots: int, load_factor: floa
     )
 
 
-def _last_that_stays(entry: ProducerEntry, high_watermark: int) -> int:
-    """The last offset of its last batch below the high watermark: what is above it may be truncated
-    yet. Kafka counts the last one, wherever it is.
+def _last_records(log: Log, upper: int) -> tuple[dict[int, LastRecord], tuple[int, ...]]:
+    """The last records below the high watermark of producers that have them below `upper`, and the
+    producers of which only the log can tell: what is above the high watermark may be truncated yet.
+    Kafka counts the last record, wherever it is.
     """
-    if entry.last_offset < high_watermark:
-        return entry.last_offset
-    below = [batch[1] for batch in entry.batches if batch[1] < high_watermark]
-    return below[-1] if below else entry.last_offset
+    found: dict[int, LastRecord] = {}
+    uncertain: list[int] = []
+    high_watermark = log.high_watermark
+    is_all_committed = log.producers.newest_offset < high_watermark
+    for producer_id, entry in log.producers.producers.items():
+        last = next((each[1] for each in reversed(entry.batches) if each[1] < high_watermark), -1)
+        if last >= 0 or is_all_committed:
+            # What lies above the range is no batch of it; without data a marker may be.
+            if last < upper:
+                found[producer_id] = LastRecord(last, entry.producer_epoch)
+        else:
+            # Its epoch may have begun above the high watermark, by data or by a marker; or more of
+            # its batches are there than are remembered.
+            uncertain.append(producer_id)
+    return found, tuple(uncertain)
 
 
 def _aborted(log: Log, start: int, upper: int) -> tuple[AbortedTxn, ...]:

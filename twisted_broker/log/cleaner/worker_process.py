@@ -140,6 +140,7 @@ def decode_plan(line: str) -> tuple[CleaningPlan, float]:
     values["segments"] = tuple(SegmentPart(*each) for each in values["segments"])
     values["aborted"] = tuple(AbortedTxn(*each) for each in values["aborted"])
     values["last_records"] = {number: LastRecord(*last) for number, *last in values["last_records"]}
+    values["uncertain"] = tuple(values["uncertain"])
     return CleaningPlan(**values), bytes_per_second
 
 

@@ -20,9 +20,9 @@ cleaner took some.
    transaction whose records it holds, which goes as late: whatever marker of that producer comes
    next decides about them there, and what was aborted may count as committed. Where none comes, the
    transaction stays open.
-4. The last batch of each producer is there, or the marker that alone holds its epoch: who copies
-   the log learns the producer's sequence and epoch from it (but where that replica knows of a newer
-   batch, which was not committed yet).
+4. The last batch of each producer is there, whatever came that is not committed yet: who copies the
+   log learns the producer's sequence and epoch from it. So is the marker that alone holds its
+   epoch, but where the replica has newer batches, or a newer epoch, that are not committed yet.
 5. Every compacted topic counts, `__consumer_offsets` and `__transaction_state` too. Batches below
    the cleaned offset are not compared byte for byte any more.
 
@@ -412,14 +412,12 @@ def _lost_producer(
     data = {(each.producer_id, each.last_offset) for each in batches if not each.is_control}
     markers = {(each.producer_id, each.producer_epoch) for each in batches if each.is_control}
     for producer_id, (epoch, offset, is_marker) in known.producers.items():
-        entry = log.producers.producers.get(producer_id)
-        has_newer = entry is not None and (
-            (entry.producer_epoch, entry.last_offset) > (epoch, -1 if is_marker else offset)
-        )
-        if has_newer or not start <= offset < end:
+        if not start <= offset < end:
             continue
-        # An emptied marker tells a follower that copies it nothing, here as in Kafka.
-        knows = entry is not None and entry.producer_epoch == epoch
+        entry = log.producers.producers.get(producer_id)
+        # An emptied marker tells a follower that copies it nothing, here as in Kafka; one that has
+        # newer batches, not committed yet, may know the producer by these alone.
+        knows = entry is not None and entry.producer_epoch == epoch and not entry.batches
         if is_marker and knows and (producer_id, epoch) not in markers:
             return f"the marker of producer {producer_id}, epoch {epoch}, is gone"
         if not is_marker and (producer_id, offset) not in data:

@@ -592,6 +592,36 @@ def test_a_lost_copy_forgets_nothing(pair: Pair) -> None:
     pair.keeps_everything()
 
 
+def test_a_copy_that_is_not_written_any_more_forgets_nothing() -> None:
+    """Its disk failed, the broker serves on, no high watermark moves, and it is killed: what it
+    applied meanwhile stands beside its partitions.
+    """
+    controller = memory_controller().start()
+    disk = SimDisk(3)
+    node = memory_broker(controller, files=disk, metadata_log_dir="/meta").start()
+    topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+    node.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
+    disk.faults.append(Fault(EIO, "write", "/meta/__cluster_metadata-0"))
+    node.pass_time(20)
+    assert node.broker.role is not None and node.broker.role.copy is not None
+    assert node.broker.role.copy.failed is not None
+    older = MemoryFileSystem()
+    older.nodes, older.directories = (
+        deepcopy(controller.files.nodes),
+        set(controller.files.directories),
+    )
+    node.pass_time(20)
+    left = disk.after_kill()
+    for house in (node, controller):
+        house.stop()
+    controller = memory_controller(world=node, files=older).start()
+    again = memory_broker(controller, files=left, metadata_log_dir="/meta")
+    ensureDeferred(again.broker.start()).addErrback(lambda failure: None)
+    again.pass_time(5)
+    stopped_by(again, "ends below what", "Nothing was deleted")
+    again.stop()
+
+
 def test_a_broker_gives_up_what_its_controller_lost(pair: Pair) -> None:
     """KRAFT 3.9: its copy and the checkpoint's rows of the metadata are removed by hand. It follows
     the older controller then; partitions that this one does not know are kept as strays.

@@ -658,6 +658,7 @@ class Broker:
             ),
             self._take_over,
             assignments,
+            lambda: "controller" in self.roles or (copy is not None and copy.failed is None),
         )
         fetchers = replica_manager.fetchers
         assert fetchers is not None

@@ -107,6 +107,22 @@ def test_the_metadata_goes_with_the_partitions():
     assert house.on_disk() == {TP: 2}
 
 
+def test_metadata_that_nothing_else_keeps_makes_a_write_due():
+    """Invariant 4: its copy has failed, and no high watermark moves any more. One that did not move
+    since makes none.
+    """
+    house = House("/a")
+    log = house.log()
+    for end, is_kept, expected in ((70, True, 70), (80, True, 70), (90, False, 90)):
+        house.marks.write([log], end, is_kept)
+        house.workers["/a"].run()
+        assert metadata_offset(house.on_disk()) == expected
+    house.files.remove("/a/replication-offset-checkpoint")
+    house.marks.write([log], 90, False)
+    house.workers["/a"].run()
+    assert not house.files.exists("/a/replication-offset-checkpoint")
+
+
 def test_one_write_at_a_time_and_none_without_change():
     """The next write waits for the one before; what did not change is not written again."""
     house = House("/a")

@@ -10,7 +10,8 @@ Owns reading them once and writing them now and then, for leaders and followers 
 3. A directory that cannot be written is reported; the others go on. A checkpoint that cannot be
    read counts as empty.
 4. With the partitions' goes how far the metadata was applied: metadata that ends below it is an
-   older copy (`cluster.metadata_check`). It alone makes no write due.
+   older copy (`cluster.metadata_check`). It alone makes no write due, but where nothing else on
+   this node keeps the metadata any more: then no start would know otherwise.
 
 Source: RL 1.12. Not here: the file's format (`log.checkpoints`).
 """
@@ -89,25 +90,28 @@ class HighWatermarkCheckpoint:
                 raise OutOfDescriptors(directory, error) from error
             raise LogDirFailure(directory, error) from error
 
-    def write(self, logs: Iterable[Log], metadata_end: int) -> None:
+    def write(self, logs: Iterable[Log], metadata_end: int, is_metadata_kept: bool = True) -> None:
         """Begins to write where any changed since the last time. `metadata_end`: the offset
-        behind the metadata that was applied, 0 for none.
+        behind the metadata that was applied, 0 for none; `is_metadata_kept`: whether that metadata
+        is on this node's disks as well.
         """
         for directory, its in _by_directory(logs).items():
             # One write at a time per directory: what changed meanwhile goes with the next round.
             if directory not in self._writing:
-                self._submit(directory, its, metadata_end, self._written.get(directory))
+                written = self._written.get(directory)
+                self._submit(directory, its, metadata_end, is_metadata_kept, written)
 
     def write_last(self, logs: Iterable[Log], metadata_end: int) -> None:
         """Writes all (shutdown): done before anything that is submitted to the workers later."""
         for directory, its in _by_directory(logs).items():
-            self._submit(directory, its, metadata_end, None)
+            self._submit(directory, its, metadata_end, True, None)
 
     def _submit(
         self,
         directory: str,
         logs: list[Log],
         metadata_end: int,
+        is_metadata_kept: bool,
         written: dict[TopicPartition, int] | None,
     ) -> None:
         self._writing.add(directory)
@@ -116,24 +120,25 @@ class HighWatermarkCheckpoint:
 
         def job() -> dict[TopicPartition, int]:
             offsets = waiting | {log.topic_partition: _row(log) for log in logs}
-            if offsets != written:
-                rows = offsets | metadata_rows(metadata_end) if metadata_end else offsets
+            rows = offsets | metadata_rows(metadata_end) if metadata_end else offsets
+            compared = offsets if is_metadata_kept else rows
+            if compared != written:
                 write_offsets(self._files, directory, HIGH_WATERMARK, rows)
-            return offsets
+            return compared
 
         self._worker_of(directory).submit(
-            job, lambda offsets, error: self._done(directory, offsets, error)
+            job, lambda rows, error: self._done(directory, rows, error)
         )
 
     def _done(
         self,
         directory: str,
-        offsets: dict[TopicPartition, int] | None,
+        rows: dict[TopicPartition, int] | None,
         error: BaseException | None,
     ) -> None:
         self._writing.discard(directory)
-        if error is None and offsets is not None:
-            self._written[directory] = offsets
+        if error is None and rows is not None:
+            self._written[directory] = rows
         elif isinstance(error, OSError):
             self._failed(directory, error)
         else:

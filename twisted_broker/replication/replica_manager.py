@@ -120,7 +120,7 @@ _logger = Logger()
 class ReplicaManager:
     """See the module's card. `alter_partition` may be None where nobody else can be in an ISR,
     `create_fetchers` where nothing is followed. `redeliver`: hands a delta to all who apply deltas;
-    None: to this alone.
+    None: to this alone. `is_metadata_kept()`: whether the metadata is on this node's disks.
     """
 
     __slots__ = (
@@ -132,6 +132,7 @@ class ReplicaManager:
         "_effects",
         "_high_watermarks",
         "_image_source",
+        "_is_metadata_kept",
         "_is_throttled",
         "_not_applied",
         "_partition_of",
@@ -174,8 +175,10 @@ class ReplicaManager:
         create_fetchers: Callable[[IReplicas], ReplicaFetcherManager] | None = None,
         redeliver: Callable[[MetadataDelta, MetadataImage], None] | None = None,
         assignments: IDirectoryAssignments | None = None,
+        is_metadata_kept: Callable[[], bool] = lambda: True,
     ) -> None:
         self.node_id = node_id
+        self._is_metadata_kept = is_metadata_kept
         self.runtime = runtime
         self.config = config
         self.log_manager = log_manager
@@ -943,7 +946,11 @@ class ReplicaManager:
 
     def checkpoint_high_watermarks(self) -> None:
         """highwatermark-checkpoint (RL 1.12)."""
-        self._high_watermarks.write(self._logs_to_checkpoint(), self._image_source.image.offset + 1)
+        self._high_watermarks.write(
+            self._logs_to_checkpoint(),
+            self._image_source.image.offset + 1,
+            self._is_metadata_kept(),
+        )
 
     def shutdown(self) -> None:
         """Stops fetchers and the periodic tasks, answers all that waits as if its time were up,

@@ -42,10 +42,11 @@ def test_a_leader_that_joined_as_its_reassignment_ended_was_elected_cleanly() ->
     assert unclean_elections(ended._replace(removing=(3,), replicas=(2, 1, 3))) == 1
 
 
-def image(offset: int, *names: str) -> MetadataImage:
+def image(offset: int, *names: str, epoch: int = 0) -> MetadataImage:
     topics = {name.encode() * 16: TopicImage(name, name.encode() * 16, {}) for name in names}
     return MetadataImage(
         offset=offset,
+        epoch=epoch,
         topics_by_id=topics,
         topics_by_name={each.name: each for each in topics.values()},
     )
@@ -68,3 +69,17 @@ def test_a_broker_applies_no_more_than_was_committed() -> None:
     truth.applied("n2", image(7, "a"))
     with pytest.raises(Violation, match="n2 applied 8, only 7"):
         truth.applied("n2", image(8, "a"))
+
+
+def test_a_broker_applies_no_other_log() -> None:
+    """That of a controller that was set back, as long as it is no longer than what was committed
+    (seed 459736). Between two ends that were looked at, an epoch may have come and gone.
+    """
+    truth = CommittedState(lambda what: None)
+    for offset, epoch in ((3, 1), (7, 1), (12, 4), (15, 4), (20, 5)):
+        truth.look(image(offset, "a", epoch=epoch))
+    for offset, epoch in ((2, 0), (3, 1), (5, 1), (9, 1), (10, 2), (11, 4), (12, 4), (17, 5)):
+        truth.applied("n2", image(offset, "a", epoch=epoch))
+    for offset, epoch in ((5, 0), (7, 2), (12, 1), (15, 5), (14, 2), (20, 4)):
+        with pytest.raises(Violation, match=f"n3 applied {offset} of epoch {epoch}, what was"):
+            truth.applied("n3", image(offset, "a", epoch=epoch))

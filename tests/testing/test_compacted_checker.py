@@ -151,12 +151,20 @@ def test_the_last_batch_of_each_producer_stays() -> None:
     assert not world.check(1, 2, 3, 4, upto=5)
 
 
-def test_a_newer_batch_that_is_not_committed_counts() -> None:
-    """A cleaner looks at what its own replica has."""
+def test_a_newer_batch_that_is_not_committed_replaces_none() -> None:
+    """It may be truncated yet (seed 458766)."""
     world = World(idempotent(0), data(b"a", b"1"))
     world.batches = (*world.batches, idempotent(1))
-    assert "the last batch of producer 7" in world.check(1, upto=2)
-    assert not world.check(1, 2, upto=2)
+    world.truth.line(KEY).cleaned_upto = 2
+    for offsets, is_broken in (((0, 1, 2), False), ((1, 2), True)):
+        log, disk = world.replica(offsets, known_upto=2)
+        assert log.producers.producers[7].last_offset == 2
+        try:
+            world.checks.check(KEY, log, disk, 1.0, "n1")
+        except Violation as violation:
+            assert is_broken and "the last batch of producer 7, to 0, is gone" in str(violation)
+        else:
+            assert not is_broken
 
 
 def test_nothing_is_cleaned_above_what_is_decided() -> None:

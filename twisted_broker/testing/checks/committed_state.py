@@ -6,7 +6,7 @@ topic may be deleted and created again.
 
 1. The controller's committed image is the truth about leaders and ISRs. It only grows, and so do
    all epochs in it; a process that starts on what was committed finds the same. No broker applies
-   more than that.
+   more than that, or anything under another epoch than the controller's.
 2. What was committed of a partition is its `Line`; an unclean election is noted here, and only then
    may a line lose something.
 3. `touched` are the partitions of which something changed since they were last held to StrongIsr.
@@ -54,6 +54,9 @@ class CommittedState:
         self._decider: Any = None
         self._decided: dict[int, Any] = {}
         self._broker_epochs: dict[int, int] = {}
+        self._ends: dict[int, tuple[int, int]] = {}
+        """epoch of the controller -> the first and the last end that was committed under it"""
+        self._applied: dict[str, Any] = {}
 
     # names
 
@@ -137,6 +140,8 @@ class CommittedState:
         if before is not None and image.offset == before.offset and image != before:
             raise Violation(f"the controller's metadata up to {image.offset} is another one")
         self.image = image
+        first, _ = self._ends.get(image.epoch, (image.offset, 0))
+        self._ends[image.epoch] = first, image.offset
         self.committed(before, image)
         self._check_brokers(image)
         if before is None or before.configs is not image.configs:
@@ -151,10 +156,23 @@ class CommittedState:
                 self._check_topic(topic_id, old, topic)
 
     def applied(self, who: str, image: Any) -> None:
-        """Raises `Violation` when a broker's metadata is of no cluster's."""
+        """Raises `Violation` when a broker's metadata is of no cluster's: more than was committed,
+        or of a log that has another epoch there.
+        """
+        if self._applied.get(who) is image:
+            return
         known = -1 if self.image is None else self.image.offset
         if image.offset > known:
             raise Violation(f"{who} applied {image.offset}, only {known} was committed")
+        for epoch, (first, last) in self._ends.items():
+            if (epoch < image.epoch and last >= image.offset) or (
+                epoch > image.epoch and first <= image.offset
+            ):
+                raise Violation(
+                    f"{who} applied {image.offset} of epoch {image.epoch}, what was committed "
+                    f"there is of epoch {epoch}"
+                )
+        self._applied[who] = image
 
     def _check_brokers(self, image: Any) -> None:
         for broker in image.brokers.values():

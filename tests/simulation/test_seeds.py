@@ -75,7 +75,7 @@ FAILED_ONCE = [29, 198, 330775, 340014, 340072, 350446, 360102, 360398]
 FAILED_ONCE += [370247, 370408, 370638, 370744, 370767, 370998]
 FAILED_ONCE += [400976, 401834, 402395, 403406, 404430, 410510, 421226, 421579]
 FAILED_ONCE += [421099, 430638, 441912, 445047, 447959, 449607, 450799, 450888]
-FAILED_ONCE += [450931, 452797, 453247]
+FAILED_ONCE += [450931, 452797, 453247, 458766, 459736]
 
 
 @pytest.mark.parametrize("seed", FAILED_ONCE)
@@ -113,6 +113,10 @@ def test_seeds_that_failed_once(seed: int) -> None:
     450799: a replica copied a log after the time of a marker, and held what that had aborted.
     450931: the sign of a batch's leader epoch flipped. 453247: the recovery point was at the end of
     a preallocated segment when that was trimmed; a loss of power brought the tail back.
+    458766: a producer's epoch that was not committed yet let the cleaner take the marker that alone
+    held the one before; a loss of power took the newer one. 459736: a broker whose copy of the
+    metadata was not written any more was started again, knew too little, and followed an older
+    controller.
     """
     run = started(seed, 1, 3)
     text = run.communicate(timeout=100)[0]

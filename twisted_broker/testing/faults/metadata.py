@@ -5,7 +5,8 @@ Owns `damage_metadata` (`faults/base.py` says what a fault is), and `DAMAGES`, i
 1. It strikes when a broker's copy holds all that is committed: what no copy holds is lost with the
    only controller, which `replog metadata recover` says, and no quorum of one can mend.
 2. An older copy is older than what the node noted beside its logs with its last checkpoint of high
-   watermarks: one that is younger is known to the other brokers only.
+   watermarks: one that is younger is known to the other brokers only. Of a controller that is no
+   broker, it is older than what is durable of each broker's own copy.
 3. A node whose metadata is damaged does not start, or starts with all that was committed: what else
    it does breaks a rule of `testing/checks/committed_state.py`. A controller without a log of its
    own that is older, or gone, cannot know; its brokers end instead, and it is `suspect` until it
@@ -147,7 +148,9 @@ class _Rescue:
 
     def _is_known_to_be_older(self) -> bool:
         """Whether the backup contradicts what the node noted beside its own logs, now and then;
-        without these, whether no broker is behind: one that is could not know an older controller.
+        without these, whether it contradicts every broker: what it applied, and what is durable in
+        its own copy. One that is behind could not know an older controller, nor one whose copy is
+        not written any more, once it is started again.
         """
         if not self._is_alone:
             directories = self._node.settings["log.dirs"].split(",")
@@ -155,10 +158,18 @@ class _Rescue:
                 return read_applied(self._node.disk, directories).end_offset > self._older_end
             except OSError:
                 return False  # the node's own fault, for now
-        roles = [None if each.broker is None else each.broker.role for each in self._others()]
-        return all(
-            role is not None and role.observer.image.offset + 1 >= self._end for role in roles
-        )
+        return all(map(self._knows_more, self._others()))
+
+    def _knows_more(self, node: SimNode) -> bool:
+        """Whether this broker would refuse the backup, now and after a restart or a loss of
+        power.
+        """
+        copy = _copy_of(node)
+        if node.broker is None or node.broker.role is None or copy is None:
+            return False
+        applied = node.broker.role.observer.image.offset + 1
+        is_written = copy.failed is None and copy._durable_end > self._older_end
+        return applied >= self._end and is_written
 
     def _others(self) -> list[SimNode]:
         return [each for each in self._injector.cluster.nodes.values() if each is not self._node]

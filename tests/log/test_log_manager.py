@@ -1097,6 +1097,43 @@ def test_what_was_truncated_below_the_high_watermark_waits_for_the_checkpoint(
     assert not log.durability.is_checkpoint_above
 
 
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_log_start_that_a_truncation_lowered_is_checkpointed_before_more_comes(
+    is_full: bool,
+) -> None:
+    """RL 2.8, 3.5: records are deleted up to 50, and an unclean election makes a leader of one that
+    ends at 30. By the log start of before the next start would drop what was replicated since.
+    """
+    world = World(log_dirs="/d1")
+    manager = world.manager()
+    log = create(manager)
+    fill(log, 60)
+    log.set_high_watermark(60)
+    log.increment_log_start_offset(50)
+    manager.checkpoint_log_starts()
+    directory = manager.directories.of(log)
+    log.durability.disk = directory.disk = worker = ManualWorker()
+    called: list[int] = []
+    if is_full:
+        log.truncate_fully_and_start_at(30, NOW_MS)
+    else:
+        log.truncate_to(30, NOW_MS)
+    log.durability.when_synced(0, lambda: called.append(log.log_start_offset))
+    with pytest.raises(BrokerError) as refusal:
+        fill(log, 1)
+    assert refusal.value.code == ErrorCode.NOT_ENOUGH_REPLICAS and not called
+    world.files.faults.append(Fault(errno.EMFILE, "open", checkpoints.LOG_START_OFFSET, times=1))
+    worker.run_all()
+    assert not called, "it was not written"
+    world.clock.advance(1)
+    worker.run_all()
+    assert called == [30]
+    fill(log, 15)
+    world.files = world.files.after_kill()
+    found = world.manager().logs[A]
+    assert (found.log_start_offset, found.log_end_offset) == (30, 45)
+
+
 def test_a_truncation_while_the_checkpoint_is_written_wants_another() -> None:
     """RL 3.5: the one under way may say more than is left."""
     world = World(log_dirs="/d1")

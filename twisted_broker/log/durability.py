@@ -16,7 +16,9 @@ leader-epoch checkpoint file.
 4. What is checkpointed is never above the high watermark, which no truncation goes below but after
    an unclean election: what grows past an old recovery point meanwhile is not taken for synced.
    After one that went below what the checkpoint may say, a follower waits (`when_synced`) until the
-   checkpoint was written again, before it appends more; a leader refuses appends until then.
+   checkpoint was written again, before it appends more; a leader refuses appends until then. So
+   after one that went below the log start, for the checkpoint of log starts: by that one the next
+   start would drop what came since.
    Nor is it above the base offset of the active segment. Its end may be changed and rolled there (a
    preallocated tail goes, or a truncation came before): it would be trusted before that is synced.
 5. A failed sync is not tried again: the kernel may have dropped the pages that it could not write,
@@ -60,7 +62,9 @@ class Durability:
         "_epochs_writing",
         "_generation",
         "_is_ending",
+        "_is_point_above",
         "_is_retrying",
+        "_is_start_above",
         "_last_cut",
         "_leader_epochs",
         "_loaded_point",
@@ -111,8 +115,11 @@ class Durability:
         self._truncations = 0  # counts truncations
         # Of truncations that no sync covers: the lowest high watermark, and where the last one was.
         self._cut, self._last_cut = _NOWHERE, 0
+        self._is_point_above = self._is_start_above = False
         self.is_checkpoint_above = False
-        """truncated below what the checkpoint may say, and that was not written since"""
+        """truncated below what the checkpoint of recovery points, or of log starts, may say, and
+        that was not written since
+        """
         self.indexes_shrank = False
         """entries were dropped and no sync covers that: a loss of power may bring them back, where
         entries that are merely lost would be made anew
@@ -153,7 +160,8 @@ class Durability:
     def found_checkpoint(self, point: int) -> None:
         """What the checkpoint said at the start: more than is taken for synced, perhaps."""
         self._written_point = self._being_written = point
-        self.is_checkpoint_above = point > self.recovery_point
+        self._is_point_above = point > self.recovery_point
+        self.is_checkpoint_above = self._is_point_above or self._is_start_above
 
     def begin_at(self, recovery_point: int) -> None:
         """The log was loaded with this one."""
@@ -184,11 +192,29 @@ class Durability:
     def point_written(self, point: int, truncations: int) -> None:
         """The checkpoint says so now."""
         self._written_point = point
-        if self.is_checkpoint_above and truncations == self._truncations:
-            self.is_checkpoint_above = False
-            self._call_waiters()
+        if self._is_point_above and truncations == self._truncations:
+            self._is_point_above = False
+            self._checkpoint_written()
         if self._cut != _NOWHERE and self.disk is not None:
             self.flush()
+
+    @property
+    def start_to_write(self) -> int | None:
+        """Where the checkpoint of log starts may be above the log's: to be handed to
+        `start_written` when it was written; else None.
+        """
+        return self._truncations if self._is_start_above else None
+
+    def start_written(self, truncations: int) -> None:
+        """The checkpoint has the log start of then."""
+        if self._is_start_above and truncations == self._truncations:
+            self._is_start_above = False
+            self._checkpoint_written()
+
+    def _checkpoint_written(self) -> None:
+        self.is_checkpoint_above = self._is_point_above or self._is_start_above
+        if not self.is_checkpoint_above:
+            self._call_waiters()
 
     def is_checkpointed(self, offset: int) -> bool:
         """Whether the recovery point on disk is not below `offset`."""
@@ -196,11 +222,12 @@ class Durability:
 
     def check_checkpoint(self) -> None:
         """Before an append as leader. Raises NOT_ENOUGH_REPLICAS, which producers try again, while
-        the checkpoint says too much: after a loss of power the records would count as synced.
+        the checkpoint says too much: after a loss of power the records would count as synced, or
+        after any crash as deleted.
         """
         if self.is_checkpoint_above and self.disk is not None:
             raise BrokerError(
-                ErrorCode.NOT_ENOUGH_REPLICAS, "the recovery point is being written: try again"
+                ErrorCode.NOT_ENOUGH_REPLICAS, "a checkpoint of the log is being written: try again"
             )
 
     # -- syncs
@@ -311,11 +338,16 @@ class Durability:
         if self.recovery_point < self._segments.log_end_offset and not self.stopped:
             self.awaiting_sync = place
 
-    def truncated_to(self, offset: int) -> None:
-        """The log ends at `offset` now, in the active segment."""
+    def truncated_to(self, offset: int, lowers_start: bool = False) -> None:
+        """The log ends at `offset` now, in the active segment. `lowers_start`: that is below where
+        it began.
+        """
         self._truncations += 1
         if offset < max(self._written_point, self._being_written):
-            self.is_checkpoint_above = True
+            self._is_point_above = True
+        if lowers_start:
+            self._is_start_above = True
+        self.is_checkpoint_above = self._is_point_above or self._is_start_above
         self.rewritten_from(min(offset, self._segments.active.base_offset))
         self.unflushed_since = min(self.unflushed_since, offset)
         self._cut = min(self._cut, offset, self._watermarks.high_watermark)

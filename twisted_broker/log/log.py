@@ -773,7 +773,7 @@ class Log:
     def _end_at(self, offset: int, log_start_offset: int) -> None:
         self.truncations += 1
         self.segments.log_end_offset = offset
-        self.durability.truncated_to(offset)
+        self.durability.truncated_to(offset, log_start_offset < self.log_start_offset)
         self.watermarks.log_start_offset = log_start_offset
 
     def _after_truncation(self) -> None:

@@ -13,7 +13,7 @@ checkpoints of recovery points and log starts, expiry of producers, syncs by age
    known only when the metadata is.
 4. A periodic task that fails is logged and comes again.
 5. After a truncation, and after a start that found less than was checkpointed, the recovery point
-   is on its way to the disk at once (RL 3.5).
+   is on its way to the disk at once (RL 3.5); so is a log start that a truncation lowered.
 6. A clean stop is: logs closed and synced, checkpoints, then the clean shutdown file; a directory
    that failed, was never loaded, or has a log with a hole that is not decided about, gets none.
 7. A log that moves has a copy in another directory (`futures`), which is loaded, synced at a stop
@@ -844,16 +844,37 @@ class LogManager:
         worker.
         """
         for directory in self.directories.online():
-            offsets = _log_starts(self._logs_in(directory))
-            self.directories.submit(
-                directory,
-                lambda directory=directory, offsets=offsets: checkpoints.write_offsets(  # type: ignore[misc]
-                    self.runtime.files, directory.path, checkpoints.LOG_START_OFFSET, offsets
-                ),
-            )
+            self._checkpoint_log_starts(directory)
+
+    def _checkpoint_log_starts(self, directory: LogDirectory) -> None:
+        logs = self._logs_in(directory)
+        offsets = _log_starts(logs)
+        lowered = [
+            (log, truncations)
+            for log in logs
+            if (truncations := log.durability.start_to_write) is not None
+        ]
+
+        def written() -> None:
+            for log, truncations in lowered:
+                log.durability.start_written(truncations)
+
+        self.directories.submit(
+            directory,
+            lambda: checkpoints.write_offsets(
+                self.runtime.files, directory.path, checkpoints.LOG_START_OFFSET, offsets
+            ),
+            # What is written each minute comes again anyway.
+            partial(self._checkpoint_log_starts, directory) if lowered else None,
+            written,
+        )
 
     def _was_truncated(self, log: Log) -> None:
-        """RL 3.5: its recovery point is on its way to the disk at once."""
+        """RL 3.5: its recovery point is on its way to the disk at once, and its log start where
+        that went back.
+        """
+        if log.durability.start_to_write is not None:
+            self._checkpoint_log_starts(self.directories.of(log))
         self._checkpoint_recovery_points(self.directories.of(log))
         self.cleaner.truncated(log)
 

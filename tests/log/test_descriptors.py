@@ -14,6 +14,7 @@ import pytest
 from twisted.logger import capturedLogs, formatEvent
 
 from tests.log.batches import NOW_MS, all_batches, batch, marker, values
+from tests.log.manual_worker import ManualWorker
 from tests.log.test_log_manager import A, B, World, create, failure, fill
 from tests.log.test_mirrored import at
 from twisted_broker.log import checkpoints
@@ -165,6 +166,37 @@ def test_an_append_that_waits_for_a_sync_waits_for_descriptors_too() -> None:
         world.clock.advance(1)
     assert log.durability.awaiting_sync is None
     assert log.durability.recovery_point == log.log_end_offset == 2
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.EIO])
+def test_who_waits_for_a_sync_hears_of_it_where_what_came_meanwhile_cannot_be_read(
+    error: int,
+) -> None:
+    """More came while the sync ran than is remembered, and the file is not open any more: the
+    next sync begins all the same. A disk that fails takes the log offline, and nobody waits.
+    """
+    world, worker = World(log_dirs="/d1"), ManualWorker()
+    manager = world.manager()
+    log = create(manager, flush_messages=1)
+    log.durability.disk = worker
+    synced: list[int] = []
+    log.on_synced = lambda each: synced.append(each.durability.recovery_point)
+    fill(log, 300)
+    (job, report) = worker.jobs.pop()
+    log.durability.when_synced(1, lambda: synced.append(-1))
+    job()
+    log.segments.close()  # the pool gave its files up
+    world.files.faults.append(Fault(error, "open", ".log"))
+    report(None, None)
+    if error == errno.EIO:
+        worker.run_all()
+        assert synced == [-1] and log.failed is not None
+        assert log.durability.awaiting_sync is None
+        return
+    assert synced == [-1, 1] and log.durability.acknowledgeable_end.offset == 1
+    world.files.faults.clear()
+    worker.run_all()
+    assert synced == [-1, 1, 300] and log.durability.awaiting_sync is None
 
 
 def test_a_log_that_cannot_be_made_is_made_later() -> None:

@@ -443,7 +443,16 @@ class Durability:
             # What came while the sync ran waits for the next one, if it is enough to make one due.
             enough = end - self.recovery_point >= self.flush_messages
             first = max(self.recovery_point, self._watermarks.log_start_offset)
-            self.awaiting_sync = self._watermarks.find_place(first) if enough else None
+            self.awaiting_sync = self._place_or_offset(first) if enough else None
+
+    def _place_or_offset(self, offset: int) -> LogOffsetMetadata | None:
+        """The place, or the offset alone where that cannot be read now: who waits for the sync
+        that is done must hear of it. None where the disk fails: the log has stopped then.
+        """
+        try:
+            return self._watermarks.find_place(offset)
+        except BrokerError:
+            return None if self.stopped else LogOffsetMetadata(offset)
 
     def when_synced(self, offset: int, call: Callable[[], None]) -> None:
         """Calls when no append below `offset` waits for a sync, nor a truncation for the

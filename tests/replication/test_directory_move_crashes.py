@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
-from tests.replication.fixtures import TP, batch
+from tests.replication.fixtures import TOPIC_ID, TP, batch
 from tests.replication.moving import DIRECTORIES, Moving
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.checkpoints import HIGH_WATERMARK
 from twisted_broker.log.future_logs import PROMOTED
 from twisted_broker.log.log import Log
 from twisted_broker.testing.sim.disk import SimDisk
@@ -263,3 +264,116 @@ def test_without_a_descriptor_at_the_swap_nothing_has_changed() -> None:
     pass_time(moving, 3)
     assert not moving.partition.offline and moving.log.durability.recovery_point == 402
     assert values_of(moving)[-1] == b"later" and moving.log.high_watermark == 402
+
+
+def test_without_a_descriptor_at_the_swap_what_was_copied_counts() -> None:
+    """RL 3.8: in the same turn a record came, and is in the copy: the next read begins behind it,
+    and the move does not fail for that.
+    """
+    disks, disk = Disks(), SimDisk(1)
+    moving = Moving(disk, worker=disks, overrides=FLUSHED, answers=False).start()
+    moving.produce()
+    pass_time(moving, 0.5)
+    moving.move("/b")
+    pass_time(moving, 1)
+    disks["/a"].stalled = True
+    moving.produce(400)
+    pass_time(moving, 3)
+    swap, ends = moving.log_manager.swap, []
+
+    def short(partition: TopicPartition) -> Log:
+        moving.log_manager.futures[partition].segments.close()
+        disk.faults.append(Fault(errno.EMFILE, "open"))
+        moving.log_manager.swap = swap
+        ends.append(moving.log_manager.futures[partition].log_end_offset)
+        try:
+            return swap(partition)
+        finally:
+            disk.faults.clear()
+
+    moving.log_manager.swap = short  # type: ignore[assignment]
+    moving.assignments.answer()
+    moving.produce()
+    pass_time(moving, 3)
+    assert ends == [402] and moving.place == "/b" and not moving.replicas.moves.moves
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.EMFILE])
+def test_a_start_that_cannot_read_which_of_two_logs_counts_is_refused(error: int) -> None:
+    """RL 3.8: the mark of a move. Nothing waits for a start that does not end."""
+    disks, disk = Disks(), SimDisk(1)
+    moving = Moving(disk, worker=disks, overrides=FLUSHED, answers=False).start()
+    moving.produce(3)
+    pass_time(moving, 0.1)
+    moving.move("/b")
+    pass_time(moving, 1)
+    disks.stall_at_swap(moving, "/b")
+    moving.assignments.answer()
+    pass_time(moving, 0.5)
+    assert moving.names("/a") == moving.names("/b") == ["t-0"]
+    left = disk.after_kill()
+    left.faults.append(Fault(error, "open", PROMOTED))
+    again = Moving(left, overrides=FLUSHED)
+    with pytest.raises(AssertionError, match=PROMOTED):
+        again.start()
+    left.faults.clear()
+    assert len(Moving(left.after_kill(), overrides=FLUSHED).start().records()) == 3
+
+
+def begun() -> SimDisk:
+    """What a kill leaves of a move from /a to /b that was not accepted yet."""
+    disk = SimDisk(1)
+    moving = Moving(disk, answers=False).start()
+    moving.produce(3)
+    moving.move("/b")
+    moving.settle(1)
+    moving.replicas.checkpoint_high_watermarks()
+    other = TopicPartition("u", 0)
+    moving.log_manager.preferred[other] = "/b"
+    moving.log_manager.get_or_create(other, TOPIC_ID, moving.log.config, is_new=True)
+    return disk.after_kill()
+
+
+def test_high_watermarks_that_cannot_be_read_end_a_move_only() -> None:
+    """RL 3.8: those of the copy's directory, which goes offline. The replica has its role, and
+    nothing keeps retention from it.
+    """
+    disk = begun()
+    disk.faults.append(Fault(errno.EIO, "open", f"/b/{HIGH_WATERMARK}"))
+    again = Moving(disk).start()
+    assert again.failed == ["/b"] and again.partition.is_leader and not again.partition.offline
+    assert again.partition.future_log is None and not again.log_manager.futures
+    again.produce()
+
+
+def test_without_a_descriptor_for_high_watermarks_a_move_goes_on_later() -> None:
+    """RL 3.8: those of the copy's directory: the role is there at once."""
+    disk = begun()
+    disk.faults.append(Fault(errno.EMFILE, "open", f"/b/{HIGH_WATERMARK}"))
+    again = Moving(disk).start()
+    assert again.failed == [] and again.partition.is_leader
+    assert again.partition.future_log is None
+    disk.faults.clear()
+    pass_time(again, 2)
+    again.settle()
+    assert again.place == "/b" and len(again.records()) == 3
+
+
+def test_a_copy_in_a_directory_that_cannot_be_loaded_is_none() -> None:
+    """RL 1.12, 3.8: it was loaded before the disk failed: the directory is offline."""
+    disk = begun()
+    disk.faults.append(Fault(errno.EIO, "open", "/b/u-0"))
+    again = Moving(disk)
+    again.log_manager._on_directory_failure = lambda path, error: again.failed.append(path)
+    again.start()
+    again.turns(20)
+    assert again.failed == ["/b"] and again.partition.is_leader
+    assert not again.log_manager.futures and not again.replicas.moves.moves
+
+
+def test_a_replica_whose_high_watermarks_cannot_be_read_is_reported() -> None:
+    """RL 1.12: with its directory: another replica leads."""
+    disk = begun()
+    disk.faults.append(Fault(errno.EIO, "open", f"/a/{HIGH_WATERMARK}"))
+    again = Moving(disk).start()
+    assert again.partition.offline and again.failed == ["/a"]

@@ -217,6 +217,7 @@ class LogManager:
             # goes offline.
             if isinstance(error, OSError) and not is_out_of_descriptors(error):
                 self.directories.fail(directory.path, error)
+                directory.futures.clear()  # those that were loaded before it failed
             elif error is not None:
                 loaded.errback(error)
                 return
@@ -226,9 +227,9 @@ class LogManager:
                 for log in directory.futures:
                     self._take_future(directory, log)
                 self._lower_recovery_points(directory)
-            except BrokerError as refusal:
+            except (BrokerError, OSError) as refusal:
                 # Two directories with one partition: which of them is right, only the operator
-                # knows.
+                # knows; or the mark that says so cannot be read.
                 loaded.errback(refusal)
                 return
             for path in directory.to_delete:

@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.log.future_logs import LONGEST_NAME, future_name
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -118,7 +119,14 @@ def go_on(replicas: ReplicaManager, changes: Iterable[PartitionDelta]) -> None:
         if future is None or partition is None or partition.log is None or partition.offline:
             continue
         if partition.future_log is None:
-            replicas.start_log(future)
+            try:
+                replicas.start_log(future)
+            except OutOfDescriptors:
+                replicas.apply_later(change, is_new=False)
+                continue
+            except LogDirFailure as failure:
+                replicas.directory_failed(failure.directory, failure.cause)
+                continue
             partition.begin_move(future)
             replicas.moves.begin(partition)
         elif not replicas.moves.is_moving_at(name, partition.leader_epoch):
@@ -127,10 +135,12 @@ def go_on(replicas: ReplicaManager, changes: Iterable[PartitionDelta]) -> None:
 
 def directory_failed(replicas: ReplicaManager, path: str) -> None:
     """Copies in a directory that failed are given up; what moves from there has failed itself."""
-    for name, move in list(replicas.moves.moves.items()):
-        partition = move.partition
-        future = partition.future_log
-        if future is not None and posixpath.dirname(future.directory) == path:
+    for name, future in list(replicas.log_manager.futures.items()):
+        if posixpath.dirname(future.directory) != path:
+            continue
+        move = replicas.moves.moves.get(name)
+        if move is not None:
             replicas.moves.remove([name])
-            partition.end_move()
-            replicas.log_manager.forget_future(name)
+            move.partition.end_move()
+        # One that is not begun yet as well: retention and the cleaner would wait for it.
+        replicas.log_manager.forget_future(name)

@@ -7,8 +7,8 @@ Owns reading them once and writing them now and then, for leaders and followers 
 2. A write happens aside on the directory's disk worker, at most one at a time per directory. The
    worker reads the values, too, each as it is then: with 20,000 logs that takes longer than a turn
    of the reactor may. The reactor only lists the logs.
-3. A directory that cannot be written is reported; the others go on. A checkpoint that cannot be
-   read counts as empty.
+3. A directory that cannot be read or written is reported; the others go on. A checkpoint that is
+   damaged counts as empty.
 4. With the partitions' goes how far the metadata was applied: metadata that ends below it is an
    older copy (`cluster.metadata_check`). It alone makes no write due, but where nothing else on
    this node keeps the metadata any more: then no start would know otherwise.
@@ -48,7 +48,7 @@ _logger = Logger()
 
 class HighWatermarkCheckpoint:
     """`worker_of(directory)` is where writes run; `failed(directory, error)` is called with a
-    directory that cannot be written.
+    directory that cannot be read or written.
     """
 
     __slots__ = ("_failed", "_files", "_loaded", "_worker_of", "_writing", "_written")
@@ -86,6 +86,7 @@ class HighWatermarkCheckpoint:
             _logger.warn("{error}; high watermarks begin at the log start offsets", error=error)
             return {}
         except OSError as error:
+            self._failed(directory, error)
             if is_out_of_descriptors(error):
                 raise OutOfDescriptors(directory, error) from error
             raise LogDirFailure(directory, error) from error

@@ -23,7 +23,7 @@ from twisted.internet.defer import Deferred
 
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import LogAppendInfo
-from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.replication.collaborators import IReplicas
 from twisted_broker.replication.fetcher.fetch_session_handler import RequestedPartition
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition
@@ -86,8 +86,15 @@ class FutureReplicas:
             wall_ms = self._replicas.runtime.wall_ms()
             info = partition.append_to_copy(fetched.records, requested.leader_epoch, wall_ms)
         partition.follow_in_copy(fetched.high_watermark, fetched.log_start_offset)
-        self._appended(topic_partition, 0 if info is None else info.bytes)
-        return None if info is None or info.last_offset < 0 else info
+        if info is not None and info.last_offset < 0:
+            info = None
+        try:
+            self._appended(topic_partition, 0 if info is None else info.bytes)
+        except OutOfDescriptors:
+            if info is None:
+                raise
+            # The swap comes again. What was appended counts: its next read begins behind it.
+        return info
 
     async def wait_for_syncs(self) -> None:
         """After a truncation only, as `FollowedReplicas` does: nobody is told how far a copy

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
-from tests.replication.fixtures import TOPIC_ID, TP, batch
+from tests.replication.fixtures import TOPIC_ID, TP, batch, registration
 from tests.replication.moving import DIRECTORIES, Moving
+from tests.replication.test_directory_moves import epoch_batch
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.checkpoints import HIGH_WATERMARK
 from twisted_broker.log.future_logs import PROMOTED
@@ -296,6 +297,41 @@ def test_without_a_descriptor_at_the_swap_what_was_copied_counts() -> None:
     moving.produce()
     pass_time(moving, 3)
     assert ends == [402] and moving.place == "/b" and not moving.replicas.moves.moves
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_copy_that_was_truncated_is_marked_again(seed: int) -> None:
+    """RL 3.8: a follower's copy is marked, then cut off below that. What the log synced after, and
+    the copy did not, is in the log alone: a hole that a loss of power leaves in the copy there is
+    no cleaner's.
+    """
+    disks, disk, state = Disks(), SimDisk(seed), registration(2, (2, 1))
+    moving = Moving(disk, worker=disks, overrides=FLUSHED, answers=False, state=state).start()
+    partition = moving.partition
+    for offset in range(20):
+        partition.append_as_follower(epoch_batch(offset, 0), 0, 0)
+    moving.move("/b")
+    pass_time(moving, 1)
+    state = state._replace(leader_epoch=1, partition_epoch=1)
+    moving.take_role(state)
+    partition.truncate_to(5, 0)
+    moving.replicas.drain()
+    pass_time(moving, 1.5)
+    for offset in range(5, 10):
+        partition.append_as_follower(epoch_batch(offset, 1), 1, 0)
+    pass_time(moving, 1.5)
+    copy = partition.future_log
+    assert copy is not None and copy.log_end_offset == partition.log.log_end_offset == 10
+    assert partition.log.durability.recovery_point == 10
+    disks.stall_at_swap(moving, "/b")
+    moving.assignments.answer()
+    pass_time(moving, 1)
+    assert moving.place == "/b"
+    partition.log.roll(0)
+    for offset in range(10, 14):
+        partition.append_as_follower(epoch_batch(offset, 1), 1, 0)
+    dark = Moving(disk.after_power_loss(0.7), overrides=FLUSHED, state=state).start()
+    assert dark.log.log_end_offset >= 10
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.EMFILE])

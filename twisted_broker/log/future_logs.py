@@ -4,10 +4,10 @@ crash.
 Owns the name of a future log (`topic-partition.<32 hex>-future`), the mark of one that takes a
 current log's place, and which of two logs counts when a crash left both.
 
-1. A future log is marked, durably, before it is renamed; the log that it replaces goes only when
-   that name, and all records up to the swap, are durable, after a restart as well; the mark goes
-   when all that it replaced are durably gone. So a crash leaves the old log alone, both
-   with one of them marked, or the new one alone.
+1. A future log is marked, durably, before it is renamed, and again where it was truncated since;
+   the log that it replaces goes only when that name, and all records up to the swap, are durable,
+   after a restart as well; the mark goes when all that it replaced are durably gone. So a crash
+   leaves the old log alone, both with one of them marked, or the new one alone.
 2. Of both the one counts whose last record has the newest leader epoch (the other lacks a
    truncation that came after the swap), then the longer one: until the old one goes nothing is
    acknowledged as synced that the new one lacks. Two that end alike hold the same records.

@@ -142,8 +142,17 @@ class ReplicaAlterLogDirsManager(FetcherManager):
         """Whether another look at a copy that has caught up brings it further."""
         move = self.moves.get(name)
         return move is not None and (
-            move.assignment is Assignment.NONE or self._may_swap(move.partition, move)
+            move.assignment is Assignment.NONE
+            or self._is_marked_before_a_truncation(move)
+            or self._may_swap(move.partition, move)
         )
+
+    def _is_marked_before_a_truncation(self, move: Move) -> bool:
+        """What its mark calls durable was cut off since, and other records may be there: after a
+        loss of power a hole in them would count as a cleaner's (`log.future_logs`).
+        """
+        future = move.partition.future_log
+        return future is not None and move.is_synced and move.truncations != future.truncations
 
     def _may_swap(self, partition: Partition, move: Move) -> bool:
         future = partition.future_log
@@ -151,6 +160,7 @@ class ReplicaAlterLogDirsManager(FetcherManager):
             future is not None
             and move.assignment is Assignment.ACCEPTED
             and move.is_synced
+            and move.truncations == future.truncations
             # These know its files by their names.
             and not future.durability.is_busy
             and not future.producers.is_rebuilding
@@ -169,18 +179,26 @@ class ReplicaAlterLogDirsManager(FetcherManager):
             return
         if move.assignment is Assignment.NONE:
             self._announce(name, move)
+        elif self._is_marked_before_a_truncation(move):
+            self._prepare(name, move)
         if self._may_swap(partition, move):
             self._swap(name, move)
 
     def _announce(self, name: TopicPartition, move: Move) -> None:
         move.assignment = Assignment.QUEUED
-        self._log_manager.prepare_swap(name, partial(self._synced, name, move))
+        self._prepare(name, move)
         if self._assignments is None:
             self._accepted(name, move)
         else:
             self._assignments.assign(
                 move.partition.topic_id, name, move.target, partial(self._accepted, name, move)
             )
+
+    def _prepare(self, name: TopicPartition, move: Move) -> None:
+        future = move.partition.future_log
+        assert future is not None
+        move.is_synced, move.truncations = False, future.truncations
+        self._log_manager.prepare_swap(name, partial(self._synced, name, move))
 
     def _accepted(self, name: TopicPartition, move: Move) -> None:
         if self.moves.get(name) is move:

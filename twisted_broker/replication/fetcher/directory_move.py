@@ -22,7 +22,7 @@ class Assignment(Enum):
 
 class Move:
     """`source`, `target`: ids of directories. `error`: why it stands still, empty while it goes
-    on. `is_synced`: what was copied is durable, and marked.
+    on. `is_synced`: what was copied is durable, and marked, as of so many `truncations` of it.
     """
 
     __slots__ = (
@@ -34,6 +34,7 @@ class Move:
         "partition",
         "source",
         "target",
+        "truncations",
     )
 
     def __init__(self, partition: Partition, source: bytes, target: bytes, began_ms: int) -> None:
@@ -41,5 +42,6 @@ class Move:
         self.began_ms = began_ms
         self.assignment = Assignment.NONE
         self.is_synced = False
+        self.truncations = 0
         self.leader_epoch = -1
         self.error = ""

@@ -1134,6 +1134,25 @@ def test_a_log_start_that_a_truncation_lowered_is_checkpointed_before_more_comes
     assert (found.log_start_offset, found.log_end_offset) == (30, 45)
 
 
+def test_a_start_that_drops_damage_after_a_clean_stop_lowers_the_recovery_point() -> None:
+    """RL 3.6: an index is gone, and a batch was damaged: what is appended in its place was never
+    synced, and the checkpoint does not say so.
+    """
+    world = World(log_dirs="/d1")
+    manager = world.manager()
+    log = create(manager)
+    fill(log, 10)
+    log.set_high_watermark(10)
+    world.stop(manager)
+    world.files.remove(f"/d1/a-0/{file_name(0, '.index')}")
+    path = f"/d1/a-0/{file_name(0, '.log')}"
+    world.files.flip_bit(path, world.files.size(path) - 1)
+    assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {A: 10}
+    log = world.manager().logs[A]
+    assert log.log_end_offset == 9 and not log.durability.is_checkpoint_above
+    assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {A: 0}
+
+
 def test_a_truncation_while_the_checkpoint_is_written_wants_another() -> None:
     """RL 3.5: the one under way may say more than is left."""
     world = World(log_dirs="/d1")

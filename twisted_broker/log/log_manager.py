@@ -247,11 +247,12 @@ class LogManager:
         return loaded
 
     def _lower_recovery_points(self, directory: LogDirectory) -> None:
-        """After an unclean stop rows may be above what was found whole: what is appended there
-        would count as synced if this broker crashed again before the next checkpoint.
+        """After an unclean stop rows may be above what was found whole, after a clean one where a
+        file was damaged since: what is appended there would count as synced if this broker crashed
+        again before the next checkpoint.
         """
         rows, is_above = directory.recovery_points, False
-        for log in () if directory.was_clean else self._logs_in(directory):
+        for log in self._logs_in(directory):
             log.durability.found_checkpoint(rows.get(log.topic_partition, 0))
             is_above |= log.durability.is_checkpoint_above
         if is_above:

@@ -123,6 +123,29 @@ def test_a_truncation_is_synced_and_the_high_watermark_waits_for_it() -> None:
     assert mark(8) == 8 and parts.durability.recovery_point == 10
 
 
+def test_a_truncation_while_the_checkpoints_point_is_read() -> None:
+    """RL 3.5: the disk worker's thread has read the recovery point, and nobody has seen yet that it
+    is about to write it.
+    """
+    parts = Parts()
+    parts.append(10)
+    parts.durability.flush()
+    parts.worker.run_all()
+
+    class Overtaken:
+        @property
+        def high_watermark(self) -> int:
+            if parts.segments.log_end_offset == 10:
+                cut_at(parts, 6)
+            return 10
+
+    parts.durability._watermarks = Overtaken()  # type: ignore[assignment]
+    point, truncations = parts.durability.point_in_write()
+    assert point <= 6
+    parts.durability.point_written(point, truncations)
+    assert not parts.durability.is_checkpoint_above
+
+
 def cut_at(parts: Parts, offset: int) -> None:
     parts.segments.log_end_offset = offset
     parts.durability.truncated_to(offset)

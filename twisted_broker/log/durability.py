@@ -182,12 +182,15 @@ class Durability:
         return min(self.recovery_point, active)
 
     def point_in_write(self) -> tuple[int, int]:
-        """What the checkpoint is about to say; to be handed to `point_written` with it."""
-        truncations = (
-            self._truncations
-        )  # first: a truncation that comes now wants a write of its own
-        self._being_written = point = self.point_to_checkpoint()
-        return point, truncations
+        """What the checkpoint is about to say; to be handed to `point_written` with it. Runs on the
+        disk worker while the log may be truncated (`truncated_to` has the order).
+        """
+        while True:
+            truncations = self._truncations
+            self._being_written = point = self.point_to_checkpoint()
+            # One that came in between did not see what is about to be written.
+            if truncations == self._truncations:
+                return point, truncations
 
     def point_written(self, point: int, truncations: int) -> None:
         """The checkpoint says so now."""
@@ -342,13 +345,15 @@ class Durability:
         """The log ends at `offset` now, in the active segment. `lowers_start`: that is below where
         it began.
         """
+        # The point, then the count, then the look at what is being written: `point_in_write`, in
+        # its thread, reads the point between two looks at the count.
+        self.rewritten_from(min(offset, self._segments.active.base_offset))
         self._truncations += 1
         if offset < max(self._written_point, self._being_written):
             self._is_point_above = True
         if lowers_start:
             self._is_start_above = True
         self.is_checkpoint_above = self._is_point_above or self._is_start_above
-        self.rewritten_from(min(offset, self._segments.active.base_offset))
         self.unflushed_since = min(self.unflushed_since, offset)
         self._cut = min(self._cut, offset, self._watermarks.high_watermark)
         self._last_cut = offset

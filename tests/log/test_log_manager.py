@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import errno
+import posixpath
 import sys
 from collections.abc import Callable
 from itertools import pairwise
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -22,7 +24,7 @@ from tests.log.manual_worker import ManualWorker
 from tests.log.test_golden import unpack
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import IFileSystem, Runtime, TopicPartition
-from twisted_broker.log import checkpoints, log_directory
+from twisted_broker.log import checkpoints, log_directory, log_manager
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.gaps import Gap
 from twisted_broker.log.log import Log
@@ -560,6 +562,82 @@ def test_retention_looks_at_a_few_logs_in_a_turn(monkeypatch: pytest.MonkeyPatch
     assert done[0] == 3 and max(b - a for a, b in pairwise(done)) <= 3
     clock.turn()
     assert logs[9].log_start_offset == 0 and not manager._is_deleting
+
+
+def test_retention_deletes_a_few_segments_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One log may have ten thousand that are old at once: their time was made shorter."""
+    monkeypatch.setattr("twisted_broker.log.log_manager.SEGMENTS_PER_STEP", 3)
+    monkeypatch.setattr("twisted_broker.turns.PIECES_PER_TURN", 1)
+    world = World()
+    world.clock = clock = TurnClock()
+    manager = world.manager()
+    log = create(manager, segment_bytes=200, retention_ms=1000)
+    fill(log, 20)
+    log.set_high_watermark(20)
+    count = len(log.segments)
+    world.clock.rightNow += 3600
+    with capturedLogs() as lines:
+        manager.delete_old_segments()
+        left = [len(log.segments)]
+        while manager._is_deleting:
+            clock.turn()
+            left.append(len(log.segments))
+        manager._lines.stop()
+    assert left[0] == count - 3 and all(a - b <= 3 for a, b in pairwise(left)), left
+    assert log.log_start_offset == 20 and len(log.segments) == 1
+    (line,) = [text for each in lines if "retention deleted" in (text := formatEvent(each) or "")]
+    assert f"segments={count}" in line
+
+
+def test_producers_expire_a_few_logs_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker may know a million."""
+    monkeypatch.setattr("twisted_broker.log.log_manager.PRODUCERS_PER_STEP", 4)
+    monkeypatch.setattr("twisted_broker.turns.PIECES_PER_TURN", 1)
+    world = World()
+    world.clock = clock = TurnClock()
+    manager = world.manager()
+    logs = [create(manager, TopicPartition("t", number)) for number in range(5)]
+    for log in logs:
+        for producer_id in range(3):
+            log.producers.add_data(producer_id, 0, 0, producer_id, 0, NOW_MS, False)
+    world.clock.rightNow += 10**6
+
+    def known() -> int:
+        return sum(len(log.producers.producers) for log in logs)
+
+    manager.expire_producers()
+    manager.expire_producers()
+    assert known() == 12
+    for left in (9, 6, 3, 0):
+        clock.turn()
+        assert known() == left
+    clock.turn()
+    assert not manager._is_expiring
+
+
+def test_logs_are_counted_once_for_all_that_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RL 3.8: each partition of a new topic would look at all logs of the broker. What came and
+    went otherwise counts as well.
+    """
+    world = World()
+    manager = world.manager()
+    looked: list[str] = []
+    dirname = log_manager.posixpath.dirname
+    monkeypatch.setattr(
+        log_manager,
+        "posixpath",
+        SimpleNamespace(
+            join=posixpath.join, dirname=lambda path: looked.append(path) or dirname(path)
+        ),
+    )
+    for number in range(50):
+        create(manager, TopicPartition("t", number))
+    assert len(looked) < 100
+    for number in range(0, 50, 2):
+        manager.delete(TopicPartition("t", number))
+    assert [dirname(create(manager, TopicPartition("u", n)).directory) for n in range(3)] == [
+        "/d1"
+    ] * 3
 
 
 def test_corrupt_checkpoints_count_as_empty() -> None:

@@ -825,9 +825,11 @@ class Log:
         self.watermarks.update_first_unstable()
         return True
 
-    def delete_old_segments(self, wall_ms: int) -> int:
-        """Applies retention (RL 3.7); returns the number of segments deleted."""
-        return retention.delete_old_segments(self, wall_ms)
+    def delete_old_segments(self, wall_ms: int, most: int = _INT_MAX) -> int:
+        """Applies retention (RL 3.7); returns the number of segments deleted, `most` at the
+        most.
+        """
+        return retention.delete_old_segments(self, wall_ms, most)
 
     def replace_segments(self, bases: Sequence[int], wall_ms: int) -> None:
         """Takes what a cleaner wrote in place of the segments of these base offsets, which are

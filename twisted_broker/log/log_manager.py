@@ -66,6 +66,10 @@ _logger = Logger()
 _NEVER_MS = 2**40
 # About half a millisecond where there is nothing to delete.
 RETENTION_PER_STEP = 100
+# Some 0.15 ms each: its files get other names.
+SEGMENTS_PER_STEP = 10
+# About half a millisecond.
+PRODUCERS_PER_STEP = 2000
 _NAME_SYNC_SECONDS = 1.0
 """How long after the making of a log its topic id is synced. The syncs of a thousand logs would
 compete with their making, and with the clients that ask for them at once; the system writes records
@@ -136,7 +140,9 @@ class LogManager:
             self._checkpoint_recovery_points,
             self._is_moving,
         )
-        self._stopped = self._checkpoint_due = self._is_deleting = False
+        self._counts: dict[str, int] = {}
+        self._counted = -1
+        self._stopped = self._checkpoint_due = self._is_deleting = self._is_expiring = False
 
     def subscribe(self, listener: LogListener) -> None:
         self._listeners.append(listener)
@@ -332,6 +338,7 @@ class LogManager:
             current = self.logs.get(log.topic_partition)
             if current is not None and claim(log) > claim(current):
                 self.logs[log.topic_partition], log = log, current
+                self._counted = -1
             self._set_log_aside(log, STRAY_SUFFIX)
 
     def _settle_futures(self) -> None:
@@ -424,12 +431,21 @@ class LogManager:
         cordoned = self.config.cordoned_directories
         # Placed here before the controller knew that all are cordoned: somewhere it must be.
         open_ones = [each for each in online if each.path not in cordoned] or online[:1]
-        counts = dict.fromkeys((directory.path for directory in open_ones), 0)
-        for log in self.logs.values():
-            parent = posixpath.dirname(log.directory)
-            if parent in counts:
-                counts[parent] += 1
+        counts = self._logs_in_each()
         return min(open_ones, key=lambda directory: counts[directory.path])
+
+    def _logs_in_each(self) -> dict[str, int]:
+        """Logs by directory. Counted once for those that are made one after the other: of a new
+        topic with a thousand partitions each would look at all logs of the broker.
+        """
+        if self._counted != len(self.logs):
+            self._counted = len(self.logs)
+            self._counts = dict.fromkeys(self.directories.by_path, 0)
+            for log in self.logs.values():
+                parent = posixpath.dirname(log.directory)
+                if parent in self._counts:
+                    self._counts[parent] += 1
+        return self._counts
 
     def _create(
         self,
@@ -451,6 +467,9 @@ class LogManager:
                 raise OutOfDescriptors(directory.path, error) from error
             raise LogDirFailure(directory.path, error) from error
         self._take(directory, log)
+        if self._counted == len(self.logs) - 1:
+            self._counts[directory.path] += 1
+            self._counted += 1
         directory.without_id.append(log)
         # One job writes the ids of all that are made in this turn.
         if len(directory.without_id) == 1:
@@ -556,6 +575,7 @@ class LogManager:
             raise LogDirFailure(target.path, error) from error
         del self.futures[topic_partition]
         self.logs[topic_partition] = future
+        self._counted = -1
         self._replaced.append(current)
         durability = future.durability
         durability.renamed()
@@ -902,13 +922,32 @@ class LogManager:
     def _delete_old_segments(self) -> Iterator[None]:
         try:
             for number, log in enumerate(self, 1):
-                self._delete_segments_of(log)
+                yield from self._delete_segments_of(log)
                 if number % RETENTION_PER_STEP == 0:
                     yield
         finally:
             self._is_deleting = False
 
-    def _delete_segments_of(self, log: Log) -> None:
+    def _delete_segments_of(self, log: Log) -> Iterator[None]:
+        segments = size = 0
+        while True:
+            deleted, freed = self._delete_some_of(log)
+            segments, size = segments + deleted, size + freed
+            if deleted < SEGMENTS_PER_STEP:
+                break
+            yield
+        if segments:
+            self._lines.add(
+                "retention deleted segments",
+                partition=log.topic_partition,
+                segments=segments,
+                bytes=size,
+                log_start_offset=log.log_start_offset,
+            )
+
+    def _delete_some_of(self, log: Log) -> tuple[int, int]:
+        """Segments and bytes that were deleted."""
+        deleted = freed = 0
         # It may have been deleted since the walk began.
         if self.logs.get(log.topic_partition) is log:
             before = log.log_start_offset
@@ -920,15 +959,8 @@ class LogManager:
             ):
                 size = log.size_in_bytes
                 try:
-                    deleted = log.delete_old_segments(self.runtime.wall_ms())
-                    if deleted:
-                        self._lines.add(
-                            "retention deleted segments",
-                            partition=log.topic_partition,
-                            segments=deleted,
-                            bytes=size - log.size_in_bytes,
-                            log_start_offset=log.log_start_offset,
-                        )
+                    deleted = log.delete_old_segments(self.runtime.wall_ms(), SEGMENTS_PER_STEP)
+                    freed = size - log.size_in_bytes if deleted else 0
                 except OutOfDescriptors:
                     pass  # it comes again
                 except LogDirFailure:
@@ -939,10 +971,25 @@ class LogManager:
             if log.log_start_offset != before:
                 for listener in self._listeners:
                     listener.log_start_moved(log)
+        return deleted, freed
 
     def expire_producers(self) -> None:
-        for log in (*self, *self.futures.values()):
-            log.producers.expire(self.runtime.wall_ms())
+        """Of every log, a few logs at a time; not again while it does."""
+        if not self._is_expiring:
+            self._is_expiring = True
+            self._turns.start(self._expire_producers())
+
+    def _expire_producers(self) -> Iterator[None]:
+        try:
+            seen = 0
+            for log in (*self, *self.futures.values()):
+                seen += 1 + len(log.producers.producers)
+                log.producers.expire(self.runtime.wall_ms())
+                if seen >= PRODUCERS_PER_STEP:
+                    seen = 0
+                    yield
+        finally:
+            self._is_expiring = False
 
     def flush_dirty_logs(self) -> None:
         """Syncs logs whose last sync is `flush.ms` ago, whatever became of the calendar."""

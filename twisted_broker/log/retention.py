@@ -12,9 +12,11 @@ Source: Kafka's `UnifiedLog.deleteOldSegments`; RL 3.7. Not here: compaction.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from twisted_broker.log.segment import LogSegment
+from twisted_broker.settings import INT_MAX
 
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
@@ -22,8 +24,9 @@ if TYPE_CHECKING:
 _Old = Callable[[LogSegment, LogSegment | None], bool]
 
 
-def delete_old_segments(log: Log, wall_ms: int) -> int:
-    """Applies all rules that the log's policy allows; returns the number of segments deleted.
+def delete_old_segments(log: Log, wall_ms: int, most: int = INT_MAX) -> int:
+    """Applies all rules that the log's policy allows; returns the number of segments deleted,
+    `most` at the most: then there may be more.
 
     Raises BrokerError.
     """
@@ -35,10 +38,11 @@ def delete_old_segments(log: Log, wall_ms: int) -> int:
                 following is not None and following.base_offset <= log.log_start_offset
             ),
             wall_ms,
+            most,
         )
         if log.config.delete:
-            deleted += _delete_while(log, _by_size(log), wall_ms)
-            deleted += _delete_while(log, _by_time(log, wall_ms), wall_ms)
+            deleted += _delete_while(log, _by_size(log), wall_ms, most - deleted)
+            deleted += _delete_while(log, _by_time(log, wall_ms), wall_ms, most - deleted)
     except OSError as error:
         raise log.fail(error) from error
     return deleted
@@ -74,9 +78,9 @@ def _by_size(log: Log) -> _Old:
     return is_old
 
 
-def _deletable(log: Log, is_old: _Old) -> list[LogSegment]:
+def _deletable(log: Log, is_old: _Old, most: int) -> list[LogSegment]:
     found: list[LogSegment] = []
-    for row, segment in enumerate(log.segments):
+    for row, segment in enumerate(islice(log.segments, most)):
         following = log.segments.at(row + 1)
         upper = following.base_offset if following is not None else log.log_end_offset
         if (
@@ -89,9 +93,9 @@ def _deletable(log: Log, is_old: _Old) -> list[LogSegment]:
     return found
 
 
-def _delete_while(log: Log, is_old: _Old, wall_ms: int) -> int:
+def _delete_while(log: Log, is_old: _Old, wall_ms: int, most: int) -> int:
     """Deletes from the oldest on while `is_old(segment, next one)`."""
-    found = _deletable(log, is_old)
+    found = _deletable(log, is_old, most)
     if not found:
         return 0
     # A log always has an active segment.

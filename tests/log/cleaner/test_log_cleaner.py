@@ -632,6 +632,35 @@ def test_a_round_is_done_again_where_its_recovery_point_could_not_be_written() -
     assert [each.size for each in log.segments] != sizes
 
 
+def test_files_of_a_round_that_cannot_be_listed_are_removed_before_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No descriptor was free. What the next round puts in place counts as unfinished beside them:
+    a kill in the middle of that took the segments and what replaces them.
+    """
+    world = World()
+    manager, worker = held(world)
+    log = compacted(manager)
+    pass_time(world)
+    listdir = world.files.listdir
+
+    def short(path: str) -> list[str]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+
+    log.durability.recovery_point = 0
+    world.files.faults.append(Fault(errno.EMFILE, "open", "recovery-point", times=1))
+    log.durability.found_checkpoint(0)
+    monkeypatch.setattr(world.files, "listdir", short)
+    worker.run()
+    pass_time(world)
+    monkeypatch.setattr(world.files, "listdir", listdir)
+    assert left_behind(world, log) and not worker.waiting and not world.failed
+    pass_time(world, 2)
+    assert not left_behind(world, log)
+    pass_time(world)
+    assert worker.waiting
+
+
 def test_a_new_topic_of_the_name_begins_dirty() -> None:
     world = World()
     manager = world.manager()

@@ -60,6 +60,7 @@ LOGS_PER_STEP = 100
 SYNCS_WAITED_FOR = 3
 """One may run already, and end below the round."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_AGAIN_SECONDS = 1.0
 
 
 class LogCleaner:
@@ -331,12 +332,20 @@ class LogCleaner:
         files, path = self._runtime.files, plan.directory
         directory = self._directories.at(posixpath.dirname(path))
 
+        def submit() -> None:
+            directory.disk.submit(lambda: _sweep(files, path), done)
+
         def done(_: object, error: BaseException | None) -> None:
-            del self.running[log.topic_partition]
             if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
                 self._directories.fail(directory.path, error)
+                if is_out_of_descriptors(error):
+                    # Beside files of this round a recovery would not take what another one has
+                    # put in place halfway (`crash_cleanup.py` 2).
+                    self._directories.call_later(_AGAIN_SECONDS, submit)
+                    return
+            del self.running[log.topic_partition]
 
-        directory.disk.submit(lambda: _sweep(files, path), done)
+        submit()
 
     def _failed(self, log: Log, error: BaseException) -> None:
         if isinstance(error, FileNotFoundError):

@@ -41,7 +41,7 @@ from twisted_broker.replication.fetcher.local_leader_endpoint import (
     MoveThrottle,
 )
 from twisted_broker.replication.fetcher.truncation_decision import LeaderEpochRequest
-from twisted_broker.replication.partition.events import HighWatermarkAdvanced
+from twisted_broker.replication.partition.events import HighWatermarkAdvanced, LogTruncated
 from twisted_broker.wire.errors import ErrorCode
 
 SLOW = {"replica_alter_log_dirs_io_max_bytes_per_second": "100"}
@@ -330,6 +330,37 @@ def test_what_the_log_truncates_its_copy_truncates() -> None:
     moving.settle(3)
     assert moving.place == target and moving.records() == before
     assert moving.log.leader_epochs.entries() == [(0, 0), (1, 3)]
+
+
+def test_what_a_copy_dropped_is_not_left_behind_by_its_swap() -> None:
+    """RL 3.8: files that wait for `file.delete.delay.ms` are known by their directory's name,
+    which the swap changes. Those of the log wait as before: it is read.
+    """
+    moving = filled(answers=False)
+    moving.move(moving.other)
+    moving.settle(1)
+    copy = moving.partition.future_log
+    assert copy is not None
+    copy.roll(WALL_MS)
+    moving.produce(3)
+    moving.settle(1)
+    moving.log.truncate_to(10, WALL_MS)
+    moving.partition.emit(LogTruncated(moving.partition))
+    moving.replicas.drain()
+    moving.settle(1)
+    moving.assignments.answer()
+    moving.settle()
+    assert moving.log is copy and len(moving.records()) == 10
+
+    def left() -> list[str]:
+        return [name for name in moving.files.listdir(copy.directory) if "deleted" in name]
+
+    assert not left()
+    moving.log.roll(WALL_MS)
+    moving.log.truncate_to(5, WALL_MS)
+    assert left()
+    moving.clock.advance(61)
+    assert not left()
 
 
 def test_a_new_leader_epoch_does_not_end_the_move() -> None:

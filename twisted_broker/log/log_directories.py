@@ -197,6 +197,12 @@ class LogDirectories:
 
         return remove_later
 
+    def remover_at_once(self, directory: LogDirectory) -> Callable[[list[str], float], None]:
+        """As `remover`, without a delay: of a log that nobody reads, and whose directory gets
+        another name.
+        """
+        return lambda paths, _: self._submit_removal(directory, paths)
+
     def _submit_removal(self, directory: LogDirectory, paths: list[str]) -> None:
         self.submit(
             directory,

@@ -316,8 +316,13 @@ class LogManager:
         self._replaced.append(dropped)
         self._sync_swapped(dropped, kept)
 
-    def _take_future(self, directory: LogDirectory, log: Log) -> None:
+    def _attach_future(self, directory: LogDirectory, log: Log) -> None:
         self._attach(directory, log)
+        # After its swap they would not be found by the name of now.
+        log.segments.attach(self.directories.remover_at_once(directory))
+
+    def _take_future(self, directory: LogDirectory, log: Log) -> None:
+        self._attach_future(directory, log)
         if log.topic_partition in self.futures:
             self._set_log_aside(log, DELETE_SUFFIX)
         else:
@@ -497,7 +502,7 @@ class LogManager:
             if is_out_of_descriptors(error):
                 raise OutOfDescriptors(directory.path, error) from error
             raise LogDirFailure(directory.path, error) from error
-        self._attach(directory, future)
+        self._attach_future(directory, future)
         self.futures[name] = future
         self._submit_future_id(directory, future)
         return future
@@ -574,6 +579,7 @@ class LogManager:
             self.directories.fail(target.path, error)
             raise LogDirFailure(target.path, error) from error
         del self.futures[topic_partition]
+        future.segments.attach(self.directories.remover(self.directories.of(future)))
         self.logs[topic_partition] = future
         self._counted = -1
         self._replaced.append(current)
@@ -652,6 +658,7 @@ class LogManager:
             self.directories.fail(directory.path, error)
             raise LogDirFailure(directory.path, error) from error
         del self.futures[topic_partition]
+        future.segments.attach(self.directories.remover(self.directories.of(future)))
         self.logs[topic_partition] = future
         future.durability.renamed()
         future.update_config(config)

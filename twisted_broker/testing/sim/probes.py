@@ -190,7 +190,7 @@ class Probes:
         if error is None:
             self._count("sync of a log")
 
-    def _retained(self, deleted: int, log: Log, is_old: Any, wall_ms: int) -> None:
+    def _retained(self, deleted: int, log: Log, is_old: Any, *rest: object) -> None:
         if deleted and _METADATA not in log.directory:
             self._count(_RETENTION[is_old.__qualname__.partition(".")[0]])
 

@@ -564,6 +564,28 @@ def test_retention_looks_at_a_few_logs_in_a_turn(monkeypatch: pytest.MonkeyPatch
     assert logs[9].log_start_offset == 0 and not manager._is_deleting
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_copy_beside_the_log_that_a_move_replaced_has_its_row(beside: bool) -> None:
+    """RL 3.8: moved away and back again before the first move's end. Rows name the partition alone:
+    by the copy's recovery point records of the other would count as synced that never were.
+    """
+    world = World(log_dirs="/d1")
+    manager = world.manager()
+    log = create(manager)
+    for _ in range(2):
+        fill(log, 10)
+        log.roll(NOW_MS)
+    if beside:
+        manager.create_future(log, manager.directories.of(log))
+    world.files = world.files.after_kill()
+    checkpoints.write_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT, {A: 20})
+    path = f"{log.directory}/{file_name(0, '.log')}"
+    world.files.flip_bit(path, world.files.size(path) - 1)
+    found = world.manager()
+    assert found.logs[A].log_end_offset == (9 if beside else 20)
+    assert (A in found.futures) is beside
+
+
 def test_retention_deletes_a_few_segments_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """One log may have ten thousand that are old at once: their time was made shorter."""
     monkeypatch.setattr("twisted_broker.log.log_manager.SEGMENTS_PER_STEP", 3)

@@ -11,7 +11,9 @@ of the directory, and the topic ids of new ones.
 4. A directory fails as a whole and alone.
 5. Rows of the offset checkpoints have no topic id. A new log has its topic id on the disk only when
    no row of an older log of its name is left there; after an unclean stop the rows of a log without
-   one do not count. A copy in progress that has none, or lacks offsets, is begun again.
+   one do not count. A copy in progress that has none, or lacks offsets, is begun again. Where a
+   copy lies beside a log of its partition, which a move replaced, the recovery point is the copy's:
+   both are checked whole.
 6. No offset of the cleaner is above the end of its log.
 
 Source: Kafka's `LogManager.loadLogs`, `MetaPropertiesEnsemble`; RL 1.12, 3.6, 3.8. Not here: which
@@ -109,6 +111,7 @@ class LogDirectory:
         self.recovery_points: dict[TopicPartition, int] = {}
         self.log_starts: dict[TopicPartition, int] = {}
         self.cleaner_offsets: dict[TopicPartition, int] = {}
+        self._sharing_rows: set[TopicPartition] = set()
         self.failed: OSError | None = None
         self.to_delete: list[str] = []
         self.futures: list[Log] = []
@@ -197,7 +200,16 @@ class LogDirectory:
         self.cleaner_offsets = self._offsets(checkpoints.CLEANER_OFFSET)
         logs = []
         without_id = []
-        for name in self.files.listdir(self.path):
+        names = self.files.listdir(self.path)
+        self._sharing_rows = {
+            partition
+            for name in names
+            if (renamed := _RENAMED.fullmatch(name)) is not None
+            and renamed[2] == FUTURE_SUFFIX
+            and renamed[1] in names
+            and (partition := partition_of(renamed[1])) is not None
+        }
+        for name in names:
             path = posixpath.join(self.path, name)
             if not self.files.is_directory(path):
                 continue
@@ -291,7 +303,9 @@ class LogDirectory:
             topic_id,
             config,
             log_start_offset=self.log_starts.get(partition, 0),
-            recovery_point=self.recovery_points.get(partition, 0),
+            recovery_point=0
+            if partition in self._sharing_rows
+            else self.recovery_points.get(partition, 0),
             clean=self.was_clean or is_new,
             wall_ms=wall_ms,
             random=self.random,

@@ -644,7 +644,7 @@ def test_logs_are_counted_once_for_all_that_are_made(monkeypatch: pytest.MonkeyP
     world = World()
     manager = world.manager()
     looked: list[str] = []
-    dirname = log_manager.posixpath.dirname
+    dirname = posixpath.dirname
     monkeypatch.setattr(
         log_manager,
         "posixpath",

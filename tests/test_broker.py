@@ -26,8 +26,10 @@ from twisted_broker.testing.sim.disk_faults import Fault
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
 from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
+from twisted_broker.wire.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from twisted_broker.wire.messages.metadata import MetadataRequest
+from twisted_broker.wire.messages.metadata_records import ConfigRecord
 from twisted_broker.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -496,3 +498,30 @@ def test_a_broker_that_was_unregistered_while_it_lives_serves_on() -> None:
     assert produce(house, "t", b"after") == 1
     assert fetch(house, "t") == [b"before", b"after"] and not house.fatal
     house.stop()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "key"),
+    [(2, "t", "segment.bytes"), (4, "", "log.segment.bytes"), (4, "1", "log.segment.bytes")],
+)
+def test_a_stored_setting_of_another_version_keeps_nobody_from_serving(
+    kind: int, name: str, key: str
+) -> None:
+    """Segments of 100,000 bytes, which Apache Kafka 3.9 takes: the topics of the same piece of
+    the metadata had no leader, and a controller that found it did not start.
+    """
+    house = MemoryBroker().start()
+    house.broker._controller.write(
+        [ConfigRecord(resource_type=kind, resource_name=name, name=key, value="100000")]
+    )
+    house.pass_time(1)
+    for topic in ("a", "t", "z"):
+        create(house, topic)
+    house.stop()
+    again = MemoryBroker(house.files).start()
+    assert [produce(again, topic, b"v") for topic in ("a", "t", "z")] == [0, 0, 0]
+    for each, of in ((2, "t"), (4, "1"), (4, "")):
+        resource = DescribeConfigsResource(resource_type=each, resource_name=of)
+        answer = again.ask(DescribeConfigsRequest(resources=[resource]), 4)
+        assert answer.results[0].error_code == 0
+    again.stop()

@@ -315,3 +315,47 @@ def test_limits_of_addresses_are_checked_at_the_start(values: dict[str, str], na
             }
         )
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "stored", "obeyed"),
+    [
+        ("segment.bytes", "2097152", "2097152"),
+        ("segment.bytes", "100000", "1048576"),
+        ("retention.ms", "-2", "-1"),
+        ("min.cleanable.dirty.ratio", "1.5", "1.0"),
+        ("min.cleanable.dirty.ratio", "nan", None),
+        ("segment.bytes", "many", None),
+        ("compression.type", "brotli", None),
+        ("unclean.leader.election.enable", "maybe", None),
+    ],
+)
+def test_of_a_value_that_another_version_let_through_the_nearest_one_is_obeyed(
+    name: str, stored: str, obeyed: str | None
+) -> None:
+    """Apache Kafka 3.9 takes segments of 14 bytes and more, 4.x of 1 MiB."""
+    assert TOPIC_SETTINGS[name].nearest(stored) == obeyed
+    config = topic_config(BrokerConfig({}), {name: stored, "of.another.version": "1"})
+    expected = topic_config(BrokerConfig({}), {} if obeyed is None else {name: obeyed})
+    assert config == expected
+
+
+def test_stored_settings_of_a_broker_that_it_refuses_keep_none_of_the_others() -> None:
+    stored = {
+        "log.segment.bytes": "100000",
+        "compression.type": "brotli",
+        "log.retention.ms": "1000",
+        "listener.name.plaintext.max.connections": "x",
+        "of.another.version": "1",
+    }
+    config, refused = BrokerConfig({"log.segment.bytes": "2097152"}).with_stored(
+        stored, {"num.io.threads": "x"}
+    )
+    assert config["log.segment.bytes"] == 1048576 and config["log.retention.ms"] == 1000
+    assert config["compression.type"] == "producer" and config.broker == {}
+    assert [line.partition(" is refused")[0] for line in refused] == [
+        "setting log.segment.bytes='100000'",
+        "setting compression.type='brotli'",
+        "setting listener.name.plaintext.max.connections",
+        "setting num.io.threads='x'",
+    ]

@@ -950,11 +950,12 @@ class Broker:
         image = delta.after
         self._quotas.apply(delta.quotas, delta.before.client_quotas, image.client_quotas)
         if delta.configs & {(4, ""), (4, str(self.config.node_id))}:
-            self.config.replace(
-                self.config.with_dynamic(
-                    image.config(4, ""), image.config(4, str(self.config.node_id))
-                )
+            config, refused = self.config.with_stored(
+                image.config(4, ""), image.config(4, str(self.config.node_id))
             )
+            for line in refused:
+                _logger.warn("a stored setting is refused: {reason}", reason=line)
+            self.config.replace(config)
         self._take_over(delta, image)
 
     def _take_over(self, delta: MetadataDelta, image: MetadataImage) -> None:

@@ -1321,14 +1321,11 @@ class BrokerConfig:
                 )
         for layer in (self.static, self.cluster, self.broker):
             for name, text in layer.items():
-                if name in BROKER_SETTINGS:
-                    self._values[name] = BROKER_SETTINGS[name].parse(text)
-                elif name in REFUSED:
-                    raise ConfigError(name, text, "", REFUSED[name])
-                elif name != _BROKER_ID and name in known_broker_settings():
-                    self._values[name] = known_broker_settings()[name].parse(text)
-                elif name.startswith(LISTENER_PREFIX):
-                    _check_override(name, text)
+                known = _broker_row(name)
+                if known is not None:
+                    self._values[name] = known.parse(text)
+                else:
+                    _check_without_row(name, text)
         self._check_voters()
 
     def _check_voters(self) -> None:
@@ -1418,6 +1415,17 @@ class BrokerConfig:
     def with_dynamic(self, cluster: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
         """The same file and command line under other dynamic values."""
         return BrokerConfig(self.static, cluster, broker)
+
+    def with_stored(
+        self, cluster: Mapping[str, str], broker: Mapping[str, str]
+    ) -> tuple[BrokerConfig, list[str]]:
+        """As `with_dynamic` of what the metadata says: it may be another version's that let it
+        through. One that is refused counts as the nearest that is not, or not at all; a line for
+        each.
+        """
+        refused: list[str] = []
+        layers = [_obeyed(layer, _broker_row, refused) for layer in (cluster, broker)]
+        return self.with_dynamic(*layers), refused
 
     def unknown(self) -> list[str]:
         """Names given that nobody knows: a warning line each."""
@@ -1552,6 +1560,46 @@ class LiveConfig(BrokerConfig):
             subscriber(self)
 
 
+def _broker_row(name: str) -> Setting | None:
+    """Of a setting that a broker obeys, or knows."""
+    found = BROKER_SETTINGS.get(name)
+    if found is not None or name in REFUSED or name == _BROKER_ID:
+        return found
+    return known_broker_settings().get(name)
+
+
+def _check_without_row(name: str, text: str) -> None:
+    """Raises ConfigError."""
+    if name in REFUSED:
+        raise ConfigError(name, text, "", REFUSED[name])
+    if name.startswith(LISTENER_PREFIX):
+        _check_override(name, text)
+
+
+def _obeyed(
+    stored: Mapping[str, str], row_of: Callable[[str], Setting | None], refused: list[str]
+) -> dict[str, str]:
+    """What is obeyed of stored settings; those that are refused as they are go into `refused`."""
+    found: dict[str, str] = {}
+    for name, text in stored.items():
+        row, obeyed = row_of(name), None
+        try:
+            if row is None:
+                _check_without_row(name, text)
+            else:
+                obeyed = row.nearest(text)
+                row.parse(text)
+            obeyed = text
+        except ConfigError as error:
+            instead = "it is left out" if obeyed is None else f"obeyed as {obeyed}"
+            # A value of which no row says what it is may be a secret.
+            shown = f"setting {name} is refused" if row is None else str(error)
+            refused.append(f"{shown}: {instead}")
+        if obeyed is not None:
+            found[name] = obeyed
+    return found
+
+
 def _broker_value(row: Setting, config: BrokerConfig) -> Value:
     """A topic setting's value as the broker gives it: the most specific name that is set, else
     the coarsest one's default.
@@ -1580,6 +1628,21 @@ def own_or_broker_value(row: Setting, config: BrokerConfig, overrides: Mapping[s
 def topic_value(name: str, config: BrokerConfig, overrides: Mapping[str, str]) -> Value:
     """The typed value of one topic setting; raises ConfigError, KeyError for an unknown name."""
     return own_or_broker_value(TOPIC_SETTINGS[name], config, overrides)
+
+
+def obeyed_topic_settings(stored: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """What is obeyed of a topic's settings in the metadata, and a line for each that is refused as
+    it is: see `BrokerConfig.with_stored`.
+    """
+    refused: list[str] = []
+    return _obeyed(stored, TOPIC_SETTINGS.get, refused), refused
+
+
+def stored_topic_value(name: str, config: BrokerConfig, stored: Mapping[str, str]) -> Value:
+    """As `topic_value`, of settings in the metadata. Raises nothing for those."""
+    row = TOPIC_SETTINGS[name]
+    obeyed = None if name not in stored else row.nearest(stored[name])
+    return own_or_broker_value(row, config, {} if obeyed is None else {name: obeyed})
 
 
 @dataclass(frozen=True, slots=True)
@@ -1626,9 +1689,8 @@ class LogConfig:
 
 
 def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
-    """The log settings of a topic: its own values over the broker's.
-
-    Raises ConfigError; unknown names are passed over.
+    """The log settings of a topic: its own values, as far as they are obeyed
+    (`obeyed_topic_settings`), over the broker's. Unknown names are passed over.
     """
     rows = [
         row
@@ -1636,13 +1698,13 @@ def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfi
         if not row.internal and row.name not in TIERED_SETTINGS | THROTTLED_REPLICAS
     ]
     values: dict[str, Any] = {
-        row.name.replace(".", "_"): topic_value(row.name, config, overrides) for row in rows
+        row.name.replace(".", "_"): stored_topic_value(row.name, config, overrides) for row in rows
     }
     policy = values["cleanup_policy"]
     assert isinstance(policy, tuple)
     values["cleanup_policy"] = frozenset(policy)
     if "internal.segment.bytes" in overrides:
-        values["segment_bytes"] = topic_value("internal.segment.bytes", config, overrides)
+        values["segment_bytes"] = stored_topic_value("internal.segment.bytes", config, overrides)
     return LogConfig(
         producer_id_expiration_ms=config.integer("producer.id.expiration.ms"),
         validate_records=config.boolean("replog.validate.records"),

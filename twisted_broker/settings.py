@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from math import isnan
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -134,11 +135,30 @@ class Setting:
             raise ConfigError(self.name, text, self.accepted())
         return value
 
+    def nearest(self, text: str) -> str | None:
+        """What is obeyed of a value that is stored, perhaps by another version that has other
+        ranges: the value where it is accepted, else the nearest number that is; None: nothing.
+        """
+        try:
+            self.parse(text)
+        except ConfigError:
+            try:
+                value = self._typed(text.strip())
+            except ConfigError:
+                return None
+            if isinstance(value, bool) or not isinstance(value, int | float) or isnan(value):
+                return None
+            low, high = self._bounds()
+            return text_of(type(value)(min(max(value, low), high)))
+        return text
+
     def _in_range(self, value: float) -> bool:
-        low, high = _LIMITS.get(self.type, (float("-inf"), float("inf")))
-        low = low if self.low is None else self.low
-        high = high if self.high is None else self.high
+        low, high = self._bounds()
         return low <= value <= high
+
+    def _bounds(self) -> tuple[float, float]:
+        low, high = _LIMITS.get(self.type, (float("-inf"), float("inf")))
+        return low if self.low is None else self.low, high if self.high is None else self.high
 
     def accepted(self) -> str:
         """What the setting takes, in words: for errors and for the documentation."""

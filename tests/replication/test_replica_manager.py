@@ -22,6 +22,7 @@ from tests.replication.fixtures import (
 )
 from twisted_broker.config import LogConfig
 from twisted_broker.image.entries import TopicImage
+from twisted_broker.image.metadata_image import TOPIC_RESOURCE
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.checkpoints import HIGH_WATERMARK as HIGH_WATERMARK_FILE
@@ -993,3 +994,22 @@ def test_the_answer_carries_the_append_time_of_the_log():
     assert fixture.produce().log_append_time_ms == WALL_MS
     fixture.topic("other", None, OTHER_ID)
     assert fixture.produce(tp=OTHER).log_append_time_ms == -1
+
+
+def test_a_setting_that_is_refused_keeps_no_partition_from_its_role():
+    """A topic with segments of less than 1 MiB, from a cluster of Apache Kafka 3.9: it took the
+    roles of all that came in the same delta, and nobody would have led them.
+    """
+    fixture = Fixture()
+    small, others = (
+        TopicImage("t", TOPIC_ID, {0: registration()}),
+        TopicImage("u", OTHER_ID, {0: registration()}),
+    )
+    fixture.publish(
+        topics_by_name={"t": small, "u": others},
+        topics_by_id={TOPIC_ID: small, OTHER_ID: others},
+        configs={(TOPIC_RESOURCE, "t"): {"segment.bytes": "100000", "compression.type": "brotli"}},
+    )
+    assert fixture.produce().error is ErrorCode.NONE
+    assert fixture.produce(tp=TopicPartition("u", 0)).error is ErrorCode.NONE
+    assert fixture.partition().log.config.segment_bytes == 1048576

@@ -141,9 +141,9 @@ def _entries(
 
 def _config_now(context: RequestContext, image: MetadataImage) -> BrokerConfig:
     """The broker's settings under the dynamic ones."""
-    return context.config.with_dynamic(
+    return context.config.with_stored(
         image.config(BROKER_RESOURCE, ""), image.config(BROKER_RESOURCE, str(context.node_id))
-    )
+    )[0]
 
 
 def _described(

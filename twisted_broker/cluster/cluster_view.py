@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from twisted_broker.cluster.election import Election
 from twisted_broker.cluster.partition_change import ELR_FEATURE, PartitionRules, change_partition
 from twisted_broker.cluster.placement import default_directory
-from twisted_broker.config import BrokerConfig, topic_value
+from twisted_broker.config import BrokerConfig, stored_topic_value
 from twisted_broker.image.entries import NO_LEADER, PartitionRegistration, TopicImage
 from twisted_broker.image.metadata_image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
 from twisted_broker.settings import Value
@@ -54,7 +54,7 @@ class ClusterView:
         """The value in force for a topic: its own, else the cluster's default, else this
         controller's.
         """
-        return topic_value(name, self.config, self.image.config(TOPIC_RESOURCE, topic))
+        return stored_topic_value(name, self.config, self.image.config(TOPIC_RESOURCE, topic))
 
     def may_lead(self, broker_id: int) -> bool:
         broker = self.image.brokers.get(broker_id)
@@ -233,8 +233,12 @@ class ClusterView:
         return found
 
 
-def with_dynamic_defaults(config: BrokerConfig, image: MetadataImage) -> BrokerConfig:
-    """A controller's settings under the cluster-wide dynamic ones."""
-    return config.with_dynamic(
+def with_dynamic_defaults(
+    config: BrokerConfig, image: MetadataImage
+) -> tuple[BrokerConfig, list[str]]:
+    """A controller's settings under the cluster-wide dynamic ones, and a line for each that is
+    refused as it is.
+    """
+    return config.with_stored(
         image.config(BROKER_RESOURCE, ""), image.config(BROKER_RESOURCE, str(config.node_id))
     )

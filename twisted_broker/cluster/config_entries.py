@@ -26,6 +26,7 @@ from twisted_broker.config import (
     LISTENER_PREFIX,
     TOPIC_SETTINGS,
     BrokerConfig,
+    ConfigError,
     override_row,
     own_or_broker_value,
     text_of,
@@ -199,7 +200,10 @@ def client_metrics_entries(
 def _own_entry(
     row: Setting, config: BrokerConfig, overrides: Mapping[str, str], source: int
 ) -> ConfigEntry:
-    value = text_of(own_or_broker_value(row, config, overrides))
+    try:
+        value = text_of(own_or_broker_value(row, config, overrides))
+    except ConfigError:  # of another version, which has another range
+        value = overrides[row.name]
     synonyms = [Synonym(row.name, value, source)] if row.name in overrides else []
     behind = [
         synonym

@@ -348,7 +348,9 @@ class Controller:
         return delta
 
     def _settings_changed(self, image: MetadataImage) -> None:
-        self._config = with_dynamic_defaults(self._config, image)
+        self._config, refused = with_dynamic_defaults(self._config, image)
+        for line in refused:
+            self._lines.warn("a stored setting is refused", reason=line)
         self._view = None
 
     def _committed(self, upto: int) -> None:

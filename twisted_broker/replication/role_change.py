@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
-from twisted_broker.config import LogConfig, topic_config
+from twisted_broker.config import LogConfig, obeyed_topic_settings, topic_config
 from twisted_broker.event_lines import some
 from twisted_broker.image.entries import PartitionRegistration, is_reserved_directory
 from twisted_broker.image.metadata_image import (
@@ -148,19 +148,20 @@ def delta_to_retry(
 class _TopicConfigs:
     """The settings of topics in one image, put together once for all partitions of a topic."""
 
-    __slots__ = ("_config", "_image", "_known")
+    __slots__ = ("_config", "_image", "_known", "_lines")
 
     def __init__(self, replicas: ReplicaManager, image: MetadataImage) -> None:
-        self._config = replicas.config
+        self._config, self._lines = replicas.config, replicas.lines
         self._image = image
         self._known: dict[str, LogConfig] = {}
 
     def of(self, topic: str) -> LogConfig:
         found = self._known.get(topic)
         if found is None:
-            found = self._known[topic] = topic_config(
-                self._config, self._image.config(TOPIC_RESOURCE, topic)
-            )
+            obeyed, refused = obeyed_topic_settings(self._image.config(TOPIC_RESOURCE, topic))
+            for line in refused:
+                self._lines.warn("a stored setting is refused", topic=topic, reason=line)
+            found = self._known[topic] = topic_config(self._config, obeyed)
         return found
 
 

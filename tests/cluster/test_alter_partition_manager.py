@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionLost
 from twisted.internet.task import Clock
 
+from twisted_broker.cluster import alter_partition_manager
 from twisted_broker.cluster.alter_partition_manager import RETRY_MS, AlterPartitionManager
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.partition.isr_state import IsrAnswer, IsrProposal
@@ -219,3 +220,16 @@ def test_after_a_stop_nothing_is_sent(fixture: Fixture) -> None:
     fixture.submit(1)
     fixture.clock.advance(10)
     assert fixture.asked_partitions() == [[0]]
+
+
+def test_a_request_names_so_many_partitions_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of ISRs change when a follower comes back: the rest goes after the answer."""
+    monkeypatch.setattr(alter_partition_manager, "MOST_PARTITIONS", 2)
+    fixture = Fixture()
+    found = [fixture.submit(number) for number in range(5)]
+    fixture.clock.advance(0)
+    for numbers in ((0, 1), (2, 3), (4,)):
+        assert fixture.asked_partitions()[-1] == list(numbers)
+        fixture.channel.answer(response(*((number, ErrorCode.NONE) for number in numbers)))
+        fixture.clock.advance(0)
+    assert len(fixture.channel.asked) == 3 and all(len(each) == 1 for each in found)

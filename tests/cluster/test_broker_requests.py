@@ -18,6 +18,7 @@ from twisted.python.failure import Failure
 from tests.cluster.controller_fixture import ControllerFixture, MemberSide, served
 from tests.cluster.fixtures import DIRECTORY_ID, StalledWorker
 from twisted_broker.api.context import BrokerParts, ListenerName, RequestContext
+from twisted_broker.cluster import directory_assignments
 from twisted_broker.cluster.directory_assignments import DirectoryAssignments
 from twisted_broker.cluster.forwarding_manager import ProducerIdManager
 from twisted_broker.image.entries import LOST
@@ -439,6 +440,37 @@ def test_a_replica_that_lies_elsewhere_is_reported(fixture: ControllerFixture) -
     end = fixture.controller.log.end_offset
     fixture.settle()
     assert fixture.controller.log.end_offset == end and assignments._wanted == {}
+    assignments.stop()
+
+
+def test_many_replicas_are_reported_some_at_a_time_and_the_refused_ones_last(
+    fixture: ControllerFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory_assignments, "MOST_PARTITIONS", 2)
+    two = [DIRECTORY_ID[:15] + b"\x02", DIRECTORY_ID[:15] + b"\x62"]
+    (member,) = members(fixture, 2)
+    fixture.register(2, bytes([2]) * 16, log_dirs=two)
+    channel, sent = member.channel("directories"), list[int]()
+    send_once = channel.send_once
+
+    async def counted(request: Any, version: int, timeout_ms: int | None = None) -> Any:
+        sent.append(sum(len(t.partitions) for d in request.directories for t in d.topics))
+        return await send_once(request, version, timeout_ms)
+
+    monkeypatch.setattr(channel, "send_once", counted)
+    assignments = DirectoryAssignments(
+        member.runtime, 2, channel, member.lifecycle, lambda partition: two[1]
+    )
+    for number in range(2):  # of a topic that the controller does not have
+        assignments.assign(bytes(16), TopicPartition("gone", number), two[0], lambda: None)
+    member.observer.subscribe(assignments.apply_delta)
+    fixture.place_topic("t", *[[2]] * 5)
+    fixture.settle()
+    fixture.clock.advance(0.5)  # the pause after the first two
+    fixture.settle()
+    partitions = fixture.controller.image.topics_by_name["t"].partitions
+    assert {each.directories for each in partitions.values()} == {(two[1],)}
+    assert max(sent) == 2
     assignments.stop()
 
 

@@ -15,6 +15,7 @@ from twisted_broker.cluster import records as record_frames
 from twisted_broker.cluster.broker_registry import BrokerSessions
 from twisted_broker.image.entries import NO_LEADER
 from twisted_broker.wire.messages import broker_lifecycle as lifecycle
+from twisted_broker.wire.messages import log_dirs, topics
 from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
 from twisted_broker.wire.records import iterate_batches
 
@@ -224,4 +225,118 @@ def test_a_decision_of_several_batches_leaves_turns_to_others(
     # Records, Begin and End; a turn of background work is several pieces.
     assert sum(encoded) == MANY + 1 + 2 and max(encoded) <= MANY / 2
     assert leaders(one) == {NO_LEADER: MANY} and last_batch_records(one) == MANY + 3 - 2000
+    check_log(one)
+
+
+@pytest.fixture
+def two() -> tuple[Fixture, dict[int, int]]:
+    """Brokers 1 and 2 with MANY partitions, all of which 2 leads, alone in the ISR; the first
+    replica is 1.
+    """
+    fixture = Fixture(settings={"metadata.max.idle.interval.ms": "0"}).start()
+    fixture.controller.sessions = BrokerSessions(1 << 40)
+    epochs = {broker: fixture.join(broker) for broker in (1, 2)}
+    assigned = [
+        topics.CreatableReplicaAssignment(partition_index=number, broker_ids=[1, 2])
+        for number in range(MANY)
+    ]
+    topic = topics.CreatableTopic(
+        name="t", num_partitions=-1, replication_factor=-1, assignments=assigned
+    )
+    turns(fixture, fixture.send("create_topics", topics.CreateTopicsRequest(topics=[topic]), 7))
+    for changes in ({"want_fence": True}, {}):
+        turns(fixture, beat(fixture, epochs[1], **changes))
+    assert leaders(fixture) == {2: MANY}
+    return fixture, epochs
+
+
+def rejoin(fixture: Fixture, epochs: dict[int, int]) -> Any:
+    """2, the leader, proposes 1 for every ISR."""
+    topic = fixture.controller.image.topics_by_name["t"]
+    members = [
+        lifecycle.BrokerState(broker_id=broker, broker_epoch=epoch)
+        for broker, epoch in epochs.items()
+    ]
+    data = lifecycle.AlterPartitionRequestTopicData(
+        topic_id=topic.id,
+        partitions=[
+            lifecycle.AlterPartitionRequestPartitionData(
+                partition_index=number,
+                leader_epoch=partition.leader_epoch,
+                partition_epoch=partition.partition_epoch,
+                new_isr_with_epochs=members,
+            )
+            for number, partition in topic.partitions.items()
+        ],
+    )
+    request = lifecycle.AlterPartitionRequest(broker_id=2, broker_epoch=epochs[2], topics=[data])
+    return fixture.send("alter_partition", request, 3)
+
+
+def test_many_isr_changes_and_preferred_elections_leave_turns_to_others(
+    two: tuple[Fixture, dict[int, int]],
+) -> None:
+    """At most 1,000 partitions are given back at a time."""
+    fixture, epochs = two
+
+    def others(turn: int) -> None:
+        assert not fixture.beat(2, epochs[2]).is_fenced
+
+    answer = rejoin(fixture, epochs)
+    assert turns(fixture, answer, others) > 10
+    (topic,) = answer.result.topics
+    assert {each.error_code for each in topic.partitions} == {0}
+    assert all(
+        sorted(each.isr) == [1, 2]
+        for each in fixture.controller.image.topics_by_name["t"].partitions.values()
+    )
+    fixture.clock.rightNow += 300
+    fixture.controller.tick()
+    count = 0
+    while leaders(fixture) == {2: MANY}:
+        turn(fixture)
+        others(count)
+        count += 1
+        assert count < 500
+    # Background work: a turn is several pieces.
+    assert count >= 1 and leaders(fixture) == {1: 1000, 2: MANY - 1000}
+    check_log(fixture)
+
+
+def test_a_partition_that_goes_meanwhile_is_not_given_back(
+    two: tuple[Fixture, dict[int, int]],
+) -> None:
+    fixture, epochs = two
+    turns(fixture, rejoin(fixture, epochs))
+    fixture.clock.rightNow += 300
+    fixture.controller.tick()
+    request = topics.DeleteTopicsRequest(topics=[topics.DeleteTopicState(name="t")])
+    turns(fixture, fixture.send("delete_topics", request, 6))
+    for _ in range(len(fixture.clock.calls)):
+        turn(fixture)
+    assert fixture.controller.image.topics_by_name == {}
+    check_log(fixture)
+
+
+def test_directories_of_many_replicas_leave_turns_to_others(one: Fixture) -> None:
+    epoch = one.controller.image.brokers[1].epoch
+    topic = one.controller.image.topics_by_name["many"]
+    directory = bytes(15) + b"d"
+    data = log_dirs.AssignReplicasToDirsRequestTopicData(
+        topic_id=topic.id,
+        partitions=[
+            log_dirs.AssignReplicasToDirsRequestPartitionData(partition_index=number)
+            for number in topic.partitions
+        ],
+    )
+    request = log_dirs.AssignReplicasToDirsRequest(
+        broker_id=1,
+        broker_epoch=epoch,
+        directories=[
+            log_dirs.AssignReplicasToDirsRequestDirectoryData(id=directory, topics=[data])
+        ],
+    )
+    assert turns(one, one.send("assign_replicas_to_dirs", request, 0)) > 10
+    partitions = one.controller.image.topics_by_name["many"].partitions
+    assert {each.directories for each in partitions.values()} == {(directory,)}
     check_log(one)

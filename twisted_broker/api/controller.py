@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
 
 from twisted_broker.api import audit
@@ -246,10 +246,12 @@ async def alter_partition(
     context: RequestContext, request: broker_lifecycle.AlterPartitionRequest
 ) -> broker_lifecycle.AlterPartitionResponse:
     controller = _controller(context)
-    found, response = alter_partition_decision.alter_partition(
-        controller.view, request, context.version
+    steps = controller.decide(
+        lambda view: alter_partition_decision.alter_partition(view, request, context.version),
+        itemgetter(0),
     )
-    await controller.write(found)
+    (found, response), prepared = await _in_steps(context, steps)
+    await controller.write(found, prepared)
     return response
 
 
@@ -257,8 +259,11 @@ async def assign_replicas_to_dirs(
     context: RequestContext, request: log_dirs.AssignReplicasToDirsRequest
 ) -> log_dirs.AssignReplicasToDirsResponse:
     controller = _controller(context)
-    found, response = alter_partition_decision.assign_replicas(controller.view, request)
-    await controller.write(found)
+    steps = controller.decide(
+        lambda view: alter_partition_decision.assign_replicas(view, request), itemgetter(0)
+    )
+    (found, response), prepared = await _in_steps(context, steps)
+    await controller.write(found, prepared)
     return response
 
 

@@ -18,10 +18,10 @@ reassignments.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 from twisted_broker.cluster.broker_registry import check_epoch
-from twisted_broker.cluster.cluster_view import ClusterView
+from twisted_broker.cluster.cluster_view import PARTITIONS_PER_STEP, ClusterView
 from twisted_broker.cluster.partition_change import change_partition
 from twisted_broker.image.entries import (
     RECOVERED,
@@ -41,21 +41,25 @@ Members = Sequence[tuple[int, int]]
 
 def alter_partition(
     view: ClusterView, request: broker_lifecycle_messages.AlterPartitionRequest, version: int
-) -> tuple[list[Record], broker_lifecycle_messages.AlterPartitionResponse]:
+) -> Generator[None, None, tuple[list[Record], broker_lifecycle_messages.AlterPartitionResponse]]:
     """The records of all changes that are granted, and the answer. A change that makes another
-    broker the leader is granted, too, and answered with NEW_LEADER_ELECTED.
+    broker the leader is granted, too, and answered with NEW_LEADER_ELECTED. Pauses after every
+    `PARTITIONS_PER_STEP`.
 
     Raises BrokerError(STALE_BROKER_EPOCH).
     """
     check_epoch(view.image, request.broker_id, request.broker_epoch)
     found: list[Record] = []
     topics = []
+    count = 0
     for topic_request in request.topics:
         topic = view.image.topics_by_id.get(bytes(topic_request.topic_id))
-        answers = [
-            _answer(view, request.broker_id, topic, requested, version, found)
-            for requested in topic_request.partitions
-        ]
+        answers = []
+        for requested in topic_request.partitions:
+            count += 1
+            if count % PARTITIONS_PER_STEP == 0:
+                yield
+            answers.append(_answer(view, request.broker_id, topic, requested, version, found))
         topics.append(
             broker_lifecycle_messages.AlterPartitionResponseTopicData(
                 topic_id=topic_request.topic_id, partitions=answers
@@ -189,14 +193,16 @@ def _is_isr_eligible(view: ClusterView, broker_id: int, epoch: int) -> bool:
 
 def assign_replicas(
     view: ClusterView, request: log_dirs.AssignReplicasToDirsRequest
-) -> tuple[list[Record], log_dirs.AssignReplicasToDirsResponse]:
-    """Records in which directory a broker's replicas lie.
+) -> Generator[None, None, tuple[list[Record], log_dirs.AssignReplicasToDirsResponse]]:
+    """Records in which directory a broker's replicas lie. Pauses after every
+    `PARTITIONS_PER_STEP`.
 
     Raises BrokerError(STALE_BROKER_EPOCH).
     """
     broker = check_epoch(view.image, request.broker_id, request.broker_epoch)
     found: list[Record] = []
     directories = []
+    count = 0
     for directory in request.directories:
         directory_id = bytes(directory.id)
         topics = []
@@ -204,6 +210,9 @@ def assign_replicas(
             topic = view.image.topics_by_id.get(bytes(topic_request.topic_id))
             answers = []
             for requested in topic_request.partitions:
+                count += 1
+                if count % PARTITIONS_PER_STEP == 0:
+                    yield
                 answer = log_dirs.AssignReplicasToDirsResponsePartitionData(
                     partition_index=requested.partition_index
                 )

@@ -2,8 +2,8 @@
 
 Owns `AlterPartitionManager`, which gathers proposals into AlterPartition requests.
 
-1. One request is in flight; what is proposed meanwhile goes with the next one, at once after a good
-   answer.
+1. One request is in flight, of `MOST_PARTITIONS`; what is proposed meanwhile goes with the next
+   one, at once after a good answer.
 2. An answer is per partition. An error of the whole request, or none at all, is tried again after
    50 ms with what is still wanted; where the broker is denied it, less and less often
    (`denials.py`).
@@ -15,6 +15,7 @@ partition (`replication/partition/partition.py`).
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from twisted.internet.defer import Deferred, ensureDeferred, succeed
@@ -35,6 +36,8 @@ from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_me
 _logger = Logger()
 # Kafka's pause: a leader's acks=all may wait for this change.
 RETRY_MS = 50
+# To make, and to take the answer of, as many takes some ten milliseconds each.
+MOST_PARTITIONS = 1000
 _Key = tuple[bytes, int]
 
 
@@ -83,7 +86,7 @@ class AlterPartitionManager:
         if self._stopped or not self._wanted:
             self._in_flight = False
             return
-        sent = dict(self._wanted)
+        sent = dict(islice(self._wanted.items(), MOST_PARTITIONS))
         ensureDeferred(self._exchange(sent)).addErrback(
             lambda failure: _logger.failure("sending AlterPartition failed", failure)
         )

@@ -16,7 +16,7 @@ Source: Kafka's `ReplicationControlManager.generateLeaderAndIsrUpdates`,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable
 
 from twisted_broker.cluster.election import Election
 from twisted_broker.cluster.partition_change import ELR_FEATURE, PartitionRules, change_partition
@@ -92,18 +92,6 @@ class ClusterView:
     def _new_directory(self, broker_id: int) -> bytes:
         return default_directory(self.image.brokers.get(broker_id))
 
-    def partitions(
-        self, wanted: Callable[[PartitionRegistration], bool]
-    ) -> Iterator[tuple[TopicImage, int, PartitionRegistration]]:
-        """Partitions for which `wanted` holds, by topic name and number."""
-        topics = self.image.topics_by_name
-        for name in sorted(topics):
-            topic = topics[name]
-            for number in sorted(topic.partitions):
-                partition = topic.partitions[number]
-                if wanted(partition):
-                    yield topic, number, partition
-
     def leads_any(self, broker_id: int) -> bool:
         return any(
             partition.leader == broker_id
@@ -114,7 +102,9 @@ class ClusterView:
     def concerned_in_steps(
         self, wanted: Callable[[PartitionRegistration], bool]
     ) -> Generator[None, None, list[tuple[TopicImage, int, PartitionRegistration]]]:
-        """As `partitions`, pausing after every `LOOKED_AT_PER_STEP`."""
+        """Partitions for which `wanted` holds, by topic name and number. Pauses after every
+        `LOOKED_AT_PER_STEP`.
+        """
         found, looked_at = [], 0
         for name in sorted(self.image.topics_by_name):
             topic = self.image.topics_by_name[name]
@@ -198,14 +188,18 @@ class ClusterView:
                         found.append(change)
         return found
 
-    def preferred_leaders(self, allowed_percentage: int) -> list[Record]:
+    def preferred_leaders(self, allowed_percentage: int) -> Generator[None, None, list[Record]]:
         """Gives partitions back to those of their preferred leaders that lead too little of what
-        is theirs, as far as those may lead.
+        is theirs, as far as those may lead. Pauses after every `PARTITIONS_PER_STEP`.
         """
         theirs: Counter[int] = Counter()
         elsewhere: Counter[int] = Counter()
+        looked_at = 0
         for topic in self.image.topics_by_id.values():
             for partition in topic.partitions.values():
+                looked_at += 1
+                if looked_at % LOOKED_AT_PER_STEP == 0:
+                    yield
                 theirs[partition.replicas[0]] += 1
                 elsewhere[partition.replicas[0]] += partition.leader != partition.replicas[0]
         short = {
@@ -214,9 +208,12 @@ class ClusterView:
             if count * 100 > theirs[broker] * allowed_percentage and self.may_lead(broker)
         }
         found: list[Record] = []
-        for topic, number, partition in self.partitions(
+        chosen = yield from self.concerned_in_steps(
             lambda each: each.replicas[0] in short and each.leader != each.replicas[0]
-        ):
+        )
+        for count, (topic, number, partition) in enumerate(chosen, 1):
+            if count % PARTITIONS_PER_STEP == 0:
+                yield
             change = change_partition(
                 partition,
                 topic.id,
@@ -224,12 +221,10 @@ class ClusterView:
                 self.rules(topic.name, partition),
                 election=Election.PREFERRED,
             )
-            if (
-                change is not None
-                and change.leader == partition.replicas[0]
-                and len(found) < MAX_GIVEN_BACK
-            ):
+            if change is not None and change.leader == partition.replicas[0]:
                 found.append(change)
+                if len(found) == MAX_GIVEN_BACK:
+                    break
         return found
 
 

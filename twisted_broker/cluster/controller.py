@@ -104,6 +104,7 @@ class Controller:
         self.quotas = quotas or Quotas()
         self._turns = turns or Turns(runtime.clock, runtime.marks)
         self._being_fenced: set[int] = set()
+        self._is_balancing = False
         self._bootstrap = bootstrap
         self._check = check
         self.cluster_id, self.runtime = cluster_id, runtime
@@ -480,12 +481,22 @@ class Controller:
             >= self._config.integer("leader.imbalance.check.interval.seconds") * 1000
         ):
             self._last_balance_ms = now_ms
-            if self._config.boolean("auto.leader.rebalance.enable"):
-                self._write_in_background(
-                    self.view.preferred_leaders(
-                        self._config.integer("leader.imbalance.per.broker.percentage")
-                    )
-                )
+            if self._config.boolean("auto.leader.rebalance.enable") and not self._is_balancing:
+                self._is_balancing = True
+                self._turns.start(self._give_back())
+
+    def _give_back(self) -> Generator[None, None, None]:
+        percentage = self._config.integer("leader.imbalance.per.broker.percentage")
+        try:
+            found, prepared = yield from self.decide(
+                lambda view: view.preferred_leaders(percentage), lambda found: found
+            )
+        except BrokerError:
+            return  # it decides no more
+        finally:
+            self._is_balancing = False
+        if found:
+            self._write_in_background(found, prepared)
 
     def _write_in_background(
         self, found: Sequence[Record], prepared: Prepared | None = None

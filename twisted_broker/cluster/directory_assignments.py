@@ -8,7 +8,7 @@
    So is one that stopped by itself while its directory goes on, until this broker starts again.
 3. A replica that is about to move is reported where it goes, and who moves it hears when the
    controller took that, by its answer or by the metadata; one that stays after all where it is.
-4. One request is in flight.
+4. One request is in flight, of `MOST_PARTITIONS`; what was refused is sent again behind the rest.
 5. Below metadata.version 3.7-IV2 the controller knows no directories and refuses the request:
    nothing is sent, and a move need not wait for it. So Kafka moves where no controller is to be
    informed (ZooKeeper); its own brokers of that level take one directory only.
@@ -20,6 +20,7 @@ Source: Kafka's `AssignmentsManager`; KIP-858; KRAFT 3.6. Not here: moves betwee
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 
 from twisted.internet.defer import ensureDeferred
 from twisted.logger import Logger
@@ -40,6 +41,8 @@ from twisted_broker.wire.messages import log_dirs as log_dirs_messages
 _logger = Logger()
 # Nobody waits for this: only a failed directory makes the controller need it.
 _RETRY_MS = 500
+# To make, and to take the answer of, as many takes some ten milliseconds each.
+MOST_PARTITIONS = 1000
 _Key = tuple[bytes, int]
 
 
@@ -170,7 +173,7 @@ class DirectoryAssignments:
             )
 
     async def _exchange(self) -> None:
-        sent = dict(self._wanted)
+        sent = dict(islice(self._wanted.items(), MOST_PARTITIONS))
         delay_ms = _RETRY_MS
         try:
             response = await self._channel.send_once(self._request(sent), 0)
@@ -178,7 +181,8 @@ class DirectoryAssignments:
             self._take(response, sent)
             self._unexpected_errors.worked()
             self._denials.succeeded()
-            delay_ms = 0 if len(self._wanted) < len(sent) else _RETRY_MS
+            if any(self._wanted.get(key) != directory for key, directory in sent.items()):
+                delay_ms = 0
         except Exception as error:
             _logger.debug("AssignReplicasToDirs is sent again: {error}", error=error)
             self._unexpected_errors.failed(error)
@@ -208,8 +212,12 @@ class DirectoryAssignments:
             for topic in directory.topics:
                 for partition in topic.partitions:
                     key = (bytes(topic.topic_id), partition.partition_index)
-                    if self._wanted.get(key) == sent.get(key) and not partition.error_code:
-                        self._wanted.pop(key, None)
+                    if self._wanted.get(key) != sent.get(key):
+                        continue
+                    directory_id = self._wanted.pop(key, None)
+                    if partition.error_code and directory_id is not None:
+                        self._wanted[key] = directory_id
+                    elif not partition.error_code:
                         moving = self._moving.get(key)
                         if moving is not None and moving[0] == sent.get(key):
                             moving[1]()

@@ -28,6 +28,7 @@ from twisted_broker.log.future_logs import mark_promoted, one_that_counts
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.memory import InlineWorker
+from twisted_broker.replication import role_change
 from twisted_broker.replication.directory_moves import alter_replica_log_dirs
 from twisted_broker.replication.explain.explanation import explain
 from twisted_broker.replication.explain.reasons import Moment
@@ -42,7 +43,8 @@ from twisted_broker.replication.fetcher.local_leader_endpoint import (
 )
 from twisted_broker.replication.fetcher.truncation_decision import LeaderEpochRequest
 from twisted_broker.replication.partition.events import HighWatermarkAdvanced, LogTruncated
-from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 SLOW = {"replica_alter_log_dirs_io_max_bytes_per_second": "100"}
 
@@ -85,8 +87,33 @@ def test_a_partition_of_which_an_effect_failed_is_reported(
     assert moving.partition.offline and moving.assignments.lost == [TP]
 
 
-def failing(event: Any) -> None:
+def failing(*_: Any) -> None:
     raise ValueError("an effect")
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(Partition, "make_leader"), (role_change, "resolve_gap")]
+)
+def test_a_partition_that_cannot_take_its_role_is_reported(
+    module: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-858: its directory goes on, so nobody else would say that it does not lead."""
+    monkeypatch.setattr(module, name, failing)
+    moving = Moving().start()
+    assert moving.partition.offline and moving.assignments.lost == [TP]
+
+
+def test_a_partition_whose_directory_failed_is_not_reported_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The heartbeats say it of the directory, and which one it was is kept."""
+
+    def offline(*_: Any) -> None:
+        raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "may be in a directory that is offline")
+
+    monkeypatch.setattr(LogManager, "get_or_create", offline)
+    moving = Moving().start()
+    assert moving.partition.offline and moving.assignments.lost == []
 
 
 def test_it_serves_while_it_moves() -> None:

@@ -5,7 +5,8 @@
 2. A replica that could not be made, because its directory failed before the controller knew of any,
    is reported as LOST: heartbeats report directories only, so nobody else would ever move its
    leadership.
-   So is one that stopped by itself while its directory goes on, until this broker starts again.
+   So is one that stopped by itself, or could not take its role, while its directory goes on, until
+   this broker starts again.
 3. A replica that is about to move is reported where it goes, and who moves it hears when the
    controller took that, by its answer or by the metadata; one that stays after all where it is.
 4. One request is in flight, of `MOST_PARTITIONS`; what was refused is sent again behind the rest.

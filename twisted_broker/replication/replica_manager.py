@@ -294,9 +294,14 @@ class ReplicaManager:
     def _effect_failed(self, event: Event) -> None:
         _logger.failure("an effect of {event} failed", event=event)
         # What an event should have caused may be missing: this partition stops rather than going on
-        # with it, and another replica leads.
-        partition = event.partition
-        partition.fail("an effect failed")
+        # with it.
+        self.fail_alone(event.partition, "an effect failed")
+
+    def fail_alone(self, partition: Partition, reason: str) -> None:
+        """It stops, its directory goes on: the controller hears of it, and another replica
+        leads.
+        """
+        partition.fail(reason)
         if self._assignments is not None:
             self._assignments.failed(partition.topic_id, partition.topic_partition)
 

@@ -44,7 +44,7 @@ from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.partition_history import older_metadata
 from twisted_broker.replication.replication_quota import FOLLOWER_REPLICAS, LEADER_REPLICAS
 from twisted_broker.topic_names import METADATA_TOPIC
-from twisted_broker.wire.errors import BrokerError
+from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.primitives import NULL_UUID
 
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ def _make_leader(
         partition.fail(str(failure))
     except Exception as error:
         _logger.failure("making {partition} a leader failed", partition=partition.topic_partition)
-        partition.fail(f"making it a leader failed: {error}")
+        replicas.fail_alone(partition, f"making it a leader failed: {error}")
 
 
 def _make_follower(
@@ -409,10 +409,15 @@ def _partition_and_log(
         replicas.directory_failed(failure.directory, failure.cause)
         partition.fail(str(failure))
     except BrokerError as refusal:
-        partition.fail(f"its log cannot be used: {refusal.message}")
+        reason = f"its log cannot be used: {refusal.message}"
+        if refusal.code is ErrorCode.KAFKA_STORAGE_ERROR:
+            # It may be in a directory that is offline, of which the heartbeats tell.
+            partition.fail(reason)
+        else:
+            replicas.fail_alone(partition, reason)
     except Exception as error:
         _logger.failure("opening the log of {partition} failed", partition=topic_partition)
-        partition.fail(f"its log cannot be opened: {error}")
+        replicas.fail_alone(partition, f"its log cannot be opened: {error}")
     return partition, None
 
 

@@ -20,6 +20,7 @@ from twisted_broker.log.verification import VerificationStateEntry
 from twisted_broker.wire.control_batch import build_end_marker
 from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.errors import ErrorCode as E
+from twisted_broker.wire.primitives import NULL_UUID
 from twisted_broker.wire.records import BatchBuilder
 
 DAY_MS = 24 * 60 * 60 * 1000
@@ -398,6 +399,29 @@ def test_a_commit_in_flight_while_its_topic_goes():
     run.pass_ms(600_000)
     assert run.fetched() == {("t", 0): 2}
     assert run.restarted().fetched() == {("t", 0): 2}
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_offsets_of_a_topic_without_id_are_looked_at_once(is_refused):
+    """Below inter-broker protocol 2.8 no topic has one: what is committed after the deletion is
+    for its successor, which was to begin anew ten minutes later.
+    """
+    run = BrokerRun()
+    now(run.commit(one(1)))
+    if is_refused:
+        run.store.refuse = E.NOT_ENOUGH_REPLICAS
+    else:
+        run.store.held = []
+        run.commit(one(2))
+    run.coordinator.cleanup.topics_deleted({"t": NULL_UUID, "other": ID_A})
+    run.settle()
+    run.store.refuse = None
+    run.store.release()
+    run.store.held = None
+    run.settle()
+    now(run.commit(one(9)))
+    run.pass_ms(600_000)
+    assert run.fetched() == {("t", 0): 9}
 
 
 def test_a_removal_that_is_refused_is_tried_again():

@@ -8,7 +8,8 @@ Owns `OffsetCleanup`, which walks over all groups of all shards.
 3. A group goes with its last offset when it is empty and nothing of it is undecided.
 4. One walk of a kind runs at a time; topics that are deleted meanwhile wait for the next. A write
    that fails is tried again with the next walk over expired offsets, and so is an offset of a
-   deleted topic whose commit was in flight.
+   deleted topic whose commit was in flight; but where topics have no ids (a ZooKeeper cluster below
+   inter-broker protocol 2.8) that offset stays until it expires.
 5. Offsets of a deleted topic go out of open transactions, too. A partition that is read when its
    topic goes, or that nobody led then, is walked over once it is served: by topic id for the last
    `DELETIONS_KEPT` topics that this broker saw go. Kafka leaves those offsets until they expire.
@@ -139,8 +140,10 @@ class OffsetCleanup:
             self._is_removing_topics = False
 
     def _remove_again(self, shard: CoordinatorShard, topics: DeletedTopics) -> None:
-        if shard.state is CoordinatorState.ACTIVE:
-            self._again.append((shard, topics))
+        # Of a topic without an id nothing tells then what was committed for its successor.
+        known = {name: ids for name, ids in topics.items() if ids != {NULL_UUID}}
+        if known and shard.state is CoordinatorState.ACTIVE:
+            self._again.append((shard, known))
 
 
 class Pace:

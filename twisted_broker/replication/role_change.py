@@ -148,12 +148,13 @@ def delta_to_retry(
 class _TopicConfigs:
     """The settings of topics in one image, put together once for all partitions of a topic."""
 
-    __slots__ = ("_config", "_image", "_known", "_lines")
+    __slots__ = ("_by_content", "_config", "_image", "_known", "_lines")
 
     def __init__(self, replicas: ReplicaManager, image: MetadataImage) -> None:
         self._config, self._lines = replicas.config, replicas.lines
         self._image = image
         self._known: dict[str, LogConfig] = {}
+        self._by_content: dict[frozenset[tuple[str, str]], LogConfig] = {}
 
     def of(self, topic: str) -> LogConfig:
         found = self._known.get(topic)
@@ -161,7 +162,12 @@ class _TopicConfigs:
             obeyed, refused = obeyed_topic_settings(self._image.config(TOPIC_RESOURCE, topic))
             for line in refused:
                 self._lines.warn("a stored setting is refused", topic=topic, reason=line)
-            found = self._known[topic] = topic_config(self._config, obeyed)
+            # Most topics of a cluster have none, or the same.
+            content = frozenset(obeyed.items())
+            found = self._by_content.get(content)
+            if found is None:
+                found = self._by_content[content] = topic_config(self._config, obeyed)
+            self._known[topic] = found
         return found
 
 

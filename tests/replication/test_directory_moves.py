@@ -42,7 +42,11 @@ from twisted_broker.replication.fetcher.local_leader_endpoint import (
     MoveThrottle,
 )
 from twisted_broker.replication.fetcher.truncation_decision import LeaderEpochRequest
-from twisted_broker.replication.partition.events import HighWatermarkAdvanced, LogTruncated
+from twisted_broker.replication.partition.events import (
+    HighWatermarkAdvanced,
+    LogTruncated,
+    ReplicaStopped,
+)
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -85,6 +89,16 @@ def test_a_partition_of_which_an_effect_failed_is_reported(
     moving.replicas.produce([(TP, batch())], -1)
     moving.turns(1)
     assert moving.partition.offline and moving.assignments.lost == [TP]
+
+
+def test_a_partition_that_is_gone_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller would refuse it, twice a second for ever."""
+    moving = Moving().start()
+    effects = {**moving.replicas._effects, ReplicaStopped: (failing,)}
+    monkeypatch.setattr(moving.replicas, "_effects", effects)
+    moving.publish(topics_by_name={}, topics_by_id={})
+    moving.turns(1)
+    assert TP not in moving.replicas.partitions and moving.assignments.lost == []
 
 
 def failing(*_: Any) -> None:

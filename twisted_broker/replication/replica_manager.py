@@ -302,7 +302,8 @@ class ReplicaManager:
         leads.
         """
         partition.fail(reason)
-        if self._assignments is not None:
+        is_here = self.partitions.get(partition.topic_partition) is partition
+        if is_here and self._assignments is not None:
             self._assignments.failed(partition.topic_id, partition.topic_partition)
 
     def _drain_soon(self) -> None:

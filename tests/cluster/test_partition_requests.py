@@ -17,6 +17,7 @@ from twisted_broker.wire.messages import reassignment as reassignment_messages
 from twisted_broker.wire.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
+    CreatableTopicConfig,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
     CreateTopicsRequest,
@@ -365,6 +366,35 @@ def test_a_topic_grows_by_the_factor_it_will_have(cluster: Cluster) -> None:
         3,
     )
     assert grown.results[0].error_code == 0 and len(cluster.partition(2).replicas) == 2
+
+
+@pytest.mark.parametrize(("unclean", "leader"), [("true", 2), ("false", NO_LEADER)])
+def test_away_from_the_dead_where_anyone_may_lead(
+    fixture: Fixture, unclean: str, leader: int
+) -> None:
+    """The replica that is added leads at once, as when the setting comes later (Kafka: within five
+    minutes). No other event would have made it lead.
+    """
+    epochs = {broker: fixture.join(broker) for broker in (1, 2)}
+    topic = CreatableTopic(
+        name="t",
+        num_partitions=-1,
+        replication_factor=-1,
+        assignments=[CreatableReplicaAssignment(partition_index=0, broker_ids=[1])],
+        configs=[CreatableTopicConfig(name="unclean.leader.election.enable", value=unclean)],
+    )
+    assert fixture.create_topics(topic)[0].error_code == 0
+    fixture.beat(1, epochs[1], want_fence=True)
+    wanted = reassignment_messages.ReassignablePartition(partition_index=0, replicas=[2])
+    request = reassignment_messages.AlterPartitionReassignmentsRequest(
+        topics=[reassignment_messages.ReassignableTopic(name="t", partitions=[wanted])]
+    )
+    fixture.ask("alter_partition_reassignments", request, 0)
+    found = fixture.controller.image.topics_by_name["t"].partitions[0]
+    assert found.leader == leader
+    if leader == 2:
+        assert (found.replicas, found.isr, found.removing) == ((2,), (2,), ())
+        assert found.leader_recovery_state == RECOVERING
 
 
 class _Nobody:

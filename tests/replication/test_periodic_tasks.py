@@ -168,6 +168,27 @@ def test_thousands_of_isrs_shrink_in_turns(monkeypatch: pytest.MonkeyPatch) -> N
     assert [proposal.topic_partition.partition for proposal, _ in asked] == list(range(6))
 
 
+def test_a_stall_between_two_turns_takes_nobody_out_of_an_isr(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The process was stopped: no follower could be heard, whose fetches lie in the sockets."""
+    monkeypatch.setattr(replica_manager, "PROPOSED_PER_TURN", 1)
+    fixture = Fixture()
+    states = {number: registration(1, (1, 2)) for number in range(3)}
+    fixture.topic(states=states)
+    for number in states:
+        fixture.produce(tp=TopicPartition("t", number))
+    fixture.clock.rightNow += 31
+    fixture.replicas.fetch(follower(2), [at(0, tp=TopicPartition("t", 2))])
+    fixture.replicas.fetch(follower(2), [at(1, tp=TopicPartition("t", 2))])
+    fixture.produce(tp=TopicPartition("t", 2))
+    fixture.replicas.shrink_isrs()
+    fixture.clock.rightNow += 60
+    fixture.clock.advance(0)
+    asked = [each.topic_partition.partition for each, _ in fixture.controller.asked]
+    assert asked == [0, 1]
+
+
 def test_a_stop_ends_the_shrinking_of_thousands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_manager, "PROPOSED_PER_TURN", 1)
     fixture = Fixture()

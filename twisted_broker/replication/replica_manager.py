@@ -948,18 +948,22 @@ class ReplicaManager:
         alone: no event shows that.
         """
         if self._shrink_call is None:
-            self._shrink_some(iter(list(self.partitions.values())))
+            self._shrink_some(iter(list(self.partitions.values())), self.runtime.now_ms())
 
-    def _shrink_some(self, partitions: Iterator[Partition]) -> None:
+    def _shrink_some(self, partitions: Iterator[Partition], now_ms: int) -> None:
+        """`now_ms`: of the first turn. Time in which this process was stopped since counts against
+        no follower (`periodic.py`).
+        """
         self._shrink_call = None
-        now_ms = self.runtime.now_ms()
         for partition in partitions:  # one that was dropped meanwhile leads nothing
             partition.maybe_shrink_isr(now_ms)
             log = partition.leader_log
             if log is not None and log.high_watermark < log.log_end_offset:
                 partition.advance_high_watermark(now_ms)
             if len(self.events) >= PROPOSED_PER_TURN:
-                self._shrink_call = self.runtime.clock.callLater(0, self._shrink_some, partitions)
+                self._shrink_call = self.runtime.clock.callLater(
+                    0, self._shrink_some, partitions, now_ms
+                )
                 break
         self.drain()
 

@@ -54,12 +54,6 @@ def _case(reason: str, api: str, versions: str, label: str, *fields: Field) -> l
 # -- what is not served yet
 
 _NOT_SERVED = {
-    38: "1, max_version: 3",
-    39: "1, max_version: 2",
-    40: "1, max_version: 2",
-    41: "1, max_version: 3",
-    48: "0, max_version: 1",
-    49: "0, max_version: 1",
     68: "0, max_version: 1",
     69: "0, max_version: 1",
     76: "1, max_version: 1",
@@ -81,11 +75,7 @@ _NOT_SERVED = {
 }
 _NOT_BY_CONTROLLER = {
     32: "1, max_version: 4",
-    38: "1, max_version: 3",
-    39: "1, max_version: 2",
-    40: "1, max_version: 2",
     41: "1, max_version: 3",
-    49: "0, max_version: 1",
     50: "0, max_version: 0",
     52: "0, max_version: 2",
     53: "0, max_version: 1",

@@ -26,6 +26,7 @@ _KEYS = frozenset(
         "index",
         "key",
         "log_dir",
+        "mechanism",
         "member_id",
         "name",
         "node_id",

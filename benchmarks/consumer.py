@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.load import fill, read_through
 from benchmarks.meter import cpu_seconds
 from benchmarks.requests import Connection
-from benchmarks.servers import program
+from benchmarks.servers import end_when_slow, program
 
 TOPIC = "bulk"
 FETCH_SECONDS = 3.0
@@ -106,8 +106,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "| CPU s per GB | broker: CPU s per GB |"
     )
     print("|--:|--:|:--|--:|--:|--:|--:|")
+    servers = []
     for _ in range(options.rounds):
         server = program(options.server)
+        servers.append(server)
         try:
             server.start()
             total = 0
@@ -132,6 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 )
         finally:
             server.stop()
+    end_when_slow(servers)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """A broker of many partitions, killed and started again: `python -m benchmarks.kills [PARTITIONS
-[KILLS]]`. Ends with status 1 when an acknowledged record is missing or an offset contradicts.
+[KILLS]]`. Ends with status 1 when an acknowledged record is missing, an offset contradicts, or a
+turn of the reactor was too long (`tests/faults/slow_turns.py`).
 
 Between two kills one record goes to each of `WRITTEN` partitions, other ones each time, acks=1; the
 last of these requests are in flight when SIGKILL comes. After each start the end offsets of all
@@ -17,7 +18,7 @@ from struct import pack
 from typing import Any
 
 from benchmarks.meter import cpu_seconds, resident_mb
-from benchmarks.servers import ROOT, Ours
+from benchmarks.servers import ROOT, Ours, too_long
 from tests.faults.slow_turns import slow_turns
 from twisted_broker.wire.messages.fetch import (
     FetchPartition,
@@ -188,7 +189,7 @@ def ready(program: Restarted, partitions: int) -> float:
 
 
 def main(partitions: int, kills: int) -> list[str]:
-    """What was wrong."""
+    """What was wrong, and turns of the reactor that were too long."""
     program, run = Restarted("ours", ROOT), Run(partitions)
     print(
         "| start | first Metadata, s | all partitions, s | processor, s | memory, MB | records "
@@ -225,7 +226,7 @@ def main(partitions: int, kills: int) -> list[str]:
                 print(f"    {each}", file=sys.stderr)
     finally:
         program.stop()
-    return run.wrong
+    return run.wrong + too_long([program])
 
 
 if __name__ == "__main__":

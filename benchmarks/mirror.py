@@ -23,7 +23,7 @@ from pathlib import Path
 from benchmarks.load import fill, read_through
 from benchmarks.meter import cpu_seconds, resident_mb
 from benchmarks.requests import Connection
-from benchmarks.servers import ROOT, Ours, free_port
+from benchmarks.servers import ROOT, Ours, end_when_slow, free_port
 
 REPLOG = Path(sys.executable).parent / "replog"
 FETCH_SECONDS = 3.0
@@ -93,8 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "| CPU s per GB: tool | source | target | at most, MB/s | tool: MB |"
     )
     print("|--:" * 9 + "|")
+    servers = []
     for _ in range(options.rounds):
         source, target = Ours("source", ROOT), Ours("target", ROOT)
+        servers += [source, target]
         try:
             source.start()
             target.start()
@@ -119,6 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             + f" | {(os.cpu_count() or 1) / sum(cpu) * 1e3:,.0f} | {memory:.0f} |",
             flush=True,
         )
+    end_when_slow(servers)
 
 
 if __name__ == "__main__":

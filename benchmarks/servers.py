@@ -16,11 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.load import first_metadata
 from benchmarks.requests import Address, Opener, open_plain
-from tests.faults.slow_turns import SlowTurn, slow_turns
+from tests.faults.slow_turns import SlowTurn, is_machine_idle, slow_turns, too_slow
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAP = "1G"
@@ -108,6 +109,22 @@ class Program:
                 process.wait()
         self.slow += slow_turns(self.directory / "log")
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def too_long(programs: Iterable[Program]) -> list[str]:
+    """A line for each turn of a reactor of those that were stopped that is a fault."""
+    is_idle = is_machine_idle()
+    return [
+        f"{one.name}: a turn of the reactor of {each}"
+        for one in programs
+        for each in too_slow(one.slow, is_idle)
+    ]
+
+
+def end_when_slow(programs: Iterable[Program]) -> None:
+    """SystemExit with these lines, if there are any."""
+    if found := too_long(programs):
+        sys.exit("\n".join(found))
 
 
 class Ours(Program):

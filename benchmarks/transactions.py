@@ -18,7 +18,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from benchmarks.compare import Samples, add, disturbance, note, table
+from benchmarks.compare import Samples, add, note, report
 from benchmarks.load import Figures, percentile_ms
 from benchmarks.meter import Meter
 from benchmarks.requests import Connection
@@ -187,8 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 server.stop()
             if isinstance(server, Commit):
                 server.remove()
-    print(table(samples, [server.name for server in servers]))
-    print(disturbance(others))
+    report(servers, samples, others)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from __future__ import annotations
 from twisted_broker.testing.faults.base import FaultInjector, resume
 from twisted_broker.testing.sim.node import SimNode
 
+CLOCK_STEPS = ("clock steps back", "clock steps forwards")
+
 
 def kill(injector: FaultInjector, node: SimNode) -> None:
     """Its process is killed and starts again; the disk keeps all."""
@@ -87,6 +89,7 @@ def step_clock(injector: FaultInjector, node: SimNode) -> None:
     injector.note(f"the calendar of {node.name} steps by {step_ms} ms")
     node.skew_ms += step_ms
     node.clock.skew_ms += step_ms
+    injector.struck(CLOCK_STEPS[step_ms > 0])
 
 
 def hiccup(injector: FaultInjector, node: SimNode) -> None:

@@ -110,4 +110,6 @@ class Notes:
         """(partition, count, the floor before it was fetched)"""
         self.refused: Callable[[str, str], None] = lambda api, code: None
         """(API, error) of an answer"""
+        self.reached: Callable[[str], None] = lambda kind: None
+        """a kind of `testing/sim/reach.py`"""
         self.note: Callable[[str, str], None] = lambda who, what: None

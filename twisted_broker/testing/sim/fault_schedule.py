@@ -76,6 +76,8 @@ FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
 STRUCK = [
     *(f"metadata: {name}" for name in metadata.DAMAGES),
     *(f"unchecked: {name}" for name in unchecked.PLACES),
+    *(f"flip in {name}" for name in storage.CHECKED),
+    *machine.CLOCK_STEPS,
     "coordinator died",
     "coordinator died amid an end",
     "markers came late",
@@ -90,6 +92,16 @@ WANTED: dict[str, str] = (
     | {f"by hand: {name}": "an operator did it" for name in OPERATED}
 )
 """What a run of many seeds must have reached."""
+RARE = frozenset(
+    {
+        "late commit refused",
+        "refused by a broker",
+        *(f"fault: metadata: flip in {name}" for name in ("mark", "snapshot", "meta.properties")),
+        *(f"fault: flip in {name}" for name in storage.CHECKED),
+        "by hand: meta.properties removed",
+    }
+)
+"""What a hundred seeds reach by luck only: `ENOUGH_FOR_RARE` must have."""
 
 
 class Faults:

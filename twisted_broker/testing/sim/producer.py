@@ -28,11 +28,12 @@ from twisted_broker.testing.sim.run_options import Options
 from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages import produce, producer_ids
 from twisted_broker.wire.messages.produce import PartitionProduceResponse
-from twisted_broker.wire.records import BatchBuilder
+from twisted_broker.wire.records import BatchBuilder, BatchView
 
 TIMEOUT_MS = 4_000
 """What a broker may take to replicate a batch."""
 _OLDEST_MS = 20_000
+_MANY_IN_FLIGHT = 5
 _MAYBE_THERE = frozenset(
     {
         ErrorCode.REQUEST_TIMED_OUT,
@@ -179,6 +180,8 @@ class Producer(Client):
         """All on one connection, in order; then their answers."""
         epoch = await self.epoch_of_leader(sent[0].request[0])
         answers: list[Deferred[Any]] = []
+        if len(sent) == _MANY_IN_FLIGHT:
+            self.notes.reached("five batches in flight")
         for each in sent:
             each.attempt.sent += 1
             answers.append(ensureDeferred(self._send(each)))
@@ -188,12 +191,24 @@ class Producer(Client):
             if each.attempt.acks == 0:
                 each.attempt.fate = Fate.UNKNOWN
                 each.attempt.was_answered = answer is not None
+                if each.attempt.was_answered:
+                    self.notes.reached("batch without an answer")
             elif answer is None:
                 self.forget_leader(each.request[0])
             else:
                 found = answer.responses[0].partition_responses[0]
                 self._answered(each, found, epoch, is_first)
+                if each.attempt.was_answered:
+                    self._reached(each)
             is_first = is_first and each.attempt.was_answered
+
+    def _reached(self, each: _Sent) -> None:
+        """Of an acknowledged batch."""
+        if each.attempt.acks == 1:
+            self.notes.reached("batch of its leader alone")
+        _, request = each.request
+        if BatchView(request.topic_data[0].partition_data[0].records).codec:
+            self.notes.reached("compressed batch")
 
     async def _send(self, each: _Sent) -> Any:
         partition, request = each.request

@@ -5,7 +5,8 @@ counts of one run; `Total`, those of many runs, its table and what is missing in
 
 1. A kind that is counted is in the table, but for answers to clients, faults, and what an operator
    did, which are counted under their names.
-2. `Total.missing` names the kinds that no run reached. One broker, or few seeds, cannot reach all.
+2. `Total.missing` names the kinds that no run reached. One broker, or few seeds, cannot reach all;
+   what is rare (`testing/sim/fault_schedule.py`) takes a thousand.
 
 Source: FoundationDB's coverage marks. Not here: where things
 are counted (`testing/sim/probes.py`, `testing/sim/image_counts.py`).
@@ -81,6 +82,12 @@ KINDS = {
     "directory assigned": "a broker told the controller where a replica is",
     "refused by the controller": "its metadata was damaged, gone, or older: an operator rebuilt it",
     "refused by a broker": "the controller's was older than its own, or another cluster's",
+    "controller apart": "and no broker runs in its process",
+    # producers
+    "batch without an answer": "acks=0: it went out",
+    "batch of its leader alone": "acks=1: it was acknowledged",
+    "five batches in flight": "of one producer, to one partition",
+    "compressed batch": "was acknowledged",
     # the disk under the reactor
     "reactor waits for a read": "of what was in memory no longer",
     "reactor waits for a write": "while too much was not on the disk yet",
@@ -123,7 +130,8 @@ DARK = {
 """Kind -> why no seed reaches it."""
 
 ENOUGH_SEEDS = 100
-"""So many seeds with three brokers reach every kind: twenty leave a handful out."""
+"""So many seeds with three brokers reach every kind but rare ones; twenty leave a handful out."""
+ENOUGH_FOR_RARE = 1000
 
 
 class Reach:

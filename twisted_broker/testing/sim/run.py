@@ -89,7 +89,7 @@ class Run:
         self._core = frozenset(f"n{each}" for each in self.checker.truth.core)
         self.checker.truth.committed = ImageCounts(self.reach).committed
         self.notes = Notes()
-        self.notes.refused = self.reach.answer
+        self.notes.refused, self.notes.reached = self.reach.answer, self.reach.count
         self.clients = ClientChecker(self.checker, self.notes)
         self.groups = GroupChecker(self.checker, self.notes, self.reach.count)
         self.known = TransactionNotes()
@@ -153,6 +153,7 @@ class Run:
         probes = self.make_probes()
         with self.cluster as cluster, probes, turned(self.options.knobs):
             cluster.start(self.options.join_seconds)
+            self.reach.count("controller apart", int(self.options.controller_only))
             self._start_clients()
             self.faults = faults = self.make_faults()
             self._go_until(float(self.options.seconds), self.options.liveness)

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.coordinator.group_run import GroupRun
 from twisted_broker.coordinator import classic_group
 from twisted_broker.coordinator.classic_group import (
     NEXT_STATES,
@@ -77,3 +78,15 @@ def test_a_record_that_contradicts_itself_is_no_group(
     else:
         with pytest.raises(ValueError, match="group 'g' has"):
             group_from_metadata(metadata, 0)
+
+
+def test_a_group_whose_record_names_no_leader_elects_one() -> None:
+    """A damaged or foreign record: its members rebalance as others do, and one of them leads."""
+    members = tuple(
+        MemberSnapshot(member, None, "c", "h", 60_000, 10_000, b"", b"") for member in ("a", "b")
+    )
+    metadata = GroupMetadata("g", "consumer", 3, "range", "gone", members=members)
+    run = GroupRun(group=group_from_metadata(metadata, 1_000_000))
+    first, second = run.join("a"), run.join("b")
+    assert (first.join.generation, first.join.leader) == (4, "a")
+    assert (second.join.generation, second.join.leader) == (4, "a")

@@ -132,6 +132,16 @@ def test_new_members_prolong_the_initial_delay():
     assert len(first.join.members) == 2
 
 
+def test_a_lone_member_waits_the_initial_delay_once():
+    """KIP-134: only those that come while it runs prolong it, not the one that began it."""
+    run = GroupRun(GroupSettings(initial_rebalance_delay_ms=3000))
+    alone = run.join_twice(rebalance_ms=60_000)[1]
+    run.advance(2999)
+    assert alone.answer is None
+    run.advance(1)
+    assert len(alone.join.members) == 1
+
+
 def test_the_initial_delay_ends_at_the_rebalance_timeout():
     """Members that keep coming cannot put off the first generation for ever."""
     run = GroupRun(GroupSettings(initial_rebalance_delay_ms=3000))

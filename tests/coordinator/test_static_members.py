@@ -120,6 +120,32 @@ def test_a_static_member_stays_until_its_session_ends():
     assert len(parked.join.members) == 2 and follower in run.group.members
 
 
+def test_a_static_leader_that_does_not_come_in_time_leads_no_longer():
+    """KIP-345: it keeps its place, and one that came is given the members to assign."""
+    run, leader, follower = static_pair(session_ms=30_000, rebalance_ms=10_000)
+    newcomer = run.join_twice(session_ms=30_000, rebalance_ms=10_000)[1]
+    parked = run.join(follower, instance="i-2", session_ms=30_000, rebalance_ms=10_000)
+    run.advance(10_000)
+    assert parked.join.generation == 2 and parked.join.leader == follower
+    assert [member for member, *_ in parked.join.members][:2] == [leader, follower]
+    assert newcomer.join.leader == follower and not newcomer.join.members
+
+
+def test_static_members_that_all_stay_away_get_no_new_generation():
+    """KIP-345: whoever made the group rebalance went again, and the static members are waited for
+    until their sessions end.
+    """
+    run, leader, follower = static_pair(session_ms=30_000, rebalance_ms=10_000)
+    newcomer, parked = run.join_twice(session_ms=30_000, rebalance_ms=10_000)
+    run.leave((newcomer, None))
+    run.advance(20_000)
+    assert parked.join.error is E.UNKNOWN_MEMBER_ID
+    assert run.group.state is S.PREPARING_REBALANCE and run.group.generation == 1
+    back = run.join(leader, instance="i-1", session_ms=30_000, rebalance_ms=10_000)
+    run.join(follower, instance="i-2", session_ms=30_000, rebalance_ms=10_000)
+    assert back.join.generation == 2 and len(back.join.members) == 2
+
+
 def test_a_static_member_that_leaves_by_name_is_gone():
     """An administrator removes by instance id; the place is free at once."""
     run, leader, follower = static_pair()

@@ -306,11 +306,10 @@ class ClassicGroup:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def elect_joined_leader(self) -> bool:
-        """Keeps the leader if it joined, else takes the first member that did; False when nobody
-        joined.
+        """Keeps the leader if it joined, else takes the first member that did; False when none of
+        the members, of which there are some, joined.
         """
-        if self.leader is None:
-            return False
+        assert self.leader is not None  # a group with members has one
         if self.members[self.leader].awaiting_join is not None:
             return True
         joined = next(

@@ -160,6 +160,20 @@ def test_a_user_of_the_command_line() -> None:
     assert parse_user("SCRAM-SHA-512=[name=a,password=b]", b"s").mechanism == SHA_512.code
 
 
+def test_iterations_of_the_command_line() -> None:
+    """From 4096 to 16384, both included, as Kafka's."""
+    for number in (4096, 8192, 16384):
+        text = f"SCRAM-SHA-256=[name=alice,password=secret,iterations={number}]"
+        user = parse_user(text, b"salt")
+        expected = credential_of(
+            SHA_256, salted_password(SHA_256, "secret", b"salt", number), b"salt", number
+        )
+        assert (user.iterations, user.stored_key) == (number, expected.stored_key)
+    for number in (4095, 16385):
+        with pytest.raises(ValueError, match="iterations= from 4096 to 16384"):
+            parse_user(f"SCRAM-SHA-256=[name=a,password=secret,iterations={number}]", b"salt")
+
+
 @pytest.mark.parametrize(
     "text",
     [

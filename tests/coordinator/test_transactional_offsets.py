@@ -93,6 +93,18 @@ def test_a_marker_ends_what_lies_before_it_in_whichever_order_they_are_stored(or
     assert not offsets.is_in_transaction(7)
 
 
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_of_a_transactions_offsets_the_last_in_the_log_is_committed(order):
+    """A transaction commits a partition's offset three times; what is stored first does not
+    matter.
+    """
+    offsets = GroupOffsets()
+    for number in order:
+        offsets.replay(P, CommittedOffset(100 + number), number, 7)
+    offsets.end_transaction(7, True, 3)
+    assert offsets.committed[P].offset == 102
+
+
 def test_a_refused_write_leaves_no_marker_behind():
     """A marker is kept for what is in flight, and goes with it: a later transaction is not ended
     by it.

@@ -335,10 +335,13 @@ def test_what_is_clean_goes_over_offsets_that_are_missing() -> None:
     assert plan(log, upper).upper_bound == upper and not log_to_clean(log, upper, NOW_MS).is_due
 
 
-def test_no_segment_spans_more_offsets_than_an_index_holds() -> None:
-    """Kafka's `testSegmentGroupingWithSparseOffsets`: small neighbours far apart stay apart."""
+@pytest.mark.parametrize(("third", "together"), [(2**31, 2), (2**31 + 1, 1), (2**31 + 5, 1)])
+def test_no_segment_spans_more_offsets_than_an_index_holds(third: int, together: int) -> None:
+    """Kafka's `testSegmentGroupingWithSparseOffsets`: small neighbours far apart stay apart, from
+    the first offset on that is 2^31 above the segment's.
+    """
     log = new_log(segment_bytes=100_000)
-    starts = (0, 2**31 - 3, 2**31 + 5, 2**31 + 90)
+    starts = (0, 2**31 - 3, third, 2**31 + 90)
     for start in starts:
         if start:
             follow(log, start - 1, (b"end", b"v"))
@@ -347,7 +350,7 @@ def test_no_segment_spans_more_offsets_than_an_index_holds() -> None:
     log.roll(NOW_MS)
     assert log.segments.bases()[:4] == list(starts)
     groups = [group.bases for group in result_of(log, plan(log)).groups]
-    assert groups == [starts[:1], starts[1:]]
+    assert groups == [starts[:together], starts[together:]]
 
 
 def test_without_its_cleaned_files_a_group_is_not_replaced() -> None:

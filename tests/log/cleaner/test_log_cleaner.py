@@ -249,6 +249,15 @@ def test_a_log_that_is_clean_enough_waits() -> None:
     assert worker.waiting
 
 
+def test_records_may_wait_for_all_of_the_longest_lag() -> None:
+    """KIP-354: `max.compaction.lag.ms` is over when the oldest record that is not clean is older
+    than it, not as old.
+    """
+    log = compacted(World().manager(), max_compaction_lag_ms=1000)
+    assert not log_to_clean(log, None, NOW_MS + 1000).is_overdue
+    assert log_to_clean(log, None, NOW_MS + 1001).is_overdue
+
+
 def test_a_topic_that_is_not_compacted_is_left_alone() -> None:
     world = World()
     manager, worker = held(world)

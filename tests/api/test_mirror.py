@@ -8,9 +8,16 @@ from tests.api.data_plane import Api, DenyList
 from tests.log.test_mirrored import SOURCE, at, without_epoch
 from tests.replication.fixtures import TOPIC_ID, TP, Fixture, batch, consumer, registration
 from tests.replication.fixtures import at as from_offset
+from twisted_broker.api.fetch import fetch
 from twisted_broker.api.mirror import append_mirrored
 from twisted_broker.api.produce import produce
 from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
 from twisted_broker.wire.messages.mirror import (
     AppendMirroredRequest,
     AppendMirroredResponse,
@@ -67,6 +74,19 @@ def test_it_keeps_offsets_and_says_where_the_log_ends() -> None:
     found.release()
     described = answer_to(api, request(None))
     assert (described.error_code, described.log_end_offset) == (0, 9)
+
+
+def test_a_waiting_consumer_is_answered_when_the_mirror_brings_records() -> None:
+    """RL 1.9 G: as for a producer's records, without a clock that moves."""
+    api = Api(mirrored())
+    wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    reading = FetchRequest(
+        max_wait_ms=500, min_bytes=1, topics=[FetchTopic(topic="t", partitions=[wanted])]
+    )
+    answers = api.ask(fetch, FetchResponse, reading, 11)
+    assert answers == []
+    answer_to(api, request(at(0, batch(2))))
+    assert answers[0].responses[0].partitions[0].high_watermark == 2
 
 
 def test_the_log_start_follows_the_source_as_far_as_the_high_watermark() -> None:

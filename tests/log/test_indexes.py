@@ -258,6 +258,18 @@ def test_epoch_truncation() -> None:
     assert epochs.entries() == []
 
 
+def test_the_only_epoch_begins_where_the_log_does() -> None:
+    """RL 3.5: after DeleteRecords or retention within an epoch its start is the log's, in Kafka's
+    file as well; told again, nothing is written.
+    """
+    written: list[int] = []
+    epochs = LeaderEpochFileCache([(1, 0)], lambda: written.append(1))
+    epochs.truncate_from_start(5)
+    epochs.truncate_from_start(5)
+    assert epochs.entries() == [(1, 5)] and written == [1]
+    assert epochs.epoch_for_offset(4) == -1
+
+
 @given(
     moves=st.lists(
         st.tuples(

@@ -248,6 +248,8 @@ def test_a_failing_read_takes_the_log_offline() -> None:
     with pytest.raises(BrokerError) as caught:
         log.check_online()
     assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    # What the operator reads is the disk's own error.
+    assert isinstance(log.failed, OSError) and log.failed.errno == errno.EIO
 
 
 @pytest.mark.usefixtures("tiny")

@@ -11,13 +11,14 @@ from time import perf_counter
 
 import pytest
 
-from tests.log.batches import DIRECTORY, NOW_MS, TP, batch
+from tests.log.batches import DIRECTORY, NOW_MS, TP, batch, open_log
 from tests.log.test_idempotence import closed_and_opened, new_log, refused
 from twisted_broker.log import verification
 from twisted_broker.log.append_info import AppendOrigin, EndMarker
 from twisted_broker.log.log import Log
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.producer_state import ProducerStateManager
+from twisted_broker.log.reading import aborted_transactions
 from twisted_broker.log.verification import NOT_REQUIRED, Guard
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.records import NO_TIMESTAMP
@@ -317,6 +318,25 @@ def test_an_open_transaction_goes_on_after_a_restart() -> None:
     assert log.last_stable_offset == 3
     (aborted,) = log.segments.active.txn_index.entries()
     assert (aborted.first_offset, aborted.last_offset) == (0, 2)
+
+
+def test_an_abort_whose_marker_the_file_lost_is_none() -> None:
+    """RL 3.6: damage below a clean stop took the end of the segment: the transaction is open
+    again, and no reader is told that what stands at the marker's offset now was aborted.
+    """
+    log = new_log()
+    write(log, guard=begin(log))()
+    size = log.segments.active.size
+    end(log, commit=False)()
+    path, files = log.segments.active.log.path, log.pool.files
+    log.close()
+    files.open(path).truncate(size)
+    again = open_log(files, clean=True)
+    assert list(again.producers.ongoing.items()) == [(0, P)]
+    assert not again.segments.active.txn_index.entries()
+    end(again)()
+    again.set_high_watermark(2)
+    assert aborted_transactions(again.segments, 0, 2) == []
 
 
 def test_a_truncated_marker_opens_its_transaction_again() -> None:

@@ -270,6 +270,19 @@ def test_recompression(wanted: str, sent: int) -> None:
         assert one.to_bytes()[16:] == data[16:]
 
 
+@pytest.mark.parametrize(("kind", "flag"), [("CreateTime", 0), ("LogAppendTime", 1)])
+def test_a_batch_that_is_packed_anew_has_the_times_of_its_topic(kind: str, flag: int) -> None:
+    """RL 3.2: compressed by the broker or not, consumers see the producer's times with
+    `message.timestamp.type=CreateTime`, else the broker's.
+    """
+    log = new_log(compression_type="lz4", message_timestamp_type=kind)
+    log.append_as_leader(batch(b"a", b"b", timestamp=NOW_MS - 9, step_ms=4), 0, NOW_MS)
+    (one,) = all_batches(log)
+    times = [NOW_MS - 9, NOW_MS - 5] if not flag else [NOW_MS, NOW_MS]
+    assert (one.codec, one.timestamp_type, one.max_timestamp) == (CODECS["lz4"], flag, times[1])
+    assert [record.timestamp for record in all_records(log)] == times
+
+
 def test_compacted_topics_need_keys() -> None:
     """RL 3.2: records without key are refused, each named by its index; nothing of the batch is
     written.

@@ -170,6 +170,20 @@ def test_the_copy_is_truncated_behind_a_snapshot_of_its_own(fixture: ControllerF
     )
 
 
+def test_a_snapshot_that_is_overdue_comes_with_the_next_records(fixture: ControllerFixture) -> None:
+    """`metadata.log.max.snapshot.interval.ms`: nothing came when it was over."""
+    member = Follower(fixture, metadata_log_max_snapshot_interval_ms="3000")
+    fixture.pass_time(2.9)
+    fixture.create_topic("early")
+    fixture.settle()
+    assert list_snapshots(member.files, COPY) == []
+    fixture.pass_time(2.0)
+    fixture.create_topic("late")
+    fixture.settle()
+    (snapshot,) = list_snapshots(member.files, COPY)
+    assert snapshot.end_offset == member.copy.end_offset
+
+
 def test_a_torn_tail_of_the_copy_is_fetched_again(fixture: ControllerFixture) -> None:
     member = Follower(fixture)
     size = member.files.size(LOG)

@@ -1,6 +1,7 @@
 """Primitive types: known bytes, round trips, and what is refused."""
 
 import struct
+from uuid import RFC_4122, UUID
 
 import pytest
 from hypothesis import given
@@ -136,6 +137,20 @@ def test_uuids_as_text() -> None:
     raw = bytes(range(0xF0, 0x100))
     assert p.uuid_text(raw) == "8PHy8_T19vf4-fr7_P3-_w"
     assert p.uuid_from_text(p.uuid_text(raw)) == raw
+
+
+@pytest.mark.parametrize("byte", [0x00, 0x5A, 0xFF])
+def test_a_new_uuid_is_of_version_4(byte: int) -> None:
+    """As Kafka's `Uuid.randomUuid`, whatever the random bytes are."""
+    raw = p.new_uuid(lambda count: bytes([byte]) * count)
+    assert (UUID(bytes=raw).version, UUID(bytes=raw).variant) == (4, RFC_4122)
+    assert raw[:6] == bytes([byte]) * 6
+
+
+def test_a_new_uuid_does_not_look_like_an_option() -> None:
+    """Kafka's tools take an id that begins with a dash for one."""
+    drawn = iter([b"\xf8" * 16, b"\x11" * 16])
+    assert p.uuid_text(p.new_uuid(lambda count: next(drawn)))[0] == "E"
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ from twisted_broker.log.segment import OpenFiles
 from twisted_broker.settings import INT_MAX
 from twisted_broker.topic_names import METADATA_DIRECTORY, METADATA_TOPIC_ID
 from twisted_broker.wire.errors import BrokerError, WireError
+from twisted_broker.wire.primitives import new_uuid
 from twisted_broker.wire.records import BatchView
 
 EPOCHS_AHEAD = 100
@@ -317,7 +318,7 @@ def _properties(
     directory_id = (
         found.directory_id
         if found is not None and found.directory_id is not None
-        else _new_id(random_bytes)
+        else new_uuid(random_bytes)
     )
     return MetaProperties(cluster_id, node_id, directory_id)
 
@@ -330,15 +331,6 @@ def _only_controller(source: Source) -> int:
             f"{source.path} names the controllers {known}: give the new one's id with --node-id"
         )
     return known[0]
-
-
-def _new_id(random_bytes: Callable[[int], bytes]) -> bytes:
-    """A random UUID (version 4) that does not begin with a dash in text."""
-    while True:
-        raw = bytearray(random_bytes(16))
-        raw[6], raw[8] = raw[6] & 0x0F | 0x40, raw[8] & 0x3F | 0x80
-        if raw[0] >> 2 != 0x3E:
-            return bytes(raw)
 
 
 def _stage(files: IFileSystem, source: Source, stage: str, node_id: int, wall_ms: int) -> None:

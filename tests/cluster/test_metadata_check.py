@@ -288,6 +288,15 @@ def test_without_a_durable_end_good_batches_behind_a_bad_one_are_damage(
         refused(fixture)
 
 
+def test_a_long_log_is_checked_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller's start leaves turns to others all along, not in its first batches only."""
+    fixture = served()
+    batches = len(places(fixture.files, LOG))
+    monkeypatch.setattr(metadata_check, "BATCHES_PER_STEP", 2)
+    pauses = list(metadata_check.check_in_steps(fixture.files, DIRECTORY, False))
+    assert batches >= 6 and len(pauses) == batches // 2
+
+
 def test_a_clean_stop_syncs_all_of_it() -> None:
     """Also what no sync has reported yet."""
     fixture = served()

@@ -140,7 +140,7 @@ def test_wrapper_offset_too_small() -> None:
     """A v1 wrapper whose offset is below its last inner one, and not 0, is refused."""
     raw = bytearray(m.build_message_set(expected(1), 1, 1))
     struct.pack_into(">q", raw, 0, 3)
-    with pytest.raises(InvalidRecordError, match="offset 3 is below its last inner offset 7$"):
+    with pytest.raises(InvalidRecordError, match=r"offset 3 is below its last inner offset 7$"):
         deep(bytes(raw))
 
 

@@ -19,7 +19,8 @@ from twisted_broker.log.batch_scan import (
 )
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.wire.batch_fields import BASE_OFFSET
-from twisted_broker.wire.records import CorruptRecordError
+from twisted_broker.wire.legacy import build_message_set
+from twisted_broker.wire.records import CorruptRecordError, Record
 
 COUNTS = (1, 3, 1, 1, 7, 2, 1, 12, 1, 1, 4, 1)
 CHUNKS = range(61, 300)
@@ -67,6 +68,36 @@ def test_every_walk_finds_every_batch(chunk: int, monkeypatch: pytest.MonkeyPatc
             list(walk(file, 0, end))
     with pytest.raises(CorruptRecordError):
         find_batch(file, 0, end, places[-1].base_offset)
+
+
+@pytest.mark.parametrize("chunk", [27, 61, 4608])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_smallest_message_of_an_old_broker_is_found(
+    chunk: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Magic 0 without key and value: 26 bytes, one less than the head of a batch. Not found, a
+    start after a kill would cut it off.
+    """
+    for name in ("_FIND_CHUNK", "_SCAN_CHUNK", "_HEADERS_CHUNK", "_RECOVERY_CHUNK"):
+        monkeypatch.setattr(batch_scan, name, chunk)
+    data = build_message_set([Record(n, -1, None, None, []) for n in range(count)], magic=0)
+    assert len(data) == 26 * count
+    file = MemoryFileSystem().open("/log", create=True)
+    file.write_at(0, (data,))
+    places = [BatchPlace(26 * n, 26, n, n, 0) for n in range(count)]
+    end = len(data)
+    assert list(scan(file, 0, end)) == places
+    assert list(valid_batches(file, end)) == [(place, None) for place in places]
+    assert list(scan_headers(file, 0, end)) == []
+    for place in places:
+        assert find_batch(file, 0, end, place.base_offset) == place
+    file.truncate(end - 1)
+    assert list(valid_batches(file, end - 1)) == [(place, None) for place in places[:-1]]
+    for walk in (scan, scan_headers):
+        with pytest.raises(CorruptRecordError):
+            list(walk(file, 0, end - 1))
+    with pytest.raises(CorruptRecordError):
+        find_batch(file, 0, end - 1, count - 1)
 
 
 @pytest.mark.parametrize("magic", [-1, 3, 127])

@@ -36,6 +36,7 @@ _LEGACY_HEAD = struct.Struct(">qiIbb")
 _unpack_place = struct.Struct(">qi4xb6xi").unpack_from
 _SMALLEST_LENGTH = HEADER_BYTES - LOG_OVERHEAD
 _SMALLEST_LEGACY = 14
+_SMALLEST_ENTRY = LOG_OVERHEAD + _SMALLEST_LEGACY
 _FIND_CHUNK = 4608  # the usual distance between two index entries, and a batch header
 _SCAN_CHUNK = 8192
 _HEADERS_CHUNK = 1 << 16
@@ -56,6 +57,20 @@ class BatchPlace(NamedTuple):
     base_offset: int
     last_offset: int
     magic: int
+
+
+def _read_piece(file: IFile, position: int, wanted: int) -> bytes:
+    """Up to `wanted` bytes from the first byte of a batch on. CorruptRecordError where the file
+    ends within its head.
+    """
+    chunk = file.read_at(position, wanted)
+    if len(chunk) == _SMALLEST_ENTRY:
+        # A message of magic 0 without key and value ends a byte before the last field of a head,
+        # which a batch of magic 2 only has; that one would reach beyond the end.
+        chunk += b"\0"
+    if len(chunk) < _HEAD.size:
+        raise CorruptRecordError("file ends within a batch header", position)
+    return chunk
 
 
 def place_at(buffer: bytes | memoryview, at: int, position: int, end: int) -> BatchPlace:
@@ -88,10 +103,8 @@ def find_batch(file: IFile, position: int, end: int, offset: int) -> BatchPlace 
     while position < end:
         at = position - start
         if at + _HEAD.size > size:
-            chunk, start, at = file.read_at(position, min(_FIND_CHUNK, end - position)), position, 0
-            size = len(chunk)
-            if size < _HEAD.size:
-                raise CorruptRecordError("file ends within a batch header", position)
+            chunk = _read_piece(file, position, min(_FIND_CHUNK, end - position))
+            start, at, size = position, 0, len(chunk)
         base_offset, length, magic, delta = _unpack_place(chunk, at)
         following = position + LOG_OVERHEAD + length
         if (
@@ -116,9 +129,8 @@ def scan(file: IFile, position: int, end: int) -> Iterator[BatchPlace]:
     while position < end:
         at = position - start
         if at + _HEAD.size > len(chunk):
-            chunk, start, at = file.read_at(position, min(_SCAN_CHUNK, end - position)), position, 0
-            if len(chunk) < _HEAD.size:
-                raise CorruptRecordError("file ends within a batch header", position)
+            chunk = _read_piece(file, position, min(_SCAN_CHUNK, end - position))
+            start, at = position, 0
         place = place_at(chunk, at, position, end)
         yield place
         position += place.size_in_bytes
@@ -153,7 +165,8 @@ def scan_headers(file: IFile, position: int, end: int) -> Iterator[tuple[int, Ba
                 position = following
                 continue
         elif at + _HEAD.size > size:
-            raise CorruptRecordError("file ends within a batch header", position)
+            chunk, start, at = _read_piece(file, position, end - position), position, 0
+            size = len(chunk)
         position += place_at(chunk, at, position, end).size_in_bytes
 
 
@@ -169,15 +182,12 @@ def valid_batches(
     entry of magic 0 or 1.
     """
     chunk, start = b"", position
-    while end - position >= _HEAD.size:
+    while end - position >= _SMALLEST_ENTRY:
         at = position - start
-        if at + _HEAD.size > len(chunk):
-            chunk, start, at = (
-                file.read_at(position, min(_RECOVERY_CHUNK, end - position)),
-                position,
-                0,
-            )
         try:
+            if at + _HEAD.size > len(chunk):
+                chunk = _read_piece(file, position, min(_RECOVERY_CHUNK, end - position))
+                start, at = position, 0
             place = place_at(chunk, at, position, end)
             if at + place.size_in_bytes > len(chunk):
                 chunk, start, at = (

@@ -80,6 +80,19 @@ def test_a_replica_left_out_for_its_lag_is_shown_with_its_numbers() -> None:
     assert told(fixture).isr == [1, 2] and told(fixture).isr_since_ms == out.since_ms
 
 
+def test_a_replica_that_has_nothing_is_behind_by_all_of_it() -> None:
+    """RL 2.4: log end 0 is a log end; one that never fetched has none that is known."""
+    fixture = PartitionFixture()
+    fixture.follower_fetches(3, 0)
+    fixture.append(4)
+    fixture.now_ms += MAX_LAG_MS + 1
+    fixture.follower_fetches(2, 4)
+    fixture.partition.maybe_shrink_isr(fixture.now_ms)
+    confirm(fixture)
+    (out,) = told(fixture).out_of_sync
+    assert (out.log_end, out.behind) == (0, 4)
+
+
 def test_what_keeps_a_replica_out_is_named_one_by_one() -> None:
     """RL 2.4, expand, and KRAFT 3.6: alive, of the registered epoch, at the high watermark: each
     that it lacks is said, and no other.

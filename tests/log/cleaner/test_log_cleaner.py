@@ -670,6 +670,16 @@ def test_files_of_a_round_that_cannot_be_listed_are_removed_before_the_next(
     assert worker.waiting
 
 
+def test_a_start_writes_no_offset_for_a_log_that_was_never_cleaned() -> None:
+    """RL 3.7: `cleaner-offset-checkpoint` has what was cleaned, an empty log among it not."""
+    world = World()
+    manager = world.manager()
+    manager.get_or_create(A, TOPIC_ID, config(cleanup_policy=COMPACT), is_new=True)
+    world.stop(manager)
+    world.manager()
+    assert offsets(world) == {}
+
+
 def test_a_new_topic_of_the_name_begins_dirty() -> None:
     world = World()
     manager = world.manager()

@@ -8,9 +8,10 @@ import dataclasses
 import datetime
 import io
 import re
+from collections.abc import Iterator
 from pkgutil import resolve_name
 from random import Random
-from typing import Any
+from typing import Any, get_args, get_type_hints
 from uuid import UUID
 
 import pytest
@@ -81,6 +82,33 @@ def check_value(ours: Any, theirs: Any, version: int) -> None:
         check_values(ours, theirs, version)
     else:
         assert ours == (theirs.bytes if isinstance(theirs, UUID) else theirs)
+
+
+@pytest.mark.parametrize(("cls", "version"), PAIRS, ids=version_name)
+def test_same_defaults(cls: type[Message], version: int) -> None:
+    """What a field is that a peer's version does not have, or that a request leaves out."""
+    path = entity_path(cls, version)
+    assert path is not None
+    check_defaults(cls, resolve_name(path), version)
+
+
+def check_defaults(ours: type[Struct], theirs: Any, version: int) -> None:
+    hints = get_type_hints(theirs)
+    fields = [field for field in ours.FIELDS if field.is_in(version)]
+    for field, other in zip(fields, dataclasses.fields(theirs), strict=True):
+        if isinstance(field.element, type) and issubclass(field.element, Struct):
+            nested = next(filter(dataclasses.is_dataclass, inner_types(hints[other.name])))
+            check_defaults(field.element, nested, version)
+        elif isinstance(other.default, datetime.timedelta):
+            assert field.default == other.default // datetime.timedelta(milliseconds=1), field.name
+        elif isinstance(other.default, int | str):
+            assert field.default == other.default, field.name
+
+
+def inner_types(hint: Any) -> Iterator[Any]:
+    yield hint
+    for each in get_args(hint):
+        yield from inner_types(each)
 
 
 def test_kio_knows_many() -> None:

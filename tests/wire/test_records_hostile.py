@@ -112,6 +112,24 @@ def test_a_broken_record_is_described(name: str, text: str) -> None:
     assert text in str(caught.value)
 
 
+SIX_BYTES = b"\x80\x80\x80\x80\x80\x00"  # 0, in more bytes than a number of 32 bits may have
+OVER_LONG = {
+    "length": SIX_BYTES,
+    "offset delta": record(b"\x00\x00" + SIX_BYTES + b"\x01\x01\x00"),
+    "key": record(START + SIX_BYTES + b"\x01\x00"),
+    "value": record(START + b"\x01" + SIX_BYTES + b"\x00"),
+}
+
+
+@pytest.mark.parametrize("name", OVER_LONG)
+def test_an_over_long_number_is_refused_wherever_it_stands(name: str) -> None:
+    """By the cleaner's walk too: what it kept, no consumer could read."""
+    batch = batch_of(OVER_LONG[name] + bytes(8))
+    for walk in (batch.key_values(), batch.records(LIMIT)):
+        with pytest.raises(r.InvalidRecordError, match="a varint is longer than 32 bits"):
+            list(walk)
+
+
 @pytest.mark.parametrize("count", [-1, 2, 2**31 - 1])
 def test_more_records_than_the_bytes_can_hold_are_not_walked(count: int) -> None:
     """Seven bytes are the least: whatever the count, nothing is read."""

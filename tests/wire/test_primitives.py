@@ -55,7 +55,14 @@ def test_varints_round_trip(small: int, large: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "raw", [b"\x80" * 5 + b"\0", b"\xff" * 5 + b"\1", b"\xff\xff\xff\xff\x1f", b"\xff" * 2000]
+    "raw",
+    [
+        b"\x80" * 5 + b"\0",
+        b"\xff" * 5 + b"\1",
+        b"\xff\xff\xff\xff\x1f",
+        b"\x80\x80\x80\x80\x10",  # 2^32
+        b"\xff" * 2000,
+    ],
 )
 def test_over_long_varints_are_refused(raw: bytes) -> None:
     """At most five bytes and 32 bits; numbers never grow."""

@@ -50,6 +50,18 @@ def refused(code: ErrorCode, call: Callable[[], object]) -> None:
     assert caught.value.code == code
 
 
+def test_a_replicated_batch_without_a_sequence_has_none_in_the_state() -> None:
+    """RL 3.2: -1 in DescribeProducers and in the snapshot, Kafka's number for none."""
+    log = new_log()
+    log.append_as_follower(
+        batch(b"v", producer_id=1, producer_epoch=0, base_sequence=-1), 0, NOW_MS
+    )
+    entry = log.producers.producers[1]
+    assert entry.last_sequence == -1
+    (read,) = decode_snapshot("snapshot", encode_snapshot([entry]))
+    assert read.last_sequence == -1
+
+
 def test_sequences_follow_each_other() -> None:
     """RL 3.2: a gap and a step back are OUT_OF_ORDER_SEQUENCE_NUMBER, and nothing is written."""
     log = new_log()

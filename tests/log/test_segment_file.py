@@ -43,6 +43,17 @@ def test_few_files_stay_open_and_all_are_usable() -> None:
     assert len(pool) <= 8 and favourite.is_open
 
 
+def test_a_file_that_is_gone_is_not_made_by_who_reads_it() -> None:
+    """An empty one in its place would say that there were no records."""
+    files = MemoryFileSystem()
+    pool, (file,) = pool_with(1, 8, files)
+    file.close()
+    files.remove("/d/0")
+    with pytest.raises(FileNotFoundError):
+        file.open()
+    assert not files.exists("/d/0") and not file.is_open
+
+
 def test_referenced_files_are_never_closed() -> None:
     """docs/ARCHITECTURE.md 7: with more references than the capacity, more stay open; then fewer
     again.

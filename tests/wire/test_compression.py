@@ -227,6 +227,13 @@ def test_codecs_that_do_not_exist() -> None:
         with pytest.raises(UnsupportedCodecError) as caught:
             call()
         assert caught.value.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    for codec in (5, 7):
+        for call in (
+            lambda codec=codec: c.compress_legacy(codec, b"", 1),
+            lambda codec=codec: c.decompress_legacy(codec, b"", 1, 10),
+        ):
+            with pytest.raises(UnsupportedCodecError, match=f"there is no codec {codec}"):
+                call()
 
 
 def test_lz4_of_format_0() -> None:

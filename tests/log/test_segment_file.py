@@ -46,7 +46,7 @@ def test_few_files_stay_open_and_all_are_usable() -> None:
 def test_a_file_that_is_gone_is_not_made_by_who_reads_it() -> None:
     """An empty one in its place would say that there were no records."""
     files = MemoryFileSystem()
-    (file,) = pool_with(1, 8, files)[1]
+    _, (file,) = pool_with(1, 8, files)
     file.close()
     files.remove("/d/0")
     with pytest.raises(FileNotFoundError):

@@ -4,6 +4,7 @@ tests have in common.
 
 import importlib
 import pkgutil
+import re
 from random import Random
 from typing import Any
 
@@ -19,6 +20,15 @@ class Blob(Request, api_key=0, versions="0-1", flexible="1+"):
     """Bytes and nothing else: no message of Kafka's that we serve is as plain."""
 
     data: bytes = binary("0+")
+
+
+def snake_case(name: str) -> str:
+    """A name of Kafka's as ours."""
+    return re.sub(
+        r"([a-z0-9])([A-Z])|([A-Z]+)([A-Z][a-z])",
+        lambda match: "_".join(part for part in match.groups() if part),
+        name,
+    ).lower()
 
 
 def all_messages() -> list[type[Message]]:

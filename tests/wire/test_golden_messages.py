@@ -68,11 +68,9 @@ def test_metadata_records_are_all_there() -> None:
 
 
 def test_what_an_older_version_is_sent_without() -> None:
-    """A throttle time, a rack: left out for a peer that does not know them, where a group instance
-    id is an error, field by field as in Kafka.
-    """
+    """As in `test_kafka_python.py`, of messages that only brokers send."""
     theirs = dict(line.split(" ") for line in lines_of("ignorable.txt"))
-    assert len(theirs) > 200
+    assert len(theirs) > 40
     ours = {
         path: "+" if field.ignorable else "-"
         for name, cls in CLASSES.items()

@@ -11,7 +11,7 @@ from uuid import UUID
 import kafka.protocol
 import pytest
 
-from tests.wire.sampling import Sampler, all_versions, version_name
+from tests.wire.sampling import Sampler, all_versions, snake_case, version_name
 from twisted_broker.api.routes import ROUTES
 from twisted_broker.wire.schema import Field, Message, Record, Struct, encode
 
@@ -74,6 +74,36 @@ def test_same_bytes(cls: type[Message], version: int) -> None:
         assert translated(message, theirs, version).encode(version=version, **options) == encode(
             message, version
         )
+
+
+def test_what_an_older_version_is_sent_without() -> None:
+    """A throttle time, a rack: left out for a peer that does not know them, where a group instance
+    id is an error; by the message definitions of Kafka that they bring along.
+    """
+    compared = 0
+    for name, cls in {cls.__name__: cls for cls, _ in PAIRS}.items():
+        definition = KNOWN[name]._json
+        commons = {each["name"]: each["fields"] for each in definition.get("commonStructs", ())}
+        compared += check_ignorable(cls, definition["fields"], commons, name)
+    assert compared > 800
+
+
+def check_ignorable(
+    ours: type[Struct], theirs: list[dict[str, Any]], commons: dict[str, Any], label: str
+) -> int:
+    """How many fields were compared."""
+    named = {snake_case(each["name"]): each for each in theirs}
+    count = 0
+    for field in ours.FIELDS:
+        other = named.get(field.name)
+        if other is None:  # of a version that they do not know
+            continue
+        assert field.ignorable is (other.get("ignorable", False) is True), f"{label}.{field.name}"
+        count += 1
+        inner = other.get("fields") or commons.get(other["type"].removeprefix("[]"))
+        if inner:
+            count += check_ignorable(field.element, inner, commons, f"{label}.{field.name}")
+    return count
 
 
 def test_nearly_all_of_theirs_are_ours() -> None:

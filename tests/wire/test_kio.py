@@ -19,18 +19,10 @@ from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
-from tests.wire.sampling import Sampler, all_versions, version_name
+from tests.wire.sampling import Sampler, all_versions, snake_case, version_name
 from twisted_broker.wire.schema import Message, Struct, encode
 
 TYPES = {"Request": EntityType.request, "Response": EntityType.response}
-
-
-def snake_case(name: str) -> str:
-    return re.sub(
-        r"([a-z0-9])([A-Z])|([A-Z]+)([A-Z][a-z])",
-        lambda match: "_".join(part for part in match.groups() if part),
-        name,
-    ).lower()
 
 
 def entity_path(cls: type[Message], version: int) -> str | None:

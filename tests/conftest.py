@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Generator
 
 import hypothesis
@@ -21,6 +22,10 @@ MARKERS = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # What a script starts in its background (`make test &`) ignores Ctrl-C, and so would each
+    # process that a test starts and stops by it.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     config.addinivalue_line(

@@ -156,6 +156,21 @@ def test_what_timed_out_counts_when_it_is_replicated():
     ]
 
 
+def test_a_deletion_counts_that_is_stored_with_an_older_commit_that_timed_out():
+    """The wait for what timed out began again, behind that for the tombstone: the log decides which
+    is the later one, for this coordinator as for the next.
+    """
+    broker = Broker()
+    broker.offsets_topic(replicas=(1, 2))
+    late = broker.commit(6)
+    broker.advance(3)
+    deleted = broker.groups.delete_offsets("g", [("t", 0)])
+    broker.advance(2.5)
+    assert now(late) == {("t", 0): E.COORDINATOR_NOT_AVAILABLE} and waiting(deleted)
+    replicated(broker, 2)
+    assert now(deleted) == {("t", 0): E.NONE} and broker.fetched() == []
+
+
 def test_what_timed_out_is_no_more_when_leadership_goes():
     """Another leader may cut it: nothing is left waiting for it, and the next load tells what
     became of it.

@@ -128,6 +128,28 @@ def test_a_tombstone_removes_what_a_transaction_wrote_before_it():
     assert offsets.is_empty()
 
 
+@pytest.mark.parametrize("producer_id", [-1, 7])
+def test_a_tombstone_removes_what_lies_before_it_and_enters_after_it(producer_id):
+    """A commit that timed out may be decided behind a later tombstone; one behind the tombstone in
+    the log stays, and nothing is kept when no write is in flight.
+    """
+    offsets = GroupOffsets()
+    for of_producer in (producer_id, -1, producer_id):
+        offsets.start_write(P, of_producer)
+    offsets.replay(P, None, 1)
+    offsets.end_write(P)
+    offsets.replay(P, CommittedOffset(5), 0, producer_id)
+    offsets.end_write(P, producer_id)
+    assert offsets.committed == offsets.transactional == {}
+    offsets.replay(P, CommittedOffset(6), 2, producer_id)
+    offsets.end_write(P, producer_id)
+    offsets.end_transaction(7, True)
+    assert offsets.committed == {P: CommittedOffset(6, record_offset=2)}
+    offsets.replay(P, None, 3)
+    offsets.replay(P, CommittedOffset(7), 0)
+    assert offsets.committed == {P: CommittedOffset(7, record_offset=0)}
+
+
 def test_a_marker_of_many_offsets_enters_in_steps(monkeypatch):
     """Half-way some are committed; what is left is unstable, goes with a tombstone, and a next
     transaction's is not touched.

@@ -11,6 +11,7 @@ Owns `GroupOffsets` and the rule of expiry.
    marker; the marker's offsets win over a plain commit only when their record is the later one.
 4. A marker ends what lies before it in the log, in whichever order the two enter memory: while a
    producer has offsets in flight, its markers are kept for them.
+   So is a tombstone while its partition has other writes in flight.
 5. A marker of very many offsets enters in steps; until its last one all count as unstable that have
    not entered.
 6. An offset expires when its own expiry has passed (old clients), or when retention has passed:
@@ -62,12 +63,23 @@ class GroupOffsets:
     producer id.
     """
 
-    __slots__ = ("_ended", "_ending", "_in_flight", "_writes", "committed", "transactional")
+    __slots__ = (
+        "_ended",
+        "_ending",
+        "_in_flight",
+        "_removed",
+        "_writes",
+        "committed",
+        "transactional",
+    )
 
     def __init__(self) -> None:
         self.committed: Committed = {}
         self.transactional: dict[int, dict[TopicPartition, CommittedOffset]] = EMPTY_DICT
         self._in_flight: dict[TopicPartition, int] = EMPTY_DICT
+        # Where the last tombstone of a partition lies that has writes in flight: one that timed out
+        # may be older and enter later.
+        self._removed: dict[TopicPartition, int] = EMPTY_DICT
         self._writes: dict[int, int] = EMPTY_DICT  # by producer id: its offsets in flight
         self._ended: dict[int, list[tuple[int, bool]]] = EMPTY_DICT
         self._ending: tuple[dict[TopicPartition, CommittedOffset], ...] = ()
@@ -87,8 +99,9 @@ class GroupOffsets:
             self._in_flight[partition] = left
         else:
             del self._in_flight[partition]
+            self._removed.pop(partition, None)
             if not self._in_flight:
-                self._in_flight = EMPTY_DICT
+                self._in_flight = self._removed = EMPTY_DICT
         if producer_id >= 0:
             self._writes[producer_id] -= 1
             if not self._writes[producer_id]:
@@ -98,7 +111,9 @@ class GroupOffsets:
                     self._writes = self._ended = EMPTY_DICT
 
     def put(self, partition: TopicPartition, committed: CommittedOffset) -> bool:
-        """Stores unless a later record is there; whether the partition had none."""
+        """Stores unless a later record is there, or was; whether the partition had none."""
+        if self._is_removed(partition, committed):
+            return False
         before = self.committed.get(partition)
         if before is not None and before.record_offset > committed.record_offset:
             return False
@@ -106,6 +121,9 @@ class GroupOffsets:
         if before is None and len(self.committed) == MANY_OFFSETS:
             self._spread()
         return before is None
+
+    def _is_removed(self, partition: TopicPartition, committed: CommittedOffset) -> bool:
+        return committed.record_offset < self._removed.get(partition, -1)
 
     def _spread(self) -> None:
         """There are many: a dict of a million grows in one step of 40 ms."""
@@ -118,6 +136,10 @@ class GroupOffsets:
         """A tombstone at `record_offset`: removes what is older than it, in transactions too;
         whether something visible went.
         """
+        if partition in self._in_flight:
+            if not self._removed:
+                self._removed = {}
+            self._removed[partition] = max(record_offset, self._removed.get(partition, -1))
         for producer_id, offsets in list(self.transactional.items()):
             if _forget(offsets, partition, record_offset) and not offsets:
                 self._forget_transaction(producer_id)
@@ -163,6 +185,8 @@ class GroupOffsets:
                 if is_commit:
                     self.put(partition, committed)
                 return
+        if self._is_removed(partition, committed):
+            return
         if not self.transactional:
             self.transactional = {}
         pending = self.transactional.setdefault(producer_id, {})

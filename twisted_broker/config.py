@@ -1687,6 +1687,14 @@ class LogConfig:
     def delete(self) -> bool:
         return "delete" in self.cleanup_policy
 
+    @property
+    def max_segment_ms(self) -> int:
+        """How old a segment becomes: records of the active one are never cleaned, so that
+        `max.compaction.lag.ms` bounds its age too (KIP-354).
+        """
+        lag_ms = self.max_compaction_lag_ms
+        return lag_ms if lag_ms < self.segment_ms and self.compact else self.segment_ms
+
 
 def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
     """The log settings of a topic: its own values, as far as they are obeyed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -131,3 +132,30 @@ def test_a_roll_is_due_by_size_age_and_offsets() -> None:
     assert not segments.should_roll(500, 1, NOW_MS + 100, NOW_MS)
     assert segments.should_roll(500, 1, NOW_MS + 101, NOW_MS)
     assert segments.should_roll(501, 1, NOW_MS, NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("policy", "lag_ms", "longest_ms"),
+    [("compact", 50, 50), ("compact", 200, 100), ("delete", 50, 100)],
+)
+def test_a_segment_of_a_compacted_log_is_no_older_than_the_longest_lag(
+    policy: str, lag_ms: int, longest_ms: int
+) -> None:
+    """KIP-354: what stays in the active segment is never cleaned, so it rolls in time. Jitter
+    leaves something of that age.
+    """
+    settings = {
+        "segment_ms": 100,
+        "segment_jitter_ms": 10**6,
+        "max_compaction_lag_ms": lag_ms,
+        "cleanup_policy": frozenset({policy}),
+    }
+    files = made()[1]
+    segments = LogSegments(OpenFiles(files), DIRECTORY, config(**settings), Random(1))
+    jitters = [segments.make(base, NOW_MS).jitter_ms for base in range(200)]
+    assert longest_ms // 2 < max(jitters) < longest_ms
+    segments.create(0, NOW_MS)
+    segments.active.jitter_ms = 0
+    segments.active.publish(500, 0, NOW_MS)
+    assert not segments.should_roll(1, 1, NOW_MS + longest_ms, NOW_MS)
+    assert segments.should_roll(1, 1, NOW_MS + longest_ms + 1, NOW_MS)

@@ -102,7 +102,7 @@ class LogSegments:
     def make(self, base_offset: int, wall_ms: int) -> LogSegment:
         """A segment object over files that may exist; not yet one of the log's."""
         config = self.config
-        jitter = min(config.segment_jitter_ms, config.segment_ms)
+        jitter = min(config.segment_jitter_ms, config.max_segment_ms)
         jitter_ms = self._random.randrange(jitter) if self._random is not None and jitter > 0 else 0
         return LogSegment(
             self.pool,
@@ -198,7 +198,7 @@ class LogSegments:
             if first >= 0 and max_timestamp >= 0
             else wall_ms - active.created_ms
         )
-        return age_ms > config.segment_ms - active.jitter_ms
+        return age_ms > config.max_segment_ms - active.jitter_ms
 
     def remove_above(self, offset: int) -> None:
         """Deletes the segments whose base offset is above `offset`; slices of them are gone.

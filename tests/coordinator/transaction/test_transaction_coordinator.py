@@ -104,6 +104,15 @@ def test_partitions_that_are_there_cost_no_record(run: TransactionRun) -> None:
     assert len(run.logged()) == before
 
 
+def test_an_id_that_is_too_long_for_a_record_is_refused_and_not_kept() -> None:
+    """A request's string may be longer than a record's, whose length has 16 bits."""
+    run = TransactionRun()
+    for name in ("x" * 32768, "\u20ac" * 10923):
+        assert run.init(name) is ErrorCode.INVALID_REQUEST
+    assert all(not shard.transactions for shard in run.coordinator.states.shards.values())
+    assert run.init("x" * 32767) == ProducerIdAndEpoch(1001, 0)
+
+
 # who is served
 def test_another_coordinator(run: TransactionRun) -> None:
     producer = run.begun()

@@ -31,6 +31,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from twisted_broker.coordinator.coordinator_shard import CoordinatorState
+from twisted_broker.coordinator.group_records import LONGEST_TEXT_BYTES, fits_record
 from twisted_broker.coordinator.offsets_topic import CoordinatorTopic
 from twisted_broker.coordinator.transaction.transaction_context import (
     TransactionContext,
@@ -175,6 +176,11 @@ class TransactionCoordinator:
         """
         if not transactional_id:
             raise BrokerError(ErrorCode.INVALID_REQUEST, "a transactional id must not be empty")
+        if not fits_record(transactional_id):
+            raise BrokerError(
+                ErrorCode.INVALID_REQUEST,
+                f"a transactional id has at most {LONGEST_TEXT_BYTES} bytes",
+            )
         if not 0 < timeout_ms <= self.context.settings.max_timeout_ms:
             raise BrokerError(
                 ErrorCode.INVALID_TRANSACTION_TIMEOUT,

@@ -348,6 +348,35 @@ def test_a_log_that_was_truncated_meanwhile(offset: int) -> None:
     assert records(log) == before and not left_behind(world, log)
 
 
+@pytest.mark.parametrize("offset", [0, 1, 6])
+@pytest.mark.parametrize("count", [0, 40])
+def test_a_truncation_while_a_round_reads_is_no_damage(offset: int, count: int) -> None:
+    """An unclean election: a file is shorter than it was, or has other batches, and the next round
+    cleans what it has. A disk that fails all the same is heard.
+    """
+    world = World()
+    manager, worker = held(world)
+    log = compacted(manager)
+    pass_time(world)
+    log.truncate_to(offset, NOW_MS)
+    for number in range(count):
+        append(log, (b"longer k%d" % (number % 3), b"longer v%d" % number))
+    worker.run()
+    pass_time(world, 1)
+    assert not manager.cleaner.uncleanable and not left_behind(world, log)
+    fill(log, 40)
+    before = records(log)
+    pass_time(world)
+    worker.run()
+    pass_time(world, 1)
+    assert records(log) < before
+    fill(log, 400)
+    pass_time(world)
+    log.truncate_to(log.segments.active.base_offset, NOW_MS)
+    worker.run(OSError(errno.EIO, "Input/output error"))
+    assert world.failed == ["/d1"]
+
+
 def test_a_topic_that_is_compacted_no_more_keeps_its_records() -> None:
     """Kafka's `LogManagerTest.testTopicConfigChangeStopCleaningIfCompactIsRemoved`: a round that
     ran meanwhile is not taken.

@@ -16,7 +16,8 @@ the logs that cannot be cleaned; `PiecewiseWorker`, which runs rounds where no o
 5. Before the first segment is replaced, the recovery point on disk is above the round: after a kill
    the offsets that are missing would look like a torn tail (`log/gaps.py` 2).
 6. A log with damage, or with what must not be rewritten, is left alone until a restart, and one
-   line says so. A full disk, or too few descriptors, delays it.
+   line says so; not where a truncation came between, which a round cannot tell from damage. A full
+   disk, or too few descriptors, delays it.
 
 Ring 1. Source: Kafka's `LogCleaner`, `LogCleanerManager`. Not here: which log is next
 (`selection.py`), the round (`cleaning.py`).
@@ -230,7 +231,9 @@ class LogCleaner:
             if result is not None and log.failed is None:
                 self._turns.start(self._take(log, plan, result, truncations, began_ms))
                 return
-            if error is not None and log.failed is None:
+            # What a truncation cut off while it was read looks like damage.
+            is_as_read = log.truncations == truncations or isinstance(error, OSError)
+            if error is not None and log.failed is None and is_as_read:
                 self._failed(log, error)
             self._discard(log, plan)
 

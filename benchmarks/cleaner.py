@@ -21,6 +21,7 @@ from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment_file import OpenFiles
 from twisted_broker.wire.compression import NONE, ZSTD
 from twisted_broker.wire.records import BatchBuilder
+from twisted_broker.wire.schema import run_whole
 
 NOW_MS = 1_700_000_000_000
 BATCH = 200
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ):
         with tempfile.TemporaryDirectory() as directory:
             log = filled(directory, records, keys, codec)
-            plan = plan_for(log_to_clean(log, None, NOW_MS), NOW_MS, SLOTS, 0.9)
+            plan = run_whole(plan_for(log_to_clean(log, None, NOW_MS), NOW_MS, SLOTS, 0.9))
             began = process_time()
             *_, result = clean(log.pool.files, plan)
             seconds = process_time() - began

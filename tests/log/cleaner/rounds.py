@@ -13,6 +13,7 @@ from twisted_broker.log.log import Log
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.wire.records import BatchBuilder
+from twisted_broker.wire.schema import run_whole
 
 COMPACT = frozenset({"compact"})
 Pair = tuple[bytes | None, bytes | None]
@@ -47,7 +48,7 @@ def plan(
     log: Log, checkpoint: int | None = None, wall_ms: int = NOW_MS, slots: int = 10_000
 ) -> CleaningPlan:
     """The round that would be next."""
-    return plan_for(log_to_clean(log, checkpoint, wall_ms), wall_ms, slots, 0.9)
+    return run_whole(plan_for(log_to_clean(log, checkpoint, wall_ms), wall_ms, slots, 0.9))
 
 
 def result_of(log: Log, todo: CleaningPlan) -> CleaningResult:

@@ -20,6 +20,8 @@ from tests.log.cleaner.rounds import (
     settings,
 )
 from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.log.cleaner import selection
+from twisted_broker.log.cleaner.batch_filter import LastRecord
 from twisted_broker.log.cleaner.cleaning import CannotBeCleaned
 from twisted_broker.log.cleaner.selection import log_to_clean
 from twisted_broker.log.errors import LogDirFailure
@@ -34,6 +36,7 @@ from twisted_broker.wire.compression import GZIP
 from twisted_broker.wire.legacy import build_message_set, iterate_entries
 from twisted_broker.wire.record_walk import Record
 from twisted_broker.wire.records import NO_TIMESTAMP, BatchView, set_offsets_and_epoch
+from twisted_broker.wire.schema import run_whole
 
 DAY_MS = 86_400_000
 
@@ -506,6 +509,26 @@ def test_a_producers_last_batch_above_the_range_leaves_nothing_in_it() -> None:
     above(log, batch_of((b"a", b"v")))
     clean_log(log)
     assert last_of(log) == [(41, 0, False)]
+
+
+def test_a_plan_pauses_where_there_are_many_producers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one writes between two steps, or its expiry, leaves the last batch in the range, or a
+    later one above it.
+    """
+    monkeypatch.setattr(selection, "PRODUCERS_PER_STEP", 1)
+    log = new_log()
+    for producer in range(4):
+        append(log, (b"k", b"v"), producer_id=producer, producer_epoch=0, base_sequence=0)
+    others(log)
+    steps = selection.plan_for(log_to_clean(log, None, NOW_MS), NOW_MS, 100, 0.9)
+    next(steps)
+    next(steps)
+    for producer in (0, 1):
+        append(log, (b"k", b"w"), producer_id=producer, producer_epoch=0, base_sequence=1)
+    del log.producers.producers[2]
+    found = run_whole(steps)
+    assert found.last_records == {0: LastRecord(0, 0), 3: LastRecord(3, 0)}
+    assert found.uncertain == () and found.upper_bound <= log.log_end_offset - 2
 
 
 def test_a_crash_at_any_step_leaves_the_old_log_or_the_new_one() -> None:

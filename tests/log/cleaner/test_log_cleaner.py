@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from tests.log.manual_worker import ManualWorker
 from tests.log.test_log_manager import A, B, World
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log import checkpoints
-from twisted_broker.log.cleaner import log_cleaner
+from twisted_broker.log.cleaner import log_cleaner, selection
 from twisted_broker.log.cleaner.cleaning import CannotBeCleaned, CleaningPlan, CleaningResult, clean
 from twisted_broker.log.cleaner.selection import LogToClean, log_to_clean
 from twisted_broker.log.log import Log
@@ -375,6 +375,49 @@ def test_a_truncation_while_a_round_reads_is_no_damage(offset: int, count: int) 
     log.truncate_to(log.segments.active.base_offset, NOW_MS)
     worker.run(OSError(errno.EIO, "Input/output error"))
     assert world.failed == ["/d1"]
+
+
+@pytest.mark.parametrize("between", ["nothing", "truncation", "stop"])
+def test_a_log_of_many_producers_is_planned_in_turns(
+    between: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is the round's from the first turn on; what comes between two of them ends it as it
+    would later.
+    """
+    monkeypatch.setattr(selection, "PRODUCERS_PER_STEP", 1)
+    world = World()
+    manager, worker = held(world)
+    cleaner, log = manager.cleaner, compacted(manager)
+    for number in range(200):
+        append(log, (b"k", b"v"), producer_id=number, producer_epoch=0, base_sequence=0)
+    cleaner.look()
+    assert not worker.waiting and cleaner.is_cleaning(log)
+    cleaner.look()
+    if between == "truncation":
+        log.truncate_to(7, NOW_MS)
+    elif between == "stop":
+        cleaner.stop()
+    pass_time(world, 1)
+    assert len(worker.waiting) == (between in ("nothing", "truncation"))
+    before = records(log)
+    if worker.waiting:
+        worker.run()
+        pass_time(world, 1)
+    assert (records(log) < before) == (between == "nothing") and not left_behind(world, log)
+    assert between == "stop" or not cleaner.is_cleaning(log)
+
+
+def test_a_disk_that_fails_while_a_round_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*arguments: Any) -> Iterator[None]:
+        yield
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(log_cleaner, "plan_for", failing)
+    world = World()
+    manager, worker = held(world)
+    compacted(manager)
+    pass_time(world)
+    assert not worker.waiting and not manager.cleaner.running and world.failed == ["/d1"]
 
 
 def test_a_topic_that_is_compacted_no_more_keeps_its_records() -> None:

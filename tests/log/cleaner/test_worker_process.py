@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,8 @@ from hypothesis import strategies as st
 from tests.log.batches import NOW_MS
 from tests.log.cleaner.rounds import append, clean_log, new_log, plan, result_of, settings
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.cleaner import worker_process
+from twisted_broker.log.cleaner.batch_filter import LastRecord
 from twisted_broker.log.cleaner.cleaning import CannotBeCleaned, CleaningPlan, CleaningResult
 from twisted_broker.log.cleaner.worker_process import (
     CleanerProcess,
@@ -146,8 +150,6 @@ def test_a_plan_goes_there_whole(
     for number in range(20):
         append(log, (b"a", b"%d" % number))
     todo = plan(log)
-    from twisted_broker.log.cleaner.batch_filter import LastRecord
-
     todo = todo._replace(
         directory=name,
         last_records={number: LastRecord(*last) for number, last in producers.items()},
@@ -157,6 +159,28 @@ def test_a_plan_goes_there_whole(
     line = encode_plan(todo, 1.7976931348623157e308)
     assert "\n" not in line
     assert decode_plan(line) == (todo, 1.7976931348623157e308)
+
+
+@pytest.mark.parametrize("count", [999, 1000, 1001])
+def test_a_long_plan_is_encoded_in_pieces(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`json` lets nobody else run until it is done."""
+    log = new_log()
+    append(log, (b"a", b"1"))
+    todo = plan(log)._replace(
+        last_records={number: LastRecord(number, 0) for number in range(count)},
+        uncertain=tuple(range(count)),
+        aborted=tuple(AbortedTxn(number, 0, 1, 2) for number in range(count)),
+    )
+    longest: list[int] = []
+
+    def dumps(value: Any) -> str:
+        longest.append(len(value))
+        return json.dumps(value)
+
+    monkeypatch.setattr(worker_process, "json", SimpleNamespace(dumps=dumps))
+    line = encode_plan(todo, 1.0)
+    monkeypatch.undo()
+    assert max(longest) == 500 and decode_plan(line) == (todo, 1.0)
 
 
 def test_answers() -> None:

@@ -3,8 +3,8 @@
 Owns `LogCleaner`: when a round begins, what becomes of its result, the checkpoint of what is clean,
 the logs that cannot be cleaned; `PiecewiseWorker`, which runs rounds where no other process can.
 
-1. A round runs away from the reactor (`Runtime.cleaner`), at most `log.cleaner.threads` at a time;
-   a log has one.
+1. A round is planned in turns and runs away from the reactor (`Runtime.cleaner`), at most
+   `log.cleaner.threads` at a time; a log has one.
 2. Its result is taken, a group of segments in each turn, only where the log is as it was planned:
    online, compacted, not truncated since, the same segments. Else its files are removed.
 3. Retention leaves a log alone while it is cleaned, and no round begins, or is taken, while a log
@@ -180,7 +180,7 @@ class LogCleaner:
         finally:
             self._is_choosing = False
         if chosen is not None and self._may_be_cleaned(chosen.log):
-            self._begin(chosen, wall_ms)
+            yield from self._begin(chosen, wall_ms)
 
     def _may_be_cleaned(self, log: Log) -> bool:
         return (
@@ -203,15 +203,19 @@ class LogCleaner:
             self._leave_alone(log, f"{log.directory}: {error}")
         return None
 
-    def _begin(self, chosen: LogToClean, wall_ms: int) -> None:
+    def _begin(self, chosen: LogToClean, wall_ms: int) -> Iterator[None]:
         if self._is_stopped:
             return
         log, config = chosen.log, self._config
         share = config.integer("log.cleaner.dedupe.buffer.size") // max(
             1, config.integer("log.cleaner.threads")
         )
+        truncations, began_ms = log.truncations, self._runtime.now_ms()
+        # From now on, as planning takes turns: nobody else begins, and retention waits.
+        self.running[log.topic_partition] = log
+        plan: CleaningPlan | None = None
         try:
-            plan = plan_for(
+            plan = yield from plan_for(
                 chosen,
                 wall_ms,
                 max(2, min(share, INT_MAX) // SLOT_BYTES),
@@ -219,10 +223,14 @@ class LogCleaner:
             )
         except OSError as error:
             log.fail(error)
-            return
-        self.running[log.topic_partition] = log
+        finally:
+            if plan is None:
+                del self.running[log.topic_partition]
+        if plan is not None and not self._is_stopped:
+            self._submit(log, plan, truncations, began_ms)
+
+    def _submit(self, log: Log, plan: CleaningPlan, truncations: int, began_ms: int) -> None:
         worker = self._idle.pop() if self._idle else self._new_worker()
-        truncations, began_ms = log.truncations, self._runtime.now_ms()
 
         def done(result: CleaningResult | None, error: BaseException | None) -> None:
             self._idle.append(worker)
@@ -237,7 +245,8 @@ class LogCleaner:
                 self._failed(log, error)
             self._discard(log, plan)
 
-        worker.submit(plan, config.number("log.cleaner.io.max.bytes.per.second"), done)
+        bytes_per_second = self._config.number("log.cleaner.io.max.bytes.per.second")
+        worker.submit(plan, bytes_per_second, done)
 
     def _new_worker(self) -> ICleanerWorker:
         make, runtime = self._runtime.cleaner, self._runtime

@@ -15,7 +15,7 @@ checkpoint (`log_cleaner.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import NamedTuple
 
 from twisted_broker.log.cleaner.batch_filter import LastRecord
@@ -25,6 +25,8 @@ from twisted_broker.log.retention import age_from
 from twisted_broker.log.segment import LogSegment
 from twisted_broker.log.txn_index import AbortedTxn
 from twisted_broker.settings import LONG_MAX
+
+PRODUCERS_PER_STEP = 500
 
 
 class LogToClean(NamedTuple):
@@ -119,8 +121,10 @@ def dirtiest(candidates: Iterable[LogToClean]) -> LogToClean | None:
     return max(due, key=lambda each: each.ratio, default=None)
 
 
-def plan_for(chosen: LogToClean, wall_ms: int, map_slots: int, load_factor: float) -> CleaningPlan:
-    """The round, as plain values. Raises OSError."""
+def plan_for(
+    chosen: LogToClean, wall_ms: int, map_slots: int, load_factor: float
+) -> Generator[None, None, CleaningPlan]:
+    """The round, as plain values; pauses where there are many producers. Raises OSError."""
     log = chosen.log
     parts = tuple(
         SegmentPart(segment.base_offset, segment.size)
@@ -130,14 +134,14 @@ def plan_for(chosen: LogToClean, wall_ms: int, map_slots: int, load_factor: floa
     # Segments are written anew from their beginning, which may be below the log start; a crash may
     # take that back.
     start, upper = log.segments.first.base_offset, chosen.upper_bound
-    config = log.config
-    last_records, uncertain = _last_records(log, upper)
+    config, aborted = log.config, _aborted(log, start, upper)
+    last_records, uncertain = yield from _last_records(log, upper)
     return CleaningPlan(
         log.directory,
         parts,
         chosen.first_dirty,
         upper,
-        _aborted(log, start, upper),
+        aborted,
         last_records,
         uncertain,
         config.segment_bytes,
@@ -150,18 +154,26 @@ def plan_for(chosen: LogToClean, wall_ms: int, map_slots: int, load_factor: floa
     )
 
 
-def _last_records(log: Log, upper: int) -> tuple[dict[int, LastRecord], tuple[int, ...]]:
+def _last_records(
+    log: Log, upper: int
+) -> Generator[None, None, tuple[dict[int, LastRecord], tuple[int, ...]]]:
     """The last records below the high watermark of producers that have them below `upper`, and the
     producers of which only the log can tell: what is above the high watermark may be truncated yet.
     Kafka counts the last record, wherever it is.
+
+    What a producer writes between two steps lies above `upper`: its last record here stays, or a
+    later one is committed.
     """
     found: dict[int, LastRecord] = {}
     uncertain: list[int] = []
-    high_watermark = log.high_watermark
-    is_all_committed = log.producers.newest_offset < high_watermark
-    for producer_id, entry in log.producers.producers.items():
+    for number, producer_id in enumerate(list(log.producers.producers), 1):
+        if number % PRODUCERS_PER_STEP == 0:
+            yield
+        entry, high_watermark = log.producers.producers.get(producer_id), log.high_watermark
+        if entry is None:  # it expired meanwhile
+            continue
         last = next((each[1] for each in reversed(entry.batches) if each[1] < high_watermark), -1)
-        if last >= 0 or is_all_committed:
+        if last >= 0 or log.producers.newest_offset < high_watermark:
             # What lies above the range is no batch of it; without data a marker may be.
             if last < upper:
                 found[producer_id] = LastRecord(last, entry.producer_epoch)

@@ -20,7 +20,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from queue import SimpleQueue
 from typing import IO, Any
 
@@ -38,6 +39,7 @@ from twisted_broker.log.txn_index import AbortedTxn
 
 _Done = Callable[[CleaningResult | None, BaseException | None], None]
 _NICE = 5
+_ROWS_AT_ONCE = 500
 
 
 class CleanerProcess:
@@ -45,7 +47,7 @@ class CleanerProcess:
 
     def __init__(self, from_thread: Callable[..., Any]) -> None:
         self._from_thread = from_thread
-        self._jobs: SimpleQueue[tuple[str, _Done] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[tuple[CleaningPlan, float, _Done] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._process: subprocess.Popen[str] | None = None
         self._is_stopped = False
@@ -55,7 +57,7 @@ class CleanerProcess:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="cleaner", daemon=True)
             self._thread.start()
-        self._jobs.put((encode_plan(plan, bytes_per_second), done))
+        self._jobs.put((plan, bytes_per_second, done))
 
     def stop(self) -> None:
         """Ends the process at once."""
@@ -69,9 +71,9 @@ class CleanerProcess:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            line, done = job
+            plan, bytes_per_second, done = job
             try:
-                result = self._exchange(line)
+                result = self._exchange(encode_plan(plan, bytes_per_second))
             except Exception as error:
                 self._from_thread(done, None, error)
             else:
@@ -128,9 +130,26 @@ class CleanerProcess:
 
 def encode_plan(plan: CleaningPlan, bytes_per_second: float) -> str:
     """One line."""
-    values = plan._asdict()
-    values["last_records"] = [[number, *last] for number, last in plan.last_records.items()]
-    return json.dumps({"bytes_per_second": bytes_per_second, **values})
+    values = {"bytes_per_second": bytes_per_second, **plan._asdict()}
+    rows: dict[str, Iterable[Any]] = {
+        "segments": plan.segments,
+        "aborted": plan.aborted,
+        "last_records": ([number, *last] for number, last in plan.last_records.items()),
+        "uncertain": plan.uncertain,
+    }
+    for name in rows:
+        del values[name]
+    long = "".join(f', "{name}": [{_in_pieces(each)}]' for name, each in rows.items())
+    return json.dumps(values)[:-1] + long + "}"
+
+
+def _in_pieces(rows: Iterable[Any]) -> str:
+    """Elements of an array. The reactor may go on between two pieces: `json` has the interpreter to
+    itself until it is done.
+    """
+    left = iter(rows)
+    pieces = iter(lambda: list(islice(left, _ROWS_AT_ONCE)), [])
+    return ", ".join(json.dumps(piece)[1:-1] for piece in pieces)
 
 
 def decode_plan(line: str) -> tuple[CleaningPlan, float]:

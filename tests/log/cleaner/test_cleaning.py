@@ -89,6 +89,20 @@ def test_segments_that_became_small_are_one() -> None:
     assert newest(rows(log)).keys() == {b"%03d" % number for number in range(100)} | {b"last"}
 
 
+def test_very_many_small_segments_become_one_in_several_rounds() -> None:
+    """What becomes one is replaced in one turn."""
+    log = new_log(segment_bytes=100)
+    for number in range(50):
+        append(log, (b"a", b"%d" % number))
+    log.update_config(settings(segment_bytes=10**6))
+    log.roll(NOW_MS)
+    bounds = []
+    for _ in range(3):
+        bounds.append([segment.base_offset for segment in log.segments])
+        clean_log(log)
+    assert bounds == [list(range(51)), [0, 20, 40, 50], [0, 50]]
+
+
 def test_what_may_not_be_cleaned() -> None:
     """RL 3.7: not above the high watermark, not the active segment, nothing younger than the
     lag.

@@ -8,7 +8,8 @@ Owns `CleaningPlan`, what a round does, `CleaningResult`, what came of it, and `
    directory and nothing else (`worker_process.py`).
 3. A batch whose CRC is wrong is not rewritten: that would hide the damage. It ends the round
    (`CannotBeCleaned`).
-4. Neighbouring segments are written into one, within `segment.bytes` and the size of an index.
+4. Neighbouring segments are written into one, within `segment.bytes` and the size of an index;
+   `MOST_IN_GROUP` at most, for they are replaced in one turn. The next rounds put more together.
 5. The dirty part is as long as the offset map takes; the next round goes on behind it.
 6. Entries of magic 0 and 1 (an old broker's) are cleaned in their format. Their tombstones go from
    segments that are `delete.retention.ms` older than the last clean one.
@@ -44,6 +45,8 @@ _CHUNK_BYTES = 1 << 20
 _HEAD_BYTES = 27
 _INT_MAX = 2**31 - 1
 _FEWEST_SLOTS = 16
+# Each is up to four files that are renamed: a tenth of a millisecond, more where the disk is busy.
+MOST_IN_GROUP = 20
 
 
 class CannotBeCleaned(Exception):
@@ -243,7 +246,8 @@ def _groups(
         here_times = _file_size(files, plan, part, TIME_INDEX)
         end = parts[row + 1].base_offset if row + 1 < len(parts) else plan.upper_bound
         if group and (
-            size + part.size > plan.segment_bytes
+            len(group) == MOST_IN_GROUP
+            or size + part.size > plan.segment_bytes
             or index + here > plan.index_bytes
             or time_index + here_times > plan.index_bytes
             or (part.size and end - 1 - group[0].base_offset > _INT_MAX)

@@ -274,6 +274,7 @@ class Log:
         """Offline from now on; nobody is called."""
         self.failed = error
         self.durability.stop()
+        self.producers.stop_snapshot()
 
     def _leader_epochs_changed(self) -> None:
         self.durability.write_leader_epochs()
@@ -707,7 +708,7 @@ class Log:
             # Its records may be synced already: the tail would come back with a loss of power.
             self.durability.rewritten_from(active.base_offset)
         self.producers.map_end_offset = base
-        self.producers.take_snapshot()
+        self.producers.take_snapshot(self.durability.disk, self.fail)
         self.segments.create(base, wall_ms)
         self.segments.log_end_offset = base
         # Last: the log is whole by now. The sync runs on the disk worker.
@@ -868,6 +869,7 @@ class Log:
         active = self.segments.active
         if active.become_inactive():
             self.durability.rewritten_from(active.base_offset)
+        self.producers.drop_unfinished_snapshot()
         self.producers.take_snapshot()
         if (
             self.durability.recovery_point >= self.log_end_offset

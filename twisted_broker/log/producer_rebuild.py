@@ -244,7 +244,7 @@ class ProducerRebuild:
         self._segment, self._position = segment, 0
         if segment.base_offset > state.map_end_offset:
             state.map_end_offset = segment.base_offset
-            state.take_snapshot()
+            state.take_snapshot(self._durability.disk, self._on_fatal)
         elif segment.base_offset < state.map_end_offset:
             with contextlib.suppress(CorruptRecordError):
                 self._position = segment.position_of(state.map_end_offset)

@@ -1,13 +1,14 @@
 """The file format of producer snapshots.
 
-Owns `ProducerEntry`, what is remembered of one producer, and `encode_snapshot`, `decode_snapshot`.
+Owns `ProducerEntry`, what is remembered of one producer, and `encode_snapshot` with its parts,
+`decode_snapshot`.
 
 1. A snapshot that does not match its CRC, count or size is refused whole.
 2. Only the last batch of a producer is in a snapshot; in memory there are up to five
    (`producer_batch_recovery.py` finds the others again).
 
 Source: Kafka's `ProducerSnapshot.json`, `ProducerStateEntry`; Kafka's record formats. Not here:
-rules (`producer_state.py`).
+rules (`producer_state.py`), a file that is written in slices (`producer_snapshot_writer.py`).
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from crc32c import crc32c
 from twisted_broker.log.errors import CheckpointError
 
 RETAINED_BATCHES = 5
+COUNT = struct.Struct(">i")
 _HEAD = struct.Struct(">hIi")
+HEAD_BYTES = _HEAD.size
 _CRC_FROM = 6
 _ENTRY = struct.Struct(">qhiqiqiq")
 _VERSION = 1
 _MAX_SEQUENCE = 2**31 - 1
+_NO_BATCH = (-1, -1, 0, -1)
 
 BatchMetadata = tuple[int, int, int, int]
 """(last sequence, last offset, offset delta, timestamp)"""
@@ -92,25 +96,31 @@ class ProducerEntry:
             self.producer_epoch = producer_epoch
 
 
+def encode_row(entry: ProducerEntry) -> bytes:
+    """What a snapshot says of one producer."""
+    last_sequence, last_offset, delta, _ = entry.batches[-1] if entry.batches else _NO_BATCH
+    return _ENTRY.pack(
+        entry.producer_id,
+        entry.producer_epoch,
+        last_sequence,
+        last_offset,
+        delta,
+        entry.last_timestamp,
+        entry.coordinator_epoch,
+        entry.current_txn_first_offset,
+    )
+
+
+def encode_head(count: int, crc: int) -> bytes:
+    """What precedes the rows; `crc` is that of the count and the rows."""
+    return _HEAD.pack(_VERSION, crc, count)
+
+
 def encode_snapshot(producers: list[ProducerEntry]) -> bytes:
     """The bytes of a snapshot file."""
-    rows = bytearray()
-    for entry in producers:
-        last_sequence, last_offset, delta, _ = (
-            entry.batches[-1] if entry.batches else (-1, -1, 0, -1)
-        )
-        rows += _ENTRY.pack(
-            entry.producer_id,
-            entry.producer_epoch,
-            last_sequence,
-            last_offset,
-            delta,
-            entry.last_timestamp,
-            entry.coordinator_epoch,
-            entry.current_txn_first_offset,
-        )
-    body = struct.pack(">i", len(producers)) + bytes(rows)
-    return struct.pack(">hI", _VERSION, crc32c(body)) + body
+    rows = b"".join(map(encode_row, producers))
+    count = len(producers)
+    return encode_head(count, crc32c(rows, crc32c(COUNT.pack(count)))) + rows
 
 
 def decode_snapshot(path: str, content: bytes) -> list[ProducerEntry]:

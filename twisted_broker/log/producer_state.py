@@ -8,9 +8,12 @@ transactions, the snapshot files.
    below the high watermark; while the state is being rebuilt, at most where the rebuild is.
 3. A producer with an open transaction never expires.
 4. While the state is being rebuilt no snapshot is taken of the empty map.
+5. A snapshot of many producers is written in slices, of the map as it was; one at a time. What is
+   cut below its offset meanwhile takes it along.
 
 Source: Kafka's `ProducerStateManager`; KIP-98; RL 3.2. Not here: checks before an append
-(`producer_append.py`), the snapshot's format (`producer_snapshot.py`), who brings the state to the
+(`producer_append.py`), the snapshot's format (`producer_snapshot.py`), its slices
+(`producer_snapshot_writer.py`), who brings the state to the
 log's end (`producer_rebuild.py`).
 """
 
@@ -18,8 +21,9 @@ from __future__ import annotations
 
 import posixpath
 from collections import OrderedDict, deque
+from collections.abc import Callable
 
-from twisted_broker.interfaces import IFileSystem
+from twisted_broker.interfaces import IDiskWorker, IFile, IFileSystem
 from twisted_broker.log.checkpoints import read_whole
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.producer_snapshot import (
@@ -27,6 +31,7 @@ from twisted_broker.log.producer_snapshot import (
     decode_snapshot,
     encode_snapshot,
 )
+from twisted_broker.log.producer_snapshot_writer import SLICE_PRODUCERS, SnapshotWriter
 from twisted_broker.log.txn_index import AbortedTxn
 from twisted_broker.log.verification import MOST, Guard, VerificationStateEntry, check_epoch
 from twisted_broker.wire.control_batch import (
@@ -65,6 +70,7 @@ class ProducerStateManager:
         "snapshots",
         "unreplicated",
         "verifications",
+        "writer",
     )
 
     def __init__(self, files: IFileSystem, directory: str, expiration_ms: int) -> None:
@@ -90,6 +96,8 @@ class ProducerStateManager:
         """the state that is brought to the log's end (`producer_rebuild.py`); until it is
         adopted the map here is empty
         """
+        self.writer: SnapshotWriter | None = None
+        """of the snapshot that is written in slices; hears of an entry before that changes"""
 
     @property
     def is_rebuilding(self) -> bool:
@@ -111,6 +119,8 @@ class ProducerStateManager:
         entry = self.producers.get(producer_id)
         if entry is None:
             entry = self.producers[producer_id] = ProducerEntry(producer_id)
+        elif self.writer is not None:
+            self.writer.keep(entry)
         last_sequence = (
             -1 if base_sequence == -1 else next_sequence(base_sequence, last_offset_delta)
         )
@@ -140,6 +150,8 @@ class ProducerStateManager:
         entry = self.producers.get(producer_id)
         if entry is None:
             entry = self.producers[producer_id] = ProducerEntry(producer_id)
+        elif self.writer is not None:
+            self.writer.keep(entry)
         first_offset = entry.current_txn_first_offset
         self.verifications.pop(producer_id, None)
         self.newest_offset = offset
@@ -298,26 +310,83 @@ class ProducerStateManager:
     def path(self, offset: int) -> str:
         return posixpath.join(self.directory, snapshot_name(offset))
 
-    def take_snapshot(self) -> int:
-        """Writes a snapshot at the map's end unless there is one; its offset, or -1.
+    def take_snapshot(
+        self,
+        disk: IDiskWorker | None = None,
+        on_fatal: Callable[[OSError], object] | None = None,
+    ) -> int:
+        """Writes a snapshot at the map's end unless there is one; its offset, or -1. Of many
+        producers `disk` writes it in slices, and it counts when it is whole: until then, and where
+        the next is due before that, whoever loads the log begins from the one before.
 
-        Raises OSError.
+        Raises OSError; what fails later goes to `on_fatal`.
         """
         offset = self.map_end_offset
-        if offset <= self.last_snapshot_offset or self.rebuilt is not None:
+        if (
+            offset <= self.last_snapshot_offset
+            or self.rebuilt is not None
+            or self.writer is not None
+        ):
             return -1
+        entries = list(self.producers.values())
         file = self._files.open(self.path(offset), create=True)
+        if disk is not None and on_fatal is not None and len(entries) > SLICE_PRODUCERS:
+            self._begin_snapshot(offset, entries, file, disk, on_fatal)
+            return offset
         try:
             file.truncate(0)
-            file.write_at(0, (encode_snapshot(list(self.producers.values())),))
+            file.write_at(0, (encode_snapshot(entries),))
         finally:
             file.close()
         self.snapshots.add(offset)
         self.last_snapshot_offset = offset
         return offset
 
+    def _begin_snapshot(
+        self,
+        offset: int,
+        entries: list[ProducerEntry],
+        file: IFile,
+        disk: IDiskWorker,
+        on_fatal: Callable[[OSError], object],
+    ) -> None:
+        try:
+            file.truncate(0)
+        except OSError:
+            file.close()
+            raise
+        self.last_snapshot_offset = offset
+        self.writer = SnapshotWriter(offset, entries, file, disk, on_fatal)
+        self.writer.owner = self
+        self.writer.start()
+
+    def snapshot_ended(self, offset: int, is_whole: bool) -> None:
+        """Called by the writer."""
+        self.writer = None
+        if is_whole:
+            self.snapshots.add(offset)
+            self.last_snapshot_offset = max(self.last_snapshot_offset, offset)
+
+    def stop_snapshot(self) -> None:
+        """What is left of one that is being written is not: the log is offline."""
+        for state in (self, self.rebuilt):
+            if state is not None and state.writer is not None:
+                state.writer.cancel()
+                state.writer = None
+
+    def drop_unfinished_snapshot(self) -> None:
+        """As if it had not been begun. Raises OSError."""
+        for state in (self, self.rebuilt):
+            if state is not None and state.writer is not None:
+                self.remove_snapshot(state.writer.offset)
+                state.last_snapshot_offset = max(self.snapshots, default=0)
+
     def remove_snapshot(self, offset: int) -> None:
         self.snapshots.discard(offset)
+        for state in (self, self.rebuilt):
+            if state is not None and state.writer is not None and state.writer.offset == offset:
+                state.writer.cancel()
+                state.writer = None
         if self._files.exists(self.path(offset)):
             self._files.remove(self.path(offset))
 
@@ -334,6 +403,7 @@ class ProducerStateManager:
         """Drops snapshots outside the log and loads the newest one left; False when the map
         holds as it is: no producer wrote what was truncated.
         """
+        self.drop_unfinished_snapshot()
         for offset in sorted(self.snapshots):
             if offset > log_end_offset or offset <= log_start_offset:
                 self.remove_snapshot(offset)
@@ -372,7 +442,9 @@ class ProducerStateManager:
             other.newest_offset,
             other.last_snapshot_offset,
         )
-        self.rebuilt = None
+        self.rebuilt, self.writer = None, other.writer
+        if self.writer is not None:
+            self.writer.owner = self
 
     def _load(self, log_start_offset: int, wall_ms: int) -> None:
         self.map_end_offset = self.last_snapshot_offset = log_start_offset
@@ -409,13 +481,14 @@ class ProducerStateManager:
 
     def reset(self, offset: int) -> None:
         """Forgets everything and all snapshots; the map ends at `offset`."""
+        self.drop_unfinished_snapshot()
         self._clear()
         for snapshot in sorted(self.snapshots):
             self.remove_snapshot(snapshot)
         self.last_snapshot_offset, self.map_end_offset, self.newest_offset = 0, offset, -1
 
     def _clear(self) -> None:
-        self.rebuilt = None
+        self.rebuilt = self.writer = None
         self.producers, self.ongoing = {}, OrderedDict()
         self.unreplicated, self.oldest_unreplicated = deque(), deque()
         self.verifications = OrderedDict()

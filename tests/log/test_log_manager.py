@@ -341,6 +341,35 @@ def test_a_deletion_that_the_disk_refuses_is_known() -> None:
     assert not manager.is_set_aside(log) and manager.get(A) is None
 
 
+def test_a_deletion_that_the_disk_refuses_keeps_nobody_waiting() -> None:
+    """A follower waits for the checkpoint behind its truncation, and that is not written any more:
+    the log that is out is offline for whoever holds it, as those of the directory are.
+    """
+    world = World(log_dirs="/d1")
+    worker = ManualWorker()
+    manager = world.manager(lambda directory: worker, start=False)
+    manager.start(CLUSTER)
+    worker.run_all()
+    log = create(manager)
+    fill(log, 5)
+    log.roll(NOW_MS)
+    log.set_high_watermark(5)
+    worker.run_all()
+    manager.checkpoint_recovery_points()
+    worker.run_all()
+    log.truncate_to(2, NOW_MS)
+    assert log.durability.is_checkpoint_above
+    called: list[bool] = []
+    log.durability.when_synced(0, lambda: called.append(True))
+    world.files.faults.append(Fault(errno.EIO))
+    manager.delete(A)
+    assert not called and world.failed == ["/d1"]
+    worker.run_all()
+    assert called and log.failed is not None
+    with pytest.raises(LogDirFailure):
+        log.append_as_leader(batch(b"x"), 0, NOW_MS)
+
+
 @pytest.mark.parametrize(("number", "stays"), [(errno.EIO, False), (errno.EMFILE, True)])
 def test_a_deletion_whose_name_cannot_be_synced(number: int, stays: bool) -> None:
     """A disk that fails takes its directory offline, and the files count as there; where

@@ -790,6 +790,9 @@ class LogManager:
             log.rename_directory(path)
         except OSError as error:
             self.directories.fail(directory.path, error)
+            # The directory's failure no longer finds it; who waits for its syncs would wait on.
+            log.segments.close()
+            log.retire(error)
             return
         log.segments.close()
         # A job or a read that still holds the log finds it failed, and creates no new file.

@@ -998,6 +998,61 @@ def test_topic_ids_of_new_logs_are_synced_a_second_later() -> None:
     assert not synced(world)
 
 
+def test_ids_of_logs_that_had_none_are_written_and_synced_by_the_worker() -> None:
+    """A cluster's topics get ids while it runs: the reactor syncs nothing, and what the
+    checkpoints say of these logs stays.
+    """
+    world = World(log_dirs="/d1")
+    worker = ManualWorker()
+    manager = world.manager(lambda directory: worker, start=False)
+    manager.start(CLUSTER)
+    worker.run_all()
+    partitions = [TopicPartition("a", number) for number in range(3)]
+    logs = [manager.get_or_create(each, None, config(), is_new=True) for each in partitions]
+    for log in logs:
+        fill(log, 3)
+        log.set_high_watermark(3)
+        log.increment_log_start_offset(2)
+    worker.run_all()
+    world.clock.advance(1)
+    worker.run_all()
+    manager.checkpoint_log_starts()
+    worker.run_all()
+    starts = checkpoints.read_offsets(world.files, "/d1", checkpoints.LOG_START_OFFSET)
+    assert set(starts.values()) == {2} and all(log.durability.name_is_durable for log in logs)
+    synced(world)
+    # A sync that was submitted before says nothing of the ids.
+    logs[0].durability.flush()
+    for log in logs:
+        assert manager.get_or_create(log.topic_partition, TOPIC_ID, config()) is log
+    assert not synced(world)
+    worker.run_all()
+    assert not any(log.durability.name_is_durable for log in logs)
+    synced(world)
+    world.clock.advance(1)
+    worker.run_all()
+    names = {f"{log.directory}/partition.metadata" for log in logs}
+    assert names < set(synced(world)) and all(log.durability.name_is_durable for log in logs)
+    assert checkpoints.read_offsets(world.files, "/d1", checkpoints.LOG_START_OFFSET) == starts
+    world.files = world.files.after_power_loss(0.0)
+    again = world.manager()
+    assert {again.logs[each].topic_id for each in partitions} == {TOPIC_ID}
+
+
+def test_the_id_of_a_log_that_had_none_is_written_once_descriptors_are_free() -> None:
+    """Nothing fails, and it comes again."""
+    world = World(log_dirs="/d1")
+    manager = world.manager()
+    log = manager.get_or_create(A, None, config(), is_new=True)
+    world.clock.advance(1)
+    world.files.faults.append(Fault(errno.EMFILE, "open", "partition.metadata", times=1))
+    assert manager.get_or_create(A, TOPIC_ID, config()) is log and log.topic_id == TOPIC_ID
+    assert not world.files.exists(f"{log.directory}/partition.metadata")
+    world.clock.pump([1, 1, 1])
+    assert log.durability.name_is_durable and not world.failed
+    assert checkpoints.read_partition_metadata(world.files, log.directory) == TOPIC_ID
+
+
 def test_a_log_in_a_directory_that_was_left_there_is_made_durable() -> None:
     """Its name may be as new as its topic id: both are synced, as those of any new log."""
     world = World(log_dirs="/d1")

@@ -119,6 +119,8 @@ class LogDirectory:
         self.lost_futures: list[tuple[TopicPartition, bytes | None]] = []
         """copies that a crash damaged, with their topic ids: to be begun anew"""
         self.without_id: deque[Log] = deque()
+        self.given_ids: deque[Log] = deque()
+        """logs that were here without a topic id, and have one now that is not in a file yet"""
         self.unsynced_names: list[Log] = []
         self.is_name_sync_due = self.is_checkpoint_waiting = False
         self._release: Callable[[], None] | None = None
@@ -362,6 +364,24 @@ class LogDirectory:
             # last: a log that comes before this needs no job of its own, one that comes after it
             # gets one
             waiting.popleft()
+
+    def write_given_ids(self) -> None:
+        """`partition.metadata` of older logs that have a topic id now: on the disk worker. What
+        the checkpoints say of them stays true. `sync_names` makes them durable. Raises OSError.
+        """
+        waiting = self.given_ids
+        while waiting:
+            log = waiting[0]
+            with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                if log.topic_id is not None:
+                    checkpoints.write_partition_metadata(
+                        self.files, log.directory, log.topic_id, sync=False
+                    )
+                # A sync of the log that was submitted before the id was given may have said that
+                # all of it is durable.
+                log.durability.name_is_durable = False
+                self.unsynced_names.append(log)
+            waiting.popleft()  # last, as in `write_topic_ids`
 
     def write_future_id(self, log: Log) -> None:
         """`partition.metadata` of a new copy, not synced: on the disk worker, after what an older

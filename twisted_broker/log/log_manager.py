@@ -703,12 +703,23 @@ class LogManager:
         self._sync_names_soon(directory)  # the sync that was due may have been before this
 
     def _give_id(self, log: Log, topic_id: bytes) -> None:
-        """Writes the id of a log that had none (made by an old broker)."""
-        try:
-            checkpoints.write_partition_metadata(self.runtime.files, log.directory, topic_id)
-        except OSError as error:
-            raise log.fail(error) from error
+        """Of a log that had none (made by an old broker): written on the worker, for all logs of a
+        broker may get theirs in one piece of the metadata.
+        """
+        directory = self.directories.of(log)
         log.topic_id = topic_id
+        log.durability.name_is_durable = False
+        directory.given_ids.append(log)
+        if len(directory.given_ids) == 1:
+            self._submit_given_ids(directory)
+        self._sync_names_soon(directory)
+
+    def _submit_given_ids(self, directory: LogDirectory) -> None:
+        def again() -> None:
+            self._submit_given_ids(directory)
+            self._sync_names_soon(directory)
+
+        self.directories.submit(directory, directory.write_given_ids, again)
 
     def delete(self, topic_partition: TopicPartition) -> None:
         """Takes the log out at once (directory renamed `-delete`); its files go after

@@ -4,8 +4,10 @@ those of ReplicaManagerTest and PartitionTest that concern it).
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from twisted.internet.defer import ensureDeferred
@@ -26,6 +28,7 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.future_logs import mark_promoted, one_that_counts
 from twisted_broker.log.log import Log
+from twisted_broker.log.log_directory import LogDirectory
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.memory import InlineWorker
 from twisted_broker.replication import role_change
@@ -675,6 +678,44 @@ def test_a_copy_with_a_hole_is_made_anew() -> None:
     assert again.place == source and begun is not None and begun.directory != name
     again.settle()
     assert again.place == target and len(again.records()) == 40
+
+
+def begun_anew_without_descriptors(seconds: float) -> Moving:
+    """A start that finds a copy without an id, and for so long no descriptor for another."""
+    moving = filled(answers=False)
+    moving.move(moving.other)
+    copy = moving.partition.future_log
+    assert copy is not None
+    files = moving.stop()
+    files.remove(f"{copy.directory}/partition.metadata")
+    again = Moving(files)
+    with patch.object(LogDirectory, "create", side_effect=OSError(errno.EMFILE, "too many")):
+        again.start()
+        again.clock.advance(seconds)
+        assert again.partition.future_log is None and not again.partition.offline
+    return again
+
+
+@pytest.mark.parametrize("seconds", [0.5, 5])
+def test_a_copy_that_no_file_can_be_opened_for_is_begun_a_little_later(seconds: float) -> None:
+    """RL 3.8: the move was answered, and the damaged copy is gone."""
+    again = begun_anew_without_descriptors(seconds)
+    source, target = again.place, again.other
+    again.clock.advance(1)
+    assert again.log_manager.future(TP) is not None
+    again.clock.advance(1)
+    again.settle()
+    assert (again.place, len(again.records())) == (target, 30)
+    again.clock.advance(61)
+    assert again.names(source) == [] and again.names(target) == ["t-0"]
+
+
+def test_a_move_that_was_ended_is_not_begun_again() -> None:
+    """KIP-113: the directory where the replica is already ends it, begun anew or not yet."""
+    again = begun_anew_without_descriptors(0.5)
+    again.move(again.place)
+    again.clock.advance(5)
+    assert again.log_manager.future(TP) is None
 
 
 def test_the_copy_of_a_lost_log_takes_its_place_when_the_controller_knows_it() -> None:

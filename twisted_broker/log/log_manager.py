@@ -29,7 +29,6 @@ crash leaves of a move (`future_logs.py`).
 
 from __future__ import annotations
 
-import contextlib
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -92,6 +91,10 @@ class LogListener(Protocol):
         """Its producers are known again after a truncation."""
         ...
 
+    def copy_begun(self, log: Log) -> None:
+        """Its move to another directory, whose copy a crash damaged, begins anew."""
+        ...
+
 
 class LogManager:
     """All logs by partition; `start` first, `shutdown` last.
@@ -124,6 +127,8 @@ class LogManager:
         self.futures: dict[TopicPartition, Log] = {}
         self.preferred: dict[TopicPartition, str] = {}
         """directories asked for before their replicas are here; for partitions of the cluster"""
+        self._lost: dict[TopicPartition, tuple[LogDirectory, bytes | None]] = {}
+        """directories of copies to be begun anew, with the topic ids that those had"""
         self._rivals: list[Log] = []
         self._replaced: list[Log] = []
         self._leaving: list[tuple[TopicPartition, LogDirectory]] = []
@@ -358,15 +363,35 @@ class LogManager:
             return  # what is offline may hold a copy
         for directory in self.directories.by_path.values():
             for name, topic_id in directory.lost_futures:
-                current = self.logs.get(name)
-                if (
-                    current is not None
-                    and self.directories.of(current) is not directory
-                    and topic_id in (None, current.topic_id)
-                    and name not in self.futures
-                ):
-                    with contextlib.suppress(LogDirFailure, OutOfDescriptors):
-                        self.create_future(current, directory)
+                self._lost.setdefault(name, (directory, topic_id))
+        self._begin_lost()
+
+    def _begin_lost(self) -> None:
+        """The copies that are to be begun anew; where descriptors are short, a little later."""
+        if self.directories.offline():
+            return  # as above
+        for name, (directory, topic_id) in list(self._lost.items()):
+            current = self.logs.get(name)
+            if (
+                current is not None
+                and self.directories.of(current) is not directory
+                and topic_id in (None, current.topic_id)
+                and name not in self.futures
+            ):
+                try:
+                    self.create_future(current, directory)
+                except OutOfDescriptors:
+                    self.directories.call_later(_NAME_SYNC_SECONDS, self._begin_lost)
+                    return
+                except LogDirFailure:
+                    return
+                for listener in self._listeners:
+                    listener.copy_begun(current)
+            self._lost.pop(name, None)
+
+    def forget_lost_future(self, topic_partition: TopicPartition) -> None:
+        """Another move of it was asked for, or none."""
+        self._lost.pop(topic_partition, None)
 
     def _loaded(self, _: object) -> None:
         self._settle_futures()

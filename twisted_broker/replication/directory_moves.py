@@ -55,6 +55,7 @@ def alter_replica_log_dirs(
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         replicas.log_manager.preferred[topic_partition] = target.path
         raise BrokerError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{topic_partition} is not here")
+    replicas.log_manager.forget_lost_future(topic_partition)
     directories, future = replicas.log_manager.directories, partition.future_log
     if future is not None and directories.of(future) is not target:
         _give_up(replicas, partition, "another directory was asked for")

@@ -496,6 +496,13 @@ class ReplicaManager:
             # A truncation may have found them at once, within a transition.
             self._drain_soon()
 
+    def copy_begun(self, log: Log) -> None:
+        """The move goes on with the next role; it is given the present one again."""
+        name = log.topic_partition
+        partition = self.partitions.get(name)
+        if partition is not None and partition.log is log:
+            self._apply_later(name.topic, partition.topic_id, name.partition, is_new=False)
+
     def directory_failed(self, directory: str, error: OSError | None) -> None:
         """A log directory cannot be used any more: its partitions go offline, no others (RL
         1.12).
@@ -532,7 +539,10 @@ class ReplicaManager:
 
     def apply_later(self, change: PartitionDelta, is_new: bool) -> None:
         """No file could be opened for it: its role of then is applied a little later."""
-        self._not_applied[change.topic, change.topic_id, change.partition] = is_new
+        self._apply_later(change.topic, change.topic_id, change.partition, is_new)
+
+    def _apply_later(self, topic: str, topic_id: bytes, partition: int, is_new: bool) -> None:
+        self._not_applied[topic, topic_id, partition] = is_new
         if self._redeliver_call is None:
             self._redeliver_call = self.runtime.clock.callLater(_AGAIN_SECONDS, self._apply_again)
 

@@ -659,6 +659,7 @@ class Broker:
             self._take_over,
             assignments,
             lambda: "controller" in self.roles or (copy is not None and copy.failed is None),
+            self._turns,
         )
         fetchers = replica_manager.fetchers
         assert fetchers is not None

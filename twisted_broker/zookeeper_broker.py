@@ -203,6 +203,7 @@ class ZooKeeperBroker(Broker):
                 endpoint_class(self.protocol),
             ),
             self._take_over,
+            turns=self._turns,
         )
         fetchers = replica_manager.fetchers
         assert fetchers is not None

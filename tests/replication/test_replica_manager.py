@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import tracemalloc
+from itertools import pairwise
 
 import pytest
 from twisted.internet.defer import CancelledError
 
+from tests.coordinator.broker_run import TurnClock
 from tests.replication.fixtures import (
     TOPIC_ID,
     TP,
@@ -1040,3 +1042,34 @@ def test_a_setting_of_all_topics_is_put_together_once(monkeypatch):
     fixture.publish(configs={**own, (BROKER_RESOURCE, ""): {"log.retention.bytes": "77"}})
     assert len(made) == 2
     assert [log.config.retention_ms for log in fixture.replicas.logs()].count(1000) == 10
+
+
+def test_what_follows_from_a_failed_directory_is_done_some_partitions_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RL 1.12: none of ten thousand serves any more, at once; the rest takes turns. A topic that is
+    made anew meanwhile is left alone.
+    """
+    monkeypatch.setattr("tests.replication.fixtures.Clock", TurnClock)
+    monkeypatch.setattr("twisted_broker.replication.replica_manager.FAILED_PER_STEP", 3)
+    monkeypatch.setattr("twisted_broker.turns.PIECES_PER_TURN", 1)
+    stopped: list[TopicPartition] = []
+    monkeypatch.setattr(ReplicaManager, "stop_fetching", lambda self, names: stopped.extend(names))
+    fixture = Fixture()
+    fixture.topic("a", {number: registration() for number in range(8)}, b"a" * 16)
+    fixture.topic("b", {0: registration()}, b"b" * 16)
+    assert len(fixture.replicas.partitions) == 9
+    fixture.replicas.drain()
+    stopped.clear()
+    fixture.replicas.directory_failed("/data", OSError("x"))
+    assert all(each.offline for each in fixture.replicas.partitions.values()) and not stopped
+    fixture.remove_topic("b")
+    fixture.topic("b", {0: registration()}, b"c" * 16)
+    stopped.clear()
+    counts = [0]
+    while fixture.clock.calls and len(counts) < 20:
+        fixture.clock.turn()
+        counts.append(len(stopped))
+    assert max(after - before for before, after in pairwise(counts)) <= 3
+    assert len(stopped) >= 5 and TopicPartition("b", 0) not in stopped
+    assert not fixture.replicas.partitions[TopicPartition("b", 0)].offline

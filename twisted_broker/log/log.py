@@ -270,6 +270,12 @@ class Log:
             self.durability.update_awaiting_sync()
         return LogDirFailure(posixpath.dirname(self.directory), error)
 
+    def directory_failed(self, error: OSError) -> None:
+        """Offline with all logs of its directory, whose owner knows. One of ten thousand."""
+        if self.failed is None:
+            self.set_failed(error)
+            self.durability.update_awaiting_sync()
+
     def set_failed(self, error: OSError) -> None:
         """Offline from now on; nobody is called."""
         self.failed = error

@@ -186,7 +186,7 @@ class LogManager:
 
     def _fail_logs(self, directory: LogDirectory, error: OSError) -> None:
         for log in self._logs_in(directory):
-            log.fail(error)
+            log.directory_failed(error)
         if self._on_directory_failure is not None:
             self._on_directory_failure(directory.path, error)
 

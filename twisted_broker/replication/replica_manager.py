@@ -18,7 +18,6 @@ Source: RL 1; Kafka's `ReplicaManager`; docs/ARCHITECTURE.md 4. Not here: role c
 
 from __future__ import annotations
 
-import posixpath
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -88,6 +87,7 @@ from twisted_broker.replication.replication_quota import (
     ReplicationQuota,
 )
 from twisted_broker.topic_names import INTERNAL_TOPICS
+from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
@@ -116,6 +116,8 @@ _CLIENT, _NONE = AppendOrigin.CLIENT, ErrorCode.NONE
 PROPOSED_PER_TURN = 200
 # Descriptors come free when clients leave.
 _AGAIN_SECONDS = 1.0
+# One to two milliseconds.
+FAILED_PER_STEP = 250
 _logger = Logger()
 
 
@@ -142,6 +144,7 @@ class ReplicaManager:
         "_redeliver",
         "_redeliver_call",
         "_shrink_call",
+        "_turns",
         "_wheel",
         "config",
         "delete_records_purgatory",
@@ -179,8 +182,10 @@ class ReplicaManager:
         redeliver: Callable[[MetadataDelta, MetadataImage], None] | None = None,
         assignments: IDirectoryAssignments | None = None,
         is_metadata_kept: Callable[[], bool] = lambda: True,
+        turns: Turns | None = None,
     ) -> None:
         self.node_id = node_id
+        self._turns = turns or Turns(runtime.clock, runtime.marks)
         self._is_metadata_kept = is_metadata_kept
         self.runtime = runtime
         self.config = config
@@ -507,14 +512,29 @@ class ReplicaManager:
         """A log directory cannot be used any more: its partitions go offline, no others (RL
         1.12).
         """
-        for partition in self.partitions.values():
-            if (
-                partition.log is not None
-                and posixpath.dirname(partition.log.directory) == directory
-            ):
-                partition.fail(f"log directory {directory} failed: {error}")
+        reason = f"log directory {directory} failed: {error}"
+        # All of them now, for they must not serve; what follows from it, some at a time.
+        failed = [
+            partition
+            for partition in self.partitions.values()
+            if partition.log is not None
+            and partition.log.directory.rpartition("/")[0] == directory
+            and partition.go_offline(reason)
+        ]
         directory_moves.directory_failed(self, directory)
+        self._turns.start(self._tell_failed(failed, reason))
         self._drain_soon()
+
+    def _tell_failed(self, failed: list[Partition], reason: str) -> Iterator[None]:
+        for start in range(0, len(failed), FAILED_PER_STEP):
+            if start:
+                yield
+            for partition in failed[start : start + FAILED_PER_STEP]:
+                # Another one of its name may be here by now, with a fetcher that must not stop.
+                if self.partitions.get(partition.topic_partition) is partition:
+                    partition.emit(PartitionFailed(partition, reason))
+            if start:
+                self.drain()
 
     def apply_delta(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """RL 1.3: takes over the roles and settings that a piece of the metadata log brought."""

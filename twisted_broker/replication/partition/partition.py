@@ -348,11 +348,19 @@ class Partition:
         """Its directory is offline, or an effect on it raised: it answers KAFKA_STORAGE_ERROR
         until the broker restarts.
         """
-        if not self.offline:
-            self.offline = True
-            self.offline_because = reason
-            self.leader_log = self.future_log = None
+        if self.go_offline(reason):
             self.emit(PartitionFailed(self, reason))
+
+    def go_offline(self, reason: str) -> bool:
+        """The first half of `fail`: whoever calls it emits `PartitionFailed` a little later. False
+        where it is offline already.
+        """
+        if self.offline:
+            return False
+        self.offline = True
+        self.offline_because = reason
+        self.leader_log = self.future_log = None
+        return True
 
     def _apply_registration(
         self, state: PartitionRegistration, isr: frozenset[int], leader_recovery_state: int

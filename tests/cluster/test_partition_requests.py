@@ -4,12 +4,18 @@ by setting: asked of a controller.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.cluster.fixtures import Fixture
-from twisted_broker.image.entries import NO_LEADER, RECOVERING, PartitionRegistration
+from twisted_broker.cluster import cluster_view
+from twisted_broker.cluster.cluster_view import ClusterView
+from twisted_broker.cluster.heartbeat_decision import heartbeat
+from twisted_broker.image.entries import NO_LEADER, RECOVERING, PartitionRegistration, TopicImage
+from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.security.acl import Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle, configs
@@ -24,6 +30,7 @@ from twisted_broker.wire.messages.topics import (
 )
 
 PREFERRED, UNCLEAN = 0, 1
+SETTING = "unclean.leader.election.enable"
 
 
 class Cluster:
@@ -120,8 +127,11 @@ class Cluster:
         }
 
     def set_unclean(self, value: str, name: str = "t", kind: int = 2) -> None:
+        self.set(SETTING, value, name, kind)
+
+    def set(self, setting: str, value: str, name: str, kind: int) -> None:
         edit = configs.IncrementalAlterConfigsRequestAlterableConfig(
-            name="unclean.leader.election.enable", config_operation=0, value=value
+            name=setting, config_operation=0, value=value
         )
         resource = configs.IncrementalAlterConfigsRequestAlterConfigsResource(
             resource_type=kind, resource_name=name, configs=[edit]
@@ -234,6 +244,82 @@ def test_the_setting_acts_at_once(cluster: Cluster, name: str, kind: int) -> Non
         state = cluster.partition(number)
         assert (state.leader, state.isr, state.leader_recovery_state) == (3, (3,), RECOVERING)
     assert cluster.fixture.controller.unclean_elections == 2, "what the metrics show"
+
+
+def test_all_topics_are_looked_at_in_steps(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For an election wherever the brokers' setting allows it, and for whether a broker that
+    leaves leads anything: no step looks at more than so many partitions.
+    """
+    cluster.fixture.create_topic("many", 20)
+    cluster.leave_only_3()
+    controller = cluster.fixture.controller
+    view = controller.view
+    monkeypatch.setattr(cluster_view, "LOOKED_AT_PER_STEP", 3)
+    monkeypatch.setattr(cluster_view, "PARTITIONS_PER_STEP", 2)
+    assert count_steps(view.leads_any(9)) == (22 // 3, False)
+    leaders = [
+        each.leader
+        for topic in view.image.topics_by_name.values()
+        for each in topic.partitions.values()
+    ]
+    assert all(count_steps(view.leads_any(each))[1] for each in leaders)
+    without = leaders.count(NO_LEADER)
+    assert without >= 2
+    assert count_steps(view.unclean_leaders_everywhere()) == (22 // 3 + without // 2, [])
+    # One that leaves and leads nothing.
+    view = ClusterView(replace(view.image, topics_by_id=led_by(3, view.image)), view.config)
+    leaving = broker_lifecycle.BrokerHeartbeatRequest(
+        broker_id=4, broker_epoch=cluster.epochs[4], want_shut_down=True
+    )
+    steps, decided = count_steps(heartbeat(view, leaving, controller.sessions, 0))
+    assert decided.should_shut_down and steps >= 22 // 3
+
+
+def led_by(broker: int, image: MetadataImage) -> dict[bytes, TopicImage]:
+    return {
+        topic.id: topic._replace(
+            partitions={
+                number: each._replace(leader=broker) for number, each in topic.partitions.items()
+            }
+        )
+        for topic in image.topics_by_id.values()
+    }
+
+
+def count_steps(work: Generator[None, None, Any]) -> tuple[int, Any]:
+    """How often it pauses, and what it returns."""
+    steps = 0
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return steps, end.value
+        steps += 1
+
+
+def test_another_setting_of_the_brokers_elects_nobody(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor the same value again: not all topics are looked at for that."""
+    looked: list[None] = []
+    everywhere = ClusterView.unclean_leaders_everywhere
+
+    def noted(view: ClusterView) -> Generator[None, None, list[Any]]:
+        looked.append(None)
+        return everywhere(view)
+
+    monkeypatch.setattr(ClusterView, "unclean_leaders_everywhere", noted)
+    for name, value, times in (
+        ("log.retention.ms", "1000", 0),
+        (SETTING, "true", 1),
+        (SETTING, "true", 1),
+        ("log.retention.ms", "2000", 1),
+        (SETTING, "false", 2),
+    ):
+        cluster.set(name, value, "", 4)
+        assert len(looked) == times, (name, value)
 
 
 def test_with_the_setting_on_the_last_one_left_leads(cluster: Cluster) -> None:

@@ -1067,8 +1067,10 @@ def test_what_follows_from_a_failed_directory_is_done_some_partitions_at_a_time(
     fixture.topic("b", {0: registration()}, b"c" * 16)
     stopped.clear()
     counts = [0]
-    while fixture.clock.calls and len(counts) < 20:
-        fixture.clock.turn()
+    clock = fixture.clock
+    assert isinstance(clock, TurnClock)
+    while clock.calls and len(counts) < 20:
+        clock.turn()
         counts.append(len(stopped))
     assert max(after - before for before, after in pairwise(counts)) <= 3
     assert len(stopped) >= 5 and TopicPartition("b", 0) not in stopped

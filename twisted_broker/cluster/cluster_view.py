@@ -92,12 +92,17 @@ class ClusterView:
     def _new_directory(self, broker_id: int) -> bytes:
         return default_directory(self.image.brokers.get(broker_id))
 
-    def leads_any(self, broker_id: int) -> bool:
-        return any(
-            partition.leader == broker_id
-            for topic in self.image.topics_by_id.values()
-            for partition in topic.partitions.values()
-        )
+    def leads_any(self, broker_id: int) -> Generator[None, None, bool]:
+        """Pauses after every `LOOKED_AT_PER_STEP`."""
+        looked_at = 0
+        for topic in self.image.topics_by_id.values():
+            for partition in topic.partitions.values():
+                looked_at += 1
+                if looked_at % LOOKED_AT_PER_STEP == 0:
+                    yield
+                if partition.leader == broker_id:
+                    return True
+        return False
 
     def concerned_in_steps(
         self, wanted: Callable[[PartitionRegistration], bool]
@@ -181,12 +186,27 @@ class ClusterView:
                 continue
             for number, partition in sorted(topic.partitions.items()):
                 if partition.leader == NO_LEADER:
-                    change = change_partition(
-                        partition, topic.id, number, self.rules(name, partition)
-                    )
-                    if change is not None:
-                        found.append(change)
+                    self._add_unclean_leader(found, topic, number, partition)
         return found
+
+    def unclean_leaders_everywhere(self) -> Generator[None, None, list[Record]]:
+        """The same for all topics. Pauses after every `PARTITIONS_PER_STEP`."""
+        found: list[Record] = []
+        leaderless = yield from self.concerned_in_steps(lambda each: each.leader == NO_LEADER)
+        for count, (topic, number, partition) in enumerate(leaderless, 1):
+            if count % PARTITIONS_PER_STEP == 0:
+                yield
+            _, unclean = self._of_topics.get(topic.name) or self._rules_of_topic(topic.name)
+            if unclean:
+                self._add_unclean_leader(found, topic, number, partition)
+        return found
+
+    def _add_unclean_leader(
+        self, found: list[Record], topic: TopicImage, number: int, partition: PartitionRegistration
+    ) -> None:
+        change = change_partition(partition, topic.id, number, self.rules(topic.name, partition))
+        if change is not None:
+            found.append(change)
 
     def preferred_leaders(self, allowed_percentage: int) -> Generator[None, None, list[Record]]:
         """Gives partitions back to those of their preferred leaders that lead too little of what

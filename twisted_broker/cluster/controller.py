@@ -289,10 +289,12 @@ class Controller:
         """Appends what was decided; fires with the last offset when that, and all before it, is
         durable. Nothing to write: waits for the rest. `prepared`: what `prepare` made of it.
         """
+        delta = None
         try:
             self._check_active()
             if found:
-                self._elect_where_allowed(self._append(found, prepared))
+                delta = self._append(found, prepared)
+                self._elect_where_allowed(delta)
         except BrokerError:
             return fail()
         if not found and not self._waiting:
@@ -301,18 +303,28 @@ class Controller:
         self._waiting.append((self.log.end_offset - 1, self.decided, done))
         self._written_at.append((self.log.end_offset - 1, self.runtime.clock.seconds()))
         self.log.sync()
+        if delta is not None and _may_elect_elsewhere(delta):
+            self._turns.start(self._elect_everywhere())
         return done
 
     def _elect_where_allowed(self, delta: MetadataDelta) -> None:
-        """A topic (or all of them) that may elect uncleanly from now on does so at once, if it
-        has nobody.
-        """
-        topics = {name for kind, name in delta.configs if kind == TOPIC_RESOURCE}
-        if any(kind == BROKER_RESOURCE for kind, _ in delta.configs):
-            topics |= self.decided.topics_by_name.keys()
-        found = self.view.unclean_leaders(topics)
+        """A topic that may elect uncleanly from now on does so at once, if it has nobody."""
+        found = self.view.unclean_leaders(
+            {name for kind, name in delta.configs if kind == TOPIC_RESOURCE}
+        )
         if found:
             self._append(found)
+
+    def _elect_everywhere(self) -> Generator[None, None, None]:
+        """All topics that have no setting of their own may elect uncleanly from now on."""
+        try:
+            found, prepared = yield from self.decide(
+                lambda view: view.unclean_leaders_everywhere(), lambda found: found
+            )
+        except BrokerError:
+            return  # it decides no more
+        if found:
+            self._write_in_background(found, prepared)
 
     def _append(
         self,
@@ -511,3 +523,13 @@ class Controller:
         return by_time or self.log.bytes_since_snapshot >= self._config.integer(
             "metadata.log.max.record.bytes.between.snapshots"
         )
+
+
+def _may_elect_elsewhere(delta: MetadataDelta) -> bool:
+    """Whether what the brokers say of unclean elections is something else now."""
+    name = "unclean.leader.election.enable"
+    return any(
+        delta.before.configs.get(key, {}).get(name) != delta.after.configs.get(key, {}).get(name)
+        for key in delta.configs
+        if key[0] == BROKER_RESOURCE
+    )

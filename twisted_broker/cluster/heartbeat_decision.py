@@ -72,12 +72,14 @@ def heartbeat(
             )
         return HeartbeatDecision(found + (yield from _unfence(view, broker)), caught_up)
     if broker.in_controlled_shutdown:
-        if not _may_shut_down(view, broker, sessions, session):
+        if not (yield from _may_shut_down(view, broker, sessions, session)):
             return HeartbeatDecision(found, caught_up)
         return HeartbeatDecision(
             found + (yield from fence(view, broker)), caught_up, fenced=True, should_shut_down=True
         )
-    if request.want_fence or (request.want_shut_down and not view.leads_any(broker.id)):
+    if request.want_fence or (
+        request.want_shut_down and not (yield from view.leads_any(broker.id))
+    ):
         return HeartbeatDecision(
             found + (yield from fence(view, broker)),
             caught_up,
@@ -104,7 +106,7 @@ def _begin_controlled_shutdown(
 
 def _may_shut_down(
     view: ClusterView, broker: BrokerRegistration, sessions: BrokerSessions, session: BrokerSession
-) -> bool:
+) -> Generator[None, None, bool]:
     """Whether a controlled shutdown is over: the broker leads nothing, and all that live have seen
     who leads now.
     """
@@ -113,7 +115,7 @@ def _may_shut_down(
         session.shutdown_offset = view.image.offset
     lowest = sessions.lowest_offset(view.image)
     seen = lowest is None or session.shutdown_offset <= lowest
-    return seen and not view.leads_any(broker.id)
+    return seen and not (yield from view.leads_any(broker.id))
 
 
 def note_shutdown_offset(

@@ -5,15 +5,18 @@ them from those that are read in every round.
 from __future__ import annotations
 
 import gc
+from itertools import pairwise
 from unittest.mock import patch
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.api.data_plane import Api, DenyList
+from tests.coordinator.broker_run import TurnClock
 from tests.replication.fixtures import LOCAL, TOPIC_ID, Fixture, batch, registration
-from twisted_broker.api.fetch import fetch
+from twisted_broker.api.fetch import _read_many, fetch
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.idle_partitions import IdlePartitions, idle_reads
 from twisted_broker.replication.partition.partition import Partition
@@ -389,6 +392,82 @@ def test_partitions_without_news_are_idle_and_not_read():
         world.do("advance", 6)
     assert len(world.followers[2].told) == 4
     assert stats.fetches == before + PARTITIONS
+
+
+def turns_of(world: World, broker: int) -> list[int]:
+    """Single turns until the follower has its answer: how many partitions are idle before each, and
+    at the end.
+    """
+    clock, follower = world.fixture.clock, world.followers[broker]
+    assert isinstance(clock, TurnClock)
+    idle = [idle_in(world)]
+    while not follower.take():
+        assert len(idle) < 50
+        clock.turn()
+        idle.append(idle_in(world))
+    return idle
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four partitions are many."""
+    monkeypatch.setattr("tests.replication.fixtures.Clock", TurnClock)
+    monkeypatch.setattr("twisted_broker.api.fetch.SLICE_ELEMENTS", 1)
+    monkeypatch.setattr("twisted_broker.replication.fetch_session.FINISHED_PER_STEP", 1)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_the_partitions_of_a_large_session_become_idle_in_steps() -> None:
+    """RL 5.2: in the round in which none is idle yet. What is written between two steps is read in
+    the next round, idle already or not.
+    """
+    world = World(True)
+    follower = world.followers[2]
+    follower.ask()
+    world.fixture.clock.rightNow += 0.6
+    turns_of(world, 2)
+    with patch("twisted_broker.api.fetch._read_many", wraps=_read_many) as in_slices:
+        follower.ask()
+    assert in_slices.called and follower.waiting == [] and idle_in(world) == 0
+    world.fixture.clock.rightNow += 0.6
+    idle = [0]
+    while idle[-1] < 2:
+        world.fixture.clock.turn()
+        idle.append(idle_in(world))
+    world.fixture.produce(1, 1, TopicPartition("t", 0))
+    world.fixture.produce(1, 1, TopicPartition("t", 3))
+    assert idle_in(world) == 1 and follower.waiting == []
+    idle += turns_of(world, 2)
+    assert max(after - before for before, after in pairwise(idle)) == 1
+    assert idle[-1] == 2 and not any(follower.positions.values())
+    with patch("twisted_broker.api.fetch._read_many", wraps=_read_many) as in_slices:
+        follower.ask()
+    assert not in_slices.called
+    turns_of(world, 2)
+    assert follower.positions == {0: 1, 1: 0, 2: 0, 3: 1}
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_a_later_request_ends_the_steps_of_the_one_before() -> None:
+    """RL 5.2: on another connection. What is idle by then stays so, the rest is read."""
+    world = World(True)
+    follower = world.followers[2]
+    follower.ask()
+    world.fixture.clock.rightNow += 0.6
+    turns_of(world, 2)
+    follower.ask()
+    world.fixture.clock.rightNow += 0.6
+    while idle_in(world) < 2:
+        world.fixture.clock.turn()
+    earlier, follower.waiting = follower.waiting, None
+    follower.epoch += 1
+    follower.ask()
+    while not earlier:
+        world.fixture.clock.turn()
+    assert earlier[0].error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert idle_in(world) == 2
+    world.fixture.clock.rightNow += 0.6
+    assert turns_of(world, 2)[-1] == PARTITIONS
 
 
 def test_a_waiting_fetch_hears_of_what_was_idle():

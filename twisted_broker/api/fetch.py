@@ -16,8 +16,8 @@ KIP-951. Not here: the rules of sessions (`fetch_session`), old formats
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Container, Generator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted_broker.api.down_conversion import convert_results
 from twisted_broker.api.leaders import LeaderHints
@@ -59,6 +59,7 @@ from twisted_broker.wire.primitives import NULL_UUID
 if TYPE_CHECKING:
     from twisted_broker.api.context import RequestContext
 
+T = TypeVar("T")
 _MAGIC_1_FROM, _LIMIT_FROM, _BATCHES_FROM = 2, 3, 4
 _ZSTD_FROM, _FOLLOWERS_SERVE_FROM, _TOPIC_IDS_FROM, _REPLICA_STATE_FROM, _LEADER_FROM = (
     10,
@@ -126,7 +127,12 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
                     throttle_time_ms=wait_ms, error_code=error, session_id=session_id
                 )
         # The session may have been evicted or used by a later request during the wait.
-        error, session_id, shown = session.finish(results)
+        if len(results) <= SLICE_ELEMENTS:
+            error, session_id, shown = session.finish(results)
+        else:
+            # Its time was up in this turn, and all was looked at for that.
+            await context.next_turn()
+            error, session_id, shown = await _in_turns(context, session.finish_in_steps(results))
         if error != ErrorCode.NONE:
             for result in results:
                 result.release()
@@ -144,6 +150,16 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
         for result in results:
             result.release()  # each holds a file open
         raise
+
+
+async def _in_turns(context: RequestContext, work: Generator[None, None, T]) -> T:
+    """What `work` returns; others are served where it pauses."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        await context.next_turn()
 
 
 def _params(context: RequestContext, request: FetchRequest, most: int) -> FetchParams:

@@ -24,7 +24,7 @@ Source: KIP-227, Kafka's `FetchSession`; RL 5.2. Not here: reading (`replica_man
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from twisted_broker.interfaces import IRandom
@@ -45,6 +45,8 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 # Kafka's value: a session in use survives two minutes against a larger one.
 EVICTION_MS = 120_000
+FINISHED_PER_STEP = 400
+"""1 to 2 ms"""
 _MAX_EPOCH = 2**31 - 1
 
 Answer = tuple[ErrorCode, int, list[FetchPartitionResult]]
@@ -321,6 +323,11 @@ class FetchContext:
         """
         return ErrorCode.NONE, NO_SESSION, results
 
+    def finish_in_steps(self, results: list[FetchPartitionResult]) -> Generator[None, None, Answer]:
+        """As `finish`; may pause after every `FINISHED_PER_STEP`."""
+        yield from ()
+        return self.finish(results)
+
     def throttled(self) -> tuple[ErrorCode, int]:
         """(error, session id) of an answer without partitions, instead of `finish`: what the client
         was sent last stays as it was, and no session is opened.
@@ -378,7 +385,9 @@ class IncrementalFetchContext(FetchContext):
 
     @property
     def reads_now(self) -> bool:
-        return self._session.idle is not None
+        # With nothing idle it is read as any other: in the first round of a large session that is
+        # all of it.
+        return bool(self._session.idle)
 
     @property
     def has_idle(self) -> bool:
@@ -407,18 +416,39 @@ class IncrementalFetchContext(FetchContext):
         return self._session.activate_woken()
 
     def finish(self, results: list[FetchPartitionResult]) -> Answer:
-        session, idle = self._session, self._session.idle
         if not self._is_current:
-            return ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id, []
+            return ErrorCode.INVALID_FETCH_SESSION_EPOCH, self._session.session_id, []
+        shown = self._finish_some(list(self._session.active.items()), results)
+        return ErrorCode.NONE, self._session.session_id, shown
+
+    def finish_in_steps(self, results: list[FetchPartitionResult]) -> Generator[None, None, Answer]:
+        entries = list(self._session.active.items())
+        shown: list[FetchPartitionResult] = []
+        for start in range(0, max(len(entries), len(results)), FINISHED_PER_STEP):
+            if start:
+                yield
+            # What is idle by now holds on its own; the later request reads the rest.
+            if not self._is_current:
+                return ErrorCode.INVALID_FETCH_SESSION_EPOCH, self._session.session_id, []
+            end = start + FINISHED_PER_STEP
+            shown += self._finish_some(entries[start:end], results[start:end])
+        return ErrorCode.NONE, self._session.session_id, shown
+
+    def _finish_some(
+        self,
+        entries: list[tuple[PartitionKey, CachedPartition]],
+        results: list[FetchPartitionResult],
+    ) -> list[FetchPartitionResult]:
+        active, idle = self._session.active, self._session.idle
         shown = []
-        for (key, cached), result in zip(list(session.active.items()), results, strict=True):
+        for (key, cached), result in zip(entries, results, strict=True):
             if cached.must_respond(result):
                 shown.append(result)
             if result.size > 0:
-                session.active[key] = session.active.pop(key)  # the others have their turn first
+                active[key] = active.pop(key)  # the others have their turn first
             elif idle is not None and idle.add(result):
-                del session.active[key]
-        return ErrorCode.NONE, session.session_id, shown
+                del active[key]
+        return shown
 
     def throttled(self) -> tuple[ErrorCode, int]:
         error = ErrorCode.NONE if self._is_current else ErrorCode.INVALID_FETCH_SESSION_EPOCH

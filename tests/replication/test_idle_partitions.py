@@ -394,16 +394,20 @@ def test_partitions_without_news_are_idle_and_not_read():
     assert stats.fetches == before + PARTITIONS
 
 
+def turn(world: World) -> None:
+    assert isinstance(world.fixture.clock, TurnClock)
+    world.fixture.clock.turn()
+
+
 def turns_of(world: World, broker: int) -> list[int]:
     """Single turns until the follower has its answer: how many partitions are idle before each, and
     at the end.
     """
-    clock, follower = world.fixture.clock, world.followers[broker]
-    assert isinstance(clock, TurnClock)
+    follower = world.followers[broker]
     idle = [idle_in(world)]
     while not follower.take():
         assert len(idle) < 50
-        clock.turn()
+        turn(world)
         idle.append(idle_in(world))
     return idle
 
@@ -432,7 +436,7 @@ def test_the_partitions_of_a_large_session_become_idle_in_steps() -> None:
     world.fixture.clock.rightNow += 0.6
     idle = [0]
     while idle[-1] < 2:
-        world.fixture.clock.turn()
+        turn(world)
         idle.append(idle_in(world))
     world.fixture.produce(1, 1, TopicPartition("t", 0))
     world.fixture.produce(1, 1, TopicPartition("t", 3))
@@ -458,12 +462,12 @@ def test_a_later_request_ends_the_steps_of_the_one_before() -> None:
     follower.ask()
     world.fixture.clock.rightNow += 0.6
     while idle_in(world) < 2:
-        world.fixture.clock.turn()
+        turn(world)
     earlier, follower.waiting = follower.waiting, None
     follower.epoch += 1
     follower.ask()
     while not earlier:
-        world.fixture.clock.turn()
+        turn(world)
     assert earlier[0].error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
     assert idle_in(world) == 2
     world.fixture.clock.rightNow += 0.6

@@ -15,7 +15,8 @@ nothing.
 1. A partition is idle only while a new read would say the same: the replica is in the ISR and at
    the leader's end, and its session was sent the watermarks.
 2. Whatever may change that is an event of the partition, and its listeners are called before
-   anybody else.
+   anybody else. The events of a failed directory's partitions, which serve nobody any more, come
+   some at a time: a round in between says nothing of those that wait for theirs.
 3. A replica is idle in one session at a time: a fetch in another one wakes it in the old one. A
    request that still waits in that one, or in one that was evicted, is answered when its time is
    up.

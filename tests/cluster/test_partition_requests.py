@@ -17,6 +17,7 @@ from twisted_broker.cluster.heartbeat_decision import heartbeat
 from twisted_broker.image.entries import NO_LEADER, RECOVERING, PartitionRegistration, TopicImage
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.security.acl import Operation
+from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle, configs
 from twisted_broker.wire.messages import reassignment as reassignment_messages
@@ -320,6 +321,20 @@ def test_another_setting_of_the_brokers_elects_nobody(
     ):
         cluster.set(name, value, "", 4)
         assert len(looked) == times, (name, value)
+
+
+def test_elections_that_a_controller_did_not_come_to_are_the_next_ones(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RL 8.3: it ended when the setting of the brokers was durable, and nothing more."""
+    cluster.leave_only_3()
+    with monkeypatch.context() as ended:
+        ended.setattr(Turns, "start", lambda turns, steps: None)
+        cluster.set(SETTING, "true", "", 4)
+    assert cluster.partition().leader == NO_LEADER
+    cluster.fixture.restart()
+    cluster.fixture.advance(1)
+    assert [cluster.partition(number).leader for number in (0, 1)] == [3, 3]
 
 
 def test_with_the_setting_on_the_last_one_left_leads(cluster: Cluster) -> None:

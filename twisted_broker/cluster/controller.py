@@ -203,6 +203,8 @@ class Controller:
         self._last_snapshot_ms = self._last_balance_ms = self.runtime.now_ms()
         self._last_token_check_ms = self._last_balance_ms
         self._ticks.start(_TICK_MS / 1000)
+        # The one before may have ended between a setting and the elections that follow from it.
+        self._turns.start(self._elect_everywhere())
         return started
 
     def _first_records(self, bootstrap: Bootstrap) -> list[Record]:
@@ -316,7 +318,7 @@ class Controller:
             self._append(found)
 
     def _elect_everywhere(self) -> Generator[None, None, None]:
-        """All topics that have no setting of their own may elect uncleanly from now on."""
+        """In all topics that may elect uncleanly."""
         try:
             found, prepared = yield from self.decide(
                 lambda view: view.unclean_leaders_everywhere(), lambda found: found

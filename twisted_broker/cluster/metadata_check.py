@@ -41,7 +41,13 @@ from twisted_broker.log.checkpoints import (
 )
 from twisted_broker.log.crash_cleanup import base_offset_of
 from twisted_broker.log.errors import CheckpointError
-from twisted_broker.log.flipped_epoch import EpochStart, flipped_epoch, start_of_last_epoch
+from twisted_broker.log.flipped_epoch import (
+    EpochStart,
+    flipped_epoch,
+    flipped_epochs,
+    may_be_flipped,
+    start_of_last_epoch,
+)
 from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.wire.batch_header import LENGTH_AT
 from twisted_broker.wire.control_batch import LEADER_CHANGE
@@ -211,8 +217,13 @@ def check_logs(image: MetadataImage, logs: Iterable[Log]) -> None:
     if not found:
         return
     log, known, start = found[0]
-    # A bit flips in one log, an older copy of the metadata contradicts many.
-    or_flipped = "" if len(found) > 1 else f". {flipped_epoch(log.directory, start)}"
+    or_flipped = ""
+    if len(found) == 1:
+        or_flipped = f". {flipped_epoch(log.directory, start)}"
+    # Records of elections that took place are dropped by nobody: one epoch among several that no
+    # flipped bit makes tells that the metadata is older.
+    elif all(may_be_flipped(each, begins, newest) for each, newest, begins in found):
+        or_flipped = f". {flipped_epochs([(each.directory, begins) for each, _, begins in found])}"
     raise MetadataDamage(
         log.directory,
         f"it has records of leader epoch {start.epoch}, the metadata on this node knows epoch "

@@ -1,6 +1,6 @@
 """A leader epoch that nobody led: what is likely, and the remedy.
 
-Owns `start_of_last_epoch` and `flipped_epoch`.
+Owns `start_of_last_epoch`, `may_be_flipped`, and the remedies `flipped_epoch` and `flipped_epochs`.
 
 The leader epoch of a batch is in no checksum (a leader writes it into batches whose checksum is the
 producer's). A log whose newest epoch is above what the metadata knows has a flipped bit there, or
@@ -12,6 +12,7 @@ Not here: who compares (`cluster.metadata_check`, `replication`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from twisted_broker.wire.batch_fields import BASE_OFFSET, PARTITION_LEADER_EPOCH
@@ -19,6 +20,9 @@ from twisted_broker.wire.records import CorruptRecordError
 
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
+
+_EPOCH_BITS = 31
+MOST_NAMED = 10  # logs in one line; what is left is named once these are mended
 
 
 class EpochStart(NamedTuple):
@@ -59,4 +63,30 @@ def flipped_epoch(directory: str, start: EpochStart | None) -> str:
         "Where no other partition has newer epochs, a bit of this one was flipped (no checksum "
         f"covers it): stop the broker and move {directory} away, so that the replica is made anew "
         f"from its leader{alone}"
+    )
+
+
+def may_be_flipped(log: Log, start: EpochStart, known: int) -> bool:
+    """Whether one flipped bit makes the epoch that `start` has of one that the metadata knows
+    (`known`: its newest) and that the batches before it do not exceed.
+    """
+    before = [epoch for epoch, _ in log.leader_epochs.entries() if epoch <= known]
+    lowest = max(before, default=0)
+    return any(lowest <= start.epoch ^ (1 << bit) <= known for bit in range(_EPOCH_BITS))
+
+
+def flipped_epochs(found: Sequence[tuple[str, EpochStart]]) -> str:
+    """As `flipped_epoch`, for several: (directory, start) of every log that has such an epoch."""
+    named = "; ".join(
+        f"{directory}: `truncate -s {start.position} {start.path}` drops what is at offset "
+        f"{start.offset} and above"
+        for directory, start in found[:MOST_NAMED]
+    )
+    left = len(found) - MOST_NAMED
+    more = f"; and {left} more, which the next start names" if left > 0 else ""
+    return (
+        f"Where the metadata is no older copy, a bit was flipped in each of {len(found)} "
+        "partitions (no checksum covers it): stop the broker and move the directory of each away, "
+        "so that the replica is made anew from its leader; or, of an only replica, drop its end. "
+        f"{named}{more}"
     )

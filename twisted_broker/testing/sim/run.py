@@ -419,18 +419,20 @@ class Run:
             self._go(self._elect_uncleanly(lost))
 
     def _drop_flipped_epochs(self) -> None:
-        """A broker does not start because of a batch's leader epoch, a flipped bit perhaps: the
-        operator does what the line says.
+        """A broker does not start because of the leader epochs of batches, flipped bits perhaps:
+        the operator does what the line says.
         """
         for node in self.cluster.nodes.values():
-            found = re.search(r"`truncate -s (\d+) (\S+)`", node.ended_because)
-            if found is not None and not node.ready:
-                node.ended_because = ""
-                if node.disk.exists(found[2]) and node.disk.size(found[2]) > int(found[1]):
+            found = re.findall(r"`truncate -s (\d+) ([^\s`]+)`", node.ended_because)
+            if not found or node.ready:
+                continue
+            node.ended_because = ""
+            for size, path in found:
+                if node.disk.exists(path) and node.disk.size(path) > int(size):
                     if node.is_up:  # its supervisor started it once more meanwhile
                         node.kill()
                     self.reach.by_hand("flipped epoch dropped")
-                    node.disk.shorten(found[2], int(found[1]))
+                    node.disk.shorten(path, int(size))
 
     def _remake_replicas(self) -> None:
         """A replica whose log is refused (a flipped bit in a leader epoch, which no checksum

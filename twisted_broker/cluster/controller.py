@@ -104,7 +104,7 @@ class Controller:
         self.quotas = quotas or Quotas()
         self._turns = turns or Turns(runtime.clock, runtime.marks)
         self._being_fenced: set[int] = set()
-        self._is_balancing = False
+        self._is_balancing = self._is_stopped = False
         self._bootstrap = bootstrap
         self._check = check
         self.cluster_id, self.runtime = cluster_id, runtime
@@ -150,7 +150,7 @@ class Controller:
     @property
     def is_active(self) -> bool:
         """Whether it decides."""
-        return self.log.failed is None and self.log.epoch >= 0
+        return self.log.failed is None and self.log.epoch >= 0 and not self._is_stopped
 
     @property
     def epoch(self) -> int:
@@ -233,7 +233,10 @@ class Controller:
         ]
 
     def stop(self) -> None:
-        """Decides no more; what waits is refused. The log is closed (slow: it syncs)."""
+        """Decides no more, not to the end of what is decided in steps either; what waits is
+        refused. The log is closed (slow: it syncs).
+        """
+        self._is_stopped = True
         self._ticks.stop()
         self.raft_requests.close()
         self._refuse_waiting()

@@ -38,7 +38,7 @@ from twisted_broker.config import LogConfig
 from twisted_broker.image.metadata_image import EMPTY, RECORDS_PER_STEP, MetadataImage
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
 from twisted_broker.log.checkpoints import METADATA_PARTITION
-from twisted_broker.log.errors import LogDirFailure, is_out_of_descriptors
+from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors, is_out_of_descriptors
 from twisted_broker.log.log import Log
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import OpenFiles
@@ -299,7 +299,10 @@ class MetadataStore:
             return
         old, self.snapshots = self.snapshots, [snapshot]
         self.log.increment_log_start_offset(snapshot.end_offset)
-        self.log.roll(self.wall_ms())
+        try:
+            self.log.roll(self.wall_ms())
+        except OutOfDescriptors:
+            pass  # the segment that goes on is cut off behind the next snapshot
         self.log.delete_old_segments(self.wall_ms())
         self._remove_snapshots(old)
 

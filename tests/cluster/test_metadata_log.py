@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,17 @@ from twisted_broker.cluster.quorum_state import (
     read_quorum_state,
     write_quorum_state,
 )
-from twisted_broker.cluster.records import batch_records, build_batch
+from twisted_broker.cluster.records import DIRECTORIES_LEVEL, batch_records, build_batch
 from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots
 from twisted_broker.log.checkpoints import read_whole
+from twisted_broker.log.errors import OutOfDescriptors
 from twisted_broker.log.filesystem import OsFileSystem
+from twisted_broker.log.log import Log
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.records import iterate_batches
-from twisted_broker.wire.schema import run_whole
+from twisted_broker.wire.schema import Record, run_whole
 
 DIRECTORY = "/data/__cluster_metadata-0"
 
@@ -630,3 +633,93 @@ def test_what_a_killed_process_wrote_counts_when_it_is_synced() -> None:
     again = opened(disk)
     assert again.end_offset == log.end_offset == again.replay().offset + 1
     assert opened(disk.after_power_loss(keep=0)).end_offset == log.end_offset
+
+
+def test_what_is_decided_after_the_stop_is_refused(fixture: Fixture) -> None:
+    """A request, or a broker's fencing, that was decided in steps ends after the stop: the log is
+    closed, its directory may be another process's already.
+    """
+    controller = fixture.controller
+    work = controller.decide(lambda view: _one_pause([records.NoOpRecord()]), lambda found: found)
+    next(work)
+    controller.stop()
+    before = {path: bytes(node.data) for path, node in fixture.files.nodes.items()}
+    found, prepared = run_whole(work)
+    failed: list[Any] = []
+    controller.write(found, prepared).addErrback(failed.append)
+    assert failed[0].value.code is ErrorCode.NOT_CONTROLLER
+    assert {path: bytes(node.data) for path, node in fixture.files.nodes.items()} == before
+
+
+def _one_pause(found: list[Record]) -> Generator[None, None, list[Record]]:
+    yield
+    return found
+
+
+def test_a_transaction_that_stopped_midway_ends_the_log(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EMFILE at the second of its batches: what came behind the first would belong to it, and
+    would go with it at the next start, acknowledged or not.
+    """
+    monkeypatch.setattr(metadata_log, "RECORDS_PER_BATCH", 10)
+    fixture.join(1)
+    append, calls = Log.append_as_follower, []
+
+    def short(log: Log, *arguments: Any) -> Any:
+        calls.append(log)
+        if len(calls) == 2:
+            raise OutOfDescriptors(log.directory, OSError(errno.EMFILE, "too many open files"))
+        return append(log, *arguments)
+
+    monkeypatch.setattr(Log, "append_as_follower", short)
+    with pytest.raises(BrokerError):
+        fixture.create_topic("halves", 40)
+    assert len(calls) == 2 and len(fixture.fatal) == 1
+    with pytest.raises(BrokerError):
+        fixture.create_topic("behind")
+    fixture.restart()
+    fixture.create_topic("anew")
+    fixture.restart()
+    assert list(fixture.controller.image.topics_by_name) == ["anew"]
+
+
+def test_records_that_cannot_be_encoded_begin_no_transaction(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata_log, "RECORDS_PER_BATCH", 2)
+    end = fixture.controller.log.end_offset
+    cordoned = records.RegisterBrokerRecord(broker_id=2, cordoned_log_dirs=[b"c" * 16])
+    with pytest.raises(ValueError):
+        fixture.controller.log.append([records.NoOpRecord()] * 3 + [cordoned], DIRECTORIES_LEVEL)
+    assert fixture.controller.log.end_offset == end
+
+
+def test_behind_a_snapshot_where_descriptors_are_short() -> None:
+    """The new segment is not made; what lies behind the snapshot goes all the same."""
+    fixture = Fixture(
+        settings={
+            "metadata.log.max.record.bytes.between.snapshots": "2000",
+            "metadata.max.idle.interval.ms": "0",
+        }
+    ).start()
+    fixture.join(1)
+    fixture.send_creation("t", 40)
+    fixture.advance(0.5)
+    (first,) = list_snapshots(fixture.files, DIRECTORY)
+    open_file = fixture.files.open
+
+    def short(path: str, **how: bool) -> Any:
+        if path.endswith(".log") and how.get("create"):
+            raise OSError(errno.EMFILE, "too many open files")
+        return open_file(path, **how)
+
+    fixture.files.open = short  # type: ignore[method-assign]
+    fixture.send_creation("u", 40)
+    fixture.advance(0.5)
+    (second,) = list_snapshots(fixture.files, DIRECTORY)
+    assert second > first and not fixture.fatal
+    fixture.files.open = open_file  # type: ignore[method-assign]
+    fixture.create_topic("v")
+    fixture.restart()
+    assert list(fixture.controller.image.topics_by_name) == ["t", "u", "v"]

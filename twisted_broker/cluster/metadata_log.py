@@ -49,6 +49,7 @@ from twisted_broker.log.log_directory import LOCK
 from twisted_broker.log.meta_properties import NAME as META_PROPERTIES
 from twisted_broker.topic_names import METADATA_DIRECTORY
 from twisted_broker.wire.control_batch import LEADER_CHANGE
+from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.messages.control_records import (
     LeaderChangeMessage,
     LeaderChangeMessageVoter,
@@ -302,13 +303,25 @@ class MetadataLog(MetadataStore):
         """Writes records, at most 40,000 in a batch; all of them become durable, or none (with
         metadata transactions). Returns the last offset. `prepared`: what `prepare` made of them.
         """
-        for batch in prepared or ():
+        batches = prepared
+        if batches is None:
+            # All of them first: what cannot be encoded leaves nothing of it in the log.
+            wall_ms = self.wall_ms()
+            chunks = _chunks(records, metadata_version)
+            batches = [
+                bytearray(build_batch(chunk, -1, self.epoch, wall_ms, metadata_version))
+                for chunk in chunks
+            ]
+        for number, batch in enumerate(batches):
             set_offsets_and_epoch(batch, self.end_offset, self.epoch)
-            self._write(bytes(batch))
-        for chunk in _chunks(records, metadata_version) if prepared is None else ():
-            self._write(
-                build_batch(chunk, self.end_offset, self.epoch, self.wall_ms(), metadata_version)
-            )
+            try:
+                self._write(bytes(batch))
+            except BrokerError as error:
+                # Short of descriptors, nothing was written of this batch: behind those before it
+                # the transaction would stay open, and all that follows would belong to it.
+                if number:
+                    self._fail(error)
+                raise
         return self.end_offset - 1
 
     def _write(self, batch: bytes) -> None:

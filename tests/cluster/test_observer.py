@@ -13,6 +13,7 @@ from twisted_broker.cluster import raft_requests
 from twisted_broker.cluster.metadata_loader import MetadataRegression
 from twisted_broker.cluster.observer import MetadataObserver
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
+from twisted_broker.wire.messages import metadata_records
 from twisted_broker.wire.messages.cluster import ReplicaState
 from twisted_broker.wire.records import BatchBuilder
 
@@ -207,6 +208,25 @@ def test_a_record_that_is_not_known_ends_it(fixture: ControllerFixture) -> None:
     fixture.pass_time(1.0)
     (error,) = member.ended
     assert isinstance(error, WireError)
+
+
+def test_a_record_of_what_is_not_there_ends_it(fixture: ControllerFixture) -> None:
+    """Invariant 4: it is a fault of the controller, and no lost connection. It would be asked for
+    again, and never come to an end. The own copy does not hold it: no later start fails of it.
+    """
+    copied: list[bytes] = []
+    member = MemberSide(fixture, 2)
+    member.observer._loader._on_committed = copied.append
+    member.follow()
+    known = len(copied)
+    log = fixture.controller.log
+    change = metadata_records.PartitionChangeRecord(partition_id=0, topic_id=b"t" * 16, leader=1)
+    log.append([change], fixture.controller.decided.metadata_version)
+    log.sync()
+    fixture.settle()
+    (error,) = member.ended
+    assert isinstance(error, WireError) and "not understood" in str(error)
+    assert len(copied) == known
 
 
 def test_stopping_leaves_nothing_behind(fixture: ControllerFixture) -> None:

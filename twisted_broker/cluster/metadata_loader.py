@@ -34,6 +34,7 @@ from twisted_broker.image.metadata_image import (
     MetadataDelta,
     MetadataImage,
 )
+from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.primitives import Buffer
 from twisted_broker.wire.records import BatchView, CorruptRecordError, iterate_batches
 from twisted_broker.wire.schema import Record, run_whole
@@ -177,10 +178,16 @@ class MetadataLoader:
         if not done:
             return None
         self._last = done[-1].batch
-        self._on_committed(b"".join(each.data for each in done))
-        self._built, delta = yield from self._built.apply_in_steps(
+        applied = self._built.apply_in_steps(
             ready, self._last.last_offset, self._last.epoch, done[-1].timestamp_ms
         )
+        try:
+            self._built, delta = yield from applied
+        except LookupError as error:  # it names what is not there
+            raise WireError(
+                f"the records up to offset {self._last.last_offset} are not understood: {error!r}"
+            ) from error
+        self._on_committed(b"".join(each.data for each in done))
         return (yield from self._publish(delta))
 
     def _publish(self, delta: MetadataDelta) -> Generator[None, None, MetadataDelta | None]:
@@ -223,7 +230,10 @@ class MetadataLoader:
 
         Raises WireError, CorruptRecordError.
         """
-        self._built = yield from image_in_steps(content, snapshot)
+        try:
+            self._built = yield from image_in_steps(content, snapshot)
+        except LookupError as error:
+            raise WireError(f"snapshot {snapshot.file_name} is not understood: {error!r}") from error
         self._transactions = TransactionBuffer()
         self._last = None
         self._go_on()

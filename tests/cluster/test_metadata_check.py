@@ -436,7 +436,7 @@ def test_leader_epochs_that_no_flip_makes_name_no_records_to_drop() -> None:
     known = image.topics_by_name["t1"].partitions[0].leader_epoch
     flipped = flipped_log(fixture, 0, known | 1 << 20)
     elected = flipped_log(fixture, 1, known + 0b111)
-    with pytest.raises(MetadataDamage, match="older copy.*replog metadata recover") as several:
+    with pytest.raises(MetadataDamage, match=r"older copy.*replog metadata recover") as several:
         check_logs(image, [flipped, elected])
     assert "truncate" not in str(several.value) and "checksum" not in str(several.value)
 

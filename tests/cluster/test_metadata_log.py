@@ -714,12 +714,12 @@ def test_behind_a_snapshot_where_descriptors_are_short() -> None:
             raise OSError(errno.EMFILE, "too many open files")
         return open_file(path, **how)
 
-    fixture.files.open = short  # type: ignore[method-assign]
+    fixture.files.open = short
     fixture.send_creation("u", 40)
     fixture.advance(0.5)
     (second,) = list_snapshots(fixture.files, DIRECTORY)
     assert second > first and not fixture.fatal
-    fixture.files.open = open_file  # type: ignore[method-assign]
+    fixture.files.open = open_file
     fixture.create_topic("v")
     fixture.restart()
     assert list(fixture.controller.image.topics_by_name) == ["t", "u", "v"]

@@ -13,6 +13,7 @@ controller; `metadata_copy.py`: a broker).
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import NamedTuple
@@ -299,10 +300,9 @@ class MetadataStore:
             return
         old, self.snapshots = self.snapshots, [snapshot]
         self.log.increment_log_start_offset(snapshot.end_offset)
-        try:
+        # Without descriptors the segment goes on: it is cut off behind the next snapshot.
+        with contextlib.suppress(OutOfDescriptors):
             self.log.roll(self.wall_ms())
-        except OutOfDescriptors:
-            pass  # the segment that goes on is cut off behind the next snapshot
         self.log.delete_old_segments(self.wall_ms())
         self._remove_snapshots(old)
 

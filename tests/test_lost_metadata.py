@@ -249,6 +249,27 @@ def test_a_crash_while_a_cluster_is_founded_is_no_lost_directory(keep: float) ->
         again.stop()
 
 
+def test_a_kill_while_a_cluster_is_founded_and_a_loss_of_power_later() -> None:
+    """What the process that was killed made, and had not synced, is there for the next one: that
+    syncs it before anything is acknowledged. Else the power takes the cluster.
+    """
+    settings = {"log_dirs": "/srv/cluster/data", "process_roles": "controller", "node_id": "100"}
+
+    def start(disk: SimDisk) -> MemoryBroker:
+        return MemoryBroker(files=disk, listeners=CONTROLLER, **settings).start()
+
+    whole = SimDisk(1)
+    start(whole)
+    for at in range(whole.operations):
+        killed = SimDisk(at, crash_at=at)
+        with pytest.raises(Crash):
+            start(killed)
+        disk = killed.after_kill()
+        before = start(disk).broker.parts.controller.image
+        found = start(disk.after_power_loss(keep=0)).broker.parts.controller.image
+        assert before.offset < found.offset and found.epoch == before.epoch + 1, at
+
+
 def test_an_empty_controller_takes_the_clusters_id_over(pair: Pair) -> None:
     """`--cluster-id`: the broker has applied more than the new log holds, or another log: it
     stops, deletes nothing.

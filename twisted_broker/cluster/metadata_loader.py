@@ -233,7 +233,8 @@ class MetadataLoader:
         try:
             self._built = yield from image_in_steps(content, snapshot)
         except LookupError as error:
-            raise WireError(f"snapshot {snapshot.file_name} is not understood: {error!r}") from error
+            name = snapshot.file_name
+            raise WireError(f"snapshot {name} is not understood: {error!r}") from error
         self._transactions = TransactionBuffer()
         self._last = None
         self._go_on()

@@ -23,7 +23,7 @@ from twisted_broker.cluster.metadata_check import holds_records
 from twisted_broker.cluster.partition_change import ELR_FEATURE
 from twisted_broker.image.metadata_image import METADATA_VERSION
 from twisted_broker.interfaces import IFileSystem, IRandom
-from twisted_broker.log.log_directory import LogDirMismatch, make_directory
+from twisted_broker.log.log_directory import LogDirMismatch, make_directory, sync_names
 from twisted_broker.log.meta_properties import (
     MetaProperties,
     read_meta_properties,
@@ -101,8 +101,11 @@ def format_node(
             )
         old.append(path)
     cluster_id = cluster_id or uuid_text(new_uuid(random.randbytes))
+    for path in old:  # by a run, perhaps, that was killed before it synced the file's name
+        files.sync_directory(path)
     for path in new:
         make_directory(files, path)
+        sync_names(files, path)
         if path == node.metadata_directory:
             write_bootstrap(files, path, node.levels, wall_ms, node.users)
         properties = MetaProperties(cluster_id, node.node_id, new_uuid(random.randbytes))

@@ -27,7 +27,7 @@ import posixpath
 import re
 from collections import deque
 from collections.abc import Callable
-from errno import ENOENT
+from errno import EACCES, EINVAL, ENOENT, EPERM, EROFS
 from functools import partial
 
 from twisted_broker.config import LogConfig
@@ -48,6 +48,7 @@ from twisted_broker.topic_names import METADATA_TOPIC
 from twisted_broker.wire.primitives import new_uuid
 
 LOCK = ".lock"
+_NOT_OURS = frozenset({EACCES, EPERM, EINVAL, EROFS})
 _MOST_LINES = 20
 _NAMES_AT_ONCE = 16
 """Topic ids that one job syncs. The next job is submitted by the reactor in a turn of its own:
@@ -81,6 +82,20 @@ def make_directory(files: IFileSystem, path: str) -> None:
     make_directory(files, parent)
     files.make_directories(path)
     files.sync_directory(parent)
+
+
+def sync_names(files: IFileSystem, path: str) -> None:
+    """Syncs the names of a directory and of those above it: a process may have been killed between
+    making one and syncing its name. Raises OSError.
+    """
+    while path != posixpath.dirname(path):
+        path = posixpath.dirname(path)
+        try:
+            files.sync_directory(path)
+        except OSError as error:
+            # One that this user may not read, or of a file system that syncs none, is not ours.
+            if error.errno not in _NOT_OURS:
+                raise
 
 
 class LogDirectory:
@@ -148,6 +163,8 @@ class LogDirectory:
                 f"{self.path} is in use by another process; stop it, or change log.dirs"
             ) from error
         found = read_meta_properties(self.files, self.path)
+        if found is None:
+            sync_names(self.files, self.path)
         if found is not None and found.node_id not in (None, node_id):
             raise LogDirMismatch(
                 f"{self.path} belongs to node {found.node_id}, this is node {node_id}: "
@@ -168,6 +185,8 @@ class LogDirectory:
         properties = MetaProperties(cluster_id, node_id, self.directory_id)
         if found != properties:
             write_meta_properties(self.files, self.path, properties)
+        else:  # by a process, perhaps, that was killed before it synced the name
+            self.files.sync_directory(self.path)
         self.is_new = found is None
 
     def load(self, config: LogConfig, wall_ms: int) -> list[Log]:

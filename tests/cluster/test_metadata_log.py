@@ -25,11 +25,12 @@ from twisted_broker.cluster.quorum_state import (
 )
 from twisted_broker.cluster.records import DIRECTORIES_LEVEL, batch_records, build_batch
 from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots
-from twisted_broker.log.checkpoints import read_whole
+from twisted_broker.log.checkpoints import read_partition_metadata, read_whole
 from twisted_broker.log.errors import OutOfDescriptors
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.log import Log
 from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.topic_names import METADATA_TOPIC_ID
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.records import iterate_batches
@@ -723,3 +724,24 @@ def test_behind_a_snapshot_where_descriptors_are_short() -> None:
     fixture.create_topic("v")
     fixture.restart()
     assert list(fixture.controller.image.topics_by_name) == ["t", "u", "v"]
+
+
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_another_topic_id_beside_the_log_is_damage_of_its_file(
+    fixture: Fixture, is_copy: bool
+) -> None:
+    """The metadata's is always the same. A flipped bit there stopped the controller, or a broker,
+    at each start.
+    """
+    fixture.create_topics()
+    path = f"{DIRECTORY}/partition.metadata"
+    data = fixture.files.nodes[path].data
+    before = bytes(data)
+    data[-3] ^= 2
+    other = read_partition_metadata(fixture.files, DIRECTORY)
+    assert other is not None and other != METADATA_TOPIC_ID
+    opened = metadata_store.open_directory(
+        fixture.files, fixture.worker, "/data", fixture.now(), is_copy
+    )
+    assert opened.log.log_end_offset == fixture.controller.log.end_offset
+    assert read_whole(fixture.files, path) == before

@@ -38,8 +38,17 @@ from twisted_broker.cluster.snapshots import (
 from twisted_broker.config import LogConfig
 from twisted_broker.image.metadata_image import EMPTY, RECORDS_PER_STEP, MetadataImage
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
-from twisted_broker.log.checkpoints import METADATA_PARTITION
-from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors, is_out_of_descriptors
+from twisted_broker.log.checkpoints import (
+    METADATA_PARTITION,
+    read_partition_metadata,
+    write_partition_metadata,
+)
+from twisted_broker.log.errors import (
+    CheckpointError,
+    LogDirFailure,
+    OutOfDescriptors,
+    is_out_of_descriptors,
+)
 from twisted_broker.log.log import Log
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import OpenFiles
@@ -123,6 +132,7 @@ def open_in_steps(
     base, torn = EMPTY, None
     if files.is_directory(directory):
         base, torn = yield from check_in_steps(files, directory, is_copy, applied)
+        _mend_topic_id(files, directory)
     if torn is not None:
         _truncate(files, directory, torn)
     log = load_log(
@@ -139,6 +149,18 @@ def open_in_steps(
     if durable_end is None:
         write_durable_end(files, directory, 0)
     return Opened(log, files, disk, base, durable_end or 0, torn)
+
+
+def _mend_topic_id(files: IFileSystem, directory: str) -> None:
+    """The metadata's topic id is always the same: where its file names another, that is damage of
+    the file alone. Raises OSError.
+    """
+    try:
+        found = read_partition_metadata(files, directory)
+    except CheckpointError:
+        return  # loading the log writes it again
+    if found not in (None, METADATA_TOPIC_ID):
+        write_partition_metadata(files, directory, METADATA_TOPIC_ID)
 
 
 def _truncate(files: IFileSystem, directory: str, torn: TornTail) -> None:

@@ -15,7 +15,7 @@ from twisted.logger import capturedLogs, formatEvent
 
 from tests.log.batches import NOW_MS, all_batches, batch, marker, values
 from tests.log.manual_worker import ManualWorker
-from tests.log.test_log_manager import A, B, World, create, failure, fill
+from tests.log.test_log_manager import CLUSTER, A, B, World, create, failure, fill
 from tests.log.test_mirrored import at
 from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
@@ -382,3 +382,20 @@ def test_an_aborted_transaction_without_its_entry_fails_the_log() -> None:
     assert world.failed == ["/d1"]
     again = World(world.files.after_kill()).manager().get(A)
     assert again is not None and len(again.segments.active.txn_index.entries()) == 1
+
+
+@pytest.mark.parametrize("skip", range(12))
+def test_an_unclean_start_takes_no_descriptor_from_what_it_reads(skip: int) -> None:
+    """The file that recovery goes over was closed for the sake of an index, and its directory was
+    offline: a fault of the disk, by the line.
+    """
+    world = World()
+    log = create(world.manager(), segment_bytes=200, index_interval_bytes=0)
+    fill(log, 12)
+    started = World(world.files.after_kill())
+    started.files.faults.append(Fault(errno.EMFILE, "open", f"/{A}/", skip=skip, times=1))
+    found: list[Any] = []
+    started.manager(start=False).start(CLUSTER).addBoth(found.append)
+    error = None if found[0] is None else found[0].value
+    assert error is None or error.errno == errno.EMFILE
+    assert started.failed == []

@@ -294,6 +294,15 @@ def recover_segment(
     returns the bytes dropped, and the offsets left out before the last batch, if any.
     `newest_epoch`: of the segments before. Raises OSError.
     """
+    # Held: where descriptors are short, the one of an index would be taken from it.
+    segment.log.acquire()
+    try:
+        return _recover(log, segment, newest_epoch)
+    finally:
+        segment.log.release()
+
+
+def _recover(log: Log, segment: LogSegment, newest_epoch: int) -> tuple[int, Gap | None]:
     file = segment.log.open()
     end = file.size()
     segment.reset_indexes()

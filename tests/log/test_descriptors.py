@@ -399,3 +399,32 @@ def test_an_unclean_start_takes_no_descriptor_from_what_it_reads(skip: int) -> N
     error = None if found[0] is None else found[0].value
     assert error is None or error.errno == errno.EMFILE
     assert started.failed == []
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda segment: segment.next_offset(),
+        lambda segment: segment.find_by_timestamp(NOW_MS, 3).offset,
+        lambda segment: len(list(segment.headers_from(3))),
+        lambda segment: segment.load_timestamps(),
+    ],
+)
+def test_an_index_takes_no_descriptor_from_the_file_that_is_read(read: Any) -> None:
+    """It is opened first: the file would be closed for it, and the directory offline."""
+    world = World()
+    manager = world.manager()
+    fill(create(manager, index_interval_bytes=0), 6)
+    world.stop(manager)
+    answers = []
+    for short in (0, 1):
+        again = World(world.files.after_kill())
+        log = again.manager().get(A)
+        assert log is not None
+        log.segments.close()
+        segment = log.segments.make(0, NOW_MS)
+        segment.open()
+        again.files.faults.append(Fault(errno.EMFILE, "open", "index", times=short))
+        answers.append(read(segment))
+        assert not short or again.files.faults[0].times < short
+    assert answers[0] == answers[1]

@@ -153,10 +153,9 @@ class LogSegment:
         timestamp, offset = self.time_index.last_entry
         indexed = self.offset_index.last_position
         lags = False
+        start = self.offset_index.lookup(offset)  # may open it: before the file that is read
         try:
-            for position, header in scan_headers(
-                self.log.open(), self.offset_index.lookup(offset), self.size
-            ):
+            for position, header in scan_headers(self.log.open(), start, self.size):
                 if header[MAX_TIMESTAMP] > timestamp:
                     timestamp, offset = (
                         header[MAX_TIMESTAMP],
@@ -189,10 +188,9 @@ class LogSegment:
             self.load_timestamps()
             return
         timestamp, largest_at = self.time_index.last_entry
+        start = self.offset_index.last_position
         try:
-            for _, header in scan_headers(
-                self.log.open(), self.offset_index.last_position, self.size
-            ):
+            for _, header in scan_headers(self.log.open(), start, self.size):
                 if header[MAX_TIMESTAMP] > timestamp:
                     timestamp, largest_at = (
                         header[MAX_TIMESTAMP],
@@ -374,22 +372,16 @@ class LogSegment:
 
     def next_offset(self) -> int:
         """One above the last offset in the segment."""
-        last = self.base_offset - 1
-        for place in scan(
-            self.log.open(),
-            self.offset_index.last_position if self.offset_index.last_position < self.size else 0,
-            self.size,
-        ):
+        last, start = self.base_offset - 1, self.offset_index.last_position
+        for place in scan(self.log.open(), start if start < self.size else 0, self.size):
             last = place.last_offset
         return last + 1
 
     def find_by_timestamp(self, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
         """The first record at or above `start_offset` with a timestamp of at least `timestamp`."""
         from_offset = max(self.time_index.lookup(timestamp)[1], start_offset)
-        file = self.log.open()
-        for position, header in scan_headers(
-            file, self.offset_index.lookup(from_offset), self.size
-        ):
+        start = self.offset_index.lookup(from_offset)
+        for position, header in scan_headers(self.log.open(), start, self.size):
             if (
                 header[BASE_OFFSET] + header[LAST_OFFSET_DELTA] < start_offset
                 or header[MAX_TIMESTAMP] < timestamp
@@ -424,7 +416,8 @@ class LogSegment:
 
         Raises CorruptRecordError at damage.
         """
-        return scan_headers(self.log.open(), self.position_of(offset), self.size)
+        start = self.position_of(offset)
+        return scan_headers(self.log.open(), start, self.size)
 
     def load(self, position: int, header: BatchHeader) -> BatchView:
         """The whole batch of this header. Raises OSError."""

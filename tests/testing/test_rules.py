@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,7 +38,7 @@ class Clients:
         self.checker: Any = SimpleNamespace(
             truth=self.truth, broken="", cluster=SimpleNamespace(sim=sim, note=None)
         )
-        self.checks = ClientChecker(self.checker, SimpleNamespace(attempts=[]))
+        self.checks = ClientChecker(self.checker, SimpleNamespace(attempts=[], sessions=Counter()))
 
     @property
     def broken(self) -> str:
@@ -109,6 +110,19 @@ def test_what_an_unclean_election_left_behind_is_followed_by_nothing(
     line = clients.truth.line(KEY)
     line.resets, line.waits_for_leader, line.has_lost = [(4, kept)], waits, True
     clients.checks.out_of_order(following(acknowledged(1, b"a")))
+    assert bool(clients.broken) is is_broken
+
+
+@pytest.mark.parametrize(
+    ("given", "is_broken"), [((7, 3), False), ((7, 2), True), ((7, 1), True), ((8, 3), True)]
+)
+def test_a_fenced_producer_may_be_out_of_order(given: tuple[int, int], is_broken: bool) -> None:
+    """A deposed leader saw a batch of the next instance first (seed 802078)."""
+    clients = Clients(9)
+    attempt = following(acknowledged(1, b"a"))
+    attempt.session = (7, 2)
+    clients.checks.notes.sessions[given] = 1
+    clients.checks.out_of_order(attempt)
     assert bool(clients.broken) is is_broken
 
 

@@ -68,9 +68,20 @@ class ClientChecker:
         if before.base_offset + len(before.values) <= line.deleted_upto:
             # All by which a leader knows the producer was deleted: after a restart the same.
             return
+        if self._is_fenced(attempt):
+            # A deposed leader may hold its transaction open yet, and have seen the next instance's
+            # batch first: here as in Kafka that one's sequence counts.
+            return
         # A leader that an unclean election deposed may have acknowledged what nobody has.
         if not line.waits_for_leader and self._is_owed(before):
             self._broken(f"{attempt!r} follows what was acknowledged, and is out of order")
+
+    def _is_fenced(self, attempt: Attempt) -> bool:
+        """Whether another instance was given a later epoch of its transactional producer."""
+        if attempt.session is None:
+            return False
+        producer_id, epoch = attempt.session
+        return any(given == producer_id and later > epoch for given, later in self.notes.sessions)
 
     def consumed(
         self,

@@ -99,7 +99,8 @@ class GroupOffsets:
             self._in_flight[partition] = left
         else:
             del self._in_flight[partition]
-            self._removed.pop(partition, None)
+            if partition in self._removed:
+                del self._removed[partition]
             if not self._in_flight:
                 self._in_flight = self._removed = EMPTY_DICT
         if producer_id >= 0:
@@ -139,7 +140,9 @@ class GroupOffsets:
         if partition in self._in_flight:
             if not self._removed:
                 self._removed = {}
-            self._removed[partition] = max(record_offset, self._removed.get(partition, -1))
+            removed = self._removed
+            if partition not in removed or removed[partition] < record_offset:
+                removed[partition] = record_offset
         for producer_id, offsets in list(self.transactional.items()):
             if _forget(offsets, partition, record_offset) and not offsets:
                 self._forget_transaction(producer_id)

@@ -41,7 +41,7 @@ class SnapshotOwner(Protocol):
 class SnapshotWriter:
     """Writes the snapshot at `offset` to `file`, which is its own from now on; `start` begins.
 
-    Unless it is cancelled its `owner` hears of the end, or `on_fatal` of an error.
+    Unless it is cancelled `owner` hears of the end, or `on_fatal` of an error.
     """
 
     __slots__ = (
@@ -52,12 +52,12 @@ class SnapshotWriter:
         "_file",
         "_kept",
         "_next",
+        "_owner",
         "_ready",
         "_running",
         "is_cancelled",
         "offset",
         "on_fatal",
-        "owner",
     )
 
     def __init__(
@@ -67,9 +67,10 @@ class SnapshotWriter:
         file: IFile,
         disk: IDiskWorker,
         on_fatal: Callable[[OSError], object],
+        owner: SnapshotOwner,
     ) -> None:
         self.offset, self.on_fatal = offset, on_fatal
-        self.owner: SnapshotOwner | None = None
+        self._owner = owner
         self._entries, self._file, self._disk = entries, file, disk
         # By the entry, not its id: one that expired may be followed by another of the same id.
         self._kept: dict[ProducerEntry, bytes] = {}
@@ -77,6 +78,10 @@ class SnapshotWriter:
         self._crc = crc32c(COUNT.pack(len(entries)))
         self.is_cancelled = self._running = False
         self._ready = True
+
+    def move_to(self, owner: SnapshotOwner) -> None:
+        """The producers are another's from now on."""
+        self._owner = owner
 
     def keep(self, entry: ProducerEntry) -> None:
         """It is about to change."""
@@ -125,8 +130,7 @@ class SnapshotWriter:
         self._file.close()
         if self.is_cancelled:
             return
-        assert self.owner is not None
-        self.owner.snapshot_ended(self.offset, error is None)
+        self._owner.snapshot_ended(self.offset, error is None)
         if error is not None:
             self.on_fatal(
                 error

@@ -13,8 +13,7 @@ transactions, the snapshot files.
 
 Source: Kafka's `ProducerStateManager`; KIP-98; RL 3.2. Not here: checks before an append
 (`producer_append.py`), the snapshot's format (`producer_snapshot.py`), its slices
-(`producer_snapshot_writer.py`), who brings the state to the
-log's end (`producer_rebuild.py`).
+(`producer_snapshot_writer.py`), who brings the state to the log's end (`producer_rebuild.py`).
 """
 
 from __future__ import annotations
@@ -356,8 +355,7 @@ class ProducerStateManager:
             file.close()
             raise
         self.last_snapshot_offset = offset
-        self.writer = SnapshotWriter(offset, entries, file, disk, on_fatal)
-        self.writer.owner = self
+        self.writer = SnapshotWriter(offset, entries, file, disk, on_fatal, self)
         self.writer.start()
 
     def snapshot_ended(self, offset: int, is_whole: bool) -> None:
@@ -444,7 +442,7 @@ class ProducerStateManager:
         )
         self.rebuilt, self.writer = None, other.writer
         if self.writer is not None:
-            self.writer.owner = self
+            self.writer.move_to(self)
 
     def _load(self, log_start_offset: int, wall_ms: int) -> None:
         self.map_end_offset = self.last_snapshot_offset = log_start_offset

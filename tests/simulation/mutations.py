@@ -73,6 +73,7 @@ from twisted_broker.replication.fetcher.fetcher_state import PartitionFetchState
 from twisted_broker.replication.partition.isr_state import CommittedIsr, IsrProposal, PendingShrink
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.remote_replica import RemoteReplica
+from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.testing.sim.__main__ import Verdict, run_seed
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import BatchBuilder, BatchView
@@ -481,6 +482,11 @@ def late_fetch_answers_count(plant: Planting) -> None:
     plant(PartitionFetchState, "is_as_requested", lambda self, requested: True)
 
 
+def failed_partitions_tell_nobody(plant: Planting) -> None:
+    """A log directory fails, and the fetches that wait for its partitions are not woken."""
+    plant(ReplicaManager, "_tell_failed", lambda self, failed, reason: iter(()))
+
+
 def sequences_not_checked(plant: Planting) -> None:
     """An idempotent producer's retry is a new batch."""
     plant(log_module, "check_append", lambda *arguments: None)
@@ -698,6 +704,7 @@ MUTATIONS: dict[str, Callable[[Planting], None]] = {
         unclean_stop_forgotten,
         shrunk_isr_counts_before_the_answer,
         late_fetch_answers_count,
+        failed_partitions_tell_nobody,
         sequences_not_checked,
         transactional_append_not_verified,
         open_transactions_are_stable,

@@ -25,7 +25,7 @@ from twisted_broker.testing.checks.committed_state import Violation
 from twisted_broker.testing.sim.fault_schedule import RARE, WANTED
 from twisted_broker.testing.sim.many_seeds import ManySeeds, Outcome
 from twisted_broker.testing.sim.options import Options, options_of
-from twisted_broker.testing.sim.reach import ENOUGH_FOR_RARE, ENOUGH_SEEDS
+from twisted_broker.testing.sim.reach import ENOUGH_SEEDS
 from twisted_broker.testing.sim.run import Run
 from twisted_broker.testing.sim.scenario_file import RecordedRun
 from twisted_broker.testing.sim.schedule import Action
@@ -145,25 +145,35 @@ def main(arguments: list[str] | None = None, out: TextIO = sys.stdout) -> int:
         return _one_after_another(chosen, out)
     seeds = range(chosen.first, chosen.first + chosen.seeds)
     meaning = zookeeper_options_of if chosen.zookeeper else options_of
-    many = ManySeeds(
-        lambda seed: _outcome(run_seed(seed, options=meaning(seed, chosen.brokers))),
-        lambda options, kept: run_seed(options.seed, options=options, kept=kept).recorded,
-        out,
-        chosen.state,
-        chosen.jobs,
-        ZOOKEEPER_WANTED if chosen.zookeeper else WANTED,
-    )
+
+    def made(directory: Path | None) -> ManySeeds:
+        return ManySeeds(
+            lambda seed: _outcome(run_seed(seed, options=meaning(seed, chosen.brokers))),
+            lambda options, kept: run_seed(options.seed, options=options, kept=kept).recorded,
+            out,
+            directory,
+            chosen.jobs,
+            ZOOKEEPER_WANTED if chosen.zookeeper else WANTED,
+        )
+
+    many = made(chosen.state)
     kind = {"zookeeper": True} if chosen.zookeeper else {}
     if not many.run(seeds, {"brokers": chosen.brokers, **kind}, chosen.quiet):
         return _STOPPED
+    enough = chosen.brokers > 2 and many.total.runs >= ENOUGH_SEEDS
+    rare = {RARE[lacking] for lacking in many.total.missing() if lacking in RARE}
+    if enough and rare:
+        out.write(f"runs what reaches rare kinds: {' '.join(map(str, sorted(rare)))}\n")
+        others = made(None)
+        if not others.run(sorted(rare), {}, chosen.quiet):
+            return _STOPPED
+        many.include(others)
     if not chosen.quiet:
         out.write(many.total.table())
-    enough = chosen.brokers > 2 and many.total.runs >= ENOUGH_SEEDS
     missing = many.total.missing() if enough else []
     if missing:
         out.write(f"NOT REACHED by any seed: {', '.join(missing)}\n")
-    rare = frozenset() if many.total.runs >= ENOUGH_FOR_RARE else RARE
-    return _conclusion(many.failed, chosen.seeds, out) or bool(set(missing) - rare)
+    return _conclusion(many.failed, len(many.outcomes), out) or bool(missing)
 
 
 def _outcome(verdict: Verdict) -> tuple[Outcome, RecordedRun]:

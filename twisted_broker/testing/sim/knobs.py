@@ -1,10 +1,14 @@
 """Limits of the production code that a minute of simulated load does not reach, made small.
 
-Owns `KNOBS`, and `turned`, a context in which some have other values, in this process only.
+Owns `KNOBS` and `STEPS`, and `turned`, a context in which some have other values, in this process
+only.
 
 1. A knob is a limit above which the same is done in another way: any value is a right one.
+2. A step is how much one turn of the reactor does of something long. With small ones what comes
+   between two turns comes there in the simulation, too.
 
-Source: FoundationDB's knobs. Not here: settings (`testing/sim/workload.py`).
+Source: FoundationDB's knobs. Not here: settings (`testing/sim/workload.py`), which seeds have them
+(`testing/sim/options.py`).
 """
 
 from __future__ import annotations
@@ -12,26 +16,116 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
+from typing import NamedTuple
 
-from twisted_broker.cluster import metadata_log, metadata_store
-from twisted_broker.log import producer_rebuild
+from twisted_broker import turns
+from twisted_broker.cluster import (
+    cluster_view,
+    metadata_check,
+    metadata_log,
+    metadata_store,
+    records,
+)
+from twisted_broker.coordinator import (
+    coordinator_loader,
+    coordinator_runtime,
+    coordinator_shard,
+    group_offsets,
+    offset_cleanup,
+    offset_metadata_manager,
+)
+from twisted_broker.coordinator.transaction import (
+    transaction_coordinator,
+    transaction_state_manager,
+)
+from twisted_broker.image import metadata_delta, metadata_image
+from twisted_broker.log import (
+    log_manager,
+    producer_rebuild,
+    producer_snapshot_writer,
+    producer_state,
+)
+from twisted_broker.log.cleaner import log_cleaner, selection
+from twisted_broker.replication import fetch_session, replica_manager
 
-KNOBS: dict[str, tuple[ModuleType, tuple[int, ...]]] = {
-    "AT_ONCE_BYTES": (producer_rebuild, (0, 300)),
-    "READ_BYTES": (metadata_store, (1, 2000)),
-    "RECORDS_PER_BATCH": (metadata_log, (2, 5)),
+
+class Knob(NamedTuple):
+    """`modules`: all that have the limit under `name`; `values`: to draw from."""
+
+    name: str
+    modules: tuple[ModuleType, ...]
+    values: tuple[int, ...] = (1, 3)
+
+
+KNOBS: dict[str, Knob] = {
+    knob.name: knob
+    for knob in (
+        Knob("AT_ONCE_BYTES", (producer_rebuild,), (0, 300)),
+        Knob("READ_BYTES", (metadata_store,), (1, 2000)),
+        Knob("RECORDS_PER_BATCH", (metadata_log,), (2, 5)),
+    )
 }
-"""The name of a limit -> its module, and values to draw from."""
+"""The name of a limit -> the limit."""
+
+
+def _named(*knobs: Knob) -> dict[str, Knob]:
+    """Several modules have a step of the same name."""
+    found = {f"{knob.modules[0].__name__.rpartition('.')[2]}.{knob.name}": knob for knob in knobs}
+    assert len(found) == len(knobs)
+    return found
+
+
+STEPS: dict[str, Knob] = _named(
+    Knob("PIECES_PER_TURN", (turns,)),
+    Knob("SLICE_PRODUCERS", (producer_snapshot_writer, producer_state), (0, 1)),
+    Knob("SLICE_HEADERS", (producer_rebuild,)),
+    Knob("RETENTION_PER_STEP", (log_manager,)),
+    Knob("SEGMENTS_PER_STEP", (log_manager,)),
+    Knob("PRODUCERS_PER_STEP", (log_manager,)),
+    Knob("LOGS_PER_STEP", (log_cleaner,)),
+    Knob("PRODUCERS_PER_STEP", (selection,)),
+    Knob("PROPOSED_PER_TURN", (replica_manager,)),
+    Knob("FAILED_PER_STEP", (replica_manager,)),
+    Knob("FINISHED_PER_STEP", (fetch_session,)),
+    Knob("PARTITIONS_PER_STEP", (metadata_delta,)),
+    Knob("RECORDS_PER_STEP", (metadata_image, records)),
+    Knob("LOOKED_AT_PER_STEP", (cluster_view,)),
+    Knob("PARTITIONS_PER_STEP", (cluster_view,)),
+    Knob("BATCHES_PER_STEP", (metadata_check,)),
+    Knob("SLICE_BYTES", (coordinator_loader,), (1, 300)),
+    Knob("RECORDS_PER_STEP", (coordinator_loader,)),
+    Knob("VALUES_PER_STEP", (coordinator_loader,)),
+    Knob("GROUPS_PER_STEP", (coordinator_loader,)),
+    Knob("FORGOTTEN_PER_STEP", (coordinator_loader,)),
+    Knob("SESSIONS_PER_STEP", (coordinator_runtime,)),
+    Knob("UNLOADED_PER_STEP", (coordinator_shard,)),
+    Knob("AT_ONCE", (coordinator_shard,)),
+    Knob("RUN_PER_STEP", (coordinator_shard,)),
+    Knob("OFFSETS_PER_STEP", (group_offsets, offset_metadata_manager)),
+    Knob("GROUPS_PER_STEP", (offset_metadata_manager,)),
+    Knob("RECORDS_PER_STEP", (offset_metadata_manager,)),
+    Knob("CHECKED_PER_STEP", (offset_cleanup,)),
+    Knob("WRITES_AT_ONCE", (offset_cleanup,)),
+    Knob("CHECKED_PER_STEP", (transaction_state_manager,)),
+    Knob("RESUMED_PER_STEP", (transaction_state_manager,)),
+    Knob("ABORTED_PER_STEP", (transaction_coordinator,)),
+)
+"""Module and name of a step -> the step."""
 
 
 @contextmanager
 def turned(values: Mapping[str, int]) -> Iterator[None]:
-    """Within it these knobs have these values."""
-    before = {name: getattr(KNOBS[name][0], name) for name in values}
+    """Within it these knobs and steps have these values."""
+    knobs = [((KNOBS.get(name) or STEPS[name]), value) for name, value in values.items()]
+    before = [(knob, getattr(knob.modules[0], knob.name)) for knob, _ in knobs]
     try:
-        for name, value in values.items():
-            setattr(KNOBS[name][0], name, value)
+        _set(knobs)
         yield
     finally:
-        for name, value in before.items():
-            setattr(KNOBS[name][0], name, value)
+        _set(before)
+
+
+def _set(values: list[tuple[Knob, int]]) -> None:
+    for knob, value in values:
+        for module in knob.modules:
+            setattr(module, knob.name, value)

@@ -100,6 +100,11 @@ class ManySeeds:
                 state.close()
         return True
 
+    def include(self, others: ManySeeds) -> None:
+        """Counts what they ran."""
+        for seed, outcome in others.outcomes.items():
+            self._count(seed, outcome)
+
     def _state(self, seeds: Collection[int], options: dict[str, Any]) -> RunState | None:
         if self._directory is None:
             return None

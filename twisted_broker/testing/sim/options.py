@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from random import Random
 
+from twisted_broker.testing.sim.knobs import STEPS
 from twisted_broker.testing.sim.network import NetworkConditions
 from twisted_broker.testing.sim.node import CLIENT_PORT
 from twisted_broker.testing.sim.replica_acts import add_replica_acts
@@ -111,7 +112,19 @@ def options_of(seed: int, brokers: int = 3) -> Options:
         _sole_replicas(options)
     if seed % 16 in _TRANSACTIONAL:
         add_transactions(options)
+    _add_small_steps(options)
     return options
+
+
+def _add_small_steps(options: Options) -> None:
+    """In a quarter of the seeds what is long takes many turns of the reactor."""
+    random = Random(f"steps {options.seed} {options.brokers}")
+    if random.random() < 0.25:
+        options.knobs |= {
+            name: random.choice(step.values)
+            for name, step in STEPS.items()
+            if random.random() < 0.5
+        }
 
 
 def _add_damages(options: Options) -> None:

@@ -5,8 +5,7 @@ counts of one run; `Total`, those of many runs, its table and what is missing in
 
 1. A kind that is counted is in the table, but for answers to clients, faults, and what an operator
    did, which are counted under their names.
-2. `Total.missing` names the kinds that no run reached. One broker, or few seeds, cannot reach all;
-   what is rare (`testing/sim/fault_schedule.py`) takes a thousand.
+2. `Total.missing` names the kinds that no run reached. One broker, or few seeds, cannot reach all.
 
 Source: FoundationDB's coverage marks. Not here: where things
 are counted (`testing/sim/probes.py`, `testing/sim/image_counts.py`).
@@ -131,7 +130,6 @@ DARK = {
 
 ENOUGH_SEEDS = 100
 """So many seeds with three brokers reach every kind but rare ones; twenty leave a handful out."""
-ENOUGH_FOR_RARE = 1000
 
 
 class Reach:

@@ -49,7 +49,7 @@ def add_workload(options: Options) -> None:
     _cluster(random, options)
     _administrator(random, options)
     options.knobs = {
-        name: random.choice(values) for name, (_, values) in KNOBS.items() if random.random() < 0.3
+        name: random.choice(knob.values) for name, knob in KNOBS.items() if random.random() < 0.3
     }
 
 

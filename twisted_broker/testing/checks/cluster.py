@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from twisted_broker.cluster.controller import Controller
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.log import Log
 from twisted_broker.replication.partition.partition import Partition
@@ -37,9 +38,11 @@ class ClusterChecker:
         self.replicas = ReplicaChecker(self.truth, self.members)
         self.compacted = self.replicas.compacted
         self._cleaned: list[Log] = []
+        self._ended: list[Controller] = []
+        """processes ended with them: not looked at yet"""
         self.broken = ""
         """what a client's check found: it cannot raise through the client"""
-        cluster.after_step, cluster.gone = self.step, self.members.gone
+        cluster.after_step, cluster.gone = self.step, self.gone
 
     def make_truth(self) -> CommittedState:
         """What is true of this cluster."""
@@ -55,9 +58,20 @@ class ClusterChecker:
             raise Violation(self.cluster.bugs[0])
         if self.broken or self.compacted.broken:
             raise Violation(self.broken or self.compacted.broken)
+        while self._ended:
+            self.truth.look(self._ended.pop().committed)
         node = self.cluster.nodes.get(clock.name)
         if node is not None and node.clock is clock and node.broker is not None:
             self._look_at(node)
+
+    def gone(self, node: SimNode) -> None:
+        """The process on this machine ends, perhaps in the call in which its controller committed
+        something and told others.
+        """
+        controller = None if node.broker is None else node.broker.parts.controller
+        if controller is not None and not node.suspect:
+            self._ended.append(controller)
+        self.members.gone(node)
 
     def _look_at(self, node: SimNode) -> None:
         assert node.broker is not None

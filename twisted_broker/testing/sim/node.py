@@ -173,9 +173,9 @@ class SimNode:
         # The clock first: nothing of this process may run while its connections are reset.
         self.clock.switch_off()
         self.world.network.switch_off(self.name, silent)
+        self.world.gone(self)
         self.broker = None
         self.ready = False
-        self.world.gone(self)
 
     def stop(self) -> None:
         """The process leaves in order (SIGTERM)."""

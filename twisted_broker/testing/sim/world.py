@@ -39,7 +39,7 @@ class Trace:
 
 
 class SimWorld:
-    """`after_step(clock)` is called after each call, `gone(machine)` for each process that ended;
+    """`after_step(clock)` is called after each call, `gone(machine)` for each process that ends;
     `bugs` are the failures so far.
     """
 

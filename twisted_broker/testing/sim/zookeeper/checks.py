@@ -215,7 +215,6 @@ class ZooKeeperChecker(ClusterChecker):
         self._controller_epochs: dict[tuple[str, int], int] = {}
         super().__init__(cluster)
         self.truth.is_whole = self.members.is_whole
-        cluster.gone = self._gone
 
     def make_truth(self) -> CommittedState:
         return ZooKeeperState(lambda what: self.cluster.note("checker", what))
@@ -223,7 +222,7 @@ class ZooKeeperChecker(ClusterChecker):
     def make_members(self) -> Members:
         return ZooKeeperMembers(self.cluster, self.truth)
 
-    def _gone(self, node: SimNode) -> None:
+    def gone(self, node: SimNode) -> None:
         self.members.gone(node)
         if node.lost_power:
             self.truth.lost_power(node.node_id)

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from twisted_broker import turns
+from twisted_broker.api import context, fetch, groups, log_dirs, offsets
 from twisted_broker.cluster import (
     cluster_view,
     metadata_check,
@@ -77,7 +78,9 @@ def _named(*knobs: Knob) -> dict[str, Knob]:
 
 STEPS: dict[str, Knob] = _named(
     Knob("PIECES_PER_TURN", (turns,)),
-    Knob("SLICE_PRODUCERS", (producer_snapshot_writer, producer_state), (0, 1)),
+    Knob("LOOK_ELEMENTS", (context, fetch)),
+    Knob("SLICE_ELEMENTS", (context, fetch, groups, log_dirs, offsets)),
+    Knob("SLICE_PRODUCERS", (producer_snapshot_writer, producer_state), (1,)),
     Knob("SLICE_HEADERS", (producer_rebuild,)),
     Knob("RETENTION_PER_STEP", (log_manager,)),
     Knob("SEGMENTS_PER_STEP", (log_manager,)),

@@ -15,7 +15,8 @@ from twisted.internet.defer import ensureDeferred
 from tests.memory_broker import MemoryBroker
 from tests.test_broker_joining import CONTROLLER, memory_broker, memory_controller
 from twisted_broker import broker
-from twisted_broker.cluster.metadata_check import MetadataDamage
+from twisted_broker.cluster.metadata_check import MetadataDamage, read_durable_end
+from twisted_broker.cluster.snapshots import list_snapshots
 from twisted_broker.log.checkpoints import HIGH_WATERMARK, read_offsets, write_offsets
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log_directory import LogDirMismatch
@@ -486,6 +487,35 @@ def test_an_older_controller_that_outgrew_the_broker_by_a_snapshot_deletes_nothi
     pair.broker.pass_time(LONG)
     kept = [name for name in pair.broker.files.listdir("/data") if name.startswith("precious-0")]
     assert len(kept) == 1 and not kept[0].endswith("-delete")
+
+
+def test_an_older_controller_that_outgrew_a_copy_that_ends_at_its_snapshot(pair: Pair) -> None:
+    """It leads the epoch that the broker knows, by its next start, and its log goes beyond the
+    broker's: the last batch that the snapshot holds tells.
+    """
+    pair.controller.stop()
+    pair.new_controller()
+    pair.broker.stop()
+    pair.broker = memory_broker(
+        pair.controller,
+        files=pair.broker.files,
+        metadata_log_max_record_bytes_between_snapshots="1",
+    ).start()
+    pair.create("newer")
+    pair.broker.stop()
+    (snapshot,) = list_snapshots(pair.broker.files, METADATA)
+    assert read_durable_end(pair.broker.files, METADATA) == snapshot.end_offset
+    pair.controller.stop()
+    pair.new_controller(pair.older_disk())
+    pair.controller.pass_time(LONG)
+    older = pair.controller.broker.parts.controller
+    assert older.epoch == snapshot.epoch and older.log.end_offset > snapshot.end_offset + 20
+    pair.broker = memory_broker(pair.controller, files=pair.broker.files)
+    ensureDeferred(pair.broker.broker.start()).addErrback(lambda failure: None)
+    pair.broker.pass_time(60)
+    stopped_by(pair.broker, "has another batch at offset", "Nothing was deleted")
+    pair.broker.stop()
+    pair.keeps_everything()
 
 
 @pytest.mark.parametrize("role", ["controller", "broker"])

@@ -8,17 +8,21 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from crc32c import crc32c
 
 from twisted_broker.cli.main import main
 from twisted_broker.cli.verify import verify_directory
+from twisted_broker.cluster.last_batch import LastBatch, write_last_batch
 from twisted_broker.cluster.scram_changes import parse_user
-from twisted_broker.cluster.snapshots import snapshot_frame
+from twisted_broker.cluster.snapshots import SnapshotId, snapshot_frame
+from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.wire.compression import GZIP, NONE
 from twisted_broker.wire.legacy import build_message_set
 from twisted_broker.wire.messages import metadata_records
 from twisted_broker.wire.records import Record
 
 SEGMENT = "00000000000000000000.log"
+LAST_BATCH = "00000000000000000008-0000000001.last-batch"
 
 
 def dump(path: Path, *options: str) -> tuple[int, list[dict[str, Any]]]:
@@ -112,6 +116,20 @@ def test_small_files(golden: Path) -> None:
     )
     assert rows_of(golden / "__cluster_metadata-0" / "quorum-state", "quorum")[0]["leaderId"] == 1
     assert rows_of(golden / ".kafka_cleanshutdown", "clean_shutdown")[0]["brokerEpoch"] == 11
+
+
+def test_the_last_batch_of_a_copys_snapshot(copy: Path) -> None:
+    """Its fields by name; `verify` knows the file, and finds a flipped bit in it."""
+    last = LastBatch(6, 7, 1, 84, 77, 1)
+    files, directory = OsFileSystem(), copy / "__cluster_metadata-0"
+    write_last_batch(files, str(directory), SnapshotId(8, 1), last)
+    (row,) = rows_of(directory / LAST_BATCH, "last_batch")
+    assert last._asdict().items() <= row.items()
+    assert verify_directory(copy).findings == []
+    content = bytearray((directory / LAST_BATCH).read_bytes())
+    content[2] ^= 1
+    (directory / LAST_BATCH).write_bytes(content)
+    assert "does not match its CRC" in str(verify_directory(copy).findings)
 
 
 def test_the_metadata_log_and_its_snapshots(golden: Path) -> None:
@@ -268,6 +286,9 @@ def test_a_preallocated_index(copy: Path) -> None:
         ("meta.properties", "version=1\nnode.id=one\ncluster.id=x\n"),
         ("__cluster_metadata-0/quorum-state", "{"),
         ("__cluster_metadata-0/quorum-state", "[]"),
+        ("__cluster_metadata-0/" + LAST_BATCH, "0 6 7 1 84 77 1 5\n"),
+        ("__cluster_metadata-0/" + LAST_BATCH, f"1 2 {crc32c(b'1 2')}\n"),
+        ("__cluster_metadata-0/" + LAST_BATCH, ""),
         ("codecs-0/leader-epoch-checkpoint", "0\n1\n0\n"),
         ("codecs-0/partition.metadata", "version: 0\ntopic_id: short"),
         ("strange.file", "what?"),

@@ -170,6 +170,93 @@ def test_the_copy_is_truncated_behind_a_snapshot_of_its_own(fixture: ControllerF
     )
 
 
+def test_a_copy_that_ends_at_its_snapshot_knows_another_log(fixture: ControllerFixture) -> None:
+    """No batch of the log is left to compare, and the other log has the same epoch at every
+    offset: what stands beside the snapshot tells.
+    """
+    member = Follower(fixture, metadata_log_max_record_bytes_between_snapshots="1").stop()
+    (snapshot,) = list_snapshots(member.files, COPY)
+    assert snapshot.end_offset == member.copy.end_offset and not log_of(member.files, COPY)
+    before = member.observer.image
+    own = member.again()
+    assert own.ended == [] and own.observer.image == before == fixture.controller.image
+    own.stop()
+    fixture.crash()
+    other = served({"metadata.max.idle.interval.ms": "0"})
+    other.join(7)
+    other.create_topic("another", 60)
+    assert other.controller.log.end_offset > snapshot.end_offset
+    assert other.controller.epoch == snapshot.epoch
+    again = Follower(other, member.files)
+    (error,) = again.ended
+    assert isinstance(error, MetadataRegression) and "has another batch at offset" in str(error)
+    assert again.observer.image == before and again.copy.end_offset == snapshot.end_offset
+    again.stop()
+
+
+def left(disk: SimDisk, end: str) -> SimDisk:
+    """What another process finds."""
+    return disk.after_kill() if end == "kill" else disk.after_power_loss(keep=float(end))
+
+
+@pytest.mark.parametrize("end", ["kill", "0", "0.5", "1"])
+def test_a_crash_around_a_snapshot_leaves_a_batch_to_compare(
+    fixture: ControllerFixture, end: str
+) -> None:
+    """At whatever operation: what is left of the copy ends with a batch that is known, and it is
+    the controller's.
+    """
+    log = log_of(fixture.files, CONTROLLERS)
+    whole = {each.last_offset: each for each in iterate_batches(log)}
+
+    def follow(disk: SimDisk) -> None:
+        disk.make_directories("/own")
+        copy, base, _ = open_metadata_copy(disk, InlineWorker(), "/own", fixture.now, 7)
+        disk.sync_all()
+        loader = MetadataLoader(base, copy.transactions, copy.last_batch, copy.append)
+        for batch in whole.values():
+            data = log[batch.offset : batch.offset + batch.size_in_bytes]
+            loader.batches(data, batch.last_offset + 1)
+            copy.consider_snapshot(loader.image, loader.last_batch, 0, 1, 0)
+
+    untouched = SimDisk(1)
+    follow(untouched)
+    names = untouched.listdir(COPY)
+    assert len([name for name in names if name.endswith((".checkpoint", ".last-batch"))]) == 2
+    at_snapshots = 0
+    for at in range(untouched.operations):
+        disk = SimDisk(at, crash_at=at)
+        with pytest.raises(Crash):
+            follow(disk)
+        copy, base, told = open_metadata_copy(
+            left(disk, end), InlineWorker(), "/own", fixture.now, 7
+        )
+        if base.offset < 0:
+            continue
+        last = copy.last_batch
+        assert not told and last is not None and last.is_same(whole[base.offset])
+        at_snapshots += bool(copy.snapshots) and base.offset + 1 == copy.snapshots[-1].end_offset
+    assert at_snapshots > 20
+
+
+@pytest.mark.parametrize("change", ["removed", "damaged"])
+def test_a_copy_whose_last_batch_is_not_known_goes_on(
+    fixture: ControllerFixture, change: str
+) -> None:
+    """An older version wrote none; nothing is refused for a damaged one."""
+    member = Follower(fixture, metadata_log_max_record_bytes_between_snapshots="1").stop()
+    (name,) = [each for each in member.files.listdir(COPY) if each.endswith(".last-batch")]
+    if change == "removed":
+        member.files.remove(f"{COPY}/{name}")
+    else:
+        member.files.nodes[f"{COPY}/{name}"].data[4] ^= 1
+    fixture.create_topic("u")
+    again = member.again()
+    assert again.told == "" and again.ended == []
+    assert again.observer.image == fixture.controller.image
+    again.stop()
+
+
 def test_a_snapshot_that_is_overdue_comes_with_the_next_records(fixture: ControllerFixture) -> None:
     """`metadata.log.max.snapshot.interval.ms`: nothing came when it was over."""
     member = Follower(fixture, metadata_log_max_snapshot_interval_ms="3000")

@@ -35,6 +35,7 @@ DUMPERS: dict[str, Callable[[Path], small_files.Items]] = {
     "partition.metadata": small_files.partition_metadata_rows,
     "meta.properties": small_files.meta_properties_rows,
     "quorum-state": small_files.quorum_state_rows,
+    ".last-batch": small_files.last_batch_rows,
     ".kafka_cleanshutdown": small_files.clean_shutdown_rows,
     **dict.fromkeys(OFFSET_CHECKPOINTS, small_files.offset_checkpoint_rows),
 }

@@ -7,8 +7,8 @@ properties.
 3. Nothing here opens a file for writing, so it may run beside the broker that owns the directory.
 
 Source: Kafka's OffsetIndex, TimeIndex, AbortedTxn, ProducerStateManager, CheckpointFile,
-PartitionMetadata, MetaProperties, FileQuorumStateStore. Not here: whether the entries agree with
-the log (`verify`).
+PartitionMetadata, MetaProperties, FileQuorumStateStore; `cluster/last_batch.py`. Not here: whether
+the entries agree with the log (`verify`).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ ABORTED_TRANSACTION = struct.Struct(">hqqqq")
 SNAPSHOT_HEADER = struct.Struct(">hIi")
 SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 SNAPSHOT_CRC_START = 6
+LAST_BATCH = ("base_offset", "last_offset", "epoch", "size", "crc", "previous_epoch")
 ENTRIES_AT_ONCE = 1024
 TAIL_CHUNK = 1 << 16
 
@@ -312,6 +313,18 @@ def quorum_state_rows(path: Path) -> Items:
                 if name not in item
             ]
             yield from (Damage(str(path), -1, f"{name} is missing") for name in missing)
+
+
+def last_batch_rows(path: Path) -> Items:
+    """`.last-batch`: the batch that a broker's own snapshot of the metadata ends with."""
+    words, _, crc = path.read_bytes().removesuffix(b"\n").rpartition(b" ")
+    version, *numbers = words.split(b" ")
+    if crc != b"%d" % crc32c.crc32c(words):
+        yield Damage(str(path), 0, "does not match its CRC")
+    elif version != b"0" or len(numbers) != len(LAST_BATCH):
+        yield Damage(str(path), 0, f"version {version.decode()} is unknown")
+    else:
+        yield {"kind": "last_batch", **dict(zip(LAST_BATCH, map(int, numbers), strict=True))}
 
 
 def clean_shutdown_rows(path: Path) -> Items:

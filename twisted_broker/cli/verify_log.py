@@ -326,7 +326,7 @@ class LogCheck:
         elif kind in (".index", ".timeindex", ".txnindex"):
             if path.with_suffix(".log").name not in self.names and not self.report.in_use:
                 self.report.add(path, -1, "has no segment")
-        elif kind in (".checkpoint", "quorum-state", "partition.metadata"):
+        elif kind in (".checkpoint", ".last-batch", "quorum-state", "partition.metadata"):
             self.report.findings.extend(
                 item for item in file_rows(path, False) if isinstance(item, Damage)
             )

@@ -8,10 +8,12 @@ known of a copy that was damaged.
 2. Nothing waits for a sync. The copy is synced every `SYNC_MS` while records come, with snapshots
    and at a clean end, and its durable end moves then; a loss of power takes no more than the
    newest part of it.
-3. A damaged copy is renamed; the newest `MOST_DAMAGED_COPIES` are kept. The new copy is empty. Its
+3. Beside each snapshot of its own stands the last batch that this holds (`last_batch.py`): a copy
+   that ends at its snapshot is compared by it. A controller's snapshot says nothing of its own.
+4. A damaged copy is renamed; the newest `MOST_DAMAGED_COPIES` are kept. The new copy is empty. Its
    durable end, synced before it takes the name, is where the damaged copy ended (`known_end`): the
    metadata went at least that far. It stays until the new copy has reached it.
-4. A disk that fails ends the copy (`on_fatal`); the broker follows on without one.
+5. A disk that fails ends the copy (`on_fatal`); the broker follows on without one.
 
 Source: Kafka's brokers, which are observers of the metadata log with a log of their own; KIP-595,
 KIP-630. Not here: following (`observer.py`).
@@ -21,8 +23,9 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from twisted_broker.cluster.last_batch import LastBatch, read_last_batch, remove_last_batches
 from twisted_broker.cluster.metadata_check import (
     EMPTY_LOG,
     NOT_APPLIED,
@@ -163,6 +166,8 @@ class MetadataCopy(MetadataStore):
         self._warn = warn
         self.known_end = LogEnd(opened.durable_end, -1) if reached else EMPTY_LOG
         self._end_at_open = 0 if reached else opened.durable_end
+        if self.snapshots:  # the replay finds a later one, where the log goes on behind it
+            self.last_batch = read_last_batch(self.files, self.directory, self.snapshots[-1])
         self._installing = 0
         self._syncing, self._synced = False, -1
         self._last_sync_ms: int | None = None
@@ -232,10 +237,16 @@ class MetadataCopy(MetadataStore):
             self.append(batches)
 
     def consider_snapshot(
-        self, image: MetadataImage, now_ms: int, most_bytes: int, interval_ms: int
+        self,
+        image: MetadataImage,
+        last: LastBatch | None,
+        now_ms: int,
+        most_bytes: int,
+        interval_ms: int,
     ) -> None:
         """A snapshot of `image`, which includes everything here, when enough came or time
-        passed. Not within a metadata transaction. A sync, when one is due.
+        passed. Not within a metadata transaction. A sync, when one is due. `last`: the batch
+        that `image` ends with, None not known.
         """
         if self._last_snapshot_ms is None:
             self._last_snapshot_ms = now_ms
@@ -250,7 +261,14 @@ class MetadataCopy(MetadataStore):
             return
         if due or self._bytes_since_snapshot >= most_bytes:
             self._last_snapshot_ms = now_ms
-            self.write_snapshot(image)
+            self.write_snapshot(image, last)
+
+    def _remove_snapshots(self, snapshots: Iterable[SnapshotId]) -> None:
+        super()._remove_snapshots(snapshots)
+        newest = self.snapshots[-1]
+        self.disk.submit(
+            lambda: remove_last_batches(self.files, self.directory, newest), lambda _, error: None
+        )
 
     def _sync_by_time(self, now_ms: int) -> None:
         if self._last_sync_ms is None:

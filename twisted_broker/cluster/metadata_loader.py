@@ -24,8 +24,8 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import NamedTuple
 
+from twisted_broker.cluster.last_batch import LastBatch
 from twisted_broker.cluster.metadata_check import LogEnd
-from twisted_broker.cluster.metadata_store import LastBatch
 from twisted_broker.cluster.records import TransactionBuffer, records_in_steps
 from twisted_broker.cluster.snapshots import SnapshotId, image_in_steps
 from twisted_broker.image.metadata_image import (
@@ -95,6 +95,11 @@ class MetadataLoader:
     @property
     def applied(self) -> LogEnd:
         return LogEnd(self._built.offset + 1, self._built.epoch)
+
+    @property
+    def last_batch(self) -> LastBatch | None:
+        """The last one applied; None where that came within a snapshot, and is not known."""
+        return self._last
 
     @property
     def in_transaction(self) -> bool:

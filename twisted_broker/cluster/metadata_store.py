@@ -18,6 +18,7 @@ import posixpath
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import NamedTuple
 
+from twisted_broker.cluster.last_batch import LastBatch, write_last_batch
 from twisted_broker.cluster.metadata_check import (
     NOT_APPLIED,
     Applied,
@@ -74,33 +75,6 @@ class Opened(NamedTuple):
     base: MetadataImage
     durable_end: int
     torn: TornTail | None = None
-
-
-class LastBatch(NamedTuple):
-    """What no other batch at its offset has in common with it. `previous_epoch`: of the batch
-    before it, -1 unknown.
-    """
-
-    base_offset: int
-    last_offset: int
-    epoch: int
-    size: int
-    crc: int
-    previous_epoch: int
-
-    @staticmethod
-    def of(batch: BatchView, previous_epoch: int) -> LastBatch:
-        return LastBatch(
-            batch.base_offset,
-            batch.last_offset,
-            batch.partition_leader_epoch,
-            batch.size_in_bytes,
-            batch.crc,
-            previous_epoch,
-        )
-
-    def is_same(self, batch: BatchView) -> bool:
-        return self == LastBatch.of(batch, self.previous_epoch)
 
 
 def open_directory(
@@ -291,13 +265,16 @@ class MetadataStore:
 
     # snapshots
 
-    def write_snapshot(self, image: MetadataImage) -> None:
+    def write_snapshot(self, image: MetadataImage, last: LastBatch | None = None) -> None:
         """Writes a snapshot of a committed image in the background, then truncates the log behind
-        it.
+        it. `last`: the batch that it ends with, where that must be known once the log is gone.
         """
         before, self._bytes_since_snapshot = self._bytes_since_snapshot, 0
 
         def job() -> SnapshotId:
+            if last is not None:
+                following = SnapshotId(image.offset + 1, image.epoch)
+                write_last_batch(self.files, self.directory, following, last)
             snapshot = write_snapshot(self.files, self.directory, image, self.wall_ms())
             self._raise_durable_end(snapshot.end_offset)
             return snapshot

@@ -491,7 +491,11 @@ class MetadataObserver:
                 waiter.callback(None)
         if self._copy is not None and not self._loader.in_transaction:
             self._copy.consider_snapshot(
-                self.image, self._runtime.now_ms(), self._snapshot_bytes, self._snapshot_ms
+                self.image,
+                self._loader.last_batch,
+                self._runtime.now_ms(),
+                self._snapshot_bytes,
+                self._snapshot_ms,
             )
 
     def _publish_to(self, subscriber: Subscriber, delta: MetadataDelta) -> Any:

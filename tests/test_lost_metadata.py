@@ -18,7 +18,7 @@ from twisted_broker import broker
 from twisted_broker.cluster.metadata_check import MetadataDamage, read_durable_end
 from twisted_broker.cluster.snapshots import list_snapshots
 from twisted_broker.log.checkpoints import HIGH_WATERMARK, read_offsets, write_offsets
-from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.errors import CheckpointError, LogDirFailure
 from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.meta_properties import (
@@ -539,6 +539,24 @@ def test_metadata_without_a_cluster_id_founds_no_other_cluster(pair: Pair, role:
     more = {"cluster_id": cluster_id} if role == "broker" else {}
     pair.broker = memory_broker(pair.controller, files=pair.broker.files, **more).start()
     pair.broker.pass_time(10)
+    assert pair.broker.fatal == [] and b"my only copy" in pair.reads()
+
+
+@pytest.mark.parametrize("role", ["controller", "broker"])
+def test_a_flipped_bit_that_empties_the_cluster_id(pair: Pair, role: str) -> None:
+    """No other setting is named for it, no other cluster is joined; the remedy works."""
+    house = getattr(pair, role)
+    house.stop()
+    data = house.files.nodes["/data/meta.properties"].data
+    at = data.index(b"cluster.id=") + len(b"cluster.id=")
+    first = bytes(data[at : at + 1])
+    data[at : at + 1] = b"\n"  # of a J, one flipped bit
+    with pytest.raises(CheckpointError, match=r"^/data/meta\.properties: .* no cluster\.id"):
+        pair.new_controller() if role == "controller" else pair.restart_broker()
+    data[at : at + 1] = first
+    if role == "controller":
+        pair.new_controller()
+    pair.restart_broker().start()
     assert pair.broker.fatal == [] and b"my only copy" in pair.reads()
 
 

@@ -188,3 +188,24 @@ def test_meta_properties() -> None:
         put(files, "meta.properties", bad)
         with pytest.raises(CheckpointError):
             read_meta_properties(files, "/d")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"version=1\nnode.id=1\ncluster.id=\nAAAAAAAAAAAAAAAAAAAAA\n",
+        b"version=1\nnode.id=1\n#luster.id=some-cluster\n",
+        b"version=0\nbroker.id=1\ncluster.id=\n",
+    ],
+)
+def test_meta_properties_without_a_cluster_id(content: bytes) -> None:
+    """One flipped bit makes an end of line of the id's first letter, or a comment of its name: the
+    line names the file and the remedy.
+    """
+    files = disk()
+    put(files, "meta.properties", content)
+    with pytest.raises(
+        CheckpointError,
+        match=r"^/d/meta\.properties: .*no cluster\.id: .*another node's meta\.properties has it",
+    ):
+        read_meta_properties(files, "/d")

@@ -55,9 +55,14 @@ def _parse(text: str) -> MetaProperties:
     if version not in (0, 1):
         raise ValueError(f"version {version}")
     node = fields["node.id"] if version == 1 else fields.get("broker.id")
+    cluster_id = fields.get("cluster.id", "" if version == 1 else None)
+    if cluster_id == "":  # None would mean one that is yet to be adopted
+        raise ValueError(
+            "it has no cluster.id: write the cluster's there, another node's meta.properties has it"
+        )
     directory_id = fields.get("directory.id")
     return MetaProperties(
-        fields["cluster.id"] if version == 1 else fields.get("cluster.id"),
+        cluster_id,
         None if node is None else int(node),
         None if directory_id is None else uuid_from_text(directory_id),
         version,

@@ -20,6 +20,7 @@ from __future__ import annotations
 import posixpath
 from errno import EMFILE
 
+from twisted_broker.cluster import last_batch
 from twisted_broker.testing.faults.base import MOST_EPOCHS, FaultInjector
 from twisted_broker.testing.faults.unchecked import batch_positions
 from twisted_broker.testing.sim.disk_faults import Fault
@@ -32,7 +33,7 @@ CHECKED = {
     "timeindex": "the same",
     "snapshot": "producer snapshots have a checksum",
     "clean shutdown": "JSON that is not understood is no clean stop",
-    "metadata": "the batches of a broker's copy have checksums",
+    "metadata": "what is in a broker's copy has checksums",
 }
 _CONTROLLER = "n1"
 _EPOCH_AT = 12
@@ -99,7 +100,8 @@ def _is_of(kind: str, path: str, node: SimNode) -> bool:
         return name == ".kafka_cleanshutdown"
     is_copy = directory.endswith(METADATA_DIRECTORY)
     if kind == "metadata":
-        return is_copy and node.name != _CONTROLLER and name.endswith((".log", ".checkpoint"))
+        kinds = (".log", ".checkpoint", last_batch.SUFFIX)
+        return is_copy and node.name != _CONTROLLER and name.endswith(kinds)
     if is_copy or "." in posixpath.basename(directory) or not name.endswith(f".{kind}"):
         return False
     return kind != "log" or name == max(

@@ -339,7 +339,9 @@ class Run:
         sim = self.cluster.sim
         self._go_until(sim.now + 10, False)
         self._operated = sim.now
-        while not self.notes.acked_records and sim.now < self.options.seconds + _HEAL_SECONDS:
+        notes, ends = self.notes, self.options.seconds + _HEAL_SECONDS
+        # What was acknowledged before may be lost to the last replica of all, before it was read.
+        while not (notes.acked_records and notes.consumed_records) and sim.now < ends:
             sim.run_until(sim.now + 1.0)
             self._accept_loss()
             self._drop_flipped_epochs()

@@ -527,6 +527,46 @@ def test_who_waited_for_a_topic_is_not_answered_by_its_successor():
     assert (produced, outcome.error) == ([None], ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
+def test_a_successor_does_not_answer_for_what_was_appended_before_the_wait_began():
+    """RL 1.7: a long request appends in many turns, and waits when all is appended; its topic is
+    made anew between two of them.
+    """
+    fixture = led((1, 2))
+    (outcome,) = fixture.replicas.produce([(TP, batch(4))], -1)
+    fixture.topic(topic_id=OTHER_ID, states={0: registration(1, (1,))})
+    fixture.produce(5)
+    assert not fixture.replicas.must_wait([outcome])
+    assert outcome.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_who_led_in_between_may_have_truncated_what_was_appended_before_the_wait_began():
+    """RL 1.7: the same, while another broker leads for a moment: the offsets are others' by then,
+    and committed. A new epoch of the same leader truncates nothing.
+    """
+    fixture = led((1, 2))
+    (outcome,) = fixture.replicas.produce([(TP, batch(4))], -1)
+    fixture.topic(states={0: registration(1, (1, 2), leader_epoch=1, partition_epoch=1)})
+    assert fixture.replicas.must_wait([outcome])
+    fixture.topic(states={0: registration(2, (1, 2), leader_epoch=2, partition_epoch=2)})
+    fixture.replicas.partitions[TP].truncate_to(0, WALL_MS)
+    fixture.topic(states={0: registration(1, (1,), leader_epoch=3, partition_epoch=3)})
+    fixture.produce(9)
+    assert not fixture.replicas.must_wait([outcome])
+    assert outcome.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_successor_does_not_answer_for_records_deleted_before_the_wait_began():
+    """RL 2.8, as RL 1.7: DeleteRecords of very many partitions."""
+    fixture = led((1, 2))
+    fixture.produce(10)
+    fixture.replicas.fetch(follower(2), [at(10, log_start_offset=0)])
+    (outcome,) = outcomes = fixture.replicas.delete_records([(TP, 6)])
+    fixture.topic(topic_id=OTHER_ID, states={0: registration(1, (1,))})
+    done: list = []
+    fixture.replicas.wait_for_deletion(outcomes, 1000).addBoth(done.append)
+    assert (done, outcome.error) == ([None], ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
 def test_a_deletion_of_records_is_not_answered_by_a_topics_successor():
     """RL 2.8."""
     fixture = led((1, 2))

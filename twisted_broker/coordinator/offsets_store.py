@@ -109,9 +109,7 @@ class ReplicaOffsetsStore:
         # The high watermark has passed it: a loader will read it.
         if outcome.error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
             return succeed(outcome.base_offset)
-        again = AppendOutcome(
-            outcome.topic_partition, ErrorCode.NONE, outcome.base_offset, outcome.last_offset
-        )
+        again = outcome.again()
 
         def decide(_: None) -> int | Deferred[int]:
             try:

@@ -637,14 +637,19 @@ class ReplicaManager:
         outcomes: list[AppendOutcome] = []
         for topic_partition, marker in entries:
             try:
-                info = self.partition(topic_partition).append_end_marker(
-                    marker, wall_ms, self.runtime.now_ms()
-                )
+                partition = self.partition(topic_partition)
+                info = partition.append_end_marker(marker, wall_ms, self.runtime.now_ms())
             except Exception as error:
                 outcomes.append(self._append_failed(topic_partition, error, 0))
                 continue
             outcomes.append(
-                AppendOutcome(topic_partition, _NONE, info.first_offset, info.last_offset)
+                AppendOutcome(
+                    topic_partition,
+                    _NONE,
+                    info.first_offset,
+                    info.last_offset,
+                    partition=partition,
+                )
             )
         self.drain()
         return outcomes
@@ -691,6 +696,7 @@ class ReplicaManager:
                     info.last_offset,
                     info.log_append_time_ms,
                     start,
+                    partition=partition,
                 )
             )
         return outcomes
@@ -715,7 +721,7 @@ class ReplicaManager:
                     outcome.base_offset = error.offset
                 outcomes.append(outcome)
                 continue
-            outcome = AppendOutcome(name, _NONE)
+            outcome = AppendOutcome(name, _NONE, partition=self.partitions.get(name))
             if info is not None:
                 outcome.base_offset, outcome.last_offset = info.first_offset, info.last_offset
             outcomes.append(outcome)
@@ -950,12 +956,15 @@ class ReplicaManager:
         if topic_partition.topic in INTERNAL_TOPICS:
             return DeleteOutcome(topic_partition, ErrorCode.INVALID_TOPIC_EXCEPTION)
         try:
-            required, low_watermark = self.partition(topic_partition).delete_records(offset)
+            partition = self.partition(topic_partition)
+            required, low_watermark = partition.delete_records(offset)
         except BrokerError as refusal:
             if isinstance(refusal, LogDirFailure):
                 self.directory_failed(refusal.directory, refusal.cause)
             return DeleteOutcome(topic_partition, refusal.code, error_message=refusal.message)
-        return DeleteOutcome(topic_partition, ErrorCode.NONE, low_watermark, required)
+        return DeleteOutcome(
+            topic_partition, ErrorCode.NONE, low_watermark, required, partition=partition
+        )
 
     def wait_for_deletion(
         self, outcomes: Sequence[DeleteOutcome], timeout_ms: int

@@ -136,7 +136,10 @@ def _begin_inside_batch(log: Log, refusal: UnexpectedAppendOffset, wall_ms: int)
 
 
 class Partition:
-    """See the module's card. `leader_log` is the log while this broker leads it, else None."""
+    """See the module's card. `leader_log` is the log while this broker leads it, else None;
+    `times_deposed`: how often it led here and does not any more. Between two looks that find
+    another number, others may have led, and records may have been truncated.
+    """
 
     __slots__ = (
         "_log_end_changed",
@@ -162,6 +165,7 @@ class Partition:
         "removing",
         "replicas",
         "stats",
+        "times_deposed",
         "topic_id",
         "topic_partition",
     )
@@ -184,6 +188,7 @@ class Partition:
         self.max_lag_ms = max_lag_ms
         self.log: Log | None = None
         self.leader_log: Log | None = None
+        self.times_deposed = 0
         self.future_log: Log | None = None
         self.offline = False
         self.offline_because = ""
@@ -317,6 +322,7 @@ class Partition:
         self.leader_epoch_start_offset = -1
         epoch_is_new = state.leader_epoch > self.leader_epoch
         self.leader_epoch = max(self.leader_epoch, state.leader_epoch)
+        self.times_deposed += led
         if led or epoch_is_new:
             self.history.became_follower(now_ms)
             self.emit(BecameFollower(self))

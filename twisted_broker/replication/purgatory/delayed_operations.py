@@ -5,7 +5,10 @@ outcomes they complete.
 
 1. A condition is tested any number of times; what it found out about one partition it does not test
    again.
-2. Time-out is an answer too: what is not satisfied gets REQUEST_TIMED_OUT; a fetch is simply read
+2. What happened to a partition between its part of a long request and the first test counts: an
+   outcome knows the partition that it is of, and records the leadership under which they were
+   appended.
+3. Time-out is an answer too: what is not satisfied gets REQUEST_TIMED_OUT; a fetch is simply read
    again.
 
 What wakes them: an event of a partition -> an effect in `ReplicaManager._event_table` ->
@@ -50,6 +53,7 @@ class Outcome(Protocol):
 
     topic_partition: TopicPartition
     error: ErrorCode
+    partition: Partition | None
 
 
 OutcomeT = TypeVar("OutcomeT", bound=Outcome)
@@ -59,6 +63,7 @@ class AppendOutcome:
     """What became of one partition's records.
 
     Offsets and times are -1 where nothing was appended; `error` may change while it waits.
+    `partition`: to which it was appended now; None: the one that is found first.
     """
 
     __slots__ = (
@@ -68,7 +73,9 @@ class AppendOutcome:
         "last_offset",
         "log_append_time_ms",
         "log_start_offset",
+        "partition",
         "record_errors",
+        "times_deposed",
         "topic_partition",
     )
 
@@ -82,6 +89,7 @@ class AppendOutcome:
         log_start_offset: int = -1,
         error_message: str | None = None,
         record_errors: Sequence[RecordError] = (),
+        partition: Partition | None = None,
     ) -> None:
         self.topic_partition = topic_partition
         self.error = error
@@ -91,6 +99,16 @@ class AppendOutcome:
         self.log_start_offset = log_start_offset
         self.error_message = error_message
         self.record_errors = record_errors
+        self.partition = partition
+        self.times_deposed = 0 if partition is None else partition.times_deposed
+
+    def again(self) -> AppendOutcome:
+        """To wait for the same records once more."""
+        made = AppendOutcome(
+            self.topic_partition, ErrorCode.NONE, self.base_offset, self.last_offset
+        )
+        made.partition, made.times_deposed = self.partition, self.times_deposed
+        return made
 
     def __repr__(self) -> str:
         return f"<{self.topic_partition} {self.error.name} {self.base_offset}..{self.last_offset}>"
@@ -121,10 +139,11 @@ class DelayedOutcomes(Generic[OutcomeT]):
         self._waiting = [outcome for outcome in self._waiting if not self._satisfied(outcome)]
         return not self._waiting
 
-    def _same(self, name: TopicPartition) -> Partition:
-        """The partition that was there at the first look. BrokerError."""
+    def _same(self, outcome: OutcomeT) -> Partition:
+        """The partition that it is of, or that was there at the first look. BrokerError."""
+        name = outcome.topic_partition
         found = self._partition_of(name)
-        if self._first.setdefault(name, found) is not found:
+        if (outcome.partition or self._first.setdefault(name, found)) is not found:
             # Its topic was deleted and made again: the other log's offsets say nothing of it.
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} was made anew")
         return found
@@ -155,10 +174,10 @@ class DelayedProduce(DelayedOutcomes[AppendOutcome]):
 
     def _satisfied(self, outcome: AppendOutcome) -> bool:
         try:
-            partition, required = (
-                self._same(outcome.topic_partition),
-                outcome.last_offset + 1,
-            )
+            partition, required = self._same(outcome), outcome.last_offset + 1
+            if outcome.partition is not None and partition.times_deposed != outcome.times_deposed:
+                # Others led meanwhile, and what was appended here may be truncated.
+                raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             error = (
                 partition.enough_replicas_reached(required)
                 if self.acks == -1
@@ -363,7 +382,14 @@ class DelayedFetch:
 class DeleteOutcome:
     """What became of one partition of DeleteRecords; `low_watermark` is -1 with an error."""
 
-    __slots__ = ("error", "error_message", "low_watermark", "required_offset", "topic_partition")
+    __slots__ = (
+        "error",
+        "error_message",
+        "low_watermark",
+        "partition",
+        "required_offset",
+        "topic_partition",
+    )
 
     def __init__(
         self,
@@ -372,12 +398,14 @@ class DeleteOutcome:
         low_watermark: int = -1,
         required_offset: int = -1,
         error_message: str | None = None,
+        partition: Partition | None = None,
     ) -> None:
         self.topic_partition = topic_partition
         self.error = error
         self.low_watermark = low_watermark
         self.required_offset = required_offset
         self.error_message = error_message
+        self.partition = partition
 
 
 class DelayedDeleteRecords(DelayedOutcomes[DeleteOutcome]):
@@ -391,7 +419,7 @@ class DelayedDeleteRecords(DelayedOutcomes[DeleteOutcome]):
 
     def _satisfied(self, outcome: DeleteOutcome) -> bool:
         try:
-            partition = self._same(outcome.topic_partition)
+            partition = self._same(outcome)
             if not partition.is_leader:
                 raise partition.refusal()
         except BrokerError as refusal:

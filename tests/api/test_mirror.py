@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.api.data_plane import Api, DenyList
+from tests.api.test_produce import OTHER_ID
 from tests.log.test_mirrored import SOURCE, at, without_epoch
 from tests.replication.fixtures import TOPIC_ID, TP, Fixture, batch, consumer, registration
 from tests.replication.fixtures import at as from_offset
@@ -74,6 +75,16 @@ def test_it_keeps_offsets_and_says_where_the_log_ends() -> None:
     found.release()
     described = answer_to(api, request(None))
     assert (described.error_code, described.log_end_offset) == (0, 9)
+
+
+def test_a_topic_that_has_the_name_of_another_ones_partition_gets_nothing() -> None:
+    """As with Produce: partitions follow the metadata in turns of their own."""
+    api = Api(mirrored())
+    api.fixture.name_goes_to(OTHER_ID)
+    asked = request(at(0, batch(2)))
+    asked.topics[0].topic_id = OTHER_ID
+    assert answer_to(api, asked).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    assert api.fixture.partition().log.log_end_offset == 0
 
 
 def test_a_waiting_consumer_is_answered_when_the_mirror_brings_records() -> None:

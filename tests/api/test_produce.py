@@ -33,6 +33,7 @@ from twisted_broker.wire.records import BatchBuilder
 
 ALL = range(14)
 BATCHES = range(3, 14)
+OTHER_ID = bytes(reversed(range(16)))
 
 
 def asked(
@@ -95,6 +96,18 @@ def test_every_version_appends(version):
     if version >= 5:
         assert partition.log_start_offset == 0
     assert api.fixture.partition().log.log_end_offset == 4
+
+
+def test_a_topics_id_is_not_another_topics_partition():
+    """Partitions follow the metadata in turns of their own: what is meant for the topic that is
+    made would go into the log that is deleted, acknowledged.
+    """
+    api = made()
+    api.fixture.name_goes_to(OTHER_ID)
+    assert codes(sent(api, ("t", 0, batch()), version=13, topic_id=OTHER_ID)) == [
+        ErrorCode.UNKNOWN_TOPIC_ID
+    ]
+    assert api.fixture.partition().log.log_end_offset == 0
 
 
 @pytest.mark.parametrize("version", [13])

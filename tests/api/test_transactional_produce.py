@@ -11,7 +11,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from tests.api.data_plane import Api
-from tests.api.test_produce import asked, codes
+from tests.api.test_produce import OTHER_ID, asked, codes
 from tests.replication.fixtures import TP, Fixture, batch, registration
 from twisted_broker.api.produce import produce
 from twisted_broker.config import LogConfig
@@ -245,6 +245,15 @@ def test_a_leadership_lost_meanwhile_is_the_answer() -> None:
     api.fixture.partition().make_follower(registration(leader=2, leader_epoch=1), None)
     api.coordinator.answer()
     assert answers == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
+def test_a_topic_made_anew_meanwhile_gets_nothing_that_names_its_former_id() -> None:
+    """With the guards switched off nothing else refuses it."""
+    api = Made(**{"transaction.partition.verification.enable": "false"})
+    answers = api.send((0, records()), version=13)
+    api.fixture.topic(topic_id=OTHER_ID, states={0: registration(), 1: registration()})
+    api.coordinator.answer()
+    assert answers == [ErrorCode.UNKNOWN_TOPIC_ID] and api.end() == 0
 
 
 def test_two_producers_in_a_request_are_refused() -> None:

@@ -346,6 +346,13 @@ class Fixture:
             configs=configs,
         )
 
+    def name_goes_to(self, topic_id: bytes, name: str = "t") -> None:
+        """The metadata has another topic of that name; its partitions follow in a later turn."""
+        topic = TopicImage(name, topic_id, self.image.topics_by_name[name].partitions)
+        self.image = replace(
+            self.image, topics_by_name={name: topic}, topics_by_id={topic_id: topic}
+        )
+
     def remove_topic(self, name: str = "t") -> None:
         by_name = {key: topic for key, topic in self.image.topics_by_name.items() if key != name}
         self.publish(

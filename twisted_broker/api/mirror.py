@@ -72,7 +72,7 @@ async def append_mirrored(
                         data.truncate_to,
                     )
                 )
-            outcomes += replicas.append_mirrored(entries)
+            outcomes += replicas.append_mirrored(entries, topic.topic_id)
     # From here the connection's next one may start: a mirror's requests wait for replicas together.
     context.appended = True
     written = [outcome for outcome in outcomes if outcome.last_offset >= 0]

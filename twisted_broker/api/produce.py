@@ -13,6 +13,8 @@ existence and the records; what is left is appended.
    coordinator (`transactional_produce.py`), and the connection with it.
 5. A transactional batch without a transactional id in the request is refused with
    TRANSACTIONAL_ID_AUTHORIZATION_FAILED: nobody's permission could be asked.
+6. What is named by a topic's id goes to that topic only, whichever has its name when the request
+   comes to it.
 
 Source: RL 1.6, 1.7, 5.1; Kafka's `KafkaApis.handleProduceRequest`,
 `ProduceRequest.validateRecords`; KIP-467, KIP-890, KIP-951. Not here: quotas
@@ -91,6 +93,7 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
     replicas = context.broker.replica_manager  # no property: once a request
     assert replicas is not None
     outcomes: list[AppendOutcome] = []
+    topic_ids: dict[str, bytes] = {}
     for topic in request.topic_data:
         context.elements_left -= 1
         for start in range(0, len(topic.partition_data) or 1, _AT_A_TIME):
@@ -98,18 +101,21 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
             # elements of the next turn are for new ones.
             if context.elements_left < 0:
                 if transactional_id is None:
-                    await _append_some(context, entries, acks, outcomes)
+                    await _append_some(context, entries, acks, outcomes, topic_ids)
                 else:
                     await context.next_turn()
             _topic_response(
                 context, topic, start, topics, entries, awaited, transactional_id is not None
             )
+            if context.version >= _TOPIC_IDS_FROM:
+                # The first id of a name: between two turns another topic may have got it.
+                topic_ids.setdefault(topics[-1].name, topic.topic_id)
     if transactional_id is not None:
         awaited, outcomes = await _append_transactional(
-            context, transactional_id, entries, awaited, acks
+            context, transactional_id, entries, awaited, acks, topic_ids
         )
     elif entries:
-        outcomes += replicas.produce(entries, acks)
+        outcomes += replicas.produce(entries, acks, topic_ids=topic_ids)
     # From here the connection's next Produce may start: this one is in the log.
     context.appended = True
     # Asked before any waiting is set up: with one replica, or acks=1, most requests end here.
@@ -137,12 +143,14 @@ async def _append_some(
     entries: list[tuple[TopicPartition, Buffer]],
     acks: int,
     outcomes: list[AppendOutcome],
+    topic_ids: dict[str, bytes],
 ) -> None:
     """Appends the entries so far of a long request. The connection starts no other request before
     all of it is appended.
     """
-    outcomes += context.replica_manager.produce(entries, acks)
+    outcomes += context.replica_manager.produce(entries, acks, topic_ids=topic_ids)
     entries.clear()
+    topic_ids.clear()
     await context.next_turn()
 
 
@@ -152,6 +160,7 @@ async def _append_transactional(
     entries: list[tuple[TopicPartition, Buffer]],
     awaited: list[PartitionProduceResponse],
     acks: int,
+    topic_ids: dict[str, bytes],
 ) -> tuple[list[PartitionProduceResponse], list[AppendOutcome]]:
     """Appends what its coordinator lets in; the answers to fill, and the outcomes for them."""
     from twisted_broker.api.transactional_produce import verify
@@ -168,7 +177,7 @@ async def _append_transactional(
         if start:
             await context.next_turn()
         outcomes += context.replica_manager.produce(
-            entries[start : start + _AT_A_TIME], acks, guards
+            entries[start : start + _AT_A_TIME], acks, guards, topic_ids
         )
     return awaited, outcomes
 

@@ -89,6 +89,7 @@ from twisted_broker.replication.replication_quota import (
 from twisted_broker.topic_names import INTERNAL_TOPICS
 from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.primitives import NULL_UUID
 
 if TYPE_CHECKING:
     from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage, PartitionDelta
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
 _WITHOUT_LOG_START = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.MESSAGE_TOO_LARGE,
         ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -578,11 +580,13 @@ class ReplicaManager:
         entries: Iterable[tuple[TopicPartition, Buffer]],
         acks: int,
         guards: Mapping[TopicPartition, Guard] | None = None,
+        topic_ids: Mapping[str, bytes] | None = None,
     ) -> list[AppendOutcome]:
         """A client's append (RL 1.6); everything that follows from it has happened when it
-        returns. `guards`: of its transaction, see `begin_verification`.
+        returns. `guards`: of its transaction, see `begin_verification`. `topic_ids`: which topics
+        the client meant, by their names; UNKNOWN_TOPIC_ID where the partition is of another one.
         """
-        outcomes = self._append(entries, acks, _CLIENT, guards)
+        outcomes = self._append(entries, acks, _CLIENT, guards, topic_ids)
         if self.events:
             self.drain()
         return outcomes
@@ -660,6 +664,7 @@ class ReplicaManager:
         acks: int,
         origin: AppendOrigin,
         guards: Mapping[TopicPartition, Guard] | None,
+        topic_ids: Mapping[str, bytes] | None = None,
     ) -> list[AppendOutcome]:
         if not -1 <= acks <= 1:
             return [
@@ -675,6 +680,8 @@ class ReplicaManager:
                 continue
             try:
                 partition = self.partitions.get(topic_partition) or self.partition(topic_partition)
+                if topic_ids:
+                    _check_topic_id(partition, topic_ids[topic_partition[0]])
                 now_ms = self.runtime.now_ms() if partition.remote_replicas else 0
                 info = partition.append_as_leader(
                     records,
@@ -701,18 +708,23 @@ class ReplicaManager:
             )
         return outcomes
 
-    def append_mirrored(self, entries: Iterable[MirroredRecords]) -> list[AppendOutcome]:
+    def append_mirrored(
+        self, entries: Iterable[MirroredRecords], topic_id: bytes
+    ) -> list[AppendOutcome]:
         """Appends what `replog mirror` brought from another cluster; everything that follows
         from it has happened when it returns. To be waited for as with acks=-1. Where other records
-        are there `base_offset` is the offset of the first batch that differs.
+        are there `base_offset` is the offset of the first batch that differs. `topic_id`: as
+        `topic_ids` of `produce`.
         """
         wall_ms, now_ms = self.runtime.wall_ms(), self.runtime.now_ms()
         outcomes = []
         for name, records, leader_epoch, end, source_log_start, truncate_to in entries:
             try:
+                partition = self.partition(name)
+                _check_topic_id(partition, topic_id)
                 if truncate_to >= 0:
-                    self.partition(name).truncate_mirrored(truncate_to, leader_epoch, now_ms)
-                info = self.partition(name).append_mirrored(
+                    partition.truncate_mirrored(truncate_to, leader_epoch, now_ms)
+                info = partition.append_mirrored(
                     records, leader_epoch, end, source_log_start, wall_ms, now_ms
                 )
             except Exception as error:
@@ -721,7 +733,7 @@ class ReplicaManager:
                     outcome.base_offset = error.offset
                 outcomes.append(outcome)
                 continue
-            outcome = AppendOutcome(name, _NONE, partition=self.partitions.get(name))
+            outcome = AppendOutcome(name, _NONE, partition=partition)
             if info is not None:
                 outcome.base_offset, outcome.last_offset = info.first_offset, info.last_offset
             outcomes.append(outcome)
@@ -1044,6 +1056,15 @@ class ReplicaManager:
         self._high_watermarks.write_last(
             self._logs_to_checkpoint(), self._image_source.image.offset + 1
         )
+
+
+def _check_topic_id(partition: Partition, topic_id: bytes) -> None:
+    """Raises UNKNOWN_TOPIC_ID. The name was found in the metadata of a moment: the partitions
+    follow it in turns of their own, and a topic may be made anew while a request waits.
+    """
+    # Topics of a ZooKeeper cluster have no id below inter-broker protocol 2.8.
+    if partition.topic_id not in (topic_id, NULL_UUID):
+        raise BrokerError(ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 def _fired() -> Deferred[None]:

@@ -85,6 +85,22 @@ def test_one_sync_runs_and_one_waits() -> None:
     assert not parts.worker.jobs
 
 
+def test_what_was_truncated_before_a_sync_was_asked_for_is_not_synced_by_it() -> None:
+    """RL 3.5: the recovery point is at the log's end at most, or what is appended next would count
+    as synced.
+    """
+    parts = Parts()
+    parts.append(10)
+    parts.segments.log_end_offset = 4
+    parts.durability.truncated_to(4)
+    parts.durability.flush(10)
+    parts.worker.run_all()
+    assert parts.durability.recovery_point == 4
+    parts.append(2)
+    parts.durability.flush()
+    assert parts.worker.jobs
+
+
 def test_a_sync_that_a_truncation_overtook_moves_nothing() -> None:
     """RL 3.5: what it synced is not what is in the log now."""
     parts = Parts()

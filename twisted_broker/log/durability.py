@@ -236,10 +236,13 @@ class Durability:
     # -- syncs
 
     def flush(self, upto: int | None = None) -> None:
-        """Syncs everything below `upto` (the log end) and moves the recovery point there when done;
-        never blocks with a `disk`.
+        """Syncs everything below `upto` (the log end, and that at most) and moves the recovery
+        point there when done; never blocks with a `disk`.
         """
-        upto = self._segments.log_end_offset if upto is None else upto
+        end = self._segments.log_end_offset
+        # Whoever waited in between may ask for what was truncated since: what is appended there
+        # next would count as synced.
+        upto = end if upto is None else min(upto, end)
         if (upto <= self.recovery_point and self._cut == _NOWHERE) or self._is_ending:
             return
         self.unflushed_since = upto

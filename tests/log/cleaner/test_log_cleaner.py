@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.log.batches import NOW_MS, TOPIC_ID, batch, config
-from tests.log.cleaner.rounds import COMPACT, append
+from tests.log.cleaner.rounds import COMPACT, append, batch_of
 from tests.log.manual_worker import ManualWorker
 from tests.log.test_log_manager import A, B, World
 from twisted_broker.interfaces import Runtime, TopicPartition
@@ -21,6 +21,7 @@ from twisted_broker.log.cleaner.selection import LogToClean, log_to_clean
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.segment import file_name
+from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.replication.explain.cleaning_state import Cleaning, cleaning_state
 from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.testing.sim.disk_faults import Fault
@@ -375,6 +376,43 @@ def test_a_truncation_while_a_round_reads_is_no_damage(offset: int, count: int) 
     log.truncate_to(log.segments.active.base_offset, NOW_MS)
     worker.run(OSError(errno.EIO, "Input/output error"))
     assert world.failed == ["/d1"]
+
+
+def test_a_log_that_is_truncated_while_another_one_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What follows behind the truncation is not committed: no round reads it, however far the
+    first look went.
+    """
+    monkeypatch.setattr(log_cleaner, "LOGS_PER_STEP", 1)
+    world = World()
+    manager, worker = held(world)
+    log = compacted(manager)
+    compacted(manager, C, 1)
+    manager.cleaner.look()
+    assert not worker.waiting
+    log.truncate_to(11, NOW_MS)
+    for number in range(30):
+        records_of = batch_of((b"k%d" % (number % 3), b"later"))
+        log.append_as_leader(records_of, 0, NOW_MS, guard=NOT_REQUIRED)
+    assert log.segments.active.base_offset > log.high_watermark == 11
+    pass_time(world, 1)
+    ((plan, _),) = worker.waiting
+    assert plan.upper_bound <= 11
+
+
+def test_a_round_of_what_was_truncated_leaves_the_recovery_point_at_the_end() -> None:
+    """RL 3.5: what is appended there next is not synced by that."""
+    world = World()
+    manager, worker = held(world)
+    log = compacted(manager)
+    pass_time(world)
+    plan, done = worker.waiting.pop()
+    *_, result = clean(world.files, plan)
+    log.truncate_to(3, NOW_MS)
+    done(result, None)
+    pass_time(world, 1)
+    assert log.durability.recovery_point <= log.log_end_offset == 3
 
 
 @pytest.mark.parametrize("between", ["nothing", "truncation", "stop"])

@@ -179,8 +179,12 @@ class LogCleaner:
             chosen = dirtiest(candidates)
         finally:
             self._is_choosing = False
-        if chosen is not None and self._may_be_cleaned(chosen.log):
-            yield from self._begin(chosen, wall_ms)
+        if chosen is None or not self._may_be_cleaned(chosen.log):
+            return
+        # As it is now: it may have been truncated since the walk came by it.
+        found = self._log_to_clean(chosen.log, wall_ms)
+        if found is not None and found.is_due:
+            yield from self._begin(found, wall_ms)
 
     def _may_be_cleaned(self, log: Log) -> bool:
         return (

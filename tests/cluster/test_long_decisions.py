@@ -14,6 +14,7 @@ from twisted_broker.cluster import metadata_log
 from twisted_broker.cluster import records as record_frames
 from twisted_broker.cluster.broker_registry import BrokerSessions
 from twisted_broker.image.entries import NO_LEADER
+from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as lifecycle
 from twisted_broker.wire.messages import log_dirs, topics
 from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
@@ -316,6 +317,22 @@ def test_a_partition_that_goes_meanwhile_is_not_given_back(
         turn(fixture)
     assert fixture.controller.image.topics_by_name == {}
     check_log(fixture)
+
+
+def test_a_topic_that_goes_while_its_growth_waits_for_its_turn(one: Fixture) -> None:
+    """Its new partitions fit no image any more."""
+    one.create_topic("grows")
+    grown = topics.CreatePartitionsTopic(name="grows", count=MANY, assignments=None)
+    answer = one.send(
+        "create_partitions", topics.CreatePartitionsRequest(topics=[grown]), version=3
+    )
+    assert not answer.called
+    request = topics.DeleteTopicsRequest(topics=[topics.DeleteTopicState(name="grows")])
+    one.ask("delete_topics", request, 6)
+    turns(one, answer)
+    (result,) = answer.result.results
+    assert result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    check_log(one)
 
 
 def test_directories_of_many_replicas_leave_turns_to_others(one: Fixture) -> None:

@@ -720,7 +720,8 @@ async def _written(
         for _ in range(_TRIES if len(found) > _LONG_DECISION else 0):
             # What was decided on may change meanwhile: then all is done again, at last in one turn.
             await context.next_turn()
-            prepared = await context.in_slices(controller.prepare(found))
+            if controller.decided is decided_on:
+                prepared = await context.in_slices(controller.prepare(found))
             if controller.decided is decided_on:
                 break
             decided_on, prepared = controller.decided, None

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -24,7 +25,12 @@ from tests.replication.fixtures import (
 )
 from twisted_broker.config import LogConfig, topic_config
 from twisted_broker.image.entries import TopicImage
-from twisted_broker.image.metadata_image import BROKER_RESOURCE, TOPIC_RESOURCE
+from twisted_broker.image.metadata_image import (
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    MetadataDelta,
+    PartitionDelta,
+)
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.checkpoints import HIGH_WATERMARK as HIGH_WATERMARK_FILE
@@ -902,6 +908,33 @@ def test_missed_and_stale_updates():
     fixture.topic(states={0: registration(1, (1,), None, 7, 30)})
     fixture.topic(states={0: registration(2, (1, 2), None, 6, 20)})
     assert (fixture.partition().is_leader, fixture.partition().leader_epoch) == (True, 7)
+
+
+def test_a_piece_that_comes_behind_a_role_that_was_tried_again():
+    """A large delta is applied in many turns. What had found no descriptor before gets the newest
+    role in one of them: the older one that comes with its piece is no older controller.
+    """
+    fixture = led((1, 2))
+    images = [fixture.image]
+    for epoch in (1, 2):
+        state = registration(1, (1, 2), leader_epoch=epoch, partition_epoch=epoch)
+        topic = TopicImage("t", TOPIC_ID, {0: state})
+        images.append(
+            replace(
+                images[-1],
+                offset=images[-1].offset + 1,
+                topics_by_name={"t": topic},
+                topics_by_id={TOPIC_ID: topic},
+            )
+        )
+    fixture.image = images[2]
+    change = PartitionDelta("t", TOPIC_ID, 0, None, images[0].partition(*TP))
+    fixture.replicas.apply_later(change, is_new=False)
+    fixture.advance(1)
+    for before, after in pairwise(images):
+        fixture.replicas.apply_delta(MetadataDelta.between(before, after), after)
+    partition = fixture.partition()
+    assert (partition.is_leader, partition.offline, partition.leader_epoch) == (True, False, 2)
 
 
 # the ISR, over the controller

@@ -280,7 +280,9 @@ def _make_leader(
     gained: list[tuple[TopicPartition, int]],
 ) -> None:
     partition, log = _partition_and_log(replicas, change, state, delta, settings)
-    if log is None:
+    if log is None or state.partition_epoch < partition.partition_epoch:
+        # A role that was tried again came from the newest metadata, before the pieces of a large
+        # delta that still wait: what they say then is no sign of an older controller.
         return
     newest = log.leader_epochs.latest_epoch
     if (

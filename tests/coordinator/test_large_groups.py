@@ -16,6 +16,7 @@ from twisted_broker.coordinator import (
     classic_group,
     coordinator_loader,
     coordinator_shard,
+    group_coordinator,
     group_deletion,
     group_offsets,
     group_records,
@@ -26,9 +27,12 @@ from twisted_broker.coordinator.classic_group import ClassicGroup, ClassicGroupM
 from twisted_broker.coordinator.coordinator_context import coordinator_settings
 from twisted_broker.coordinator.group_entry import GroupEntry
 from twisted_broker.coordinator.group_offsets import GroupOffsets
-from twisted_broker.coordinator.group_records import CommittedOffset
+from twisted_broker.coordinator.group_records import CommittedOffset, partition_for
+from twisted_broker.coordinator.offset_metadata_manager import OffsetToCommit
 from twisted_broker.coordinator.rebalance import MOST_MEMBERS, GroupSettings
+from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.errors import ErrorCode as E
+from twisted_broker.wire.schema import run_whole
 
 MEMBERS = 100
 EACH_SECONDS = 0.001
@@ -325,6 +329,28 @@ def test_many_offsets_are_freed_in_steps(monkeypatch: pytest.MonkeyPatch, what: 
     left = [len(offsets.committed) for _ in steps]
     freed = [before - after for before, after in pairwise([1300, *left, len(offsets.committed)])]
     assert sum(freed) == 1300 and max(freed) <= group_offsets.OFFSETS_PER_STEP
+
+
+def test_many_offsets_of_a_group_that_is_loaded_again_are_not_half_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Led elsewhere and here again between two steps of a list of them: it goes on in what is
+    freed, and the new coordinator would answer for that.
+    """
+    monkeypatch.setattr(group_offsets, "MANY_OFFSETS", 10)
+    monkeypatch.setattr(group_coordinator, "SORTED_PER_STEP", 100)
+    run = BrokerRun()
+    run.commit(*(OffsetToCommit("t", number, 1) for number in range(3 * bucket_dict.EACH)))
+    run.settle()
+    steps, index = run.coordinator.committed_partitions("g"), partition_for("g", 50)
+    next(steps)
+    run.coordinator.runtime.unload(index, 1)
+    run.settle()
+    run.coordinator.runtime.load(index, 2)
+    run.settle()
+    with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
+        run_whole(steps)
+    assert len(run.partitions()) == 3 * bucket_dict.EACH
 
 
 def test_a_group_of_many_offsets_is_deleted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -303,7 +303,8 @@ class GroupCoordinator:
         """What the group has committed offsets for, as an iterator in order; the steps sort them.
         Raises BrokerError.
         """
-        entry = self.runtime.shard_of(group_id, empty_allowed=True).groups.get(group_id)
+        shard = self.runtime.shard_of(group_id, empty_allowed=True)
+        entry = shard.groups.get(group_id)
         parts: list[list[TopicPartition]] = []
         for found in [] if entry is None else entry.offsets.parts():
             while found:
@@ -311,6 +312,9 @@ class GroupCoordinator:
                 parts.append(sorted(found[-SORTED_PER_STEP:], reverse=True))
                 del found[-SORTED_PER_STEP:]
                 yield
+                # Unloaded meanwhile, and perhaps loaded again: what is left here is a part.
+                if shard.state is CoordinatorState.CLOSED:
+                    raise BrokerError(ErrorCode.NOT_COORDINATOR)
         return merge(*map(_drained, parts))
 
     def check_delete_offsets(self, group_id: str) -> None:

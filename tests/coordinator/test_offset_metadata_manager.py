@@ -707,6 +707,22 @@ def test_a_long_commit_to_a_group_that_goes_meanwhile_is_refused(monkeypatch, en
     assert len(run.records("g")) == before
 
 
+def test_a_topic_that_goes_while_a_long_commit_takes_its_steps(monkeypatch):
+    """A later topic of the name must not get these offsets: they go with the next walk, as those
+    do that were in flight.
+    """
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
+    run = BrokerRun()
+    now(run.commit(one(1, "other")))
+    long = run.commit(*(one(n, partition=n, topic_id=b"A" * 16) for n in range(2000)))
+    run.clock.turn()
+    run.coordinator.cleanup.topics_deleted({"t": b"A" * 16})
+    run.settle()
+    assert set(now(long).values()) == {E.NONE}
+    run.pass_ms(600_000)
+    assert run.fetched() == {("other", 0): 1} == run.restarted().fetched()
+
+
 def test_a_long_deletion_of_offsets_lets_others_be_served(monkeypatch):
     """A batch of tombstones at a step."""
     monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)

@@ -8,8 +8,8 @@ Owns `OffsetCleanup`, which walks over all groups of all shards.
 3. A group goes with its last offset when it is empty and nothing of it is undecided.
 4. One walk of a kind runs at a time; topics that are deleted meanwhile wait for the next. A write
    that fails is tried again with the next walk over expired offsets, and so is an offset of a
-   deleted topic whose commit was in flight; but where topics have no ids (a ZooKeeper cluster below
-   inter-broker protocol 2.8) that offset stays until it expires.
+   deleted topic whose commit was in flight, or in its steps before that; but where topics have no
+   ids (a ZooKeeper cluster below inter-broker protocol 2.8) that offset stays until it expires.
 5. Offsets of a deleted topic go out of open transactions, too. A partition that is read when its
    topic goes, or that nobody led then, is walked over once it is served: by topic id for the last
    `DELETIONS_KEPT` topics that this broker saw go. Kafka leaves those offsets until they expire.
@@ -275,14 +275,15 @@ def remove_topics(
     again: Callable[[DeletedTopics], None],
 ) -> Walk:
     """Removes what was committed for deleted topics. `again(topics)` is called for those of which
-    something was in flight, or could not be removed.
+    something was in flight, may come from a commit in steps, or could not be removed.
     """
 
     def failed(failure: Failure, partitions: Sequence[TopicPartition]) -> None:
         _log_failure(failure, shard.index)
         again({name: topics[name] for name, _ in partitions})
 
-    in_flight: set[str] = set()
+    # Now, not at the end: one that ends meanwhile may be of a group that was walked over before.
+    in_flight = set(topics) if shard.offsets.commits_in_steps else set[str]()
     for entry in _entries(shard):
         yield from pace.checked(1)
         for batch in chain.from_iterable(map(in_batches, entry.offsets.partitions())):

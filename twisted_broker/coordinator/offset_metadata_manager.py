@@ -142,10 +142,17 @@ def validate_commit(group: ClassicGroup, request: CommitRequest) -> None:
 
 class OffsetMetadataManager:
     """The offsets of one shard's groups. `append` and `append_end_marker` append to the shard's
-    partition.
+    partition. `commits_in_steps`: those of very many that are accepted, and not in flight yet.
     """
 
-    __slots__ = ("_append", "_append_end_marker", "_context", "_entering", "open_transactions")
+    __slots__ = (
+        "_append",
+        "_append_end_marker",
+        "_context",
+        "_entering",
+        "commits_in_steps",
+        "open_transactions",
+    )
 
     def __init__(
         self,
@@ -155,6 +162,7 @@ class OffsetMetadataManager:
     ) -> None:
         self._context, self._append = context, append
         self._append_end_marker = append_end_marker
+        self.commits_in_steps = 0
         self.open_transactions: dict[int, set[str]] = {}
         self._entering: dict[GroupOffsets, deque[tuple[Iterator[None], Deferred[None]]]] = {}
 
@@ -212,6 +220,7 @@ class OffsetMetadataManager:
         changes: dict[TopicPartition, CommittedOffset | None],
         done: Deferred[CommitAnswer],
     ) -> Iterator[None]:
+        self.commits_in_steps += 1
         try:
             for start in range(0, len(request.offsets), OFFSETS_PER_STEP):
                 some = request.offsets[start : start + OFFSETS_PER_STEP]
@@ -231,6 +240,8 @@ class OffsetMetadataManager:
         except Exception:
             done.errback()
             return
+        finally:
+            self.commits_in_steps -= 1
         if not rows:
             done.callback(answer)
             return

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from tests.api.group_api import TOPIC_IDS, ApiRun, broker, each_version, image, topic
+from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.security.acl import Operation, ResourceType
+from twisted_broker.turns import SLICE_ELEMENTS
 from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.errors import ErrorCode as E
 from twisted_broker.wire.messages.offsets import (
@@ -23,6 +25,11 @@ from twisted_broker.wire.messages.offsets import (
     OffsetFetchRequestTopics,
 )
 from twisted_broker.wire.messages.topics import CreatableTopicResult, CreateTopicsResponse
+from twisted_broker.wire.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 
 
 def commit(
@@ -59,6 +66,58 @@ def test_committing(version):
     assert run.fetched() == {("t", 0): 42, ("u", 1): 7}
     stored = run.coordinator.fetch_offsets("g", [("t", 0, bytes(16))])[0].committed
     assert stored is not None and stored.topic_id == TOPIC_IDS["t"] and stored.metadata == "m"
+
+
+@pytest.mark.parametrize("kind", ["of a group", "of a transaction"])
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_topic_that_goes_while_a_long_commit_is_read(kind, is_made_anew):
+    """What was committed for it is removed when it goes: nothing comes behind that, for a later
+    topic of the name would get it.
+    """
+    run, count, name = ApiRun(), 2 * SLICE_ELEMENTS, "w"
+    asked: Any
+    run.source.image = image(topic(name, b"1" * 16, count), topic("t", TOPIC_IDS["t"]))
+    if kind == "of a group":
+        asked, version = commit(8, (name, 0, 1), ("t", 0, 42)), 8
+        asked.topics[0].partitions *= 0
+        asked.topics[0].partitions += [
+            OffsetCommitRequestPartition(partition_index=index, committed_offset=7)
+            for index in range(count)
+        ]
+    else:
+        asked, version = transactional((name, count), ("t", 1)), 3
+        run.parts.config = BrokerConfig({"transaction.partition.verification.enable": "false"})
+    waiting = run.start(asked, version)
+    assert not waiting.called
+    run.source.image = image(
+        *[topic(name, b"2" * 16, count)] * is_made_anew, topic("t", TOPIC_IDS["t"])
+    )
+    run.coordinator.cleanup.topics_deleted({name: b"1" * 16})
+    run.settle()
+    gone, kept = waiting.result.topics
+    assert {p.error_code for p in gone.partitions} == {E.UNKNOWN_TOPIC_OR_PARTITION}
+    assert [p.error_code for p in kept.partitions] == [E.NONE]
+    assert {each for each in run.partitions("g") if each[0] == name} == set()
+
+
+def transactional(*places: tuple[str, int]) -> TxnOffsetCommitRequest:
+    """(topic, how many partitions)."""
+    return TxnOffsetCommitRequest(
+        transactional_id="x",
+        group_id="g",
+        producer_id=7,
+        producer_epoch=0,
+        topics=[
+            TxnOffsetCommitRequestTopic(
+                name=name,
+                partitions=[
+                    TxnOffsetCommitRequestPartition(partition_index=index, committed_offset=7)
+                    for index in range(count)
+                ],
+            )
+            for name, count in places
+        ],
+    )
 
 
 def test_a_commit_without_metadata():

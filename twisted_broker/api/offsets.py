@@ -4,7 +4,7 @@
 2. Topics and partitions must exist to be committed or deleted; what was committed can be fetched
    whatever became of the topic.
 3. With topic ids (v10) an unknown id is UNKNOWN_TOPIC_ID; a commit by name carries the topic's id
-   of this moment.
+   of this moment. Nothing is committed for a topic that goes while a long request is read.
 4. An answer has the order of its request; all that is committed is in the order of topic and
    partition.
 5. Every loop over what a client named, or over what a group holds, is in slices (`turns.py`).
@@ -110,8 +110,10 @@ async def offset_commit(
     names = [_name(context, topic.name, topic.topic_id) for topic in request.topics]
     refused: dict[tuple[int, int], ErrorCode] = {}
     offsets: dict[tuple[str, int], OffsetToCommit] = {}
+    topic_ids: dict[str, bytes] = {}
     for row, (topic, name) in enumerate(zip(request.topics, names, strict=True)):
         topic_id, error = _topic_to_change(context, name)
+        topic_ids.setdefault(name or "", topic_id)
         context.elements_left -= 1
         for partition in topic.partitions:
             context.elements_left -= 1
@@ -124,7 +126,9 @@ async def offset_commit(
                 offsets[name or "", partition.partition_index] = _offset(
                     name or "", topic_id, partition
                 )  # named twice: the last counts
-    stored = await _commit(context, request, tuple(offsets.values())) if offsets else {}
+    stored = _take_out_former(context, offsets, topic_ids)
+    if offsets:
+        stored |= await _commit(context, request, tuple(offsets.values()))
 
     def answer(row: int, p: OffsetCommitRequestPartition) -> OffsetCommitResponsePartition:
         error = refused.get((row, p.partition_index)) or stored.get(
@@ -150,8 +154,10 @@ async def txn_offset_commit(
     check_group(context, request.group_id, Operation.READ)
     refused: dict[tuple[str, int], ErrorCode] = {}
     offsets: dict[tuple[str, int], OffsetToCommit] = {}
+    topic_ids: dict[str, bytes] = {}
     for topic in request.topics:
         topic_id, error = _topic_to_change(context, topic.name)
+        topic_ids.setdefault(topic.name, topic_id)
         context.elements_left -= 1
         for p in topic.partitions:
             context.elements_left -= 1
@@ -169,9 +175,9 @@ async def txn_offset_commit(
                     p.committed_metadata or "",
                     topic_id,
                 )
-    errors = refused
+    errors = refused | _take_out_former(context, offsets, topic_ids)
     if offsets:
-        errors = refused | await _commit_transactional(context, request, tuple(offsets.values()))
+        errors |= await _commit_transactional(context, request, tuple(offsets.values()))
 
     def answer(row: int, p: TxnOffsetCommitRequestPartition) -> TxnOffsetCommitResponsePartition:
         error = errors[request.topics[row].name, p.partition_index]
@@ -301,6 +307,33 @@ def _topic_to_change(context: RequestContext, name: str | None) -> tuple[bytes, 
         if topic is None
         else (topic.id, ErrorCode.NONE)
     )
+
+
+def _take_out_former(
+    context: RequestContext,
+    offsets: dict[tuple[str, int], OffsetToCommit],
+    topic_ids: dict[str, bytes],
+) -> dict[tuple[str, int], ErrorCode]:
+    """Errors in place of the offsets of topics that were looked up in an earlier turn, and went
+    since: what was committed for them was removed then.
+    """
+    if not context.sliced:
+        return {}
+    now = context.metadata.image.topics_by_name
+    gone = {
+        name
+        for name, topic_id in topic_ids.items()
+        if (topic := now.get(name)) is None or topic.id != topic_id
+    }
+    error = (
+        ErrorCode.UNKNOWN_TOPIC_ID
+        if context.version >= FIRST_WITH_TOPIC_IDS
+        else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
+    errors = {key: error for key in offsets if key[0] in gone} if gone else {}
+    for key in errors:
+        del offsets[key]
+    return errors
 
 
 def _partition_error(context: RequestContext, name: str | None, partition: int) -> ErrorCode:

@@ -105,9 +105,13 @@ class AppendOutcome:
     def again(self) -> AppendOutcome:
         """To wait for the same records once more."""
         made = AppendOutcome(
-            self.topic_partition, ErrorCode.NONE, self.base_offset, self.last_offset
+            self.topic_partition,
+            ErrorCode.NONE,
+            self.base_offset,
+            self.last_offset,
+            partition=self.partition,
         )
-        made.partition, made.times_deposed = self.partition, self.times_deposed
+        made.times_deposed = self.times_deposed  # of then
         return made
 
     def __repr__(self) -> str:

@@ -133,6 +133,25 @@ def test_where_something_comes_all_the_time_it_ends_all_the_same(one: Fixture) -
     check_log(one)
 
 
+def test_a_heartbeat_that_is_decided_on_again_does_not_set_a_session_back(one: Fixture) -> None:
+    """A later one was heard meanwhile: the broker would be fenced before its session is over."""
+    broker = one.controller.image.brokers[1]
+    answer = beat(one, broker.epoch, want_fence=True)
+
+    def later(turn: int) -> None:
+        one.clock.rightNow += 0.1
+        if turn == 3:
+            one.beat(1, broker.epoch)
+            one.create_topic("late")
+            heard.append(one.controller.runtime.now_ms())
+        session = one.controller.sessions.session_of(broker)
+        assert session is not None and (not heard or session.contact_ms >= heard[0])
+
+    heard: list[int] = []
+    assert turns(one, answer, later) > 10 and heard
+    assert one.controller.image.brokers[1].fenced
+
+
 def test_an_empty_record_that_is_due_waits_for_it(one: Fixture) -> None:
     """A decision that took longer than the interval would never end."""
     epoch = one.controller.image.brokers[1].epoch

@@ -89,7 +89,9 @@ class BrokerSessions:
             for key in [key for key in self._sessions if key[0] == broker]:
                 del self._sessions[key]
             session = self._sessions[broker, epoch] = BrokerSession(now_ms, heard=True)
-        session.contact_ms, session.heard = now_ms, True
+        # A decision that is taken again says once more when its heartbeat came, and a later one may
+        # have been heard since.
+        session.contact_ms, session.heard = max(session.contact_ms, now_ms), True
         session.metadata_offset = max(session.metadata_offset, metadata_offset)
         return session
 

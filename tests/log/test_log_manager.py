@@ -24,7 +24,7 @@ from tests.log.manual_worker import ManualWorker
 from tests.log.test_golden import unpack
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import IFileSystem, Runtime, TopicPartition
-from twisted_broker.log import checkpoints, log_directory, log_manager
+from twisted_broker.log import checkpoints, log_directory, log_manager, producer_rebuild
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.gaps import Gap
 from twisted_broker.log.log import Log
@@ -385,6 +385,37 @@ def test_a_deletion_whose_name_cannot_be_synced(number: int, stays: bool) -> Non
     assert len(synced) == (not stays) and manager.is_set_aside(log) is stays
     world.clock.advance(60)
     assert synced == [None]
+
+
+def test_producers_are_looked_for_again_where_descriptors_were_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RL 3.5: nobody with a producer id may come any more, and readers of committed records would
+    wait for ever for what plain producers write.
+    """
+    monkeypatch.setattr(producer_rebuild, "AT_ONCE_BYTES", 0)
+    read = producer_rebuild._read_slice
+    world = World()
+    manager = world.manager()
+    log = create(manager)
+    for number in range(4):
+        with_id = batch(b"v", producer_id=1, producer_epoch=0, base_sequence=number)
+        log.append_as_leader(with_id, 0, NOW_MS)
+
+    def short(*arguments: Any) -> Any:
+        monkeypatch.setattr(producer_rebuild, "_read_slice", read)
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(producer_rebuild, "_read_slice", short)
+    log.durability.disk = StallingWorker(world.clock)
+    log.truncate_to(3, NOW_MS)
+    world.clock.pump([0] * 10)
+    log.append_as_leader(batch(b"plain"), 1, NOW_MS)
+    log.set_high_watermark(4)
+    assert log.producers.is_rebuilding and log.last_stable_offset < 4
+    world.clock.pump([1, *[0] * 10])
+    assert not log.producers.is_rebuilding and log.last_stable_offset == 4
+    assert log.failed is None and not world.failed
 
 
 @pytest.mark.parametrize("mount_point_stays", [False, True])

@@ -139,7 +139,7 @@ class Durability:
 
     def attach(self, disk: IDiskWorker, on_short: Callable[[OSError], None] | None = None) -> None:
         """Syncs run on `disk` from now on. `on_short(error)` is called where a sync found no
-        descriptor: it calls `sync_again` a little later.
+        descriptor, or what else the log's owner is to try again: a little later.
         """
         self.disk, self._on_short = disk, on_short
 
@@ -295,6 +295,11 @@ class Durability:
         wanted = end if is_due else min(self._sync_wanted, end)
         if wanted > self.recovery_point:
             self._submit_sync(disk, wanted)
+
+    def found_no_descriptor(self, error: OSError) -> None:
+        """What is read on the worker beside the syncs: told as theirs is."""
+        if self._on_short is not None and not (self.stopped or self._is_ending):
+            self._on_short(error)
 
     def sync_again(self) -> None:
         """Descriptors may be free again."""

@@ -195,13 +195,18 @@ class Log:
 
         `on_truncated(log)` is called after every truncation, `on_fatal(log)` at the first disk
         error, `on_synced(log)` when a sync that was due is done, `on_short(log, error)` when one
-        found no descriptor (`Durability.sync_again` is then called later), and
+        found no descriptor (`descriptors_may_be_free` is then called later), and
         `on_producers_found(log)` when the producers are known again behind a truncation.
         """
         self.durability.attach(disk, None if on_short is None else partial(on_short, self))
         self.segments.attach(remove_later)
         self.on_truncated, self.on_fatal, self.on_synced = on_truncated, on_fatal, on_synced
         self.on_producers_found = on_producers_found
+
+    def descriptors_may_be_free(self) -> None:
+        """What found none is tried again."""
+        self.durability.sync_again()
+        self.rebuild.resume()
 
     def detach(self) -> None:
         """Nobody hears of it any more: it is deleted, or set aside."""

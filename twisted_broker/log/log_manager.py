@@ -947,9 +947,11 @@ class LogManager:
         self.cleaner.truncated(log)
 
     def _sync_again(self, log: Log, error: OSError) -> None:
-        """No descriptor for a sync: what waits for it waits a second more."""
+        """No descriptor for a sync, or a slice of a rebuild: what waits for it waits a second
+        more.
+        """
         self.directories.fail(posixpath.dirname(log.directory), error)
-        self.directories.call_later(_NAME_SYNC_SECONDS, log.durability.sync_again)
+        self.directories.call_later(_NAME_SYNC_SECONDS, log.descriptors_may_be_free)
 
     def _was_synced(self, log: Log) -> None:
         for listener in self._listeners:

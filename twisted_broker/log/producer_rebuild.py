@@ -6,7 +6,7 @@ truncation.
     complete --after_truncation, much to read--> in slices --log end reached--> complete
     in slices --after_truncation--> in slices, started again, or complete
     in slices --all is truncated--> complete (nothing is left to know)
-    in slices --EMFILE--> waiting --a producer is refused--> in slices
+    in slices --EMFILE--> waiting --a producer is refused, or a second later--> in slices
 
 1. What is found is what the log holds from the snapshot to its end, and of each producer the
    batches before that may be sent again.
@@ -186,9 +186,8 @@ class ProducerRebuild:
     # -- in slices
 
     def resume(self) -> None:
-        """Goes on where no file could be opened for a slice; nothing where one is on its way.
-
-        A producer that is refused meanwhile calls it: this ring has no clock to try again by.
+        """Goes on where no file could be opened for a slice; nothing where one is on its way. A
+        producer that is refused meanwhile calls it, and who was told that descriptors are short.
         """
         disk = self._durability.disk
         if disk is not None and self._ready and not self._durability.stopped:
@@ -263,6 +262,8 @@ class ProducerRebuild:
             self._add_slice(state, segment, found)
         elif is_out_of_descriptors(error):
             self._ready = True  # nothing was read: `resume` tries again
+            assert isinstance(error, OSError)
+            self._durability.found_no_descriptor(error)
             return
         elif isinstance(error, FileNotFoundError) and segment not in self._segments:
             self._segment = None  # retention deleted it: what is left begins behind it

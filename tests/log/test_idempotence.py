@@ -192,8 +192,9 @@ def test_producers_expire() -> None:
     send(log, 0)
     fields = {"producer_id": 2, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
     log.append_as_leader(batch(b"x", **fields), 0, NOW_MS, guard=NOT_REQUIRED)
-    assert log.producers.expire(NOW_MS + 999) == 0
-    assert log.producers.expire(NOW_MS + 1000) == 1
+    log.producers.expire([1, 2], NOW_MS + 999)
+    assert list(log.producers.producers) == [1, 2]
+    log.producers.expire([1, 2], NOW_MS + 1000)
     assert list(log.producers.producers) == [2]
     assert send(log, 40).first_offset == 2
 

@@ -697,6 +697,26 @@ def test_producers_expire_a_few_logs_in_a_turn(monkeypatch: pytest.MonkeyPatch) 
     assert not manager._is_expiring
 
 
+def test_many_producers_of_one_log_expire_a_few_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker may know a million, and all of one log; who writes again meanwhile stays."""
+    monkeypatch.setattr("twisted_broker.log.log_manager.PRODUCERS_PER_STEP", 4)
+    monkeypatch.setattr("twisted_broker.turns.PIECES_PER_TURN", 1)
+    world = World()
+    world.clock = clock = TurnClock()
+    manager = world.manager()
+    producers = create(manager).producers
+    for producer_id in range(13):
+        producers.add_data(producer_id, 0, 0, producer_id, 0, NOW_MS, False)
+    world.clock.rightNow += 10**6
+    manager.expire_producers()
+    known = [len(producers.producers)]
+    producers.add_data(12, 0, 1, 13, 0, world.wall_ms(), False)
+    while manager._is_expiring:
+        clock.turn()
+        known.append(len(producers.producers))
+    assert known == [9, 5, 1, 1] and list(producers.producers) == [12]
+
+
 def test_logs_are_counted_once_for_all_that_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """RL 3.8: each partition of a new topic would look at all logs of the broker. What came and
     went otherwise counts as well.

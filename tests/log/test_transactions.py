@@ -206,9 +206,9 @@ def test_what_is_never_written_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> 
     assert list(log.producers.verifications) == [8, 9]
     log.producers.end_verification(8, guard)
     assert list(log.producers.verifications) == [9]
-    log.producers.expire(NOW_MS + log.config.producer_id_expiration_ms - 1)
+    log.producers.expire_verifications(NOW_MS + log.config.producer_id_expiration_ms - 1)
     assert list(log.producers.verifications) == [9]
-    log.producers.expire(NOW_MS + log.config.producer_id_expiration_ms)
+    log.producers.expire_verifications(NOW_MS + log.config.producer_id_expiration_ms)
     assert not log.producers.verifications
     monkeypatch.setattr("twisted_broker.log.producer_state.MOST", 2)
     for producer in (10, 11, 12):

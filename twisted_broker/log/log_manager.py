@@ -1022,7 +1022,7 @@ class LogManager:
         return deleted, freed
 
     def expire_producers(self) -> None:
-        """Of every log, a few logs at a time; not again while it does."""
+        """Of every log, so many producers at a time; not again while it does."""
         if not self._is_expiring:
             self._is_expiring = True
             self._turns.start(self._expire_producers())
@@ -1031,11 +1031,17 @@ class LogManager:
         try:
             seen = 0
             for log in (*self, *self.futures.values()):
-                seen += 1 + len(log.producers.producers)
-                log.producers.expire(self.runtime.wall_ms())
-                if seen >= PRODUCERS_PER_STEP:
-                    seen = 0
-                    yield
+                producers = log.producers
+                producers.expire_verifications(self.runtime.wall_ms())
+                seen += 1
+                producer_ids = list(producers.producers)
+                for start in range(0, max(1, len(producer_ids)), PRODUCERS_PER_STEP):
+                    some = producer_ids[start : start + PRODUCERS_PER_STEP]
+                    producers.expire(some, self.runtime.wall_ms())
+                    seen += len(some)
+                    if seen >= PRODUCERS_PER_STEP:
+                        seen = 0
+                        yield
         finally:
             self._is_expiring = False
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import posixpath
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from twisted_broker.interfaces import IDiskWorker, IFile, IFileSystem
 from twisted_broker.log.checkpoints import read_whole
@@ -277,19 +277,21 @@ class ProducerStateManager:
         if self.verifications.get(producer_id) is entry:
             del self.verifications[producer_id]
 
-    def expire(self, wall_ms: int) -> int:
-        """Forgets producers silent for `producer.id.expiration.ms`, and verifications as old that
-        nothing was written under; returns the number of producers.
-        """
+    def expire_verifications(self, wall_ms: int) -> None:
+        """Forgets those that nothing was written under for `producer.id.expiration.ms`."""
         for number, waiting in list(self.verifications.items()):
             if wall_ms - waiting.wall_ms >= self.expiration_ms:
                 del self.verifications[number]
-        expired = [
-            number for number, entry in self.producers.items() if self._is_expired(entry, wall_ms)
-        ]
-        for number in expired:
-            del self.producers[number]
-        return len(expired)
+
+    def expire(self, producer_ids: Iterable[int], wall_ms: int) -> None:
+        """Forgets those of these producers that were silent for `producer.id.expiration.ms`; some
+        may be unknown by now.
+        """
+        producers = self.producers
+        for producer_id in producer_ids:
+            entry = producers.get(producer_id)
+            if entry is not None and self._is_expired(entry, wall_ms):
+                del producers[producer_id]
 
     def _is_expired(self, entry: ProducerEntry, wall_ms: int) -> bool:
         return (

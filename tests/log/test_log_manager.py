@@ -24,7 +24,16 @@ from tests.log.manual_worker import ManualWorker
 from tests.log.test_golden import unpack
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import IFileSystem, Runtime, TopicPartition
-from twisted_broker.log import checkpoints, log_directory, log_manager, producer_rebuild
+from twisted_broker.log import (
+    checkpoints,
+    log_directory,
+    log_manager,
+    producer_rebuild,
+    producer_snapshot,
+    producer_snapshot_writer,
+    producer_state,
+)
+from twisted_broker.log.checkpoints import read_whole
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.gaps import Gap
 from twisted_broker.log.log import Log
@@ -715,6 +724,95 @@ def test_many_producers_of_one_log_expire_a_few_in_a_turn(monkeypatch: pytest.Mo
         clock.turn()
         known.append(len(producers.producers))
     assert known == [9, 5, 1, 1] and list(producers.producers) == [12]
+
+
+def _stop_in_turns(world: World, manager: LogManager, worker: ManualWorker) -> list[int]:
+    """How many producers and logs each turn of a stop is busy with: a log counts as ten."""
+    busy, logs = [0], list(manager)
+    encode, finish = producer_snapshot.encode_row, Log.finish
+
+    def encoded(entry: producer_snapshot.ProducerEntry) -> bytes:
+        busy[-1] += 1
+        return encode(entry)
+
+    def finished(log: Log) -> Callable[[], None]:
+        busy[-1] += 10
+        return finish(log)
+
+    stopped: list[object] = []
+    with (
+        patch.object(producer_snapshot, "encode_row", encoded),
+        patch.object(producer_snapshot_writer, "encode_row", encoded),
+        patch.object(Log, "finish", finished),
+    ):
+        manager.shutdown(4).addBoth(stopped.append)
+        while worker.jobs:
+            assert checkpoints.read_clean_shutdown(world.files, "/d1") is None
+            busy.append(0)
+            worker.run_one()
+    assert stopped == [None] and sum(busy) >= 10 * len(logs)
+    return busy
+
+
+@pytest.fixture
+def small_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_manager, "FINISHED_PER_STEP", 20)
+    monkeypatch.setattr(log_manager, "LOG_IN_PRODUCERS", 10)
+    monkeypatch.setattr(producer_state, "SLICE_PRODUCERS", 3)
+    monkeypatch.setattr(producer_snapshot_writer, "SLICE_PRODUCERS", 3)
+
+
+@pytest.mark.usefixtures("small_stop")
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_clean_stop_takes_many_turns(begun: bool) -> None:
+    """RL 3.8: for a log of very many producers, of which the snapshot of a roll may be unfinished,
+    and for very many logs; each snapshot is whole before the clean shutdown file is there.
+    """
+    world, worker = World(log_dirs="/d1"), ManualWorker()
+    manager = world.manager()
+    logs = [create(manager, TopicPartition("t", number)) for number in range(9)]
+    for log, count in zip(logs, (1, 40, 2, 3, 0, 0, 0, 20, 0), strict=True):
+        log.durability.disk = manager.directories.of(log).disk = worker
+        for producer in range(count):
+            log.append_as_leader(
+                batch(b"v", producer_id=producer, producer_epoch=0, base_sequence=0), 0, NOW_MS
+            )
+    if begun:
+        logs[1].roll(NOW_MS)
+        log = logs[1]
+        log.append_as_leader(
+            batch(b"v", producer_id=40, producer_epoch=0, base_sequence=0), 0, NOW_MS
+        )
+    known = [set(log.producers.producers) for log in logs]
+    busy = _stop_in_turns(world, manager, worker)
+    assert max(busy) <= 26, busy
+    for log, producers in zip(logs, known, strict=True):
+        end = log.log_end_offset
+        if end:
+            path = f"{log.directory}/{end:020d}.snapshot"
+            found = producer_snapshot.decode_snapshot(path, read_whole(world.files, path) or b"")
+            assert {each.producer_id for each in found} == producers
+    again = world.manager()
+    assert [set(log.producers.producers) for log in again] == known
+
+
+@pytest.mark.usefixtures("small_stop")
+def test_a_stop_whose_snapshot_fails_is_not_clean() -> None:
+    """RL 1.12: and ends all the same."""
+    world, worker = World(log_dirs="/d1"), ManualWorker()
+    manager = world.manager()
+    log = create(manager)
+    log.durability.disk = manager.directories.of(log).disk = worker
+    for producer in range(9):
+        log.append_as_leader(
+            batch(b"v", producer_id=producer, producer_epoch=0, base_sequence=0), 0, NOW_MS
+        )
+    world.files.faults.append(Fault(errno.EIO, "write", ".snapshot"))
+    stopped: list[object] = []
+    manager.shutdown(4).addBoth(stopped.append)
+    worker.run_all()
+    assert stopped == [None]
+    assert checkpoints.read_clean_shutdown(world.files, "/d1") is None
 
 
 def test_logs_are_counted_once_for_all_that_are_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -865,6 +865,14 @@ class Log:
         self.producers.expiration_ms = config.producer_id_expiration_ms
         self.segments.active.index_interval_bytes = config.index_interval_bytes
 
+    def begin_last_snapshot(self) -> bool:
+        """Before `finish`, which writes a snapshot of however many producers in one go: whether one
+        is being written in slices, this one or that of an earlier roll. Raises OSError.
+        """
+        if self.failed is None:
+            self.producers.take_snapshot(self.durability.disk, self.fail)
+        return self.producers.writer is not None
+
     def finish(self) -> Callable[[], None]:
         """Completes indexes and writes a producer snapshot; returns what must then run on the disk
         worker. Raises OSError.

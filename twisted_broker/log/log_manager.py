@@ -39,7 +39,7 @@ from twisted.logger import Logger
 
 from twisted_broker.config import BrokerConfig, LogConfig, topic_config
 from twisted_broker.event_lines import EventLines
-from twisted_broker.interfaces import Runtime, TopicPartition
+from twisted_broker.interfaces import IDiskWorker, Runtime, TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.cleaner.log_cleaner import LogCleaner
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors, is_out_of_descriptors
@@ -69,6 +69,8 @@ RETENTION_PER_STEP = 100
 SEGMENTS_PER_STEP = 10
 # About half a millisecond.
 PRODUCERS_PER_STEP = 2000
+# 1 to 3 ms of a stop, in producers whose snapshot is written; a log without any counts as so many.
+FINISHED_PER_STEP, LOG_IN_PRODUCERS = 2000, 100
 _NAME_SYNC_SECONDS = 1.0
 """How long after the making of a log its topic id is synced. The syncs of a thousand logs would
 compete with their making, and with the clients that ask for them at once; the system writes records
@@ -1076,40 +1078,67 @@ class LogManager:
         self._lines.stop()
         # What was to be removed later stays: the next start finds it by its name.
         self.directories.cancel_delayed()
-        waiting = [self._close(directory, broker_epoch) for directory in self.directories.claimed()]
+        waiting = [
+            Deferred.fromCoroutine(self._close(directory, broker_epoch))
+            for directory in self.directories.claimed()
+        ]
         return gather(waiting).addCallback(self._all_closed)
 
-    def _close(self, directory: LogDirectory, broker_epoch: int | None) -> Deferred[None]:
-        closed: Deferred[None] = Deferred()
+    async def _close(self, directory: LogDirectory, broker_epoch: int | None) -> None:
         logs = self._logs_in(directory)
+        try:
+            await self._close_logs(directory, logs, broker_epoch)
+        except Exception as error:
+            _logger.error(
+                "log directory {path} did not close cleanly: {error!r}",
+                path=directory.path,
+                error=error,
+            )
+        for log in logs:
+            log.release_files()
+        directory.release()
+
+    async def _close_logs(
+        self, directory: LogDirectory, logs: list[Log], broker_epoch: int | None
+    ) -> None:
+        """Raises OSError."""
+        if directory.failed is None and directory.loaded:
+            job = await self._finish_logs(directory, logs, broker_epoch)
+            if directory.failed is None:
+                await _done_by(directory.disk, job)
+        elif directory is self.directories.metadata_alone:
+            await _done_by(directory.disk, _nothing)  # behind the last sync of the metadata
+        if directory.failed is not None:
+            # Nothing was written to what is perhaps another process's.
+            raise directory.failed
+
+    async def _finish_logs(
+        self, directory: LogDirectory, logs: list[Log], broker_epoch: int | None
+    ) -> Callable[[], None]:
+        """Gives the job that is to be done last. A few logs in a turn, and so many producers of
+        one log: what else this process does goes on. Raises OSError.
+        """
         # A hole of an unclean stop about which nobody has decided (`gaps.py`): to the next start it
         # must not look like one in files that were whole.
         is_open = any(log.gap is not None and (log.gap.torn or log.gap.torn_tail) for log in logs)
-        # Written after `finish`'s jobs: by then all of each log is synced.
-        points = {
-            log.topic_partition: log.durability.point_to_checkpoint(
+        points: dict[TopicPartition, int] = {}
+        jobs: list[Callable[[], None]] = []
+        seen = 0
+        for log in logs:
+            if log.begin_last_snapshot():
+                await _snapshot_written(directory.disk, log)
+                if log.begin_last_snapshot():  # that was an older one
+                    await _snapshot_written(directory.disk, log)
+            # Written after `finish`'s jobs: by then all of each log is synced.
+            points[log.topic_partition] = log.durability.point_to_checkpoint(
                 log.durability.recovery_point if log.gap else log.log_end_offset
             )
-            for log in logs
-        }
+            jobs.append(log.finish())
+            seen += LOG_IN_PRODUCERS + len(log.producers.producers)
+            if seen >= FINISHED_PER_STEP:
+                seen = 0
+                await _done_by(directory.disk, _nothing)
         starts = _log_starts(logs)
-
-        def done(_: None, error: BaseException | None) -> None:
-            if error is not None:
-                _logger.error(
-                    "log directory {path} did not close cleanly: {error!r}",
-                    path=directory.path,
-                    error=error,
-                )
-            for log in logs:
-                log.release_files()
-            directory.release()
-            closed.callback(None)
-
-        try:
-            jobs = [log.finish() for log in logs]
-        except OSError as error:
-            directory.failed = error
 
         def job() -> None:
             directory.disk.side_by_side(jobs)
@@ -1126,13 +1155,7 @@ class LogManager:
                 directory.previous_broker_epoch if broker_epoch is None else broker_epoch
             )
 
-        if directory.failed is None and directory.loaded:
-            directory.disk.submit(job, done)
-        elif directory is self.directories.metadata_alone:
-            directory.disk.submit(lambda: None, done)  # behind the last sync of the metadata
-        else:
-            done(None, directory.failed)  # nothing is written to what is perhaps another process's
-        return closed
+        return job
 
     def _all_closed(self, _: object) -> None:
         self.logs.clear()
@@ -1150,6 +1173,30 @@ async def _all(waiting: list[Deferred[None]]) -> None:
             errors.append(error)
     if errors:
         raise errors[0]
+
+
+def _nothing() -> None:
+    """Its end is what is waited for: what was submitted before is done, in a later turn."""
+
+
+async def _snapshot_written(disk: IDiskWorker, log: Log) -> None:
+    """Each slice is a job; behind the one that is on its way the next may be."""
+    while log.producers.writer is not None:
+        await _done_by(disk, _nothing)
+
+
+def _done_by(disk: IDiskWorker, job: Callable[[], None]) -> Deferred[None]:
+    """Fires when `disk` has done the job; errbacks with what it raised."""
+    ended: Deferred[None] = Deferred()
+
+    def done(_: None, error: BaseException | None) -> None:
+        if error is None:
+            ended.callback(None)
+        else:
+            ended.errback(error)
+
+    disk.submit(job, done)
+    return ended
 
 
 def gather(waiting: list[Deferred[None]]) -> Deferred[None]:

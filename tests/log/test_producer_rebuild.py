@@ -270,6 +270,30 @@ def test_retention_meanwhile_takes_what_was_still_to_be_read() -> None:
 
 
 @pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("jobs", range(3))
+def test_a_log_that_gets_another_name_meanwhile_goes_on(jobs: int) -> None:
+    """RL 3.8: the slice that is on its way finds no file of the old name; snapshots have the new
+    one.
+    """
+    files = disk()
+    log = open_log(files)
+    for number in range(10):
+        if number == 5:
+            log.roll(NOW_MS, 20)  # compaction may leave such a hole
+        log.append_as_leader(sent(number), 0, NOW_MS)
+    log.producers.remove_snapshot(20)
+    worker = log.durability.disk = ManualWorker()
+    log.truncate_to(24, NOW_MS)
+    for _ in range(jobs):
+        worker.run_one()
+    log.rename_directory(f"{DIRECTORY}-renamed")
+    worker.run_all()
+    assert log.failed is None and not log.producers.is_rebuilding
+    assert log.producers.producers[1].last_sequence == 8
+    assert log.producers.snapshots == {20} and files.exists(log.producers.path(20))
+
+
+@pytest.mark.usefixtures("tiny")
 def test_an_abort_that_is_replicated_meanwhile_reaches_the_index() -> None:
     """RL 3.3, 3.5: its transaction began before the cut.
 

@@ -915,7 +915,7 @@ class Log:
         Raises OSError.
         """
         self.pool.files.rename(self.directory, directory)
-        self.producers.directory = directory
+        self.producers.move_to(directory)
         self.segments.move(directory)
 
     def delete(self) -> None:

@@ -219,7 +219,7 @@ class ProducerRebuild:
         position, end, start = self._position, segment.size, state.map_end_offset
         disk.submit(
             lambda: _read_slice(files, path, position, end, start),
-            lambda found, error: self._slice_read(state, disk, segment, found, error),
+            lambda found, error: self._slice_read(state, disk, segment, path, found, error),
         )
 
     def _find_segment(self, state: ProducerStateManager) -> LogSegment | None:
@@ -253,6 +253,7 @@ class ProducerRebuild:
         state: ProducerStateManager,
         disk: IDiskWorker,
         segment: LogSegment,
+        path: str,
         found: _Slice | None,
         error: BaseException | None,
     ) -> None:
@@ -267,6 +268,8 @@ class ProducerRebuild:
             return
         elif isinstance(error, FileNotFoundError) and segment not in self._segments:
             self._segment = None  # retention deleted it: what is left begins behind it
+        elif isinstance(error, FileNotFoundError) and segment.log.path != path:
+            pass  # the log has another name: the slice is read once more
         else:
             self._on_fatal(
                 error

@@ -308,6 +308,12 @@ class ProducerStateManager:
             int(name[: -len(SUFFIX)]) for name in names if name[: -len(SUFFIX)].isdigit()
         }
 
+    def move_to(self, directory: str) -> None:
+        """The log has another name."""
+        for state in (self, self.rebuilt):
+            if state is not None:
+                state.directory = directory
+
     def path(self, offset: int) -> str:
         return posixpath.join(self.directory, snapshot_name(offset))
 

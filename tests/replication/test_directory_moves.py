@@ -26,7 +26,7 @@ from tests.replication.fixtures import (
 from tests.replication.moving import Moving
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.errors import LogDirFailure
-from twisted_broker.log.future_logs import mark_promoted, one_that_counts
+from twisted_broker.log.future_logs import PROMOTED, mark_promoted, one_that_counts
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import LogDirectory
 from twisted_broker.log.log_manager import LogManager
@@ -51,6 +51,7 @@ from twisted_broker.replication.partition.events import (
     ReplicaStopped,
 )
 from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 SLOW = {"replica_alter_log_dirs_io_max_bytes_per_second": "100"}
@@ -731,6 +732,43 @@ def test_the_copy_of_a_lost_log_takes_its_place_when_the_controller_knows_it() -
     again = Moving(files, state=registration()._replace(directories=(target_id,))).start()
     assert again.place == target and len(again.records()) == 30
     assert not again.log_manager.futures
+
+
+@pytest.mark.parametrize("behind", [0, 5])
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_a_lost_log_that_comes_back_beside_the_copy(behind: int, is_marked: bool) -> None:
+    """RL 3.8: the copy that took its place has the mark that was written before the controller was
+    told of it, so the longer one counts. Where the mark was not durable yet neither goes: the start
+    is refused in a line.
+    """
+    disk = SimDisk(1)
+    moving = filled(files=disk, answers=False)
+    target, source = moving.other, moving.place
+    moving.move(target)
+    moving.settle(1)
+    target_id = moving.log_manager.directories.by_path[target].directory_id
+    moving.replicas.moves.shutdown()
+    moving.produce(behind)
+    moving.stop()
+    disk.rename(f"{source}/t-0", "/unmounted")
+    state = registration()._replace(directories=(target_id,))
+    again = Moving(disk, state=state).start()
+    assert again.place == target and len(again.records()) == 30
+    again.stop()
+    disk.rename("/unmounted", f"{source}/t-0")
+    if is_marked:
+        found = Moving(disk.after_kill(), state=state).start()
+        assert len(found.records()) == 30 + behind
+        assert sorted(found.names("/a") + found.names("/b")) == ["t-0", "t-0-delete"]
+        return
+    disk.remove(f"{target}/t-0/{PROMOTED}")
+    with pytest.raises(AssertionError, match="move one of them away"):
+        Moving(disk.after_kill(), state=state).start()
+    for kept, gone, count in ((source, target, 30 + behind), (target, source, 30)):
+        left = disk.after_kill()
+        left.remove_tree(f"{gone}/t-0")
+        found = Moving(left, state=state).start()
+        assert found.place == kept and len(found.records()) == count
 
 
 def epoch_batch(offset: int, epoch: int) -> bytes:

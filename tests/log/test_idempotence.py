@@ -330,7 +330,7 @@ def test_damage_before_the_tail_is_no_reason_not_to_open() -> None:
     file.write_at(2 * size + 8, (b"\xff" * 9,))
     found = dict.fromkeys([1], ProducerEntry(1, 0))
     found[1].batches.append((3, 3, 0, NOW_MS))
-    producer_batch_recovery.recover_producer_batches(reversed(log.segments), found.values())
+    producer_batch_recovery.recover_producer_batches(reversed(log.segments), found)
     assert [each[0] for each in found[1].batches] == [3]
 
 
@@ -348,7 +348,7 @@ def test_an_index_entry_beyond_the_segment_ends_no_search(monkeypatch: pytest.Mo
     )
     found = {1: ProducerEntry(1, 0)}
     found[1].batches.append((3, 3, 0, NOW_MS))
-    producer_batch_recovery.recover_producer_batches(reversed(log.segments), found.values())
+    producer_batch_recovery.recover_producer_batches(reversed(log.segments), found)
     assert [each[0] for each in found[1].batches] == [0, 1, 2, 3]
 
 

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import errno
 import random
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from tests.log.batches import DIRECTORY, NOW_MS, all_batches, batch, config, marker, open_log
 from tests.log.manual_worker import ManualWorker
-from twisted_broker.log import producer_rebuild
+from twisted_broker.log import (
+    producer_batch_recovery,
+    producer_rebuild,
+    producer_snapshot,
+    producer_snapshot_reader,
+    producer_snapshot_writer,
+    producer_state,
+)
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.log import Log
 from twisted_broker.log.memory import InlineWorker, Inode, MemoryFile, MemoryFileSystem
+from twisted_broker.log.producer_snapshot import ProducerEntry
 from twisted_broker.log.reading import aborted_transactions
 from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.testing.sim.disk import SimDisk
@@ -21,6 +30,12 @@ from twisted_broker.testing.sim.disk_faults import Fault
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 _INLINE = InlineWorker()
+SLICED = (
+    producer_batch_recovery,
+    producer_snapshot_reader,
+    producer_snapshot_writer,
+    producer_state,
+)
 
 
 class CountingFile(MemoryFile):
@@ -338,12 +353,173 @@ def test_where_descriptors_were_short_the_next_producer_resumes_it(error: int) -
     assert described(log) == found_anew(log, files)
 
 
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices of three producers."""
+    for module in SLICED:
+        monkeypatch.setattr(module, "SLICE_PRODUCERS", 3)
+
+
+def of_many(
+    files: SimDisk, number: int = 20, transactions: bool = False
+) -> tuple[Log, ManualWorker]:
+    """Each producer wrote a batch before each of two rolls, and one behind them."""
+    log = open_log(files)
+    for sequence in range(3):
+        for producer in range(number):
+            data = sent(sequence, producer, is_transactional=transactions)
+            log.append_as_leader(data, 0, NOW_MS, guard=NOT_REQUIRED)
+        if sequence < 2:
+            log.roll(NOW_MS)
+    assert log.producers.snapshots == {number, 2 * number}
+    worker = log.durability.disk = ManualWorker()
+    return log, worker
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("transactions", [False, True])
+def test_of_many_producers_no_turn_loads_or_forgets_more_than_a_slice(
+    transactions: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RL 3.5: a cut of one batch behind a snapshot; and no transaction counts as decided before it
+    is known which were open.
+    """
+    files = disk()
+    log, worker = of_many(files, transactions=transactions)
+    log.set_high_watermark(log.log_end_offset)
+    decoded, decode = [0], producer_snapshot._entry
+
+    def counted(row: tuple[int, ...]) -> ProducerEntry:
+        decoded[-1] += 1
+        return decode(row)
+
+    monkeypatch.setattr(producer_snapshot, "_entry", counted)
+    old = log.producers.producers
+    log.truncate_to(59, NOW_MS)
+    left = [20, len(old)]
+    assert log.producers.is_rebuilding and log.last_stable_offset == 0
+    while worker.jobs:
+        decoded.append(0)
+        worker.run_one()
+        left.append(len(old))
+        if log.producers.is_rebuilding:
+            assert log.last_stable_offset in (0, 40 - 40 * transactions)
+    assert max(decoded) == 3 and sum(decoded) == 20
+    assert not old and max(before - after for before, after in pairwise(left)) == 3
+    monkeypatch.undo()
+    assert not log.producers.is_rebuilding and described(log) == found_anew(log, files)
+    assert log.last_stable_offset == (0 if transactions else 59)
+    assert log.append_as_leader(sent(1, 19), 0, NOW_MS).duplicate
+
+
+@pytest.mark.usefixtures("small")
+def test_a_snapshot_of_many_of_whom_few_are_left_is_loaded_in_slices() -> None:
+    """RL 3.5: most have expired since."""
+    files = disk()
+    log, worker = of_many(files)
+    log.producers.expire(range(3, 20), NOW_MS + log.config.producer_id_expiration_ms)
+    assert len(log.producers.producers) == 3
+    log.truncate_to(59, NOW_MS)
+    assert log.producers.is_rebuilding
+    worker.run_all()
+    assert described(log) == found_anew(log, files)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("what", ["damaged", "both damaged", "removed", "gone", "renamed"])
+def test_a_snapshot_of_many_that_cannot_be_loaded(what: str) -> None:
+    """RL 3.5: the one before it is, or none."""
+    files = disk()
+    log, worker = of_many(files)
+    log.truncate_to(59, NOW_MS)
+    if "damaged" in what:
+        for offset in (40, 20) if what == "both damaged" else (40,):
+            files.flip_bit(log.producers.path(offset), files.size(log.producers.path(offset)) - 1)
+    elif what == "removed":
+        log.producers.remove_snapshot(40)
+    elif what == "gone":
+        files.remove(log.producers.path(40))
+    else:
+        log.rename_directory(f"{DIRECTORY}-renamed")
+    worker.run_all()
+    kept = {"both damaged": set(), "renamed": {20, 40}}.get(what, {20})
+    assert log.failed is None and log.producers.snapshots == kept
+    if what == "renamed":
+        log.rename_directory(DIRECTORY)
+    assert described(log) == found_anew(log, files)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_snapshot_of_many_that_the_disk_cannot_read_takes_the_log_offline() -> None:
+    """RL 1.12."""
+    files = disk()
+    log, worker = of_many(files)
+    log.truncate_to(59, NOW_MS)
+    files.faults.append(Fault(errno.EIO, "open", ".snapshot"))
+    worker.run_all()
+    assert log.failed is not None and log.failed.errno == errno.EIO
+
+
+@pytest.mark.usefixtures("small")
+def test_a_snapshot_of_many_without_a_descriptor_is_read_later() -> None:
+    files = disk()
+    log, worker = of_many(files)
+    log.truncate_to(59, NOW_MS)
+    for job, done in worker.jobs[:]:
+        worker.jobs.remove((job, done))
+        done(None, OSError(errno.EMFILE, "too many open files"))
+    worker.run_all()
+    assert log.failed is None and log.producers.is_rebuilding
+    with pytest.raises(BrokerError):
+        log.append_as_leader(sent(2, 19), 0, NOW_MS)
+    worker.run_all()
+    assert described(log) == found_anew(log, files)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("jobs", range(12))
+@pytest.mark.parametrize("end", [0, 15, 30, 45, 58])
+def test_a_cut_while_many_are_loaded(jobs: int, end: int) -> None:
+    """RL 3.5: below the snapshot, between two, or of all."""
+    files = disk()
+    log, worker = of_many(files)
+    log.truncate_to(59, NOW_MS)
+    for _ in range(jobs):
+        worker.run_one()
+    log.truncate_to(end, NOW_MS)
+    worker.run_all()
+    assert not log.producers.is_rebuilding and described(log) == found_anew(log, files)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("end", ["begun anew", "retired"])
+def test_many_producers_that_are_gone_are_forgotten_in_slices(end: str) -> None:
+    """RL 3.5, 3.6: a log that begins anew, or is deleted."""
+    log, worker = of_many(disk())
+    old = log.producers.producers
+    if end == "begun anew":
+        log.truncate_fully_and_start_at(100, NOW_MS)
+        assert not log.producers.producers and len(old) == 17
+    else:
+        log.retire(OSError("the log is deleted"))
+    while worker.jobs:
+        before = len(old)
+        worker.run_one()
+        assert before - len(old) <= 3
+    assert not old
+
+
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_happens_meanwhile_the_state_is_that_of_the_log(seed: int) -> None:
+@pytest.mark.parametrize("slice_producers", [1, 4000])
+def test_whatever_happens_meanwhile_the_state_is_that_of_the_log(
+    seed: int, slice_producers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """RL 3.5: cuts, appends both ways, rolls and slices in any order: in the end producers are
     those of a log that is read anew.
     """
+    for module in SLICED:
+        monkeypatch.setattr(module, "SLICE_PRODUCERS", slice_producers)
     chance = random.Random(seed)
     files = disk()
     log = open_log(files, settings=config(segment_bytes=900))

@@ -300,6 +300,7 @@ class Log:
         self.watermarks.detach(refusal)
         self.durability.detach(refusal)
         self.rebuild.detach(refusal)
+        self.producers.let_go(self.durability.disk)
 
     def _sync_done(self) -> None:
         if self.on_synced is not None:
@@ -777,7 +778,7 @@ class Log:
             self.segments.create(offset, wall_ms)
             self._end_at(offset, offset if log_start_offset is None else log_start_offset)
             self.leader_epochs.clear()
-            self.producers.reset(offset)
+            self.producers.reset(offset, self.durability.disk)
         except OSError as error:
             raise self.fail(error, midway=True) from error
         self._after_truncation()

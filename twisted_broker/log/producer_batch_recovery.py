@@ -7,9 +7,9 @@ Owns `recover_producer_batches`.
    restart: each must be recognized as a duplicate.
 2. What is recovered is what memory held: batches of the producer's present epoch, newest first,
    until five are known.
-3. The cost is bounded: at most `MOST_HEADERS` batch headers a log, from its end back, and none when
-   nobody has more batches than are known. Who wrote nothing among those has nothing in flight that
-   matters; its snapshot's last batch stays known.
+3. The cost is bounded, however many producers there are: at most `MOST_HEADERS` batch headers a
+   log, from its end back, and none when nobody of a few has more batches than are known. Who wrote
+   nothing among those has nothing in flight that matters; its snapshot's last batch stays known.
 4. Damage ends the search, never the loading: whoever reads it sees the error.
 
 Source: KIP-98; Kafka's `ProducerStateManager` (its snapshots hold one batch too, and it recovers
@@ -19,11 +19,12 @@ where 2^31 sequences were used up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 from twisted_broker.interfaces import IFile
 from twisted_broker.log.producer_snapshot import RETAINED_BATCHES, ProducerEntry
+from twisted_broker.log.producer_snapshot_writer import SLICE_PRODUCERS
 from twisted_broker.log.segment import LogSegment
 from twisted_broker.wire.batch_fields import (
     ATTRIBUTES,
@@ -53,21 +54,24 @@ _MAX_SEQUENCE = 2**31 - 1
 
 
 def recover_producer_batches(
-    segments: Iterable[LogSegment], producers: Iterable[ProducerEntry]
+    segments: Iterable[LogSegment], producers: Mapping[int, ProducerEntry]
 ) -> None:
-    """Completes the batches of `producers` out of `segments`, newest first. Raises OSError."""
-    wanted = {entry.producer_id: entry for entry in producers if _lacks_batches(entry)}
-    if not wanted:
-        return
+    """Completes the batches of `producers`, by their ids, out of `segments`, newest first. Raises
+    OSError.
+    """
+    lacking = -1  # not counted: of very many some do
+    if len(producers) <= SLICE_PRODUCERS:
+        lacking = sum(map(_lacks_batches, producers.values()))
     try:
-        for header in _headers_backwards(segments):
-            entry = wanted.get(header[PRODUCER_ID])
-            if entry is not None and _is_earlier_batch(entry, header):
-                _add_before(entry, header)
-                if not _lacks_batches(entry):
-                    del wanted[entry.producer_id]
-                    if not wanted:
-                        return
+        for header in _headers_backwards(segments) if lacking else ():
+            entry = producers.get(header[PRODUCER_ID])
+            if entry is None or not _lacks_batches(entry) or not _is_earlier_batch(entry, header):
+                continue
+            _add_before(entry, header)
+            if not _lacks_batches(entry):
+                lacking -= 1
+                if not lacking:
+                    return
     except CorruptRecordError:
         # What is not found is only a duplicate that will be refused as out of order.
         return

@@ -10,9 +10,10 @@ truncation.
 
 1. What is found is what the log holds from the snapshot to its end, and of each producer the
    batches before that may be sent again.
-2. In slices: the disk worker reads headers, at most `SLICE_HEADERS` at a time, the reactor takes
-   them in. Appends go on meanwhile and are found like the others; those that need to know producers
-   are refused until then, with a code that makes them come again (`producer_append.py`).
+2. In slices: a snapshot of many producers is loaded (`producer_snapshot_reader.py`), then the disk
+   worker reads headers, at most `SLICE_HEADERS` at a time, the reactor takes them in. Appends go on
+   meanwhile and are found like the others; those that need to know producers are refused until
+   then, with a code that makes them come again (`producer_append.py`).
 3. Until it is done no transaction from there on counts as decided, and the transaction indexes are
    filled from here alone.
 4. Damage costs memory of producers, never the log: the reader of it sees the error.
@@ -32,6 +33,7 @@ from twisted_broker.log.batch_scan import scan_headers
 from twisted_broker.log.durability import Durability
 from twisted_broker.log.errors import is_out_of_descriptors
 from twisted_broker.log.producer_batch_recovery import recover_producer_batches
+from twisted_broker.log.producer_snapshot_reader import SnapshotReader, let_go
 from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.log.segment import LogSegment
 from twisted_broker.log.segments import LogSegments
@@ -86,6 +88,7 @@ class ProducerRebuild:
         "_on_fatal",
         "_position",
         "_producers",
+        "_reader",
         "_ready",
         "_running",
         "_segment",
@@ -104,6 +107,7 @@ class ProducerRebuild:
     ) -> None:
         self._segments, self._watermarks, self._on_done = segments, watermarks, on_done
         self._producers, self._durability, self._on_fatal = producers, durability, on_fatal
+        self._reader: SnapshotReader | None = None
         self._segment: LogSegment | None = None
         self._position = 0
         self._filled = 0  # up to there the transaction indexes are complete, while in slices
@@ -121,9 +125,9 @@ class ProducerRebuild:
         Slow where much was written since that snapshot. `recovered` are base offsets of segments
         whose transaction index is empty and must be filled again.
         """
-        self._producers.truncate_and_reload(
-            self._watermarks.log_start_offset, self._segments.log_end_offset, wall_ms
-        )
+        start = self._watermarks.log_start_offset
+        if self._producers.truncate(start, self._segments.log_end_offset):
+            self._producers.reload(start, wall_ms)
         self._replay(recovered)
 
     def after_truncation(self, wall_ms: int) -> None:
@@ -132,15 +136,23 @@ class ProducerRebuild:
         # The transaction indexes hold all below the new end, as far as an unfinished rebuild
         # before had filled them.
         filled = min(end, self._filled) if producers.rebuilt is not None else end
-        if not producers.truncate_and_reload(self._watermarks.log_start_offset, end, wall_ms):
+        start, self._reader = self._watermarks.log_start_offset, None
+        if not producers.truncate(start, end):
             self._watermarks.update_first_unstable()
-        elif disk is None or (filled == end and self._is_short(producers.map_end_offset)):
-            self._replay(frozenset())
+            return
+        if disk is not None and producers.takes_long():
+            self._reader = SnapshotReader(
+                self._segments.pool.files, producers.begin_reload(start, disk), wall_ms
+            )
         else:
+            producers.reload(start, wall_ms)
+            if disk is None or (filled == end and self._is_short(producers.map_end_offset)):
+                self._replay(frozenset())
+                return
             producers.begin_rebuild()
-            self._filled, self._segment, self._position = filled, None, 0
-            self._ready = True
-            self._run(disk)
+        self._filled, self._segment, self._position = filled, None, 0
+        self._ready = True
+        self._run(disk)
 
     def _replay(self, recovered: frozenset[int]) -> None:
         """Brings the producers from where their map ends to the log's end."""
@@ -169,7 +181,7 @@ class ProducerRebuild:
                     if aborted is not None and segment.base_offset in recovered:
                         segment.txn_index.append(aborted)
         producers.map_end_offset = end
-        recover_producer_batches(reversed(self._segments), producers.producers.values())
+        recover_producer_batches(reversed(self._segments), producers.producers)
         self._watermarks.update_first_unstable()
 
     def _is_short(self, start: int) -> bool:
@@ -191,10 +203,7 @@ class ProducerRebuild:
         """
         disk = self._durability.disk
         if disk is not None and self._ready and not self._durability.stopped:
-            try:
-                self._run(disk)
-            except OSError as failure:
-                self._on_fatal(failure)
+            self._go_on(disk)
 
     def _run(self, disk: IDiskWorker) -> None:
         """Goes on as long as the worker answers at once. Raises OSError."""
@@ -211,6 +220,17 @@ class ProducerRebuild:
             self._running = False
 
     def _step(self, state: ProducerStateManager, disk: IDiskWorker) -> None:
+        reader = self._reader
+        if reader is not None:
+            job = reader.next_job()
+            if job is not None:
+                disk.submit(
+                    job,
+                    lambda found, error: self._snapshot_read(state, disk, reader, found, error),
+                )
+                return
+            self._reader = None
+            self._watermarks.update_first_unstable()
         segment = self._find_segment(state)
         if segment is None:
             self._finish(state)
@@ -221,6 +241,26 @@ class ProducerRebuild:
             lambda: _read_slice(files, path, position, end, start),
             lambda found, error: self._slice_read(state, disk, segment, path, found, error),
         )
+
+    def _snapshot_read(
+        self,
+        state: ProducerStateManager,
+        disk: IDiskWorker,
+        reader: SnapshotReader,
+        found: bytes | None,
+        error: BaseException | None,
+    ) -> None:
+        if self._producers.rebuilt is not state or self._durability.stopped:
+            return  # as below
+        try:
+            is_done = reader.job_done(found, error)
+        except OSError as failure:
+            self._on_fatal(failure)
+            return
+        if is_done:
+            self._go_on(disk)
+        else:
+            self._failed(error)
 
     def _find_segment(self, state: ProducerStateManager) -> LogSegment | None:
         """The segment to go on in, with `_position` in it; None at the log's end."""
@@ -261,22 +301,29 @@ class ProducerRebuild:
             return  # a later truncation began another, or the log is offline
         if found is not None:
             self._add_slice(state, segment, found)
-        elif is_out_of_descriptors(error):
-            self._ready = True  # nothing was read: `resume` tries again
-            assert isinstance(error, OSError)
-            self._durability.found_no_descriptor(error)
-            return
         elif isinstance(error, FileNotFoundError) and segment not in self._segments:
             self._segment = None  # retention deleted it: what is left begins behind it
         elif isinstance(error, FileNotFoundError) and segment.log.path != path:
             pass  # the log has another name: the slice is read once more
+        else:
+            self._failed(error)
+            return
+        self._go_on(disk)
+
+    def _failed(self, error: BaseException | None) -> None:
+        """Nothing was read."""
+        if is_out_of_descriptors(error):
+            self._ready = True  # `resume` tries again
+            assert isinstance(error, OSError)
+            self._durability.found_no_descriptor(error)
         else:
             self._on_fatal(
                 error
                 if isinstance(error, OSError)
                 else OSError(f"producers cannot be found: {error!r}")
             )
-            return
+
+    def _go_on(self, disk: IDiskWorker) -> None:
         self._ready = True
         try:
             self._run(disk)
@@ -298,7 +345,8 @@ class ProducerRebuild:
     def _finish(self, state: ProducerStateManager) -> None:
         producers = self._producers
         state.map_end_offset = self._segments.log_end_offset
-        recover_producer_batches(reversed(self._segments), state.producers.values())
+        recover_producer_batches(reversed(self._segments), state.producers)
+        let_go(producers.producers, self._durability.disk)
         producers.adopt(state)
         producers.on_log_start_moved(self._watermarks.log_start_offset)
         producers.remove_replicated(self._watermarks.high_watermark)

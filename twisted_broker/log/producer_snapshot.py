@@ -1,14 +1,15 @@
 """The file format of producer snapshots.
 
-Owns `ProducerEntry`, what is remembered of one producer, and `encode_snapshot` with its parts,
-`decode_snapshot`.
+Owns `ProducerEntry`, what is remembered of one producer, and `encode_snapshot`, `decode_snapshot`
+with their parts.
 
 1. A snapshot that does not match its CRC, count or size is refused whole.
 2. Only the last batch of a producer is in a snapshot; in memory there are up to five
    (`producer_batch_recovery.py` finds the others again).
 
 Source: Kafka's `ProducerSnapshot.json`, `ProducerStateEntry`; Kafka's record formats. Not here:
-rules (`producer_state.py`), a file that is written in slices (`producer_snapshot_writer.py`).
+rules (`producer_state.py`), files of many producers, in slices (`producer_snapshot_writer.py`,
+`producer_snapshot_reader.py`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _HEAD = struct.Struct(">hIi")
 HEAD_BYTES = _HEAD.size
 _CRC_FROM = 6
 _ENTRY = struct.Struct(">qhiqiqiq")
+ROW_BYTES = _ENTRY.size
 _VERSION = 1
 _MAX_SEQUENCE = 2**31 - 1
 _NO_BATCH = (-1, -1, 0, -1)
@@ -125,14 +127,25 @@ def encode_snapshot(producers: list[ProducerEntry]) -> bytes:
 
 def decode_snapshot(path: str, content: bytes) -> list[ProducerEntry]:
     """The producers of a snapshot file; CheckpointError when it is damaged."""
-    if len(content) < _HEAD.size:
+    return decode_rows(content, 0, check_snapshot(path, content))
+
+
+def check_snapshot(path: str, content: bytes) -> int:
+    """How many producers are in a snapshot file; CheckpointError when it is damaged."""
+    if len(content) < HEAD_BYTES:
         raise CheckpointError(path, "is too short for a producer snapshot")
     version, crc, count = _HEAD.unpack_from(content)
     if version != _VERSION or crc != crc32c(memoryview(content)[_CRC_FROM:]):
         raise CheckpointError(path, "does not match its version or CRC")
-    if count < 0 or len(content) != _HEAD.size + count * _ENTRY.size:
+    if count < 0 or len(content) != HEAD_BYTES + count * ROW_BYTES:
         raise CheckpointError(path, "does not hold the producers it announces")
-    return [_entry(row) for row in _ENTRY.iter_unpack(memoryview(content)[_HEAD.size :])]
+    return int(count)
+
+
+def decode_rows(content: bytes, first: int, end: int) -> list[ProducerEntry]:
+    """The producers from the one of index `first` to `end` in a file that was checked."""
+    rows = memoryview(content)[HEAD_BYTES + first * ROW_BYTES : HEAD_BYTES + end * ROW_BYTES]
+    return [_entry(row) for row in _ENTRY.iter_unpack(rows)]
 
 
 def _entry(row: tuple[int, ...]) -> ProducerEntry:

@@ -9,11 +9,12 @@ transactions, the snapshot files.
 3. A producer with an open transaction never expires.
 4. While the state is being rebuilt no snapshot is taken of the empty map.
 5. A snapshot of many producers is written in slices, of the map as it was; one at a time. What is
-   cut below its offset meanwhile takes it along.
+   cut below its offset meanwhile takes it along. It is loaded in slices, too, but at the start.
 
 Source: Kafka's `ProducerStateManager`; KIP-98; RL 3.2. Not here: checks before an append
 (`producer_append.py`), the snapshot's format (`producer_snapshot.py`), its slices
-(`producer_snapshot_writer.py`), who brings the state to the log's end (`producer_rebuild.py`).
+(`producer_snapshot_writer.py`, `producer_snapshot_reader.py`), who brings the state to the log's
+end (`producer_rebuild.py`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from twisted_broker.log.producer_snapshot import (
     decode_snapshot,
     encode_snapshot,
 )
+from twisted_broker.log.producer_snapshot_reader import let_go, snapshot_bytes
 from twisted_broker.log.producer_snapshot_writer import SLICE_PRODUCERS, SnapshotWriter
 from twisted_broker.log.txn_index import AbortedTxn
 from twisted_broker.log.verification import MOST, Guard, VerificationStateEntry, check_epoch
@@ -405,9 +407,9 @@ class ProducerStateManager:
         for offset in sorted(self.snapshots - base_offsets - {newest}):
             self.remove_snapshot(offset)
 
-    def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, wall_ms: int) -> bool:
-        """Drops snapshots outside the log and loads the newest one left; False when the map
-        holds as it is: no producer wrote what was truncated.
+    def truncate(self, log_start_offset: int, log_end_offset: int) -> bool:
+        """Drops snapshots outside the log; False when the map holds as it is: no producer wrote
+        what was truncated. Else it is to be loaded again.
         """
         self.drop_unfinished_snapshot()
         for offset in sorted(self.snapshots):
@@ -418,12 +420,67 @@ class ProducerStateManager:
             or log_end_offset > self.map_end_offset
             or self.newest_offset >= log_end_offset
         ):
-            self._clear()
-            self._load(log_start_offset, wall_ms)
             return True
         self.map_end_offset = log_end_offset
         self.on_log_start_moved(log_start_offset)
         return False
+
+    def takes_long(self) -> bool:
+        """Whether more producers than one slice are to be forgotten, or loaded: of the newest
+        snapshot.
+        """
+        states = (self,) if self.rebuilt is None else (self, self.rebuilt)
+        if any(len(state.producers) > SLICE_PRODUCERS for state in states):
+            return True
+        path = self.path(max(self.snapshots, default=0))
+        size = self._files.size(path) if self._files.exists(path) else 0
+        return size > snapshot_bytes(SLICE_PRODUCERS)
+
+    def reload(self, log_start_offset: int, wall_ms: int) -> None:
+        """Loads the newest snapshot in one go."""
+        self._clear()
+        self.map_end_offset = self.last_snapshot_offset = log_start_offset
+        for offset in sorted(self.snapshots, reverse=True):
+            try:
+                entries = decode_snapshot(
+                    self.path(offset), read_whole(self._files, self.path(offset)) or b""
+                )
+            except CheckpointError:
+                self.remove_snapshot(offset)
+                continue
+            self.loaded(offset, self.load_some(entries, wall_ms))
+            break
+        self.newest_offset = self.map_end_offset - 1
+
+    def begin_reload(self, log_start_offset: int, disk: IDiskWorker | None) -> ProducerStateManager:
+        """A state in which nothing is known, to be loaded and then brought to the log's end in
+        slices; what is here is empty from now on, until `adopt`. They share the snapshots.
+        """
+        self.let_go(disk)
+        self._clear()
+        self.map_end_offset = self.last_snapshot_offset = log_start_offset
+        self.newest_offset = log_start_offset - 1
+        return self.begin_rebuild()
+
+    def load_some(self, entries: list[ProducerEntry], wall_ms: int) -> list[tuple[int, int]]:
+        """Takes in some producers of a snapshot, but for expired ones; their open transactions, as
+        of `loaded`.
+        """
+        kept = [entry for entry in entries if not self._is_expired(entry, wall_ms)]
+        self.producers.update([(entry.producer_id, entry) for entry in kept])
+        return [
+            (entry.current_txn_first_offset, entry.producer_id)
+            for entry in kept
+            if entry.current_txn_first_offset >= 0
+        ]
+
+    def loaded(self, offset: int, opened: list[tuple[int, int]]) -> None:
+        """All that the snapshot at `offset` holds was taken in. `opened`: first offset and producer
+        id of the transactions that were open there.
+        """
+        self.ongoing = OrderedDict(sorted(opened))
+        self.map_end_offset = self.last_snapshot_offset = offset
+        self.newest_offset = offset - 1
 
     def begin_rebuild(self) -> ProducerStateManager:
         """The state as it is, to be brought to the log's end in slices; what is here is empty
@@ -452,46 +509,25 @@ class ProducerStateManager:
         if self.writer is not None:
             self.writer.move_to(self)
 
-    def _load(self, log_start_offset: int, wall_ms: int) -> None:
-        self.map_end_offset = self.last_snapshot_offset = log_start_offset
-        for offset in sorted(self.snapshots, reverse=True):
-            try:
-                entries = decode_snapshot(
-                    self.path(offset), read_whole(self._files, self.path(offset)) or b""
-                )
-            except CheckpointError:
-                self.remove_snapshot(offset)
-                continue
-            self._take(entries, wall_ms)
-            self.map_end_offset = self.last_snapshot_offset = offset
-            break
-        self.newest_offset = self.map_end_offset - 1
-
-    def _take(self, entries: list[ProducerEntry], wall_ms: int) -> None:
-        self.producers = {
-            entry.producer_id: entry for entry in entries if not self._is_expired(entry, wall_ms)
-        }
-        opened = (
-            (entry.current_txn_first_offset, entry.producer_id) for entry in self.producers.values()
-        )
-        self.ongoing = OrderedDict(
-            (first_offset, producer_id)
-            for first_offset, producer_id in sorted(opened)
-            if first_offset >= 0
-        )
-
     def on_log_start_moved(self, log_start_offset: int) -> None:
         self.remove_replicated(log_start_offset)
         self.map_end_offset = max(self.map_end_offset, log_start_offset)
         self.last_snapshot_offset = max(self.snapshots, default=log_start_offset)
 
-    def reset(self, offset: int) -> None:
+    def reset(self, offset: int, disk: IDiskWorker | None = None) -> None:
         """Forgets everything and all snapshots; the map ends at `offset`."""
         self.drop_unfinished_snapshot()
+        self.let_go(disk)
         self._clear()
         for snapshot in sorted(self.snapshots):
             self.remove_snapshot(snapshot)
         self.last_snapshot_offset, self.map_end_offset, self.newest_offset = 0, offset, -1
+
+    def let_go(self, disk: IDiskWorker | None) -> None:
+        """Of the producers, of which nobody asks any more: of many in slices."""
+        for state in (self, self.rebuilt):
+            if state is not None:
+                let_go(state.producers, disk)
 
     def _clear(self) -> None:
         self.rebuilt = self.writer = None

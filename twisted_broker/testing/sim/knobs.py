@@ -42,7 +42,9 @@ from twisted_broker.coordinator.transaction import (
 from twisted_broker.image import metadata_delta, metadata_image
 from twisted_broker.log import (
     log_manager,
+    producer_batch_recovery,
     producer_rebuild,
+    producer_snapshot_reader,
     producer_snapshot_writer,
     producer_state,
 )
@@ -80,12 +82,19 @@ STEPS: dict[str, Knob] = _named(
     Knob("PIECES_PER_TURN", (turns,)),
     Knob("LOOK_ELEMENTS", (context, fetch)),
     Knob("SLICE_ELEMENTS", (context, fetch, groups, log_dirs, offsets)),
-    Knob("SLICE_PRODUCERS", (producer_snapshot_writer, producer_state)),
+    Knob(
+        "SLICE_PRODUCERS",
+        (
+            producer_snapshot_writer,
+            producer_snapshot_reader,
+            producer_state,
+            producer_batch_recovery,
+        ),
+    ),
     Knob("SLICE_HEADERS", (producer_rebuild,)),
     Knob("RETENTION_PER_STEP", (log_manager,)),
     Knob("SEGMENTS_PER_STEP", (log_manager,)),
     Knob("PRODUCERS_PER_STEP", (log_manager,)),
-    Knob("FINISHED_PER_STEP", (log_manager,)),
     Knob("LOGS_PER_STEP", (log_cleaner,)),
     Knob("PRODUCERS_PER_STEP", (selection,)),
     Knob("PROPOSED_PER_TURN", (replica_manager,)),
@@ -113,6 +122,7 @@ STEPS: dict[str, Knob] = _named(
     Knob("CHECKED_PER_STEP", (transaction_state_manager,)),
     Knob("RESUMED_PER_STEP", (transaction_state_manager,)),
     Knob("ABORTED_PER_STEP", (transaction_coordinator,)),
+    Knob("FINISHED_PER_STEP", (log_manager,)),
 )
 """Module and name of a step -> the step."""
 

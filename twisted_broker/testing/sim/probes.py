@@ -127,7 +127,7 @@ class Probes:
     def _watch_logs(self) -> None:
         self._after(LogSegments, "should_roll", self._rolls)
         self._after(ProducerStateManager, "take_snapshot", self._snapshot_taken)
-        self._after(ProducerStateManager, "_take", self._snapshot_loaded)
+        self._after(ProducerStateManager, "loaded", self._snapshot_loaded)
         self._after(
             ProducerStateManager, "begin_rebuild", lambda *_: self._count("producers rebuilt later")
         )

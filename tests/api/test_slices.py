@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,8 @@ from twisted_broker.api.context import RequestContext
 from twisted_broker.api.dispatch import Dispatcher
 from twisted_broker.api.refusals import refusal, refusal_in_steps
 from twisted_broker.coordinator.offset_metadata_manager import OffsetToCommit
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.testing.memory_network import MemoryNetwork
 from twisted_broker.turns import LOOK_ELEMENTS, SECONDS_PER_TURN, SLICE_ELEMENTS, Turns
@@ -731,5 +734,69 @@ def test_a_fetch_of_many_partitions_is_read_in_slices_under_one_limit() -> None:
         lengths = [len(each.records) for each in found]
         assert lengths == [len(batch)] * expected + [0] * (count - expected)
         assert len(waits) >= 3  # decoded at once, then read in slices
+    house.pass_time(1)
+    house.stop()
+
+
+@pytest.mark.parametrize("ends_by", ["data", "time", "a connection that is gone"])
+def test_a_fetch_of_many_partitions_that_waited_is_read_again_in_slices(
+    ends_by: str, monkeypatch: Any
+) -> None:
+    """RL 1.9: others are served between two of them; who leaves meanwhile is read for no more."""
+    count = SLICE_ELEMENTS + 50
+    house = MemoryBroker().start()
+    many = topics.CreatableTopic(name="many", num_partitions=count, replication_factor=1)
+    house.ask(topics.CreateTopicsRequest(topics=[many], timeout_ms=60_000), 7)
+    house.pass_time(2)
+    read: list[tuple[int, int]] = []
+    fetch = ReplicaManager.fetch
+
+    def noted(self: Any, params: Any, requests: Any, *more: Any, **options: Any) -> Any:
+        read.append((turns, len(requests)))
+        return fetch(self, params, requests, *more, **options)
+
+    monkeypatch.setattr(ReplicaManager, "fetch", noted)
+    turns = 0
+    wanted = [FetchPartition(partition=n, partition_max_bytes=1000) for n in range(count)]
+    request = FetchRequest(
+        max_wait_ms=400,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        topics=[FetchTopic(topic="many", partitions=wanted)],
+    )
+    connection = house.connection()
+    answers: list[Any] = []
+    connection.send(request, 11).addBoth(answers.append)
+    house.pass_time(0.2)
+    assert sum(number for _, number in read) == count and not answers
+    read.clear()
+    if ends_by == "time":
+        house.clock.rightNow += 0.3
+    else:
+        builder = BatchBuilder()
+        builder.append(1_700_000_000_000, None, b"x")
+        house.broker.parts.replica_manager.produce(
+            [(TopicPartition("many", 420), builder.build())], 1
+        )
+    while not answers and turns < 1000:
+        turns += 1
+        if ends_by == "a connection that is gone" and read:
+            connection.close()
+        one_turn(house)
+    if ends_by == "a connection that is gone":
+        assert sum(number for _, number in read) < count
+    else:
+        assert sum(number for _, number in read) == count
+        found = {
+            each.partition_index
+            for each in answers[0].responses[0].partitions
+            if each.records is not None and len(each.records)
+        }
+        assert found == ({420} if ends_by == "data" else set())
+    by_turn: Counter[int] = Counter()
+    for turn, number in read:
+        by_turn[turn] += number
+    assert max(by_turn.values()) <= SLICE_ELEMENTS
+    connection.close()
     house.pass_time(1)
     house.stop()

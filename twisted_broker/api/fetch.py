@@ -17,7 +17,10 @@ KIP-951. Not here: the rules of sessions (`fetch_session`), old formats
 from __future__ import annotations
 
 from collections.abc import Container, Generator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from twisted.internet.defer import Deferred
 
 from twisted_broker.api.down_conversion import convert_results
 from twisted_broker.api.leaders import LeaderHints
@@ -109,7 +112,9 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
     else:
         results = await _read_many(context, params, readable)
     if not replicas.answers_at_once(params, results, session):
-        second_read = replicas.delayed_fetch(params, results, session)
+        is_long = len(results) > SLICE_ELEMENTS and not session.reads_now
+        read_again = partial(_read_many_again, context, params) if is_long else None
+        second_read = replicas.delayed_fetch(params, results, session, read_again)
         del results, readable, requests  # many may wait: each keeps what it needs
         results = await second_read
     # Ascending, so that each index is right when it is used: the answer has the request's order.
@@ -333,8 +338,17 @@ async def _guard_many(
     return readable, refused
 
 
+def _read_many_again(
+    context: RequestContext, params: FetchParams, requests: Sequence[FetchPartitionRequest]
+) -> Deferred[list[FetchPartitionResult]]:
+    return Deferred.fromCoroutine(_read_many(context, params, requests, record_progress=False))
+
+
 async def _read_many(
-    context: RequestContext, params: FetchParams, readable: Sequence[FetchPartitionRequest]
+    context: RequestContext,
+    params: FetchParams,
+    readable: Sequence[FetchPartitionRequest],
+    record_progress: bool = True,
 ) -> list[FetchPartitionResult]:
     """As `ReplicaManager.fetch`, in slices: what was read goes off the limit of the next ones."""
     results: list[FetchPartitionResult] = []
@@ -345,7 +359,9 @@ async def _read_many(
                 await context.next_turn()
             some = readable[start : start + LOOK_ELEMENTS]
             context.elements_left -= 2 * len(some)
-            found = context.replica_manager.fetch(params, some, already_read=read)
+            found = context.replica_manager.fetch(
+                params, some, record_progress=record_progress, already_read=read
+            )
             results += found
             read += sum(result.size for result in found)
     except BaseException:

@@ -108,6 +108,7 @@ _WITHOUT_LOG_START = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
+ReadAgain = Callable[[Sequence[FetchPartitionRequest]], "Deferred[list[FetchPartitionResult]]"]
 MirroredRecords = tuple[TopicPartition, Buffer | None, int, int, int, int]
 """Partition, whole batches, the leader epoch known to the mirror (-1: any), the log end known to
 it, the source's log start (-1: not known), and where to truncate (-1: not).
@@ -919,9 +920,10 @@ class ReplicaManager:
         params: FetchParams,
         first_read: Sequence[FetchPartitionResult],
         session: FetchContext = SESSIONLESS,
+        read_again: ReadAgain | None = None,
     ) -> Deferred[list[FetchPartitionResult]]:
-        """RL 1.9: waits until there is enough or time is up, and fires with the second read. Gives
-        the slices of the first one back.
+        """RL 1.9: waits until there is enough or time is up, and fires with the second read, which
+        `read_again` does (None: in one go). Gives the slices of the first one back.
         """
         for result in first_read:
             if result.size:
@@ -941,12 +943,17 @@ class ReplicaManager:
             )
             or _fired()
         )  # the read was the first try
-        return waiting.addCallback(self._read_again, operation)
+        return waiting.addCallback(self._read_again, operation, read_again)
 
-    def _read_again(self, _: None, operation: DelayedFetch) -> list[FetchPartitionResult]:
+    def _read_again(
+        self, _: None, operation: DelayedFetch, read_again: ReadAgain | None
+    ) -> list[FetchPartitionResult] | Deferred[list[FetchPartitionResult]]:
         if operation.unchanged is not None:
             return list(operation.unchanged)
-        return self.fetch(operation.params, operation.requests_again(), record_progress=False)
+        requests = operation.requests_again()
+        if read_again is not None:
+            return read_again(requests)
+        return self.fetch(operation.params, requests, record_progress=False)
 
     def _uncount_read(self, params: FetchParams, result: FetchPartitionResult) -> None:
         partition = self.partitions.get(result.request.topic_partition)

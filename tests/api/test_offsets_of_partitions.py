@@ -8,12 +8,14 @@ import pytest
 
 from tests.api.data_plane import Api, DenyList
 from tests.replication.fixtures import TP, WALL_MS, Fixture, at, batch, follower, registration
+from twisted_broker.api.context import RequestContext
 from twisted_broker.api.delete_records import delete_records
 from twisted_broker.api.list_offsets import list_offsets
 from twisted_broker.api.offset_for_leader_epoch import offset_for_leader_epoch
 from twisted_broker.api.producers import describe_producers
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.verification import NOT_REQUIRED
+from twisted_broker.turns import LOOK_ELEMENTS
 from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
 from twisted_broker.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -30,6 +32,7 @@ from twisted_broker.wire.messages.offset_for_leader_epoch import (
 from twisted_broker.wire.messages.producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
+    ProducerState,
     TopicRequest,
 )
 from twisted_broker.wire.messages.topics import (
@@ -420,3 +423,33 @@ def test_a_follower_describes_its_producers():
     (found,) = topic.partitions
     assert found.error_code == ErrorCode.NONE
     assert [each.producer_id for each in found.active_producers] == [7]
+
+
+def test_very_many_producers_of_one_partition_are_described_in_slices(monkeypatch):
+    """Others are served in between; who expires meanwhile is left out."""
+    number = 50 * LOOK_ELEMENTS
+    api = made()
+    log = api.fixture.partition().log
+    for producer_id in range(number):
+        log.producers.add_data(producer_id, 0, 0, producer_id, 0, WALL_MS, False)
+    described = [0]
+
+    def counted(**fields):
+        described[-1] += 1
+        return ProducerState(**fields)
+
+    next_turn = RequestContext.next_turn
+
+    async def noted(context):
+        described.append(0)
+        log.producers.producers.pop(number - 1, None)
+        await next_turn(context)
+
+    monkeypatch.setattr("twisted_broker.api.producers.ProducerState", counted)
+    monkeypatch.setattr(RequestContext, "next_turn", noted)
+    request = DescribeProducersRequest(topics=[TopicRequest(name="t", partition_indexes=[0])])
+    answers = api.ask(describe_producers, DescribeProducersResponse, request, 0)
+    api.fixture.clock.pump([0.0] * 100)
+    (found,) = answers[0].topics[0].partitions
+    assert [each.producer_id for each in found.active_producers] == list(range(number - 1))
+    assert max(described) <= 8 * LOOK_ELEMENTS

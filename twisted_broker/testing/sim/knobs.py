@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from twisted_broker import turns
-from twisted_broker.api import context, fetch, groups, log_dirs, offsets
+from twisted_broker.api import context, fetch, groups, log_dirs, offsets, producers
 from twisted_broker.cluster import (
     cluster_view,
     metadata_check,
@@ -123,6 +123,7 @@ STEPS: dict[str, Knob] = _named(
     Knob("RESUMED_PER_STEP", (transaction_state_manager,)),
     Knob("ABORTED_PER_STEP", (transaction_coordinator,)),
     Knob("FINISHED_PER_STEP", (log_manager,)),
+    Knob("PRODUCERS_PER_STEP", (producers,)),
 )
 """Module and name of a step -> the step."""
 

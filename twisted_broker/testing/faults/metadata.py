@@ -222,21 +222,24 @@ class _Rescue:
         """Looks after the nodes until all went well for a while."""
         node, nodes = self._node, self._injector.cluster.nodes.values()
         said = [
-            (each.name, why) for each in nodes for why in each.refusals if not _is_of_a_flip(why)
+            (each.name, *refusal)
+            for each in nodes
+            for refusal in each.refusals
+            if not _is_of_a_flip(refusal.why)
         ]
         for each in nodes:
             each.refusals.clear()
-        remedies = [(name, why) for name, why in said if _REMEDY in why]
-        own = [why for name, why in said if name == node.name]
+        remedies = [each for each in said if _REMEDY in each[2]]
+        own = [each for each in said if each[0] == node.name]
         broker = node.broker
         if self._rebuilt:
-            remedies = [each for each in remedies if not self._is_of_before(each[0])]
+            remedies = [each for each in remedies if not self._is_of_before(*each[:2])]
             self._start_again()
         if remedies and self._rebuilt:
-            self._injector.cluster.bug("{} refuses the rebuilt metadata: {}".format(*remedies[0]))
+            self._injector.cluster.bug("{0} refuses the rebuilt metadata: {2}".format(*remedies[0]))
             return
         if remedies:
-            self._calm, self._rebuilt = 0, self._rebuild(*remedies[0])
+            self._calm, self._rebuilt = 0, self._rebuild(remedies[0][0], remedies[0][2])
         elif own and not node.is_up and META_PROPERTIES in self._kind:
             self._begin_anew()
         elif broker is not None and broker.parts.controller is not None and not node.suspect:
@@ -246,12 +249,12 @@ class _Rescue:
         else:
             self._injector.rescues.clear()
 
-    def _is_of_before(self, name: str) -> bool:
+    def _is_of_before(self, name: str, incarnation: int) -> bool:
         """Whether a refusal is of a process that ran before the metadata was rebuilt."""
-        nodes = self._injector.cluster.nodes
-        if self._older_processes.get(name) != nodes[name].incarnation:
+        if self._older_processes.get(name) != incarnation:
             return False
-        self._to_start.add(name)
+        if self._injector.cluster.nodes[name].incarnation == incarnation:
+            self._to_start.add(name)
         return True
 
     def _start_again(self) -> None:

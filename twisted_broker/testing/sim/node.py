@@ -1,7 +1,7 @@
 """One machine of a simulated cluster: a clock, a disk, a place on the network and a seeded
 `Random`, and the broker that runs on it.
 
-Owns `SimNode`.
+Owns `SimNode`; `Refusal`, why a process ended by itself, or did not start.
 
 1. A machine is started, killed (its files stay as the process saw them), left without power (what
    was not synced may be lost, torn), stopped in order, paused. A broker that ends itself (its disk
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.python.failure import Failure
@@ -34,6 +34,13 @@ CLUSTER_ID = "c2ltdWxhdGVkLWNsdXN0ZQ"
 CLIENT_PORT, CONTROLLER_PORT = 9092, 9093
 QUICK_DISK_MS = (0, 2)
 """(least, most) that a job on a disk takes where nothing is slow"""
+
+
+class Refusal(NamedTuple):
+    """`incarnation`: of the process."""
+
+    incarnation: int
+    why: str
 
 
 class SimNode:
@@ -55,7 +62,7 @@ class SimNode:
         """what it is started with; None: as its directory says"""
         self.suspect = False
         """its metadata is not the cluster's: an older copy, or none at all"""
-        self.refusals: list[str] = []
+        self.refusals: list[Refusal] = []
         """why processes did not start, or ended themselves; whoever attends to them clears it"""
         self.ended_because = ""
         self.disk_delay_ms = QUICK_DISK_MS
@@ -115,9 +122,10 @@ class SimNode:
                 runtime, lambda reason: self._ended(incarnation, f"fatal: {reason}")
             )
         except STARTING_ERRORS as error:
-            self.refusals.append(f"did not start: {error}")
+            why = f"did not start: {error}"
+            self.refusals.append(Refusal(incarnation, why))
             self._gone(silent=False)
-            self.world.note(self.name, self.refusals[-1])
+            self.world.note(self.name, why)
             return
         ensureDeferred(broker.start()).addCallbacks(
             self._started, self._not_started, (incarnation,), {}, (incarnation,), {}
@@ -150,7 +158,7 @@ class SimNode:
         if incarnation == self.incarnation and self.broker is not None:
             self.world.note(self.name, why)
             if not self.stopping:
-                self.refusals.append(why)
+                self.refusals.append(Refusal(incarnation, why))
             self.ended_because = why
             self.kill()
 

@@ -41,7 +41,7 @@ RECORDED = {
     "followers_mark_beyond_its_end": 3,
     "metadata_applied_before_it_is_durable": 8,
     "elected_outside_the_isr": 7,
-    "flush_never_syncs": 14,
+    "flush_never_syncs": 121,
     "clean_stop_syncs_nothing": 25,
     "snapshot_without_a_record": 6,
     "offset_commit_acknowledged_before_replication": 19,

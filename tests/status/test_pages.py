@@ -388,6 +388,7 @@ def test_a_client_that_goes_ends_its_page(house: MemoryBroker) -> None:
     turns: Any = house.broker.parts.turns
     while not turns._requests:
         one_turn(house)
+    gc.collect()  # what earlier tests left
     with capturedLogs() as said:
         looking.port._factory.close_all()
         house.pass_time(1)

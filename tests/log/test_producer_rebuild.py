@@ -335,6 +335,72 @@ def test_an_abort_that_is_replicated_meanwhile_reaches_the_index() -> None:
     assert described(log) == found_anew(log, files)
 
 
+def with_an_abort_not_indexed(files: SimDisk) -> tuple[Log, ManualWorker]:
+    """Of a transaction that began before the cut; its marker was replicated behind it."""
+    leader, log = open_log(disk()), open_log(files)
+    for number in range(12):
+        leader.append_as_leader(sent(number, 3), 0, NOW_MS)
+    leader.append_as_leader(sent(0, 7, is_transactional=True), 0, NOW_MS, guard=NOT_REQUIRED)
+    leader.append_as_leader(marker(7, commit=False), 0, NOW_MS, origin=AppendOrigin.COORDINATOR)
+    for one in all_batches(leader):
+        log.append_as_follower(one.to_bytes(), 0, NOW_MS)
+    worker = log.durability.disk = ManualWorker()
+    log.truncate_to(13, NOW_MS)
+    log.append_as_follower(all_batches(leader)[13].to_bytes(), 0, NOW_MS)
+    log.set_high_watermark(14)
+    assert log.producers.is_rebuilding and not aborted_transactions(log.segments, 0, 14)
+    return log, worker
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("jobs", range(9))
+def test_an_abort_that_is_not_in_the_index_at_a_clean_stop_is_found_by_the_next_start(
+    jobs: int,
+) -> None:
+    """RL 3.5, 3.6, 9: readers of committed records would be given its records."""
+    files = disk()
+    log, worker = with_an_abort_not_indexed(files)
+    for _ in range(jobs):
+        worker.run_one()
+    files.sync_all()
+    log.finish()()
+    log.release_files()
+    again = open_log(files.after_power_loss(keep=0), clean=True, recovery_point=14)
+    assert [one.producer_id for one in aborted_transactions(again.segments, 0, 14)] == [7]
+    assert again.log_end_offset == 14 and set(again.producers.producers) == {3, 7}
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("jobs", range(12))
+def test_an_abort_that_is_not_in_the_index_at_a_kill_is_found_by_the_next_start(jobs: int) -> None:
+    """RL 3.5, 3.6, 9: the sync of a roll is done before the last slices, and the checkpoint said
+    that nothing needs to be looked at.
+    """
+    files = disk()
+    log, worker = with_an_abort_not_indexed(files)
+    log.roll(NOW_MS)
+    for _ in range(jobs):
+        worker.run_one()
+    point, _ = log.durability.point_in_write()
+    again = open_log(files.after_kill(), recovery_point=point)
+    assert [one.producer_id for one in aborted_transactions(again.segments, 0, 14)] == [7]
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("jobs", range(6))
+def test_nothing_is_written_behind_a_clean_stop(jobs: int) -> None:
+    """RL 3.6: the directory may be another process's by then."""
+    files = disk()
+    log, worker = with_an_abort_not_indexed(files)
+    for _ in range(jobs):
+        worker.run_one()
+    log.finish()()
+    log.release_files()
+    before = {name: files.size(f"{DIRECTORY}/{name}") for name in files.listdir(DIRECTORY)}
+    worker.run_all()
+    assert before == {name: files.size(f"{DIRECTORY}/{name}") for name in files.listdir(DIRECTORY)}
+
+
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE])
 def test_where_descriptors_were_short_the_next_producer_resumes_it(error: int) -> None:

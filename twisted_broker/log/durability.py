@@ -21,6 +21,8 @@ leader-epoch checkpoint file.
    start would drop what came since.
    Nor is it above the base offset of the active segment. Its end may be changed and rolled there (a
    preallocated tail goes, or a truncation came before): it would be trusted before that is synced.
+   Nor, while producers are looked for, above where the transaction indexes are complete: the next
+   process would not look for what they lack.
 5. A failed sync is not tried again: the kernel may have dropped the pages that it could not write,
    so a second one proves nothing.
 
@@ -43,7 +45,7 @@ from twisted_broker.log.segments import LogSegments
 from twisted_broker.log.watermarks import Watermarks
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
-_NOWHERE = 1 << 63
+NOWHERE = 1 << 63
 
 
 class Durability:
@@ -82,6 +84,7 @@ class Durability:
         "awaiting_sync",
         "disk",
         "flush_messages",
+        "indexed_upto",
         "indexes_shrank",
         "is_checkpoint_above",
         "last_flush_ms",
@@ -114,7 +117,7 @@ class Durability:
         self._written_point = self._being_written = 0
         self._truncations = 0  # counts truncations
         # Of truncations that no sync covers: the lowest high watermark, and where the last one was.
-        self._cut, self._last_cut = _NOWHERE, 0
+        self._cut, self._last_cut = NOWHERE, 0
         self._is_point_above = self._is_start_above = False
         self.is_checkpoint_above = False
         """truncated below what the checkpoint of recovery points, or of log starts, may say, and
@@ -124,6 +127,8 @@ class Durability:
         """entries were dropped and no sync covers that: a loss of power may bring them back, where
         entries that are merely lost would be made anew
         """
+        self.indexed_upto = NOWHERE
+        """the transaction indexes have all aborted ones that end below; NOWHERE: all there are"""
         self.name_is_durable = True
         """False: the directory's own name and `partition.metadata` are not synced yet"""
         self.awaiting_sync: LogOffsetMetadata | None = None
@@ -149,6 +154,11 @@ class Durability:
         self._on_synced = lambda: None
         self._on_short = None
 
+    @property
+    def is_over(self) -> bool:
+        """The log is offline, or about to be closed: nothing is written any more."""
+        return self.stopped or self._is_ending
+
     def end(self) -> None:
         """The log is about to be closed: after its last sync no other process is kept from the
         files, so nothing is written or synced any more.
@@ -170,10 +180,12 @@ class Durability:
 
     def point_to_checkpoint(self, synced_upto: int | None = None) -> int:
         """What the checkpoint says of this log, `synced_upto` (the recovery point) at most."""
+        # Before the recovery point: when it rises that one has been lowered to what was added.
+        indexed_upto = self.indexed_upto
         upto = self._recovery_point_of_whole_segments() if synced_upto is None else synced_upto
         # The high watermark is not known before the log has a role: what was read at the start was
         # not above it, and a lower row would have the whole log checked after the next crash.
-        return min(upto, max(self._watermarks.high_watermark, self._loaded_point))
+        return min(upto, indexed_upto, max(self._watermarks.high_watermark, self._loaded_point))
 
     def _recovery_point_of_whole_segments(self) -> int:
         # The active segment first: a roll on the reactor may come in between, and what it trims is
@@ -198,7 +210,7 @@ class Durability:
         if self._is_point_above and truncations == self._truncations:
             self._is_point_above = False
             self._checkpoint_written()
-        if self._cut != _NOWHERE and self.disk is not None:
+        if self._cut != NOWHERE and self.disk is not None:
             self.flush()
 
     @property
@@ -243,7 +255,7 @@ class Durability:
         # Whoever waited in between may ask for what was truncated since: what is appended there
         # next would count as synced.
         upto = end if upto is None else min(upto, end)
-        if (upto <= self.recovery_point and self._cut == _NOWHERE) or self._is_ending:
+        if (upto <= self.recovery_point and self._cut == NOWHERE) or self._is_ending:
             return
         self.unflushed_since = upto
         if self.disk is None:
@@ -274,9 +286,7 @@ class Durability:
         self.update_awaiting_sync()
         if error is None:
             self._sync_what_is_due(disk)
-        elif self._on_short is not None and not (
-            self.stopped or self._is_ending or self._is_retrying
-        ):
+        elif self._on_short is not None and not (self.is_over or self._is_retrying):
             # At once it would fail again, and again.
             self._is_retrying = True
             assert isinstance(error, OSError)  # else the log has stopped
@@ -286,19 +296,19 @@ class Durability:
             self._on_synced()
 
     def _sync_what_is_due(self, disk: IDiskWorker) -> None:
-        if self.stopped or self._is_ending or self._sync_upto >= 0:
+        if self.is_over or self._sync_upto >= 0:
             return
         # What waits for a sync, after a truncation as well, is synced next, with all that came
         # meanwhile.
         end = self._segments.log_end_offset
-        is_due = self.awaiting_sync is not None or self._cut != _NOWHERE
+        is_due = self.awaiting_sync is not None or self._cut != NOWHERE
         wanted = end if is_due else min(self._sync_wanted, end)
         if wanted > self.recovery_point:
             self._submit_sync(disk, wanted)
 
     def found_no_descriptor(self, error: OSError) -> None:
         """What is read on the worker beside the syncs: told as theirs is."""
-        if self._on_short is not None and not (self.stopped or self._is_ending):
+        if self._on_short is not None and not self.is_over:
             self._on_short(error)
 
     def sync_again(self) -> None:
@@ -314,7 +324,7 @@ class Durability:
             if upto > self.recovery_point:
                 self.recovery_point, self.indexes_shrank = upto, False
             if upto >= self._last_cut:
-                self._cut = _NOWHERE
+                self._cut = NOWHERE
         else:
             self._on_fatal(
                 error if isinstance(error, OSError) else OSError(f"a sync failed: {error!r}")

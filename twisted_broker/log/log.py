@@ -778,7 +778,7 @@ class Log:
             self.segments.create(offset, wall_ms)
             self._end_at(offset, offset if log_start_offset is None else log_start_offset)
             self.leader_epochs.clear()
-            self.producers.reset(offset, self.durability.disk)
+            self.rebuild.begin_anew(offset)
         except OSError as error:
             raise self.fail(error, midway=True) from error
         self._after_truncation()
@@ -891,14 +891,23 @@ class Log:
             self.durability.rewritten_from(active.base_offset)
         self.producers.drop_unfinished_snapshot()
         self.producers.take_snapshot()
-        if (
-            self.durability.recovery_point >= self.log_end_offset
-            and not self.durability.indexes_shrank
-        ):
-            return _nothing
-        return self.durability.sync_job(
-            self.log_end_offset + 1, without_indexes=not self.durability.indexes_shrank
-        )
+        job = _nothing
+        if self.durability.recovery_point < self.log_end_offset or self.durability.indexes_shrank:
+            job = self.durability.sync_job(
+                self.log_end_offset + 1, without_indexes=not self.durability.indexes_shrank
+            )
+        lacking = [segment.offset_index.file.path for segment in self.rebuild.segments_to_index()]
+        return partial(self._remove_behind, job, lacking) if lacking else job
+
+    def _remove_behind(self, job: Callable[[], None], paths: list[str]) -> None:
+        """A segment without an offset index is gone over at the next start, after a clean stop as
+        well. On the disk worker.
+        """
+        job()
+        for path in paths:
+            if self.pool.files.exists(path):
+                self.pool.files.remove(path)
+        self.pool.files.sync_directory(self.directory)
 
     def release_files(self) -> None:
         self.segments.close()

@@ -15,7 +15,9 @@ truncation.
    meanwhile and are found like the others; those that need to know producers are refused until
    then, with a code that makes them come again (`producer_append.py`).
 3. Until it is done no transaction from there on counts as decided, and the transaction indexes are
-   filled from here alone.
+   filled from here alone. Where the process ends before, the next one fills them: recovery begins
+   where they are complete, and a clean stop leaves no offset index behind there, so that the
+   segment is gone over.
 4. Damage costs memory of producers, never the log: the reader of it sees the error.
 
 Source: Kafka's `UnifiedLog.rebuildProducerState` (in one go). Not here: snapshots
@@ -30,7 +32,7 @@ from typing import NamedTuple
 
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
 from twisted_broker.log.batch_scan import scan_headers
-from twisted_broker.log.durability import Durability
+from twisted_broker.log.durability import NOWHERE, Durability
 from twisted_broker.log.errors import is_out_of_descriptors
 from twisted_broker.log.producer_batch_recovery import recover_producer_batches
 from twisted_broker.log.producer_snapshot_reader import SnapshotReader, let_go
@@ -83,7 +85,6 @@ class ProducerRebuild:
 
     __slots__ = (
         "_durability",
-        "_filled",
         "_on_done",
         "_on_fatal",
         "_position",
@@ -110,7 +111,6 @@ class ProducerRebuild:
         self._reader: SnapshotReader | None = None
         self._segment: LogSegment | None = None
         self._position = 0
-        self._filled = 0  # up to there the transaction indexes are complete, while in slices
         self._ready = self._running = False
 
     def detach(self, refusal: BrokerError) -> None:
@@ -135,7 +135,7 @@ class ProducerRebuild:
         producers, end, disk = self._producers, self._segments.log_end_offset, self._durability.disk
         # The transaction indexes hold all below the new end, as far as an unfinished rebuild
         # before had filled them.
-        filled = min(end, self._filled) if producers.rebuilt is not None else end
+        filled = min(end, self._durability.indexed_upto)
         start, self._reader = self._watermarks.log_start_offset, None
         if not producers.truncate(start, end):
             self._watermarks.update_first_unstable()
@@ -148,11 +148,24 @@ class ProducerRebuild:
             producers.reload(start, wall_ms)
             if disk is None or (filled == end and self._is_short(producers.map_end_offset)):
                 self._replay(frozenset())
+                self._durability.indexed_upto = NOWHERE
                 return
             producers.begin_rebuild()
-        self._filled, self._segment, self._position = filled, None, 0
+        self._durability.indexed_upto = filled
+        self._segment, self._position = None, 0
         self._ready = True
         self._run(disk)
+
+    def begin_anew(self, offset: int) -> None:
+        """All is truncated, the log starts at `offset`: nothing is left to know."""
+        self._reader = None
+        self._producers.reset(offset, self._durability.disk)
+        self._durability.indexed_upto = NOWHERE
+
+    def segments_to_index(self) -> list[LogSegment]:
+        """Those whose transaction index may lack something yet."""
+        begin, end = self._durability.indexed_upto, self._segments.log_end_offset
+        return list(self._segments.between(begin, end)) if begin < end else []
 
     def _replay(self, recovered: frozenset[int]) -> None:
         """Brings the producers from where their map ends to the log's end."""
@@ -202,7 +215,7 @@ class ProducerRebuild:
         producer that is refused meanwhile calls it, and who was told that descriptors are short.
         """
         disk = self._durability.disk
-        if disk is not None and self._ready and not self._durability.stopped:
+        if disk is not None and self._ready and not self._durability.is_over:
             self._go_on(disk)
 
     def _run(self, disk: IDiskWorker) -> None:
@@ -250,7 +263,7 @@ class ProducerRebuild:
         found: bytes | None,
         error: BaseException | None,
     ) -> None:
-        if self._producers.rebuilt is not state or self._durability.stopped:
+        if self._producers.rebuilt is not state or self._durability.is_over:
             return  # as below
         try:
             is_done = reader.job_done(found, error)
@@ -297,8 +310,8 @@ class ProducerRebuild:
         found: _Slice | None,
         error: BaseException | None,
     ) -> None:
-        if self._producers.rebuilt is not state or self._durability.stopped:
-            return  # a later truncation began another, or the log is offline
+        if self._producers.rebuilt is not state or self._durability.is_over:
+            return  # a later truncation began another, or the log is offline, or closed
         if found is not None:
             self._add_slice(state, segment, found)
         elif isinstance(error, FileNotFoundError) and segment not in self._segments:
@@ -333,13 +346,13 @@ class ProducerRebuild:
     def _add_slice(self, state: ProducerStateManager, segment: LogSegment, found: _Slice) -> None:
         for header, control in found.found:
             aborted = _add(state, header, control)
-            if aborted is not None and aborted.last_offset >= self._filled:
+            if aborted is not None and aborted.last_offset >= self._durability.indexed_upto:
                 segment.txn_index.append(aborted)
                 self._durability.rewritten_from(segment.base_offset)
         self._position = found.position
         if found.last_offset >= 0:
             state.map_end_offset = found.last_offset + 1
-            self._filled = max(self._filled, state.map_end_offset)
+            self._durability.indexed_upto = max(self._durability.indexed_upto, state.map_end_offset)
         self._watermarks.update_first_unstable()
 
     def _finish(self, state: ProducerStateManager) -> None:
@@ -348,6 +361,7 @@ class ProducerRebuild:
         recover_producer_batches(reversed(self._segments), state.producers)
         let_go(producers.producers, self._durability.disk)
         producers.adopt(state)
+        self._durability.indexed_upto = NOWHERE
         producers.on_log_start_moved(self._watermarks.log_start_offset)
         producers.remove_replicated(self._watermarks.high_watermark)
         self._watermarks.update_first_unstable()

@@ -937,6 +937,18 @@ def test_a_piece_that_comes_behind_a_role_that_was_tried_again():
     assert (partition.is_leader, partition.offline, partition.leader_epoch) == (True, False, 2)
 
 
+def test_a_running_leader_is_told_to_lead_an_epoch_that_its_log_is_beyond():
+    """A snapshot of a controller that was set back, and has grown beyond: nothing else shows it to
+    a broker that runs (docs/RELIABILITY.md), and its partition epochs are older as well.
+    """
+    fixture = Fixture()
+    fixture.topic(states={0: registration(1, (1, 2), leader_epoch=5, partition_epoch=9)})
+    fixture.produce(1)
+    fixture.topic(states={0: registration(1, (1, 2), leader_epoch=3, partition_epoch=4)})
+    partition = fixture.partition()
+    assert partition.offline and "older than this replica" in partition.offline_because
+
+
 # the ISR, over the controller
 
 

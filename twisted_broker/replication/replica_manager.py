@@ -434,6 +434,19 @@ class ReplicaManager:
         """Whether the cluster has it, wherever."""
         return self._image_source.image.partition(*topic_partition) is not None
 
+    def newest_metadata_reaches(self, leader_epoch: int, change: PartitionDelta) -> bool:
+        """Whether the newest metadata, pieces of which may wait for their turns, has the partition
+        at this leader epoch or a newer one, or not at all any more.
+        """
+        topic = self._image_source.image.topics_by_name.get(change.topic)
+        state = None if topic is None else topic.partitions.get(change.partition)
+        return (
+            topic is None
+            or topic.id != change.topic_id
+            or state is None
+            or state.leader_epoch >= leader_epoch
+        )
+
     def new_partition(self, topic_partition: TopicPartition, topic_id: bytes) -> Partition:
         """A partition without a role, noted as held here."""
         max_lag_ms, stats = (

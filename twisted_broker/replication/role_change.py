@@ -280,14 +280,16 @@ def _make_leader(
     gained: list[tuple[TopicPartition, int]],
 ) -> None:
     partition, log = _partition_and_log(replicas, change, state, delta, settings)
-    if log is None or state.partition_epoch < partition.partition_epoch:
-        # A role that was tried again came from the newest metadata, before the pieces of a large
-        # delta that still wait: what they say then is no sign of an older controller.
+    if log is None:
         return
     newest = log.leader_epochs.latest_epoch
     if (
         newest > state.leader_epoch
     ):  # its next append would be truncated by the next recovery: epochs in a log only grow
+        if replicas.newest_metadata_reaches(newest, change):
+            # A role that was tried again came from the newest metadata, before the pieces of a
+            # large delta that still wait: what this one says is no sign of an older controller.
+            return
         try:
             begins = start_of_last_epoch(log)
         except OSError:

@@ -18,6 +18,8 @@ from tests.replication.fixtures import (
     follower,
     registration,
 )
+from twisted_broker.api import produce as produce_module
+from twisted_broker.api.context import RequestContext
 from twisted_broker.api.produce import produce
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
@@ -108,6 +110,31 @@ def test_a_topics_id_is_not_another_topics_partition():
         ErrorCode.UNKNOWN_TOPIC_ID
     ]
     assert api.fixture.partition().log.log_end_offset == 0
+
+
+def test_a_topics_id_that_becomes_known_between_two_turns(monkeypatch):
+    """Partitions that were refused before come again; the later ones are appended to."""
+    api = made(states={number: registration() for number in range(2)})
+    api.fixture.name_goes_to(OTHER_ID)
+    monkeypatch.setattr(produce_module, "_AT_A_TIME", 1)
+
+    async def known_again(context: RequestContext) -> None:
+        context.elements_left = 100
+        api.fixture.name_goes_to(TOPIC_ID)
+
+    monkeypatch.setattr(RequestContext, "next_turn", known_again)
+
+    async def long(context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+        context.elements_left = 1
+        return await produce(context, request)
+
+    request = asked(version=13)
+    data = [PartitionProduceData(index=number, records=batch()) for number in range(2)]
+    request.topic_data = [TopicProduceData(topic_id=TOPIC_ID, partition_data=data)]
+    assert codes(api.now(long, ProduceResponse, request, 13)) == [
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.NONE,
+    ]
 
 
 @pytest.mark.parametrize("version", [13])

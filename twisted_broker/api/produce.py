@@ -104,12 +104,12 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
                     await _append_some(context, entries, acks, outcomes, topic_ids)
                 else:
                     await context.next_turn()
-            _topic_response(
+            name = _topic_response(
                 context, topic, start, topics, entries, awaited, transactional_id is not None
             )
             if context.version >= _TOPIC_IDS_FROM:
                 # The first id of a name: between two turns another topic may have got it.
-                topic_ids.setdefault(topics[-1].name, topic.topic_id)
+                topic_ids.setdefault(name, topic.topic_id)
     if transactional_id is not None:
         awaited, outcomes = await _append_transactional(
             context, transactional_id, entries, awaited, acks, topic_ids
@@ -196,9 +196,9 @@ def _topic_response(
     entries: list[tuple[TopicPartition, Buffer]],
     awaited: list[PartitionProduceResponse],
     transactional: bool,
-) -> None:
+) -> str:
     """One topic's part of the answer, from its partition number `start` on: refusals are in it,
-    what may be appended goes into `entries`, its answers into `awaited`.
+    what may be appended goes into `entries`, its answers into `awaited`. Its name at this moment.
     """
     name, refusal = _guard(context, topic)
     version = context.version
@@ -231,6 +231,7 @@ def _topic_response(
             awaited.append(answer)
         else:
             _refuse(answer, refused)
+    return name
 
 
 def _guard(context: RequestContext, topic: TopicProduceData) -> tuple[str, BrokerError | None]:

@@ -335,7 +335,7 @@ def test_an_abort_that_is_replicated_meanwhile_reaches_the_index() -> None:
     assert described(log) == found_anew(log, files)
 
 
-def with_an_abort_not_indexed(files: SimDisk) -> tuple[Log, ManualWorker]:
+def with_an_abort_not_indexed(files: SimDisk, rolled_at: int = -1) -> tuple[Log, ManualWorker]:
     """Of a transaction that began before the cut; its marker was replicated behind it."""
     leader, log = open_log(disk()), open_log(files)
     for number in range(12):
@@ -343,6 +343,8 @@ def with_an_abort_not_indexed(files: SimDisk) -> tuple[Log, ManualWorker]:
     leader.append_as_leader(sent(0, 7, is_transactional=True), 0, NOW_MS, guard=NOT_REQUIRED)
     leader.append_as_leader(marker(7, commit=False), 0, NOW_MS, origin=AppendOrigin.COORDINATOR)
     for one in all_batches(leader):
+        if one.base_offset == rolled_at:
+            log.roll(NOW_MS)
         log.append_as_follower(one.to_bytes(), 0, NOW_MS)
     worker = log.durability.disk = ManualWorker()
     log.truncate_to(13, NOW_MS)
@@ -399,6 +401,36 @@ def test_nothing_is_written_behind_a_clean_stop(jobs: int) -> None:
     before = {name: files.size(f"{DIRECTORY}/{name}") for name in files.listdir(DIRECTORY)}
     worker.run_all()
     assert before == {name: files.size(f"{DIRECTORY}/{name}") for name in files.listdir(DIRECTORY)}
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("skip", range(9))
+@pytest.mark.parametrize("name", [".log", ".index", ".txnindex"])
+@pytest.mark.parametrize("rolled_at", [-1, 10])
+def test_where_descriptors_are_short_wherever_it_is_nothing_is_lost(
+    name: str, skip: int, rolled_at: int
+) -> None:
+    """RL 3.5: for the worker's slice, for the transaction index, for batches before a snapshot."""
+    files = disk()
+    log, worker = with_an_abort_not_indexed(files, rolled_at)
+    files.faults.append(Fault(errno.EMFILE, "open", name, skip, times=2))
+    for _ in range(20):
+        log.segments.close()
+        log.rebuild.resume()
+        worker.run_one()
+    files.faults.clear()
+    assert log.failed is None and not worker.jobs
+    assert not log.producers.is_rebuilding and described(log) == found_anew(log, files)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_an_index_of_aborted_transactions_that_cannot_be_written_takes_the_log_offline() -> None:
+    """RL 1.12, 9."""
+    files = disk()
+    log, worker = with_an_abort_not_indexed(files)
+    files.faults.append(Fault(errno.EIO, "write", ".txnindex"))
+    worker.run_all()
+    assert log.failed is not None and log.failed.errno == errno.EIO
 
 
 @pytest.mark.usefixtures("tiny")

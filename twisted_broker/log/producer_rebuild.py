@@ -313,7 +313,11 @@ class ProducerRebuild:
         if self._producers.rebuilt is not state or self._durability.is_over:
             return  # a later truncation began another, or the log is offline, or closed
         if found is not None:
-            self._add_slice(state, segment, found)
+            try:
+                self._add_slice(state, segment, found)
+            except OSError as failure:
+                self._failed(failure)
+                return
         elif isinstance(error, FileNotFoundError) and segment not in self._segments:
             self._segment = None  # retention deleted it: what is left begins behind it
         elif isinstance(error, FileNotFoundError) and segment.log.path != path:
@@ -324,7 +328,7 @@ class ProducerRebuild:
         self._go_on(disk)
 
     def _failed(self, error: BaseException | None) -> None:
-        """Nothing was read."""
+        """Nothing was done, or the disk fails."""
         if is_out_of_descriptors(error):
             self._ready = True  # `resume` tries again
             assert isinstance(error, OSError)
@@ -341,9 +345,14 @@ class ProducerRebuild:
         try:
             self._run(disk)
         except OSError as failure:
-            self._on_fatal(failure)
+            self._failed(failure)
 
     def _add_slice(self, state: ProducerStateManager, segment: LogSegment, found: _Slice) -> None:
+        """Raises OSError."""
+        if any(control is not None for _, control in found.found):
+            # First: where there is no descriptor for it nothing may have been added, for the slice
+            # is read again.
+            segment.txn_index.file.create()
         for header, control in found.found:
             aborted = _add(state, header, control)
             if aborted is not None and aborted.last_offset >= self._durability.indexed_upto:

@@ -8,6 +8,7 @@ import errno
 import posixpath
 import sys
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from random import Random
 from types import SimpleNamespace
@@ -812,6 +813,35 @@ def test_a_stop_whose_snapshot_fails_is_not_clean() -> None:
     manager.shutdown(4).addBoth(stopped.append)
     worker.run_all()
     assert stopped == [None]
+    assert checkpoints.read_clean_shutdown(world.files, "/d1") is None
+
+
+def test_a_stop_behind_a_sync_that_fails_is_not_clean() -> None:
+    """RL 1.12, 3.6: what the kernel could not write it has dropped, and the sync of the stop, which
+    comes right behind, finds nothing left to write.
+    """
+    world, worker = World(log_dirs="/d1"), ManualWorker()
+    manager = world.manager()
+    log = create(manager)
+    log.durability.disk = manager.directories.of(log).disk = worker
+    fill(log, 3)
+    log.durability.flush()
+    world.files.faults.append(Fault(errno.EIO, "sync", ".log", times=1))
+    stopped: list[object] = []
+    manager.shutdown(4).addBoth(stopped.append)
+    reports = []
+    while worker.jobs:  # what a job found comes after the next one began
+        job, done = worker.jobs.pop(0)
+        try:
+            found, error = job(), None
+        except OSError as failure:
+            found, error = None, failure
+        reports.append(partial(done, found, error))
+        if not worker.jobs or len(reports) > 1:
+            reports.pop(0)()
+        while reports and not worker.jobs:
+            reports.pop(0)()
+    assert stopped == [None] and world.failed == ["/d1"]
     assert checkpoints.read_clean_shutdown(world.files, "/d1") is None
 
 

@@ -1104,6 +1104,9 @@ class LogManager:
         """Raises OSError."""
         if directory.failed is None and directory.loaded:
             job = await self._finish_logs(directory, logs, broker_epoch)
+            # No sync comes any more. One that fails has failed the directory then: a second one of
+            # the same files proves nothing (`durability.py` 5).
+            await _done_by(directory.disk, _nothing)
             if directory.failed is None:
                 await _done_by(directory.disk, job)
         elif directory is self.directories.metadata_alone:

@@ -949,6 +949,20 @@ def test_a_running_leader_is_told_to_lead_an_epoch_that_its_log_is_beyond():
     assert partition.offline and "older than this replica" in partition.offline_because
 
 
+def test_a_first_role_that_the_log_is_beyond_comes_before_the_image():
+    """The controller of a ZooKeeper cluster sends roles first (LeaderAndIsr), then the metadata."""
+    fixture = Fixture()
+    fixture.topic(states={0: registration(1, leader_epoch=5, partition_epoch=9)})
+    fixture.produce(1)
+    fixture.replicas.partitions.clear()  # a new process
+    state = registration(1, leader_epoch=3, partition_epoch=4)
+    fixture.image = replace(fixture.image, topics_by_name={}, topics_by_id={})
+    change = PartitionDelta("t", TOPIC_ID, 0, state, state)
+    delta = MetadataDelta(fixture.image, fixture.image, partitions={(TOPIC_ID, 0): change})
+    fixture.replicas.apply_delta(delta, fixture.image)
+    assert fixture.partition().offline
+
+
 # the ISR, over the controller
 
 

@@ -286,7 +286,9 @@ def _make_leader(
     if (
         newest > state.leader_epoch
     ):  # its next append would be truncated by the next recovery: epochs in a log only grow
-        if replicas.newest_metadata_reaches(newest, change):
+        if state.partition_epoch < partition.partition_epoch and replicas.newest_metadata_reaches(
+            newest, change
+        ):
             # A role that was tried again came from the newest metadata, before the pieces of a
             # large delta that still wait: what this one says is no sign of an older controller.
             return

@@ -816,6 +816,30 @@ def test_a_stop_whose_snapshot_fails_is_not_clean() -> None:
     assert checkpoints.read_clean_shutdown(world.files, "/d1") is None
 
 
+@pytest.mark.usefixtures("small_stop")
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENOSPC])
+def test_a_stop_that_fails_writes_nothing_when_it_has_ended(error: int) -> None:
+    """RL 3.6: the directory is unlocked then; another log's snapshot was being written."""
+    world, worker = World(log_dirs="/d1"), ManualWorker()
+    manager = world.manager()
+    logs = [create(manager, TopicPartition("t", number)) for number in range(2)]
+    for log in logs:
+        log.durability.disk = manager.directories.of(log).disk = worker
+        for producer in range(9):
+            log.append_as_leader(
+                batch(b"v", producer_id=producer, producer_epoch=0, base_sequence=0), 0, NOW_MS
+            )
+    logs[1].roll(NOW_MS)
+    path = logs[1].producers.path(9)
+    world.files.faults.append(Fault(error, "open", "t-0/00000000000000000009.snapshot"))
+    stopped: list[object] = []
+    with patch.object(ManualWorker, "stop"):  # a thread does what it was given
+        manager.shutdown(4).addBoth(lambda _: stopped.append(read_whole(world.files, path)))
+        worker.run_all()
+    assert stopped == [read_whole(world.files, path)]
+    assert checkpoints.read_clean_shutdown(world.files, "/d1") is None
+
+
 def test_a_stop_behind_a_sync_that_fails_is_not_clean() -> None:
     """RL 1.12, 3.6: what the kernel could not write it has dropped, and the sync of the stop, which
     comes right behind, finds nothing left to write.

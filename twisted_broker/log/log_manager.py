@@ -1094,6 +1094,10 @@ class LogManager:
                 path=directory.path,
                 error=error,
             )
+            # Some were not finished: what they still wait for is not done behind the end.
+            for log in logs:
+                log.directory_failed(OSError(f"the stop failed: {error!r}"))
+            await _done_by(directory.disk, _nothing)
         for log in logs:
             log.release_files()
         directory.release()

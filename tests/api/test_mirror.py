@@ -12,6 +12,7 @@ from tests.replication.fixtures import at as from_offset
 from twisted_broker.api.fetch import fetch
 from twisted_broker.api.mirror import append_mirrored
 from twisted_broker.api.produce import produce
+from twisted_broker.image.entries import RECOVERING
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages.fetch import (
     FetchPartition,
@@ -172,3 +173,21 @@ def test_refusals() -> None:
         closed = Api(api.fixture, DenyList((denied, "t")))
         assert answer_to(closed, request(None)).error_code == (ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     assert TP in api.fixture.replicas.partitions
+
+
+def test_what_a_truncation_took_is_not_answered_by_what_came_after_it() -> None:
+    """RL 1.7, `replog mirror --follow-loss`: one request waits for replicas while the leader drops
+    what it brought; the high watermark passes its offsets on the records of a later one.
+    """
+    api = Api(mirrored(replicas=(1, 2), isr=(1, 2)))
+    answers = api.ask(append_mirrored, AppendMirroredResponse, request(at(0, batch(5))), 0)
+    assert answer_to(api, request(None, truncate_to=0)).error_code == ErrorCode.LEADER_NOT_AVAILABLE
+    state = registration(
+        isr=(1,), replicas=(1, 2), leader_epoch=1, partition_epoch=1, recovery=RECOVERING
+    )
+    api.fixture.topic(states={0: state}, overrides={"replog.mirror.source": SOURCE})
+    assert api.fixture.partition().log.log_end_offset == 0
+    api.ask(append_mirrored, AppendMirroredResponse, request(at(0, batch(9, value=b"others"))), 0)
+    assert api.fixture.partition().log.high_watermark == 9
+    (answer,) = answers[0].topics[0].partitions
+    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

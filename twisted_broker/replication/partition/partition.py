@@ -137,8 +137,9 @@ def _begin_inside_batch(log: Log, refusal: UnexpectedAppendOffset, wall_ms: int)
 
 class Partition:
     """See the module's card. `leader_log` is the log while this broker leads it, else None;
-    `times_deposed`: how often it led here and does not any more. Between two looks that find
-    another number, others may have led, and records may have been truncated.
+    `times_deposed`: how often it led here and does not any more, or truncated what it led
+    (`truncate_as_granted`). Between two looks that find another number, others may have led, and
+    records may have been truncated.
     """
 
     __slots__ = (
@@ -309,6 +310,7 @@ class Partition:
         truncation = Truncation.of(log, pending.truncate_to, self.leader_epoch, wall_ms)
         if not log.truncate_to(pending.truncate_to, wall_ms):
             return None
+        self.times_deposed += 1  # who waits for what is gone is not answered by what comes next
         return self._truncated(log, truncation)
 
     def make_follower(self, state: PartitionRegistration, log: Log | None, now_ms: int = 0) -> bool:

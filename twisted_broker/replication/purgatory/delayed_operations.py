@@ -180,7 +180,8 @@ class DelayedProduce(DelayedOutcomes[AppendOutcome]):
         try:
             partition, required = self._same(outcome), outcome.last_offset + 1
             if outcome.partition is not None and partition.times_deposed != outcome.times_deposed:
-                # Others led meanwhile, and what was appended here may be truncated.
+                # Others led meanwhile, or a mirror's source lost records: what was appended here
+                # may be truncated.
                 raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             error = (
                 partition.enough_replicas_reached(required)

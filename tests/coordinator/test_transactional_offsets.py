@@ -227,6 +227,22 @@ def test_a_commit_that_timed_out_is_ended_by_its_marker_when_it_is_decided():
     assert stable(run) == 5 == stable(run.restarted())
 
 
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_producer_whose_last_offsets_enter_behind_its_marker_is_forgotten(is_commit):
+    """No other marker comes for it: its name would be kept until the partition is unloaded."""
+    run = BrokerRun()
+    run.store.held = []
+    answer = txn_commit(run, one(5))
+    (outcome,) = run.store.time_out()
+    assert now(answer) == {P: E.COORDINATOR_NOT_AVAILABLE}
+    run.store.held = None
+    assert now(end(run, is_commit)) is E.NONE
+    shard = run.coordinator.runtime.shards[INDEX]
+    assert shard.offsets.open_transactions == {7: {"g"}}  # in flight
+    outcome.callback(0)
+    assert shard.offsets.open_transactions == {}
+
+
 def test_a_marker_that_timed_out_counts_when_it_is_decided():
     """Answered with an error, so that it comes again; memory follows the log."""
     run = BrokerRun()

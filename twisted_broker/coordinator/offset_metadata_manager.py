@@ -353,15 +353,15 @@ class OffsetMetadataManager:
             guard,
         )
 
-    def _not_stored(
-        self, group_id: str, offsets: GroupOffsets, producer: ProducerIdAndEpoch
-    ) -> None:
-        """What was refused is a part of no transaction, and no marker comes for it."""
-        names = self.open_transactions.get(producer.id)
-        if names is not None and not offsets.is_in_transaction(producer.id):
+    def _decided(self, group_id: str, offsets: GroupOffsets, producer_id: int) -> None:
+        """No marker comes any more for what was refused (it is a part of no transaction), nor for
+        what entered behind the marker that ended it.
+        """
+        names = self.open_transactions.get(producer_id)
+        if names is not None and not offsets.is_in_transaction(producer_id):
             names.discard(group_id)
             if not names:
-                del self.open_transactions[producer.id]
+                del self.open_transactions[producer_id]
 
     def _write_batch(
         self,
@@ -382,10 +382,10 @@ class OffsetMetadataManager:
 
         def decide(result: int | Failure) -> Deferred[None] | None:
             if not isinstance(result, Failure):
-                return self._enter(offsets, changes, result, on_decided, producer.id)
+                return self._enter(group_id, offsets, changes, result, on_decided, producer.id)
             for topic_partition, _ in changes:
                 offsets.end_write(topic_partition, producer.id)
-            self._not_stored(group_id, offsets, producer)
+            self._decided(group_id, offsets, producer.id)
             on_decided(False)
             return None
 
@@ -405,6 +405,7 @@ class OffsetMetadataManager:
 
     def _enter(
         self,
+        group_id: str,
         offsets: GroupOffsets,
         changes: Changes,
         base_offset: int,
@@ -414,13 +415,18 @@ class OffsetMetadataManager:
         """Takes a stored batch over; at once unless it, or one before it, is large."""
         steps = _enter_steps(offsets, changes, base_offset, producer_id)
         waiting = self._entering.get(offsets)
+
+        def over(_: object = None) -> None:
+            self._decided(group_id, offsets, producer_id)
+            on_decided(True)
+
         if waiting is None and len(changes) <= OFFSETS_PER_STEP:
             for _ in steps:
                 pass
-            on_decided(True)
+            over()
             return None
         entered: Deferred[None] = Deferred()
-        entered.addCallback(lambda _: on_decided(True))
+        entered.addCallback(over)
         if waiting is not None:
             waiting.append((steps, entered))
         else:

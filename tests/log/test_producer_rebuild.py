@@ -657,3 +657,30 @@ def test_whatever_happens_meanwhile_the_state_is_that_of_the_log(
     worker.run_all()
     assert cuts and not log.producers.is_rebuilding
     assert described(log) == found_anew(log, files)
+
+
+def test_a_worker_that_answers_at_once_is_not_asked_again_while_descriptors_are_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RL 3.5: `InlineWorker`; it would be asked for ever, in one turn of the reactor."""
+    monkeypatch.setattr(producer_rebuild, "AT_ONCE_BYTES", 0)
+    read, asked = producer_rebuild._read_slice, list[int]()
+
+    def short(*arguments: Any) -> Any:
+        asked.append(1)
+        if len(asked) > 2:
+            raise AssertionError("asked without a pause")
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(producer_rebuild, "_read_slice", short)
+    log = open_log(disk())
+    for number in range(4):
+        log.append_as_leader(sent(number), 0, NOW_MS)
+    log.durability.disk = _INLINE
+    log.truncate_to(3, NOW_MS)
+    assert (len(asked), log.producers.is_rebuilding) == (1, True)
+    log.descriptors_may_be_free()
+    assert (len(asked), log.failed) == (2, None)
+    monkeypatch.setattr(producer_rebuild, "_read_slice", read)
+    log.descriptors_may_be_free()
+    assert not log.producers.is_rebuilding

@@ -85,6 +85,7 @@ class ProducerRebuild:
 
     __slots__ = (
         "_durability",
+        "_is_stuck",
         "_on_done",
         "_on_fatal",
         "_position",
@@ -112,6 +113,7 @@ class ProducerRebuild:
         self._segment: LogSegment | None = None
         self._position = 0
         self._ready = self._running = False
+        self._is_stuck = False  # no descriptor: goes on with `resume`
 
     def detach(self, refusal: BrokerError) -> None:
         """The log is gone: nobody hears of a failure any more."""
@@ -153,7 +155,7 @@ class ProducerRebuild:
             producers.begin_rebuild()
         self._durability.indexed_upto = filled
         self._segment, self._position = None, 0
-        self._ready = True
+        self._ready, self._is_stuck = True, False
         self._run(disk)
 
     def begin_anew(self, offset: int) -> None:
@@ -215,7 +217,8 @@ class ProducerRebuild:
         producer that is refused meanwhile calls it, and who was told that descriptors are short.
         """
         disk = self._durability.disk
-        if disk is not None and self._ready and not self._durability.is_over:
+        if disk is not None and self._is_stuck and not self._durability.is_over:
+            self._is_stuck = False
             self._go_on(disk)
 
     def _run(self, disk: IDiskWorker) -> None:
@@ -330,7 +333,7 @@ class ProducerRebuild:
     def _failed(self, error: BaseException | None) -> None:
         """Nothing was done, or the disk fails."""
         if is_out_of_descriptors(error):
-            self._ready = True  # `resume` tries again
+            self._is_stuck = True  # not ready: a worker that answers at once would be asked at once
             assert isinstance(error, OSError)
             self._durability.found_no_descriptor(error)
         else:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred, succeed
 
-from tests.api.group_api import TOPIC_IDS, ApiRun, each_version
+from tests.api.group_api import TOPIC_IDS, ApiRun, each_version, image, topic
 from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.interfaces import TopicPartition
@@ -157,6 +157,26 @@ def test_the_end_of_the_transaction_before_is_waited_for():
     run.settle()
     assert len(run.manager.calls) == 2 and run.store.guards == [run.guard]
     assert errors(answer.result) == [E.NONE]
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_topic_that_goes_while_the_transaction_is_verified(is_made_anew):
+    """What was committed for it is removed when it goes: nothing comes behind that, for a later
+    topic of the name would get it.
+    """
+    run = TxnRun()
+    run.manager.code = E.CONCURRENT_TRANSACTIONS
+    answer = run.start(commit(("t", 0, 42), ("u", 1, 7)), 5)
+    run.source.image = image(
+        *[topic("t", b"2" * 16, 1)] * is_made_anew, topic("u", TOPIC_IDS["u"], 2)
+    )
+    run.coordinator.cleanup.topics_deleted({"t": TOPIC_IDS["t"]})
+    run.manager.code = E.NONE
+    run.clock.advance(0.02)
+    run.settle()
+    assert errors(answer.result) == [E.UNKNOWN_TOPIC_OR_PARTITION, E.NONE]
+    run.coordinator.complete_transaction(PARTITION.partition, 7, 3, 0, True)
+    assert run.fetched() == {("u", 1): 7}
 
 
 def test_but_not_for_ever():

@@ -4,7 +4,8 @@
 2. Topics and partitions must exist to be committed or deleted; what was committed can be fetched
    whatever became of the topic.
 3. With topic ids (v10) an unknown id is UNKNOWN_TOPIC_ID; a commit by name carries the topic's id
-   of this moment. Nothing is committed for a topic that goes while a long request is read.
+   of this moment. Nothing is committed for a topic that goes while a long request is read, or while
+   a transaction is verified.
 4. An answer has the order of its request; all that is committed is in the order of topic and
    partition.
 5. Every loop over what a client named, or over what a group holds, is in slices (`turns.py`).
@@ -126,7 +127,7 @@ async def offset_commit(
                 offsets[name or "", partition.partition_index] = _offset(
                     name or "", topic_id, partition
                 )  # named twice: the last counts
-    stored = _take_out_former(context, offsets, topic_ids)
+    stored = _take_out_former(context, offsets, topic_ids) if context.sliced else {}
     if offsets:
         stored |= await _commit(context, request, tuple(offsets.values()))
 
@@ -175,9 +176,11 @@ async def txn_offset_commit(
                     p.committed_metadata or "",
                     topic_id,
                 )
-    errors = refused | _take_out_former(context, offsets, topic_ids)
+    errors: dict[tuple[str, int], ErrorCode] = dict(refused)
+    if context.sliced:
+        errors |= _take_out_former(context, offsets, topic_ids)
     if offsets:
-        errors |= await _commit_transactional(context, request, tuple(offsets.values()))
+        errors |= await _commit_transactional(context, request, offsets, topic_ids)
 
     def answer(row: int, p: TxnOffsetCommitRequestPartition) -> TxnOffsetCommitResponsePartition:
         error = errors[request.topics[row].name, p.partition_index]
@@ -193,16 +196,27 @@ async def txn_offset_commit(
 
 
 async def _commit_transactional(
-    context: RequestContext, request: TxnOffsetCommitRequest, offsets: tuple[OffsetToCommit, ...]
+    context: RequestContext,
+    request: TxnOffsetCommitRequest,
+    offsets: dict[tuple[str, int], OffsetToCommit],
+    topic_ids: dict[str, bytes],
 ) -> dict[tuple[str, int], ErrorCode]:
-    """An error per partition; what refuses the whole commit is the error of each of them."""
+    """An error per partition; what refuses the whole commit is the error of each of them. Takes
+    out of `offsets` those of topics that go while the transaction is verified.
+    """
+    gone: dict[tuple[str, int], ErrorCode] = {}
+
+    def left() -> tuple[OffsetToCommit, ...]:
+        gone.update(_take_out_former(context, offsets, topic_ids))
+        return tuple(offsets.values())
+
     if request.producer_id < 0 or request.producer_epoch < 0:
         error = (
             ErrorCode.INVALID_PRODUCER_ID_MAPPING
             if request.producer_id < 0
             else ErrorCode.INVALID_PRODUCER_EPOCH
         )
-        return {(offset.topic, offset.partition): error for offset in offsets}
+        return dict.fromkeys(offsets, error)
     try:
         stored: dict[tuple[str, int], ErrorCode] = await context.groups.commit_transactional(
             CommitRequest(
@@ -210,14 +224,15 @@ async def _commit_transactional(
                 request.member_id,
                 request.group_instance_id,
                 request.generation_id,
-                offsets=offsets,
+                offsets=tuple(offsets.values()),
                 producer=ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
             ),
             lambda index: ensureDeferred(_verify(context, request, index)),
+            left,
         )
     except BrokerError as refusal:
-        return {(offset.topic, offset.partition): refusal.code for offset in offsets}
-    return stored
+        stored = dict.fromkeys(offsets, refusal.code)
+    return gone | stored
 
 
 async def _verify(context: RequestContext, request: TxnOffsetCommitRequest, index: int) -> Guard:
@@ -317,8 +332,6 @@ def _take_out_former(
     """Errors in place of the offsets of topics that were looked up in an earlier turn, and went
     since: what was committed for them was removed then.
     """
-    if not context.sliced:
-        return {}
     now = context.metadata.image.topics_by_name
     gone = {
         name

@@ -47,6 +47,7 @@ from twisted_broker.coordinator.offset_metadata_manager import (
     CommitAnswer,
     CommitRequest,
     FetchedOffset,
+    OffsetToCommit,
     check_delete_group,
     check_delete_offsets,
     fetch_offsets,
@@ -240,15 +241,24 @@ class GroupCoordinator:
         return self._commit(request, None)
 
     def commit_transactional(
-        self, request: CommitRequest, verify: Callable[[int], Deferred[Guard]]
+        self,
+        request: CommitRequest,
+        verify: Callable[[int], Deferred[Guard]],
+        left: Callable[[], tuple[OffsetToCommit, ...]] | None = None,
     ) -> Deferred[CommitAnswer]:
         """As `commit`, as a part of the transaction of `request.producer`. `verify` of the group's
         partition makes sure that it belongs to that transaction, and fires with the guard of the
-        append or fails with BrokerError. Raises or fails with BrokerError.
+        append or fails with BrokerError. `left()`: which of the offsets are to be committed after
+        that; None: all. Raises or fails with BrokerError.
         """
-        verified = verify(self.runtime.shard_of(request.group_id).index)
-        # The group may have changed meanwhile, or its partition be led elsewhere.
-        return verified.addCallbacks(lambda guard: self._commit(request, guard), _not_verified)
+
+        def verified(guard: Guard) -> Deferred[CommitAnswer]:
+            # The group may have changed meanwhile, or its partition be led elsewhere.
+            asked = request if left is None else replace(request, offsets=left())
+            return self._commit(asked, guard)
+
+        index = self.runtime.shard_of(request.group_id).index
+        return verify(index).addCallbacks(verified, _not_verified)
 
     def _commit(self, request: CommitRequest, guard: Guard) -> Deferred[CommitAnswer]:
         shard = self.runtime.shard_of(request.group_id, empty_allowed=not request.is_transactional)

@@ -360,13 +360,24 @@ class GroupMembership:
         """Commits (offset, leader epoch or -1), one commit after another. A coordinator that cannot
         be reached is tried `_TRIES` times, and for `patience_ms`. Raises `CommitFailed`.
         """
+        # Of now: by the time of a later try this member may have joined another generation, where
+        # others own these partitions, and have committed more of them.
+        generation = self.generation
+        member_id = self.member_id if generation >= 0 else ""
         await self._commits.acquire()
         try:
             until_ms, tries = self._now_ms() + patience_ms, 0
             while True:
                 tries += 1
                 try:
-                    await self._commit(positions)
+                    await commit_offsets(
+                        await self._coordinator(),
+                        self.group_id,
+                        positions,
+                        generation,
+                        member_id,
+                        self._instance_id,
+                    )
                     return
                 except CancelledError:
                     raise
@@ -384,16 +395,6 @@ class GroupMembership:
                 await self._client.pause(self._backoff_ms)
         finally:
             self._commits.release()
-
-    async def _commit(self, positions: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        await commit_offsets(
-            await self._coordinator(),
-            self.group_id,
-            positions,
-            self.generation,
-            self.member_id if self.generation >= 0 else "",
-            self._instance_id,
-        )
 
     async def committed(
         self, partitions: Iterable[TopicPartition]

@@ -192,6 +192,19 @@ def test_an_answer_of_yesterday_counts_for_nothing(what, error) -> None:
     assert state.outcome_of_fetch(A, ask(), FetchedPartition(error), 500) is FetchOutcome.STALE
 
 
+def test_an_answer_of_a_former_topic_counts_for_no_other() -> None:
+    """RL 6.4: the topic was deleted and made anew while the answer was on its way. Both may be
+    followed from the same leader, epoch and offset: without a record both are at 0.
+    """
+    state = state_with(A)
+    asked = made(A, state.partitions[A])
+    state.remove(A)
+    state.add(A, InitialFetchState(bytes(15) + b"2", 5, 10), 4, True)
+    assert state.outcome_of_fetch(A, asked, FetchedPartition(NONE), 500) is FetchOutcome.STALE
+    asked = made(A, state.partitions[A])
+    assert state.outcome_of_fetch(A, asked, FetchedPartition(NONE), 500) is FetchOutcome.APPEND
+
+
 @pytest.mark.parametrize(
     ("epoch", "error", "verdict"),
     [

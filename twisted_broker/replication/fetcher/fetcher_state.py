@@ -142,6 +142,8 @@ class PartitionFetchState:
         return (
             self.fetch_offset == requested.fetch_offset
             and self.leader_epoch == requested.leader_epoch
+            # Its topic may have been made anew since, and be followed from the same place.
+            and self.topic_id == requested.topic_id
         )
 
     @property

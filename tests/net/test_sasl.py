@@ -464,6 +464,34 @@ def test_a_node_that_does_not_answer(shared: MemoryBroker) -> None:
     assert not lines(logs, "authentication to another node failed")
 
 
+def test_a_connection_that_is_given_up_while_it_authenticates_is_closed(
+    shared: MemoryBroker,
+) -> None:
+    """A leader that moved, a fetcher that ends: nobody else would ever close it on our side."""
+    made: list[Any] = []
+
+    class Silent(Far):
+        def connectionMade(self) -> None:
+            super().connectionMade()
+            made.append(self)
+
+    shared.network.listen("127.0.0.1", 7778, ClientFactory.forProtocol(Silent))
+    ours = connection(shared)
+    ours.port = 7778
+    ended: list[Any] = []
+    ours.send(MetadataRequest(topics=[]), 4).addBoth(ended.append)
+    shared.pass_time(0.0)
+    (far,) = made
+    assert not ended and not far.lost
+    timers = len(shared.clock.getDelayedCalls())
+    with capturedLogs() as logs:
+        ours.close()
+        shared.pass_time(0.0)
+    assert far.lost and ended[0].check(ConnectionClosed)
+    assert len(shared.clock.getDelayedCalls()) == timers - 1
+    assert not lines(logs, "authentication to another node failed")
+
+
 def test_our_side_authenticates_again() -> None:
     """Before the session ends, and when it was idle for longer; requests wait for it in order."""
     key = "listener.name.clients.plain.connections.max.reauth.ms"

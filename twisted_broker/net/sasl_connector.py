@@ -130,7 +130,7 @@ class _Exchange(Protocol):
     def authenticate(self, timeout: float) -> Deferred[Any]:
         """Fires with the connection's own protocol."""
         self.__dict__.pop("dataReceived", None)
-        done = self._done = Deferred()
+        done = self._done = Deferred(self._given_up)
         self._timer = self._connector.clock.callLater(timeout, self._too_late)
         try:
             self._authenticator = self._connector.begin()
@@ -176,6 +176,12 @@ class _Exchange(Protocol):
             self._timer.cancel()
         assert done is not None
         return done
+
+    def _given_up(self, _: Deferred[Any]) -> None:
+        """Its owner has no use for it any more, and nobody else would close it."""
+        self._ended()
+        transport: Any = self.transport
+        transport.abortConnection()
 
     def _too_late(self) -> None:
         # No matter of trust: the other side is cut off, or stands still.

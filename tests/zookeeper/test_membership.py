@@ -319,6 +319,30 @@ def test_what_changed_between_two_sessions_is_read_again() -> None:
     assert joining.state.image.config(TOPIC_RESOURCE, "t") == {"retention.ms": "8"}
 
 
+def test_settings_of_new_topics_are_not_read_over_a_later_change() -> None:
+    """RL 0.2: those of many topics take many answers, and one is altered in between: what was read
+    before would stay until it is altered again.
+    """
+    joining = Joining()
+    joining.join()
+    names = [f"t{number}" for number in range(20)]
+    joining.announce(f"topics/{names[0]}", **{"retention.ms": "1"})
+    get, turns = joining.zookeeper.get, joining.turns
+
+    def altered_at_the_second(path: str) -> Any:
+        if path == f"/config/topics/{names[1]}":
+            joining.zookeeper.get = get
+            joining.turns = lambda seconds=0: None
+            joining.announce(f"topics/{names[0]}", **{"retention.ms": "2"})
+        return get(path)
+
+    joining.zookeeper.get = altered_at_the_second
+    loading = ensureDeferred(joining.configs.load_topics(names))
+    turns()
+    assert loading.called and joining.zookeeper.get is get
+    assert joining.state.image.config(TOPIC_RESOURCE, names[0]) == {"retention.ms": "2"}
+
+
 def test_a_node_that_cannot_be_understood_leaves_settings_as_they_were() -> None:
     joining = Joining()
     joining.join()

@@ -89,16 +89,23 @@ class ConfigWatch:
 
     async def load_topics(self, names: Collection[str]) -> None:
         """Of topics that were just made; waits until ZooKeeper answers."""
-        while names and not self._stopped:
-            try:
-                found = _Found({}, {})
-                for name in names:
-                    await self._entity(found, "topics", name)
-                self._state.set_configs(found.configs, found.quotas)
-                return
-            except ZooKeeperError as error:
-                _logger.debug("settings of topics are read again: {error}", error=error)
-                await self._pause()
+        if not names:
+            return
+        # A change that is taken meanwhile would be overwritten by what was read before it.
+        await self._lock.acquire()
+        try:
+            while not self._stopped:
+                try:
+                    found = _Found({}, {})
+                    for name in names:
+                        await self._entity(found, "topics", name)
+                    self._state.set_configs(found.configs, found.quotas)
+                    return
+                except ZooKeeperError as error:
+                    _logger.debug("settings of topics are read again: {error}", error=error)
+                    await self._pause()
+        finally:
+            self._lock.release()
 
     async def _load(self) -> None:
         # The watch first: what changes while settings are read is read again.

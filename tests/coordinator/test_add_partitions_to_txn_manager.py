@@ -310,3 +310,43 @@ def test_a_new_address_is_a_new_connection_and_a_close_answers_all() -> None:
     made.manager.close()
     assert after == later == [{A: ErrorCode.NETWORK_EXCEPTION}]
     assert made.call(X) == [{A: ErrorCode.COORDINATOR_NOT_AVAILABLE}]
+
+
+def call_again(made: Made, first: str, then: str) -> list[Any]:
+    """`then` is called for as soon as `first` is answered: as the next request of a connection."""
+    answers: list[Any] = []
+
+    def answered(_: Any) -> None:
+        made.manager.verify_or_add(then, 7, 0, (A,), False).addBoth(answers.append)
+
+    made.manager.verify_or_add(first, 7, 0, (A,), False).addCallback(answered)
+    return answers
+
+
+def test_who_calls_again_when_a_new_address_is_known_shares_its_connection() -> None:
+    """Another connection would belong to nobody, and never be closed."""
+    made = Made()
+    again = call_again(made, X, Y)
+    made.image = made.image_with({0: 1, 1: 2}, port=9100)
+    after = made.call(Z)
+    assert [wire.closed for wire in made.wires] == [True, False]
+    for _ in range(2):
+        made.wires[1].answer()
+    assert after == again == [{A: NONE}]
+
+
+def test_who_calls_again_when_brokers_are_gone_stops_nobody() -> None:
+    """Each is dropped once."""
+    made = Made()
+    again = call_again(made, X, Y)
+    other = made.call(ELSEWHERE)
+    image = made.image_with({0: 3, 1: 3})
+    listeners = {"PLAINTEXT": Endpoint("PLAINTEXT", "h", 9003)}
+    image.brokers = {3: broker_registration(3)._replace(listeners=listeners)}
+    made.image = image
+    after = made.call(Z)
+    assert other == [{A: ErrorCode.NETWORK_EXCEPTION}]
+    assert [wire.closed for wire in made.wires] == [True, True, False]
+    for _ in range(2):
+        made.wires[2].answer()
+    assert after == again == [{A: NONE}]

@@ -223,21 +223,26 @@ class AddPartitionsToTxnManager:
 
     def _coordinator(self, endpoint: BrokerEndPoint) -> _Coordinator:
         found = self._coordinators.get(endpoint.id)
-        if found is not None and found.endpoint != endpoint:
-            # It came back with another address.
-            self._drop(found)
-            found = None
+        if found is not None and found.endpoint == endpoint:
+            return found
+        known = self._image_source.image.brokers
+        # It came back with another address, or is new.
+        for gone in [
+            each
+            for broker_id, each in self._coordinators.items()
+            if each is found or broker_id not in known
+        ]:
+            self._drop(gone)
+        # Who is answered may call again at once: then it is here by now.
+        found = self._coordinators.get(endpoint.id)
         if found is None:
-            known = self._image_source.image.brokers
-            for each in [
-                each for broker_id, each in self._coordinators.items() if broker_id not in known
-            ]:
-                self._drop(each)
             connection = self._connect(endpoint, self._client_id)
             found = self._coordinators[endpoint.id] = _Coordinator(endpoint, connection)
         return found
 
     def _drop(self, coordinator: _Coordinator) -> None:
+        if self._coordinators.get(coordinator.endpoint.id) is not coordinator:
+            return  # by a call of who was answered
         del self._coordinators[coordinator.endpoint.id]
         waiting = list(coordinator.waiting.values())
         coordinator.waiting.clear()

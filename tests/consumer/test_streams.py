@@ -613,3 +613,23 @@ def test_a_stop_in_any_state_leaves_nothing(cluster: MemoryCluster) -> None:
         cluster.pass_time(1)
         described = cluster.ask(groups.DescribeGroupsRequest(groups=["g"]), 4).groups[0]
         assert described.members == []
+
+
+def test_a_stop_does_not_wait_for_a_rebalance(cluster: MemoryCluster) -> None:
+    """Its JoinGroup waits for a member that is silent, and answers of a connection come in order:
+    it leaves over another one.
+    """
+    cluster.create("t")
+    first = Program(cluster, session_timeout_ms=30_000)
+    cluster.wait_until(lambda: first.owned)
+    silent = first.connector.membership
+    assert silent is not None and silent._running is not None
+    silent._running.cancel()
+    second = Program(cluster, session_timeout_ms=30_000)
+    cluster.pass_time(1)
+    began = cluster.controller.clock.seconds()
+    second.stop()
+    assert cluster.controller.clock.seconds() - began < 1 and second.ended == [None]
+    described = cluster.ask(groups.DescribeGroupsRequest(groups=["g"]), 4).groups[0]
+    assert [each.member_id for each in described.members] == [silent.member_id]
+    first.crash()

@@ -127,7 +127,7 @@ class GroupMembership:
         self._backoff_ms = config.integer("retry.backoff.ms")
         self._connection: ClientConnection | None = None
         self._running: Deferred[None] | None = None
-        self._owns = False
+        self._owns = self._is_joining = False
         self._starting: list[TopicPartition] | None = None  # assigned, but not begun
         self._commits = DeferredLock()
         self._counts: dict[str, int] | None = None  # of the leader: partitions of all topics
@@ -141,8 +141,12 @@ class GroupMembership:
     async def stop(self) -> None:
         """Releases what it owns, and leaves the group."""
         running, self._running = self._running, None
+        is_joining = self._is_joining
         if running is not None:
             running.cancel()
+        if is_joining:
+            # Its answer waits for other members, and what is sent over this connection for it.
+            self._drop_coordinator()
         await self._release(0)
         if self.member_id and self._instance_id is None:
             await self._leave()
@@ -180,7 +184,11 @@ class GroupMembership:
             try:
                 # A coordinator that was lost between two heartbeats: the generation may be current.
                 if not self._owns:
-                    self._starting = await self._join()
+                    self._is_joining = True
+                    try:
+                        self._starting = await self._join()
+                    finally:
+                        self._is_joining = False
                     self._owns = True
                 if self._starting is not None:
                     await self._owner.assigned(self._starting)

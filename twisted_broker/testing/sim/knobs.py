@@ -21,11 +21,15 @@ from typing import NamedTuple
 from twisted_broker import turns
 from twisted_broker.api import context, fetch, groups, log_dirs, offsets, producers
 from twisted_broker.cluster import (
+    alter_partition_decision,
     cluster_view,
+    controller,
     metadata_check,
+    metadata_loader,
     metadata_log,
     metadata_store,
     records,
+    snapshots,
 )
 from twisted_broker.coordinator import (
     coordinator_loader,
@@ -53,7 +57,9 @@ from twisted_broker.replication import fetch_session, replica_manager
 
 
 class Knob(NamedTuple):
-    """`modules`: all that have the limit under `name`; `values`: to draw from."""
+    """`modules`: all that have the limit under `name`. All are loaded here, for one that is loaded
+    while the limit is turned would keep that value. `values`: to draw from.
+    """
 
     name: str
     modules: tuple[ModuleType, ...]
@@ -101,9 +107,12 @@ STEPS: dict[str, Knob] = _named(
     Knob("FAILED_PER_STEP", (replica_manager,)),
     Knob("FINISHED_PER_STEP", (fetch_session,)),
     Knob("PARTITIONS_PER_STEP", (metadata_delta,)),
-    Knob("RECORDS_PER_STEP", (metadata_image, records)),
+    Knob(
+        "RECORDS_PER_STEP",
+        (metadata_image, controller, metadata_loader, metadata_store, records, snapshots),
+    ),
     Knob("LOOKED_AT_PER_STEP", (cluster_view,)),
-    Knob("PARTITIONS_PER_STEP", (cluster_view,)),
+    Knob("PARTITIONS_PER_STEP", (cluster_view, alter_partition_decision)),
     Knob("BATCHES_PER_STEP", (metadata_check,)),
     Knob("SLICE_BYTES", (coordinator_loader,), (1, 300)),
     Knob("RECORDS_PER_STEP", (coordinator_loader,)),

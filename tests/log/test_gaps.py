@@ -343,6 +343,19 @@ def test_a_torn_tail_of_a_compacted_topic(replicated: bool, empty: bool, end: in
     assert line is None if end == 16 else line is not None and "ends at 6" in line
 
 
+@pytest.mark.parametrize(("replicated", "end"), [(True, 6), (False, 16)])
+def test_while_nobody_leads_a_torn_tail_is_not_decided_about(replicated: bool, end: int) -> None:
+    """RL 3.6: whoever leads later has the rest, or this log is what there is (simulation, seed
+    953262: kept as the log of a candidate, and followed another one with the hole).
+    """
+    log = loaded(without(disk_with_segments(), 6), recovery_point=4)
+    log.update_config(config(segment_bytes=300, cleanup_policy=frozenset({"compact"})))
+    assert resolve_gap(log, False, NOW_MS, is_led=False) is None
+    assert log.gap is not None and log.log_end_offset == 16
+    resolve_gap(log, replicated, NOW_MS)
+    assert log.gap is None and log.log_end_offset == end
+
+
 def test_a_gap_of_a_compacted_topic_below_the_recovery_point_stays() -> None:
     """RL 3.6: an unclean stop takes nothing of what was synced: a cleaner did it."""
     log = loaded(without(disk_with_segments(), 6), recovery_point=8)

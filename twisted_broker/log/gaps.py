@@ -10,8 +10,8 @@ Owns `Gap`, `end_of`, and `resolve_gap`, which decides what becomes of a log tha
    changed: below the cleaner's offset loading notes none. Except that after an unclean stop a
    segment above the recovery point that does not begin where the one before ends is a torn tail
    (3) in a compacted topic, too, where another broker leads or the segment is empty: a follower
-   that kept the hole would miss the last value of some key for ever. Who leads, or may be elected,
-   keeps what lies behind: it may be acknowledged and nowhere else.
+   that kept the hole would miss the last value of some key for ever. Who leads keeps what lies
+   behind: it may be acknowledged and nowhere else. Who may be elected keeps it until somebody is.
 3. After an unclean stop a gap above the recovery point ends the log there, as a torn tail does.
    What lay behind is kept as `.log.aside`. A follower fetches what follows from its leader; who
    leads has lost it, and one line says which offsets. To serve what lies behind the hole would
@@ -113,9 +113,11 @@ def _last_indexed(segment: LogSegment) -> int:
     return found if 0 < found < segment.size else 0
 
 
-def resolve_gap(log: Log, is_led_elsewhere: bool, wall_ms: int) -> str | None:
+def resolve_gap(log: Log, is_led_elsewhere: bool, wall_ms: int, is_led: bool = True) -> str | None:
     """Decides about the gap that loading found, if any, by the topic's settings; a line for the
     operator when the log was ended there. `is_led_elsewhere`: a leader has what is cut off.
+    `is_led`: False while nobody leads; what depends on the leader is decided with a later role, and
+    `log.gap` stays.
 
     BrokerError KAFKA_STORAGE_ERROR: the log is refused, the message names the file and the remedy.
     """
@@ -124,6 +126,8 @@ def resolve_gap(log: Log, is_led_elsewhere: bool, wall_ms: int) -> str | None:
         # What lies before was left out by a cleaner.
         gap = gap.torn_tail or gap
         if not _is_torn_tail(log, gap, is_led_elsewhere):
+            if not is_led and _is_torn_tail(log, gap, True):
+                return None
             gap = None
     if gap is None:
         log.gap = None

@@ -395,8 +395,14 @@ def _partition_and_log(
         except LogDirFailure as failure:
             replicas.directory_failed(failure.directory, failure.cause)
             partition.fail(str(failure))
-    if partition.log is not None or partition.offline:
-        return partition, None if partition.offline else partition.log
+    if partition.offline:
+        return partition, None
+    if partition.log is not None:
+        # Nobody led when it was opened, if there is one.
+        is_decided = partition.log.gap is None or _decide_about_gap(
+            replicas, change, partition, partition.log, state
+        )
+        return partition, partition.log if is_decided else None
     directory_id = state.directory_of(replicas.node_id)
     config = settings.of(change.topic)
     # The first delta of a start shows old partitions as new: their logs may be in a directory that
@@ -407,11 +413,7 @@ def _partition_and_log(
         # Topics of a ZooKeeper cluster have no id below inter-broker protocol 2.8.
         topic_id = None if change.topic_id == NULL_UUID else change.topic_id
         log = replicas.log_manager.get_or_create(topic_partition, topic_id, config, is_new, wanted)
-        line = resolve_gap(log, _is_led_elsewhere(replicas, state), replicas.runtime.wall_ms())
-        if line is not None:
-            _logger.warn("{partition}: {line}", partition=topic_partition, line=line)
-        # Before it has its high watermark, which it gets once: this may be tried again.
-        log.durability.sync_what_was_loaded()
+        _resolve_gap(replicas, log, state)
         replicas.start_log(log)
         return partition, log
     except OutOfDescriptors:
@@ -431,6 +433,38 @@ def _partition_and_log(
         _logger.failure("opening the log of {partition} failed", partition=topic_partition)
         replicas.fail_alone(partition, f"its log cannot be opened: {error}")
     return partition, None
+
+
+def _resolve_gap(replicas: ReplicaManager, log: Log, state: PartitionRegistration) -> None:
+    """Raises BrokerError."""
+    is_elsewhere, is_led = _is_led_elsewhere(replicas, state), state.leader >= 0
+    line = resolve_gap(log, is_elsewhere, replicas.runtime.wall_ms(), is_led)
+    if line is not None:
+        _logger.warn("{partition}: {line}", partition=log.topic_partition, line=line)
+    if log.gap is None:
+        # Before it has its high watermark, which it gets once: this may be tried again.
+        log.durability.sync_what_was_loaded()
+
+
+def _decide_about_gap(
+    replicas: ReplicaManager,
+    change: PartitionDelta,
+    partition: Partition,
+    log: Log,
+    state: PartitionRegistration,
+) -> bool:
+    """Of a log that is open; False: it can have no role, for now or at all."""
+    try:
+        _resolve_gap(replicas, log, state)
+        return True
+    except OutOfDescriptors:
+        replicas.apply_later(change, False)
+    except LogDirFailure as failure:
+        replicas.directory_failed(failure.directory, failure.cause)
+        partition.fail(str(failure))
+    except BrokerError as refusal:
+        replicas.fail_alone(partition, f"its log cannot be used: {refusal.message}")
+    return False
 
 
 def give_topic_id(

@@ -19,9 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.testing.checks.replica_contents import Line
+from twisted_broker.topic_names import OFFSETS_TOPIC
 
 Key = tuple[bytes, int]
 
@@ -85,6 +87,18 @@ class CommittedState:
         """A partition as the image has it; None when it is not there."""
         topic = None if self.image is None else self.image.topics_by_id.get(key[0])
         return None if topic is None else topic.partitions.get(key[1])
+
+    def coordinator_of(self, group: str) -> tuple[str, int] | None:
+        """Where the group's coordinator is now, and its epoch."""
+        image = self.image
+        topic = None if image is None else image.topics_by_name.get(OFFSETS_TOPIC)
+        if topic is None:
+            return None
+        partition = topic.partitions[partition_for(group, len(topic.partitions))]
+        leader = image.brokers.get(partition.leader)
+        if leader is None:
+            return None
+        return next(iter(leader.listeners.values())).host, partition.leader_epoch
 
     def may_delete_upto(self, key: Key) -> int:
         """Where the log start may be: anywhere once the topic had retention by size or time."""

@@ -3,7 +3,8 @@
 Owns `GroupChecker`.
 
 1. A commit that was acknowledged is there for whoever fetches afterwards, whichever coordinator
-   died meanwhile; owners raise what they commit, so a fetch never gives less.
+   died meanwhile; owners raise what they commit, so a fetch never gives less. One that has not
+   heard yet that another leads answers from its memory, as in Kafka.
 2. A member that joins after a generation's assignments were given out is in that generation or a
    later one.
 3. In one generation no partition has two owners.
@@ -36,6 +37,7 @@ class GroupChecker:
         notes.commit_floor = lambda place: self._committed.get(place, 0)
         notes.assigned, notes.committed = self.assigned, self.committed
         notes.committed_seen = self.committed_seen
+        notes.coordinator_of = checker.truth.coordinator_of
 
     def assigned(
         self, member: str, generation: int, floor: int, places: Sequence[TopicPartition]

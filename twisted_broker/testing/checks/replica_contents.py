@@ -127,6 +127,7 @@ class Line:
         "deleted_upto",
         "ends",
         "has_lost",
+        "hole_end",
         "resets",
         "start",
         "sums",
@@ -159,11 +160,15 @@ class Line:
         """a member of the core was in the ISR once; not so of what was made before one joined"""
         self.cleaned_upto = 0
         """below it some replica was cleaned"""
+        self.hole_end = 0
+        """where a hole ends in a compacted log that was elected uncleanly: who leads keeps what
+        lies behind, and others may hold what it lacks
+        """
 
     @property
     def floor(self) -> int:
         """Replicas are compared from there on."""
-        return max(self.deleted_upto, self.cleaned_upto)
+        return max(self.deleted_upto, self.cleaned_upto, self.hole_end)
 
     @property
     def end(self) -> int:
@@ -227,6 +232,12 @@ class Line:
             self.ends.pop()
             self.sums.pop()
         self.has_lost = self.has_lost or self.end < self.top
+        row, end = mirror.rows_below(self.end), max(self.end, mirror.start)
+        bases, lasts = (*mirror.bases[row:], mirror.end), (*mirror.lasts[row:], mirror.end)
+        for base, last in zip(bases, lasts, strict=True):
+            if base > end:
+                self.hole_end = base
+            end = last + 1
         # Of a log that ends below where the line began, nothing is left.
         self.start = min(self.start, mirror.end)
         self.resets.append((epoch, self.end))

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.testing.checks.cluster import ClusterChecker
 from twisted_broker.testing.checks.end_state import is_there
@@ -48,7 +47,7 @@ class TransactionChecker:
         self._offsets: dict[str, int] = {}
         known.delivered, known.stable_seen = self.delivered, self.stable_seen
         known.offset_floor, known.offset_seen = self.offset_floor, self.offset_seen
-        known.coordinator_of = self.coordinator_of
+        known.coordinator_of = checker.truth.coordinator_of
 
     # as it happens
 
@@ -83,18 +82,6 @@ class TransactionChecker:
             ),
             default=-1,
         )
-
-    def coordinator_of(self, group: str) -> tuple[str, int] | None:
-        """Where the group's coordinator is now, and its epoch."""
-        image = self._checker.truth.image
-        topic = None if image is None else image.topics_by_name.get(OFFSETS_TOPIC)
-        if topic is None:
-            return None
-        partition = topic.partitions[partition_for(group, len(topic.partitions))]
-        leader = image.brokers.get(partition.leader)
-        if leader is None:
-            return None
-        return next(iter(leader.listeners.values())).host, partition.leader_epoch
 
     def offset_seen(self, transactional_id: str, offset: int, floor: int) -> None:
         self._offsets[transactional_id] = offset

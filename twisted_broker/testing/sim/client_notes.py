@@ -100,6 +100,8 @@ class Notes:
         """the newest generation of a group of which a member knows"""
         self.commit_floor: Callable[[TopicPartition], int] = lambda place: 0
         """the highest commit that was acknowledged"""
+        self.coordinator_of: Callable[[str], tuple[str, int] | None] = lambda group: None
+        """group -> where its coordinator is by what the controller decided, and its epoch"""
         self.assigned: Callable[[str, int, int, Sequence[TopicPartition]], None] = lambda *facts: (
             None
         )

@@ -258,9 +258,14 @@ class Member(Client):
             offsets.OffsetFetchRequestTopic(name=place.topic, partition_indexes=[place.partition])
             for place in places
         ]
+        address, coordinator = self._coordinator, self.notes.coordinator_of(GROUP)
         answer = await self._send_to_coordinator(
             offsets.OffsetFetchRequest(group_id=GROUP, topics=topics), 7
         )
+        asked = None if address is None else (address[0], coordinator and coordinator[1])
+        if asked != coordinator or coordinator != self.notes.coordinator_of(GROUP):
+            # Whoever does not know yet that another leads answers from its memory.
+            floors = dict.fromkeys(places, 0)
         if answer is None:
             return None
         if answer.error_code:

@@ -18,7 +18,9 @@ def fixture() -> tuple[Notes, Any, list[str]]:
     notes, counted = Notes(), list[str]()
     line = Line()
     truth = SimpleNamespace(
-        names={1: TopicPartition("__consumer_offsets", 0)}, line=lambda key: line
+        names={1: TopicPartition("__consumer_offsets", 0)},
+        line=lambda key: line,
+        coordinator_of=lambda group: None,
     )
     found: Any = SimpleNamespace(truth=truth, broken="", line=line)
     GroupChecker(found, notes, counted.append)

@@ -126,6 +126,24 @@ def test_a_fenced_producer_may_be_out_of_order(given: tuple[int, int], is_broken
     assert bool(clients.broken) is is_broken
 
 
+@pytest.mark.parametrize(
+    ("asked", "is_broken"),
+    [((4, 2), False), ((2, 4), True), ((4, 4), True), ((2, 3), True), ((-1, -1), True)],
+)
+def test_a_deposed_leader_lacks_what_a_later_one_acknowledged(
+    asked: tuple[int, int], is_broken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broker 2 leads in epoch 4; one that was paused meanwhile answered (seed 952451)."""
+    clients = Clients(9)
+    leads = SimpleNamespace(leader=2, leader_epoch=4)
+    monkeypatch.setitem(clients.truth.keys, NAME, KEY)
+    monkeypatch.setattr(clients.truth, "registration", lambda key: leads)
+    attempt = following(acknowledged(1, b"a"))
+    attempt.asked = asked
+    clients.checks.out_of_order(attempt)
+    assert bool(clients.broken) is is_broken
+
+
 def test_what_the_leader_of_an_unclean_election_acknowledged_is_followed() -> None:
     clients = Clients(2)
     line = clients.truth.line(KEY)

@@ -33,6 +33,7 @@ class World:
             registration=lambda key: object(),
         )
         truth.is_complete = partial(CommittedState.is_complete, truth)
+        truth.coordinator_of = partial(CommittedState.coordinator_of, truth)
         self.found: Any = SimpleNamespace(truth=truth, broken="")
         self.checks = TransactionChecker(self.found, self.known, lambda *facts: None)
 

@@ -68,6 +68,9 @@ class ClientChecker:
         if before.base_offset + len(before.values) <= line.deleted_upto:
             # All by which a leader knows the producer was deleted: after a restart the same.
             return
+        if self._was_deposed(attempt):
+            # It has not heard so, and lacks what a later leader acknowledged: as in Kafka.
+            return
         if self._is_fenced(attempt):
             # A deposed leader may hold its transaction open yet, and have seen the next instance's
             # batch first: here as in Kafka that one's sequence counts.
@@ -75,6 +78,12 @@ class ClientChecker:
         # A leader that an unclean election deposed may have acknowledged what nobody has.
         if not line.waits_for_leader and self._is_owed(before):
             self._broken(f"{attempt!r} follows what was acknowledged, and is out of order")
+
+    def _was_deposed(self, attempt: Attempt) -> bool:
+        """Whether another broker leads by now than the one that answered."""
+        key, (leader, epoch) = self.checker.truth.keys.get(attempt.partition), attempt.asked
+        found = None if key is None else self.checker.truth.registration(key)
+        return found is not None and found.leader != leader and found.leader_epoch > epoch >= 0
 
     def _is_fenced(self, attempt: Attempt) -> bool:
         """Whether another instance was given a later epoch of its transactional producer."""

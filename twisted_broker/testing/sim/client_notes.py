@@ -27,11 +27,13 @@ class Attempt:
     it went out. With `acks` 0 or 1 its fate is never known: `was_answered` (0: it went out) and
     `base_offset` are what its leader said. `session`: the producer id and epoch of a transactional
     producer. `after`: the batch whose sequences are just before its own, in the same session.
+    `asked`: leader and leader epoch where it went last, as its producer knew them.
     """
 
     __slots__ = (
         "acks",
         "after",
+        "asked",
         "base_offset",
         "epoch",
         "fate",
@@ -57,6 +59,7 @@ class Attempt:
         self.base_offset = self.epoch = -1
         self.sent = 0
         self.session: tuple[int, int] | None = None
+        self.asked = (-1, -1)
 
     def __repr__(self) -> str:
         fate = "under way" if self.fate is None else self.fate.value

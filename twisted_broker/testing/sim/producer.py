@@ -184,6 +184,7 @@ class Producer(Client):
             self.notes.reached("five batches in flight")
         for each in sent:
             each.attempt.sent += 1
+            each.attempt.asked = self.leaders.get(each.request[0], (-1, -1))
             answers.append(ensureDeferred(self._send(each)))
         is_first = True
         for each, coming in zip(sent, answers, strict=True):

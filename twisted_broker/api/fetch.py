@@ -16,9 +16,9 @@ KIP-951. Not here: the rules of sessions (`fetch_session`), old formats
 
 from __future__ import annotations
 
-from collections.abc import Container, Generator, Sequence
+from collections.abc import Container, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 
@@ -62,7 +62,6 @@ from twisted_broker.wire.primitives import NULL_UUID
 if TYPE_CHECKING:
     from twisted_broker.api.context import RequestContext
 
-T = TypeVar("T")
 _MAGIC_1_FROM, _LIMIT_FROM, _BATCHES_FROM = 2, 3, 4
 _ZSTD_FROM, _FOLLOWERS_SERVE_FROM, _TOPIC_IDS_FROM, _REPLICA_STATE_FROM, _LEADER_FROM = (
     10,
@@ -137,7 +136,7 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
         else:
             # Its time was up in this turn, and all was looked at for that.
             await context.next_turn()
-            error, session_id, shown = await _in_turns(context, session.finish_in_steps(results))
+            error, session_id, shown = await context.in_slices(session.finish_in_steps(results))
         if error != ErrorCode.NONE:
             for result in results:
                 result.release()
@@ -155,16 +154,6 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
         for result in results:
             result.release()  # each holds a file open
         raise
-
-
-async def _in_turns(context: RequestContext, work: Generator[None, None, T]) -> T:
-    """What `work` returns; others are served where it pauses."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        await context.next_turn()
 
 
 def _params(context: RequestContext, request: FetchRequest, most: int) -> FetchParams:

@@ -925,24 +925,38 @@ def test_the_log_that_was_truncated_after_the_swap_counts() -> None:
     assert one_that_counts(old, new) is old
 
 
-@pytest.mark.parametrize("leader", [1, 2])
-def test_a_hole_is_decided_about_when_somebody_leads(leader: int) -> None:
-    """Who may be elected keeps what lies behind; it is fetched again where another one is."""
-    settings: dict[str, Any] = {"overrides": {"cleanup.policy": "compact", "segment.ms": "5000"}}
-    moving = Moving(state=registration(2, (1, 2), (1, 2)), **settings).start()
+COMPACTED: dict[str, Any] = {"overrides": {"cleanup.policy": "compact", "segment.ms": "5000"}}
+
+
+def with_copied_holes() -> Moving:
+    """A follower of a compacted partition whose leader was cleaned, with several segments."""
+    moving = Moving(state=registration(2, (1, 2), (1, 2)), **COMPACTED).start()
     for offset in range(0, 60, 3):
         moving.partition.append_as_follower(
             batch(base_offset=offset, leader_epoch=0, timestamp=WALL_MS - 100_000 + offset * 700),
             0,
             WALL_MS,
         )
-    before = moving.records()
+    assert len(moving.log.segments) > 3
+    return moving
+
+
+def kill_without_checkpoint(moving: Moving) -> None:
+    """Its process is dead; no recovery point was written."""
     for path in ("/a", "/b", "/c"):
         if moving.files.exists(f"{path}/recovery-point-offset-checkpoint"):
             moving.files.remove(f"{path}/recovery-point-offset-checkpoint")
-    moving.files._locks.clear()  # its process is dead
+    moving.files._locks.clear()
+
+
+@pytest.mark.parametrize("leader", [1, 2])
+def test_a_hole_is_decided_about_when_somebody_leads(leader: int) -> None:
+    """Who may be elected keeps what lies behind; it is fetched again where another one is."""
+    moving = with_copied_holes()
+    before = moving.records()
+    kill_without_checkpoint(moving)
     nobody = registration(-1, (1, 2), (1,), 1, 1)
-    again = Moving(moving.files, state=nobody, **settings).start()
+    again = Moving(moving.files, state=nobody, **COMPACTED).start()
     assert again.records() == before and again.log.gap is not None
     again.take_role(registration(leader, (1, 2), (leader,), 2, 2))
     assert again.log.gap is None and not again.partition.offline
@@ -951,25 +965,14 @@ def test_a_hole_is_decided_about_when_somebody_leads(leader: int) -> None:
 
 def test_a_sole_member_of_the_isr_keeps_what_lies_behind_a_copied_hole() -> None:
     """A kill, not a loss of power: all is there, and nobody else has what it acknowledged."""
-    settings: dict[str, Any] = {"overrides": {"cleanup.policy": "compact", "segment.ms": "5000"}}
-    moving = Moving(state=registration(2, (1, 2), (1, 2)), **settings).start()
-    for offset in range(0, 60, 3):
-        moving.partition.append_as_follower(
-            batch(base_offset=offset, leader_epoch=0, timestamp=WALL_MS - 100_000 + offset * 700),
-            0,
-            WALL_MS,
-        )
+    moving = with_copied_holes()
     moving.partition.follow_high_watermark(58)
-    assert len(moving.log.segments) > 3
     led = registration(1, (1, 2), (1,), 1, 1)
     moving.take_role(led)
     moving.produce()
     before = moving.records()
-    for path in ("/a", "/b", "/c"):
-        if moving.files.exists(f"{path}/recovery-point-offset-checkpoint"):
-            moving.files.remove(f"{path}/recovery-point-offset-checkpoint")
-    moving.files._locks.clear()  # its process is dead
-    again = Moving(moving.files, state=led, **settings).start()
+    kill_without_checkpoint(moving)
+    again = Moving(moving.files, state=led, **COMPACTED).start()
     assert again.records() == before and not again.partition.offline
 
 

@@ -118,6 +118,9 @@ class ReplicaChecker:
         """What is idle in a follower's session would be read as it was: whatever happened woke it
         (`replication.idle_partitions`).
         """
+        log = partition.log
+        if node.stopping and log is not None and log.failed is not None:
+            return  # closing it failed: it serves nobody any more, so nobody is told
         for idle in idle_reads(partition):
             if not idle.holds() and not self._is_told_later(node, partition):
                 raise Violation(

@@ -112,8 +112,10 @@ class Index:
     def write_held(self) -> None:
         """In one write. Raises OSError: `drop_from` then."""
         start, self.held_from = self.held_from, -1
+        if start < 0:
+            return
         keys = self._rows()
-        if 0 <= start < len(keys):
+        if start < len(keys):
             pack = self._entry.pack
             entries = map(pack, keys[start:], self._values[start:])
             self.file.create().write_at(start * self._entry.size, (b"".join(entries),))

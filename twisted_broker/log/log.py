@@ -603,8 +603,7 @@ class Log:
                 written += len(run)
         except OSError as error:
             failure = self.fail(error)
-            # What is in the log counts, those of the run that failed too (an index may have lacked
-            # its file): who fetches goes on behind it.
+            # What is in the log counts: who fetches goes on behind it.
             batches = [each for each in batches if each.last_offset < self.log_end_offset]
             if not (or_fewer and batches and isinstance(failure, OutOfDescriptors)):
                 raise failure from error

@@ -5,7 +5,9 @@ Owns `LogSegment`, and names `FileSlice`, what reads return.
 1. The published end is `size`: nothing behind it is ever read, and only whole batches lie before
    it.
 2. An index entry is due when more than `index.interval.bytes` came since the last one, decided
-   batch by batch; it says last offset and first byte of the batch.
+   batch by batch; it says last offset and first byte of the batch. While descriptors are short
+   it stays due: to refuse a batch that is written would leave its bytes where the next one goes,
+   with the same offset and epoch, and a loss of power may bring them back.
 3. The places of the newest batches are kept while the segment is written (`_tail_*`), so a read
    near the end needs no scan.
 
@@ -22,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from twisted_broker.interfaces import Buffer
 from twisted_broker.log.append_info import TimestampAndOffset
 from twisted_broker.log.batch_scan import BatchPlace, find_batch, scan, scan_headers
+from twisted_broker.log.errors import is_out_of_descriptors
 from twisted_broker.log.index import OffsetIndex, TimeIndex
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile, SliceGone
 from twisted_broker.log.txn_index import TransactionIndex
@@ -217,21 +220,14 @@ class LogSegment:
         self.log.open().write_at(self.size, buffers)
 
     def publish(self, size_in_bytes: int, last_offset: int, max_timestamp: int) -> None:
-        """Publishes the next batch of what was written."""
+        """Publishes the next batch of what was written. Raises OSError, but not for want of
+        descriptors.
+        """
         position = self.size
         if max_timestamp > self.max_timestamp:
             self.max_timestamp, self.offset_of_max_timestamp = max_timestamp, last_offset
         if self._bytes_since_index > self.index_interval_bytes:
-            offsets = self.offset_index
-            offsets.append(last_offset, position)
-            try:
-                self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp)
-            except OSError:
-                # For want of descriptors the log stays, and takes this batch again.
-                offsets.drop_from(offsets.entries - 1)
-                raise
-            self._bytes_since_index = 0
-            self.full = offsets.is_full or self.time_index.is_full
+            self._enter(last_offset, position)
         elif position == 0:
             self._first_timestamp = max_timestamp
         self._bytes_since_index += size_in_bytes
@@ -245,26 +241,49 @@ class LogSegment:
         lasts.append(last_offset)
         self._tail_positions.append(position)
 
+    def _enter(self, last_offset: int, position: int) -> None:
+        """Adds the entries of a batch. Raises OSError as `publish` does."""
+        offsets, times, entries = self.offset_index, self.time_index, -1
+        try:
+            entries = offsets.entries
+            offsets.append(last_offset, position)
+            times.append(self.max_timestamp, self.offset_of_max_timestamp)
+        except OSError as error:
+            offsets.drop_from(entries)
+            if not is_out_of_descriptors(error):
+                raise
+        else:
+            self._bytes_since_index = 0
+            self.full = offsets.is_full or times.is_full
+
     def hold_indexes(self) -> None:
         """Entries of the batches that are published now are written together, by `write_indexes`:
-        one write for each costs as much as the batch's own.
+        one write for each costs as much as the batch's own. Raises OSError as `publish` does.
         """
-        self.offset_index.hold()
-        self.time_index.hold()
+        try:
+            self.offset_index.hold()
+            self.time_index.hold()
+        except OSError as error:
+            self.offset_index.drop_from(-1)
+            if not is_out_of_descriptors(error):
+                raise
 
     def write_indexes(self) -> None:
-        """Raises OSError: then neither index has the entries (for want of descriptors the log
-        stays, and entries that come later must not stand behind a hole).
+        """Raises OSError as `publish` does. Neither index has the entries then: those that come
+        later must not stand behind a hole.
         """
         offsets, times = self.offset_index, self.time_index
         starts = offsets.held_from, times.held_from
         try:
             offsets.write_held()
             times.write_held()
-        except OSError:
+        except OSError as error:
             offsets.drop_from(starts[0])
             times.drop_from(starts[1])
-            raise
+            if not is_out_of_descriptors(error):
+                raise
+            self._bytes_since_index = self.index_interval_bytes + 1
+            self.full = offsets.is_full or times.is_full
 
     def first_timestamp(self) -> int:
         """Timestamp that starts the segment's age: the first batch's largest, -1 when empty."""

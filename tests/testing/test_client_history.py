@@ -72,3 +72,14 @@ def test_what_was_deleted_may_be_read_by_nobody() -> None:
     last = acknowledged(2, b"p0-3")
     found = history.anomalies([first, second, last], set(), {T0: 1})
     assert [(each.name, "p0-2" in each.what) for each in found] == [("lost-write", True)]
+
+
+def test_a_copy_of_what_was_deleted_is_no_duplicate() -> None:
+    """All by which a leader knew the producer was deleted before the copy was acknowledged."""
+
+    def found(deleted_upto: int) -> list[str]:
+        attempt = acknowledged(3, b"p0-1")
+        attempt.deleted_upto = deleted_upto
+        return names(reader((1, [b"p0-1", b"p1-1", b"p0-1"])), attempt, acknowledged(2, b"p1-1"))
+
+    assert [found(upto) for upto in (0, 1, 2, 3)] == [["duplicate"], ["duplicate"], [], []]

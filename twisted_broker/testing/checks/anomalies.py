@@ -60,12 +60,13 @@ NAMES = (
 
 
 class Anomaly(NamedTuple):
-    """One of `NAMES`, where, and what was seen; `value`: of a duplicate."""
+    """One of `NAMES`, where, and what was seen; `value`: of a duplicate, at `offsets` in order."""
 
     name: str
     partition: TopicPartition
     what: str
     value: str = ""
+    offsets: Sequence[int] = ()
 
     def __str__(self) -> str:
         return f"{self.name} in {self.partition}: {self.what}"
@@ -184,9 +185,9 @@ class _Partition:
         self._rebuild()
         for value, offsets in self.offsets.items():
             if len(offsets) > 1:
-                yield Anomaly(
-                    "duplicate", self.name, f"{value!r} is at offsets {sorted(offsets)}", value
-                )
+                places = sorted(offsets)
+                what = f"{value!r} is at offsets {places}"
+                yield Anomaly("duplicate", self.name, what, value, places)
         for check in (
             self._places(),
             self._writes(ended),

@@ -46,6 +46,7 @@ class ClientChecker:
         """RL 9: an acknowledged record is committed."""
         self.last_ack_seconds = self.checker.cluster.sim.now
         line = self.checker.truth.line_of(attempt.partition)
+        attempt.deleted_upto = line.deleted_upto
         if attempt.acks != -1:
             return
         if attempt.epoch < line.unclean_epoch:

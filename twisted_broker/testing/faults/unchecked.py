@@ -101,6 +101,7 @@ def _flip(injector: FaultInjector, node: SimNode) -> None:
         position = injector.random.choice(heads) + injector.random.randrange(_HEAD_BYTES)
     if kind == "leader epochs":
         position = injector.random.choice(_outside_first_row(data))
+    node.has_flipped_marks = node.has_flipped_marks or kind == "high watermarks"
     before, bit = _findings(node), injector.random.randrange(8)
     first_epoch = bytes(data).splitlines()[2:3]
     disk.flip_bit(path, position, bit)

@@ -4,7 +4,8 @@
    twice.
 2. What lies below a log start may have been read by nobody.
 3. A producer without idempotence may send a batch again that is there already: its duplicates are
-   no anomaly.
+   no anomaly. Nor is one whose earlier copies were deleted before the last was acknowledged: a
+   replica that began with that log start knew no producer, and takes any sequence then (KIP-360).
 
 Source: RELIABILITY 1.2. Not here: what the checkers see at every step
 (`testing/checks/clients.py`).
@@ -49,6 +50,11 @@ class ClientHistory:
             if not attempt.idempotent
             for value in attempt.values
         }
+        deleted = {
+            (attempt.partition, value.decode()): attempt.deleted_upto
+            for attempt in attempts
+            for value in attempt.values
+        }
         for op, attempt in enumerate(attempts):
             self._send(attempt, op, deleted_upto.get(attempt.partition, 0))
         known = {attempt.partition for attempt in attempts}
@@ -58,6 +64,10 @@ class ClientHistory:
             if each.partition in known
             and each.partition not in left_out
             and each.value not in again
+            and not (
+                each.name == "duplicate"
+                and each.offsets[-2] < deleted.get((each.partition, each.value), 0)
+            )
         ]
 
     def _send(self, attempt: Attempt, op: int, deleted_upto: int) -> None:

@@ -27,7 +27,8 @@ class Attempt:
     it went out. With `acks` 0 or 1 its fate is never known: `was_answered` (0: it went out) and
     `base_offset` are what its leader said. `session`: the producer id and epoch of a transactional
     producer. `after`: the batch whose sequences are just before its own, in the same session.
-    `asked`: leader and leader epoch where it went last, as its producer knew them.
+    `asked`: leader and leader epoch where it went last, as its producer knew them. `deleted_upto`:
+    the highest log start of its partition when it was acknowledged.
     """
 
     __slots__ = (
@@ -35,6 +36,7 @@ class Attempt:
         "after",
         "asked",
         "base_offset",
+        "deleted_upto",
         "epoch",
         "fate",
         "idempotent",
@@ -57,7 +59,7 @@ class Attempt:
         self.acks, self.was_answered, self.after = acks, False, after
         self.fate: Fate | None = None
         self.base_offset = self.epoch = -1
-        self.sent = 0
+        self.sent = self.deleted_upto = 0
         self.session: tuple[int, int] | None = None
         self.asked = (-1, -1)
 

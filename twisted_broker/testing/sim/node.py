@@ -62,6 +62,8 @@ class SimNode:
         """what it is started with; None: as its directory says"""
         self.suspect = False
         """its metadata is not the cluster's: an older copy, or none at all"""
+        self.has_flipped_marks = False
+        """a bit flipped in its checkpoint of high watermarks"""
         self.refusals: list[Refusal] = []
         """why processes did not start, or ended themselves; whoever attends to them clears it"""
         self.ended_because = ""

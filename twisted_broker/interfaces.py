@@ -169,7 +169,7 @@ class IDiskWorker(Protocol):
         self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
     ) -> None:
         """Runs `job`; later calls `done(result, None)` or `done(None, error)` on the reactor's
-        thread.
+        thread. After `stop` the job is not run, and the error is `log.errors.WorkerStopped`.
         """
         ...
 

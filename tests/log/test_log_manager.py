@@ -23,6 +23,7 @@ from tests.coordinator.broker_run import TurnClock
 from tests.log.batches import NOW_MS, TOPIC_ID, batch, config, values
 from tests.log.manual_worker import ManualWorker
 from tests.log.test_golden import unpack
+from tests.log.test_segment_file import Reactor, threads_named
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import IFileSystem, Runtime, TopicPartition
 from twisted_broker.log import (
@@ -35,6 +36,7 @@ from twisted_broker.log import (
     producer_state,
 )
 from twisted_broker.log.checkpoints import read_whole
+from twisted_broker.log.disk_worker import DiskThread
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.gaps import Gap
 from twisted_broker.log.log import Log
@@ -679,6 +681,34 @@ def test_retention_deletes_a_few_segments_in_a_turn(monkeypatch: pytest.MonkeyPa
     assert log.log_start_offset == 20 and len(log.segments) == 1
     (line,) = [text for each in lines if "retention deleted" in (text := formatEvent(each) or "")]
     assert f"segments={count}" in line
+
+
+def test_what_is_wanted_behind_a_stop_touches_no_directory() -> None:
+    """disk_worker 2: a round of the cleaner that was being taken asks for checkpoints once more;
+    another process may own the directory by then.
+    """
+    reactor = Reactor()
+    world = World()
+    manager = world.manager(lambda path: DiskThread(reactor.from_thread, "of a manager"), False)
+
+    def wait_for(deferred: Any) -> None:
+        ended: list[object] = []
+        deferred.addBoth(ended.append)
+        while not ended:
+            reactor.run_one()
+        assert ended == [None], ended
+
+    wait_for(manager.start(CLUSTER))
+    fill(create(manager), 3)
+    wait_for(manager.shutdown(4))
+    before = world.files.operations
+    with capturedLogs() as lines:
+        manager.checkpoint_recovery_points()
+        manager.checkpoint_log_starts()
+        while not reactor.calls.empty():
+            reactor.run_one()
+    assert world.files.operations == before and not world.failed
+    assert not lines and not threads_named("of a manager")
 
 
 def test_producers_expire_a_few_logs_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 from twisted_broker.log.disk_worker import DiskThread
+from twisted_broker.log.errors import WorkerStopped
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
+from twisted_broker.log.producer_snapshot_reader import let_go
+from twisted_broker.log.producer_snapshot_writer import SLICE_PRODUCERS
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile, SliceGone
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Fault
@@ -198,10 +201,48 @@ def test_the_disk_thread() -> None:
     reactor.run_one()
     assert reactor.calls.empty()  # three reports, one waking
     assert seen == ["first", OSError, (True, True)]
-    worker.submit(lambda: 1, lambda result, error: seen.append(result))
+
+
+@pytest.mark.parametrize("had_jobs", [False, True])
+def test_a_stopped_disk_thread_runs_no_job(had_jobs: bool) -> None:
+    """disk_worker 2: the directory may be another process's by then. Who submitted hears of it, in
+    a later turn as ever, and no thread is there again.
+    """
+    reactor = Reactor()
+    worker = DiskThread(reactor.from_thread, "stopped before")
+    if had_jobs:
+        worker.submit(lambda: None, lambda result, error: None)
     worker.stop()
+    while not reactor.calls.empty():
+        reactor.run_one()
+    ran: list[object] = []
+    seen: list[object] = []
+    worker.submit(lambda: ran.append(1), lambda result, error: seen.append((result, type(error))))
+    assert seen == []
     reactor.run_one()
-    assert seen[-1] == 1
+    assert seen == [(None, WorkerStopped)] and not ran
+    assert not threads_named("stopped before")
+    worker.stop()
+
+
+def test_a_large_map_that_is_let_go_leaves_no_thread_behind_a_stop() -> None:
+    """Each slice submits the next: those behind the stop free the rest, a slice in a turn."""
+    reactor = Reactor()
+    worker = DiskThread(reactor.from_thread, "letting go", seconds=lambda: 0.0)
+    count = 3 * SLICE_PRODUCERS
+    entries: dict[int, Any] = dict.fromkeys(range(count))
+    let_go(entries, worker)
+    worker.stop()
+    left = [len(entries)]
+    while not reactor.calls.empty():
+        reactor.run_one()
+        left.append(len(entries))
+    assert left[0] == count - SLICE_PRODUCERS and left[-1] == 0, left
+    assert not threads_named("letting go")
+
+
+def threads_named(name: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == name]
 
 
 def test_many_reports_take_several_turns() -> None:

@@ -4,7 +4,8 @@ Owns `DiskThread`, the port `IDiskWorker` in production.
 
 1. Jobs run one after another in the order given; each reports once, in that order, on the reactor's
    thread, through the function handed in.
-2. `stop` lets what was submitted finish.
+2. `stop` lets what was submitted finish. What comes later is not done, for the directory may be
+   another process's by then; it is reported as `WorkerStopped`, in a later turn as ever.
 3. Reports that come while the reactor is busy wake it once, not once each: a thousand new logs are
    a thousand jobs. One turn delivers for `_TURN_SECONDS`; the others follow in the next.
 4. What one job wants done `side_by_side` runs on a few threads of their own and is done when the
@@ -26,6 +27,7 @@ from typing import Any, TypeVar
 from twisted.logger import Logger
 
 from twisted_broker.interfaces import Marks
+from twisted_broker.log.errors import WorkerStopped
 
 T = TypeVar("T")
 _Report = Callable[[Any, BaseException | None], None]
@@ -54,10 +56,15 @@ class DiskThread:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._reports: deque[tuple[_Report, Any, BaseException | None]] = deque()
         self._thread: threading.Thread | None = None
+        self._is_stopped = False
 
     def submit(
         self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
     ) -> None:
+        if self._is_stopped:
+            # A thread that starts now nobody would end.
+            self._queue_report(done, None, WorkerStopped(f"{self._name} was stopped before"))
+            return
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
@@ -65,6 +72,7 @@ class DiskThread:
 
     def stop(self) -> None:
         """Waits for the jobs already submitted; their results are still reported."""
+        self._is_stopped = True
         thread, self._thread = self._thread, None
         if thread is not None:
             self._jobs.put(None)

@@ -1,8 +1,8 @@
 """Failures of a log beyond a refused request.
 
 Owns `LogDirFailure` (the disk failed), `OutOfDescriptors` (it did not: the process may open no more
-files for now), `UnexpectedAppendOffset` (a replica's records do not continue the log), and
-`refuse`.
+files for now), `UnexpectedAppendOffset` (a replica's records do not continue the log),
+`WorkerStopped` (a disk job came too late), and `refuse`.
 
 1. A disk failure takes its log offline for good; every later call answers KAFKA_STORAGE_ERROR.
 2. EMFILE and ENFILE say nothing of the disk: what was refused for them is tried again, by its
@@ -50,6 +50,10 @@ class OutOfDescriptors(BrokerError):
             ErrorCode.KAFKA_STORAGE_ERROR,
             f"no file can be opened in {path} for now: {cause.strerror}",
         )
+
+
+class WorkerStopped(Exception):
+    """A disk worker was stopped before this job came: nothing was done, and no disk failed."""
 
 
 class OffsetsOutOfOrder(BrokerError):

@@ -5,7 +5,7 @@ Owns `LogDirectories`: which of them work, jobs for their workers, and files to 
 1. A failing directory takes its own logs offline and no others;
    `on_directory_failure(directory, error)` is called once.
 2. A job that fails because of the disk fails its directory; a file that is gone already is no
-   failure.
+   failure, nor is a worker that was stopped.
 3. Where descriptors are short nothing fails: one line a minute says so, and the work comes again.
 
 Ring 1. Source: Kafka's `LogManager` (live and offline log directories), `LogDirFailureChannel`; RL
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from twisted.logger import Logger
 
 from twisted_broker.interfaces import IDelayedCall, IDiskWorker, Runtime
-from twisted_broker.log.errors import is_out_of_descriptors
+from twisted_broker.log.errors import WorkerStopped, is_out_of_descriptors
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import LogDirectory
 
@@ -161,7 +161,7 @@ class LogDirectories:
                 self.fail(directory.path, error)
                 if again is not None and is_out_of_descriptors(error):
                     self.call_later(_AGAIN_SECONDS, again)
-            elif error is not None and not isinstance(error, OSError):
+            elif error is not None and not isinstance(error, (OSError, WorkerStopped)):
                 _logger.error(
                     "a disk job of {path} failed: {error!r}", path=directory.path, error=error
                 )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.logger import capturedLogs, formatEvent
 
 from tests.cluster.fixtures import CLUSTER_ID, Fixture, StalledWorker
 from twisted_broker.cluster import metadata_log, metadata_store
@@ -30,6 +32,7 @@ from twisted_broker.log.errors import OutOfDescriptors
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.log import Log
 from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.testing.sim.disk_faults import Fault
 from twisted_broker.topic_names import METADATA_TOPIC_ID
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
@@ -650,6 +653,90 @@ def test_what_is_decided_after_the_stop_is_refused(fixture: Fixture) -> None:
     controller.write(found, prepared).addErrback(failed.append)
     assert failed[0].value.code is ErrorCode.NOT_CONTROLLER
     assert {path: bytes(node.data) for path, node in fixture.files.nodes.items()} == before
+
+
+def reported_late(worker: StalledWorker) -> list[Callable[[], None]]:
+    """Does every job; what they came to is reported when these are called."""
+    jobs, worker.jobs = worker.jobs, []
+    reports: list[Callable[[], None]] = []
+    for job, done in jobs:
+        try:
+            reports.append(partial(done, job(), None))
+        except OSError as failure:
+            reports.append(partial(done, None, failure))
+    return reports
+
+
+def test_a_stop_behind_a_sync_that_fails_raises_no_durable_end() -> None:
+    """RL 8.1: what the kernel could not write it has dropped, and the sync of the stop, right
+    behind, finds nothing left to write. Records that are lost would count as missing.
+    """
+    worker, disk = StalledWorker(), SimDisk()
+    fixture = Fixture(worker)
+    disk.make_directories("/data")
+    fixture.files = fixture.runtime.files = disk
+    fixture.controller = fixture.open()
+    fixture.start()
+    worker.run()
+    disk.sync_all()
+    before = read_durable_end(disk, DIRECTORY)
+    waiting = fixture.send("broker_registration", fixture.registration(), 4)
+    waiting.addErrback(lambda failure: failure.value.code)
+    disk.faults.append(Fault(errno.EIO, "sync", ".log", times=1))
+    reports = reported_late(worker)
+    with capturedLogs() as lines:
+        fixture.controller.stop()
+        for report in reports + reported_late(worker):
+            report()
+    assert waiting.result is ErrorCode.NOT_CONTROLLER
+    assert read_durable_end(disk, DIRECTORY) == before
+    (line,) = [text for each in lines if "closing the metadata" in (text := formatEvent(each))]
+    assert DIRECTORY in line and not fixture.fatal
+    fixture.files = fixture.runtime.files = disk.after_power_loss(keep=0)
+    again = fixture.open().log
+    assert again.replay().brokers == {} and again.end_offset == before
+
+
+def test_a_stop_behind_a_sync_is_the_last_that_is_done() -> None:
+    """Its files are closed then, and its directory is unlocked: what came while that sync ran is
+    synced by the stop.
+    """
+    worker = StalledWorker()
+    fixture = Fixture(worker).start()
+    worker.run()
+    first = fixture.send("broker_registration", fixture.registration(), 4)
+    second = fixture.send("broker_registration", fixture.registration(2, b"2" * 16), 4)
+    for each in (first, second):
+        each.addErrback(lambda failure: failure.value.code)
+    fixture.controller.stop()
+    for report in reported_late(worker):
+        report()
+    log = fixture.controller.log
+    assert first.result is second.result is ErrorCode.NOT_CONTROLLER
+    assert not worker.jobs and not len(log.log.pool)
+    assert read_durable_end(fixture.files, DIRECTORY) == log.end_offset
+
+
+def test_a_stop_behind_a_snapshot_leaves_the_log_as_it_is() -> None:
+    """The next start finds the snapshot, and cuts the log behind the one after it."""
+    worker = StalledWorker()
+    settings = {
+        "metadata.log.max.record.bytes.between.snapshots": "100",
+        "metadata.max.idle.interval.ms": "0",
+    }
+    fixture = Fixture(worker, settings).start()
+    worker.run()
+    fixture.advance(0.5)
+    assert len(worker.jobs) == 1  # the snapshot
+    fixture.controller.stop()
+    reports = reported_late(worker)
+    before = {path: bytes(node.data) for path, node in fixture.files.nodes.items()}
+    for report in reports:
+        report()
+    assert list_snapshots(fixture.files, DIRECTORY) and not worker.jobs
+    assert {path: bytes(node.data) for path, node in fixture.files.nodes.items()} == before
+    image = fixture.controller.image
+    assert fixture.open().log.replay().features == image.features
 
 
 def _one_pause(found: list[Record]) -> Generator[None, None, list[Record]]:

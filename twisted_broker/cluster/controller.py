@@ -234,21 +234,22 @@ class Controller:
 
     def stop(self) -> None:
         """Decides no more, not to the end of what is decided in steps either; what waits is
-        refused. The log is closed (slow: it syncs).
+        refused. The log is closed, on the disk worker.
         """
         self._is_stopped = True
         self._ticks.stop()
         self.raft_requests.close()
         self._refuse_waiting()
         self._lines.stop()
-        try:
-            self.log.close()
-        except OSError as error:  # what was committed is durable already
-            _logger.error(
-                "closing the metadata log in {directory} failed: {error}",
-                directory=self.log.directory,
-                error=error,
-            )
+        self.log.close(self._close_failed)
+
+    def _close_failed(self, error: BaseException) -> None:
+        # What was committed is durable already.
+        _logger.error(
+            "closing the metadata log in {directory} failed: {error}",
+            directory=self.log.directory,
+            error=error,
+        )
 
     # writing
 

@@ -217,8 +217,8 @@ def _chunks(records: Sequence[Record], metadata_version: int) -> Iterator[Sequen
 
 
 class MetadataLog(MetadataStore):
-    """`on_committed(offset)` is called at every move of the high watermark, `on_fatal(error)` at
-    the end.
+    """`on_committed(offset)` is called at every move of the high watermark, `on_fatal(error)` when
+    it fails.
     """
 
     def __init__(
@@ -235,6 +235,7 @@ class MetadataLog(MetadataStore):
         self._on_committed = on_committed
         self._syncing = False
         self._named_segment = -1
+        self._sync_error: OSError | None = None  # written on the disk worker
 
     @property
     def high_watermark(self) -> int:
@@ -338,7 +339,7 @@ class MetadataLog(MetadataStore):
 
     def sync(self) -> None:
         """Makes what was appended durable; `on_committed` is called when it is."""
-        if self._syncing or self.failed is not None or self.high_watermark >= self.end_offset:
+        if self._syncing or self.is_over or self.high_watermark >= self.end_offset:
             return
         self._syncing = True
         upto = self.end_offset
@@ -350,10 +351,15 @@ class MetadataLog(MetadataStore):
         new_name, self._named_segment = named != self._named_segment, named
 
         def job() -> None:
-            for file in files:
-                file.sync()
-            if new_name:
-                self.files.sync_directory(self.directory)
+            try:
+                for file in files:
+                    file.sync()
+                if new_name:
+                    self.files.sync_directory(self.directory)
+            except OSError as error:
+                # A stop may come before the reactor hears of it.
+                self._sync_error = error
+                raise
             self._raise_durable_end(upto)
 
         def done(_: None, error: BaseException | None) -> None:
@@ -365,6 +371,8 @@ class MetadataLog(MetadataStore):
 
     def _synced(self, upto: int, error: BaseException | None) -> None:
         self._syncing = False
+        if self.is_over:
+            return
         if is_out_of_descriptors(error):
             # No file could be opened, the disk is well: nothing is durable yet, `tick` syncs again.
             self._named_segment = -1
@@ -375,3 +383,33 @@ class MetadataLog(MetadataStore):
         self.log.set_high_watermark(upto)
         self._on_committed(upto)
         self.sync()
+
+    # the end
+
+    def close(self, on_failure: Callable[[BaseException], None]) -> None:
+        """A clean end, on the disk worker, behind what is there: syncs everything, and writes the
+        durable end. `on_failure(error)`: not all is known to be durable.
+        """
+        if self.is_over:
+            return
+        self.is_closed = True
+        try:
+            job, end = self.log.finish(), self.end_offset
+        except OSError as error:
+            self.log.release_files()
+            on_failure(error)
+            return
+
+        def last() -> None:
+            error = self._sync_error
+            if error is not None and not is_out_of_descriptors(error):
+                raise error  # another sync of the same files proves nothing (`durability.py` 5)
+            job()
+            write_durable_end(self.files, self.directory, end)
+
+        def done(_: None, error: BaseException | None) -> None:
+            self.log.release_files()
+            if error is not None:
+                on_failure(error)
+
+        self.disk.submit(last, done)

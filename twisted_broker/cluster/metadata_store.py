@@ -152,7 +152,8 @@ def _truncate(files: IFileSystem, directory: str, torn: TornTail) -> None:
 
 
 class MetadataStore:
-    """`on_fatal(error)` is called once when it ends. `transactions` and `last_batch` are as of the
+    """`on_fatal(error)` is called once when it fails, and not when it was closed before.
+    `transactions` and `last_batch` are as of the
     replay.
     """
 
@@ -166,6 +167,7 @@ class MetadataStore:
         self.wall_ms = wall_ms
         self.snapshots = list_snapshots(self.files, self.log.directory)
         self.failed: BaseException | None = None
+        self.is_closed = False
         self._on_fatal = on_fatal
         self.transactions = TransactionBuffer()
         self.last_batch: LastBatch | None = None
@@ -259,7 +261,7 @@ class MetadataStore:
         self._fail(log.failed or OSError("the log failed"))
 
     def _fail(self, error: BaseException) -> None:
-        if self.failed is None:
+        if not self.is_over:
             self.failed = error
             self._on_fatal(error)
 
@@ -284,7 +286,7 @@ class MetadataStore:
                 self._bytes_since_snapshot += before  # no file could be opened: due again
             elif error is not None or snapshot is None:
                 self._fail(error or AssertionError("a snapshot without name"))
-            elif self.failed is None:
+            elif not self.is_over:
                 try:
                     self._truncate_behind(snapshot)
                 except LogDirFailure as failure:
@@ -315,11 +317,10 @@ class MetadataStore:
 
     # the end
 
-    def close(self) -> None:
-        """A clean end: syncs everything, and writes the durable end. Raises OSError. Slow."""
-        if self.failed is None:
-            self.log.close()
-            write_durable_end(self.files, self.directory, self.end_offset)
+    @property
+    def is_over(self) -> bool:
+        """It failed, or was closed: nothing is written any more."""
+        return self.is_closed or self.failed is not None
 
     def _raise_durable_end(self, offset: int) -> None:
         """Everything below `offset` was synced. Raises OSError. For the disk worker."""

@@ -160,7 +160,7 @@ class RaftRequests:
         )
         if negative or requested.last_fetched_epoch > epoch:
             return ErrorCode.INVALID_REQUEST
-        if self._log.failed is not None:
+        if self._log.is_over:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if epoch != self._controller.epoch:
             return (

@@ -1113,8 +1113,8 @@ class LogManager:
             await _done_by(directory.disk, _nothing)
             if directory.failed is None:
                 await _done_by(directory.disk, job)
-        elif directory is self.directories.metadata_alone:
-            await _done_by(directory.disk, _nothing)  # behind the last sync of the metadata
+        else:
+            await _done_by(directory.disk, _nothing)  # behind the end of the metadata log
         if directory.failed is not None:
             # Nothing was written to what is perhaps another process's.
             raise directory.failed

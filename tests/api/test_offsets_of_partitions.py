@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 
 from tests.api.data_plane import Api, DenyList
+from tests.log.manual_worker import ManualWorker
 from tests.replication.fixtures import TP, WALL_MS, Fixture, at, batch, follower, registration
 from twisted_broker.api.context import RequestContext
 from twisted_broker.api.delete_records import delete_records
@@ -423,6 +424,40 @@ def test_a_follower_describes_its_producers():
     (found,) = topic.partitions
     assert found.error_code == ErrorCode.NONE
     assert [each.producer_id for each in found.active_producers] == [7]
+
+
+@pytest.mark.parametrize("begins", ["before", "between two slices"])
+def test_producers_that_are_being_found_again_are_described_later(begins, monkeypatch):
+    """Half of them would read as all, and an open transaction as none. The code is the one at which
+    Kafka's client comes again also where it named the broker.
+    """
+    monkeypatch.setattr("twisted_broker.log.producer_rebuild.AT_ONCE_BYTES", -1)
+    api = made()
+    for producer_id in (7, 8):
+        api.fixture.produce(3, producer_id=producer_id, producer_epoch=2, base_sequence=0)
+    log, worker = api.fixture.partition().log, ManualWorker()
+    log.durability.disk = worker
+    if begins == "before":
+        log.truncate_to(5, WALL_MS)
+    else:
+        for producer_id in range(10, 50 * LOOK_ELEMENTS):
+            log.producers.add_data(producer_id, 0, 0, 5, 5, WALL_MS, False)
+        next_turn = RequestContext.next_turn
+
+        async def truncated(context):
+            log.truncate_to(5, WALL_MS)
+            await next_turn(context)
+
+        monkeypatch.setattr(RequestContext, "next_turn", truncated)
+    request = DescribeProducersRequest(topics=[TopicRequest(name="t", partition_indexes=[0])])
+    answers = api.ask(describe_producers, DescribeProducersResponse, request, 0)
+    api.fixture.clock.pump([0.0] * 100)
+    (found,) = answers[0].topics[0].partitions
+    assert found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert "rebuilt" in found.error_message and not found.active_producers
+    worker.run_all()
+    (topic,) = api.now(describe_producers, DescribeProducersResponse, request, 0).topics
+    assert [each.producer_id for each in topic.partitions[0].active_producers] == [7]
 
 
 def test_very_many_producers_of_one_partition_are_described_in_slices(monkeypatch):

@@ -132,7 +132,7 @@ BEHAVIOUR = """
 - **A timeout of 0** in CreateTopics, DeleteTopics and CreatePartitions: the request is carried out and answered. Kafka answers REQUEST_TIMED_OUT and
   changes nothing, since its controller checks the time first; ours needs one turn of its reactor.
 - **After a truncation** far from the last producer snapshot, idempotent appends get LEADER_NOT_AVAILABLE (clients retry) until the producer state is
-  rebuilt. Kafka blocks the partition for that time.
+  rebuilt, and DescribeProducers UNKNOWN_TOPIC_OR_PARTITION, at which Kafka's client asks again. Kafka blocks the partition for that time.
 - **A missing segment file** between two others takes the partition offline (KAFKA_STORAGE_ERROR; one log line names the file and the remedy). Kafka
   serves the segments that are left. After an unclean stop the log is truncated before a gap above its recovery point, and one
   line says which offsets are gone; the segments behind the gap are kept as `.log.aside`.

@@ -1,9 +1,10 @@
 """DescribeProducers: the producers that a replica here remembers, leader or follower.
 
-Guards: per topic its name, permission (Read), then existence and a replica here.
+Guards: per topic its name, permission (Read), then existence and a replica here, whose producers
+are not being found again (`log/producer_rebuild.py`).
 
-Source: Kafka's `KafkaApis.handleDescribeProducersRequest`; KIP-664. Not here: the state itself
-(`log.producer_state`).
+Source: Kafka's `KafkaApis.handleDescribeProducersRequest`, `DescribeProducersHandler`; KIP-664. Not
+here: the state itself (`log.producer_state`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.producer_append import being_rebuilt
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.topic_names import name_problem
 from twisted_broker.turns import LOOK_ELEMENTS
@@ -25,6 +27,7 @@ from twisted_broker.wire.messages.producers import (
 
 if TYPE_CHECKING:
     from twisted_broker.api.context import RequestContext
+    from twisted_broker.log.producer_state import ProducerStateManager
 
 # Each takes about a quarter of an element's time.
 PRODUCERS_PER_STEP = 4 * LOOK_ELEMENTS
@@ -65,14 +68,23 @@ async def _answer(
         if refused is not None:
             raise refused
         log = context.replica_manager.partition(topic_partition).log_for(-1, False)
+        answer.active_producers = await _producers_of(context, log.producers)
     except BrokerError as refusal:
         answer.error_code, answer.error_message = refusal.code, refusal.message
-        return answer
-    producer_ids = list(log.producers.producers)
+    return answer
+
+
+async def _producers_of(
+    context: RequestContext, known: ProducerStateManager
+) -> list[ProducerState]:
+    """Raises UNKNOWN_TOPIC_OR_PARTITION while they are being found again."""
+    _check_complete(known)
+    found: list[ProducerState] = []
+    producer_ids = list(known.producers)
     for start in range(0, len(producer_ids), PRODUCERS_PER_STEP):
         some = producer_ids[start : start + PRODUCERS_PER_STEP]
-        entries = map(log.producers.producers.get, some)
-        answer.active_producers += [
+        entries = map(known.producers.get, some)
+        found += [
             ProducerState(
                 producer_id=entry.producer_id,
                 producer_epoch=entry.producer_epoch,
@@ -87,4 +99,13 @@ async def _answer(
         context.elements_left -= len(some) // 4
         if context.elements_left < 0:
             await context.next_turn()
-    return answer
+            _check_complete(known)
+    return found
+
+
+def _check_complete(known: ProducerStateManager) -> None:
+    """A part of them would read as all. Kafka holds the request back, for it has the log's lock:
+    its client tries again at this code, also where it named the broker.
+    """
+    if known.is_rebuilding:
+        raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, being_rebuilt().message)

@@ -13,8 +13,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.log.batches import DIRECTORY, NOW_MS, open_log
+from tests.log.batches import batch as log_batch
+from tests.log.test_producer_rebuild import disk, with_an_abort_not_indexed
 from twisted_broker.cli.main import main
 from twisted_broker.cli.verify import verify_directory
+from twisted_broker.log import producer_rebuild
 from twisted_broker.wire.records import build_batch, set_offsets_and_epoch
 
 SEGMENT = "00000000000000000000.log"
@@ -307,6 +311,39 @@ def test_what_awaits_deletion_is_counted(copy: Path) -> None:
     assert report.findings == [] and report.summary().endswith(
         "no findings (3 names await deletion)"
     )
+
+
+@pytest.mark.parametrize("appended", [False, True])
+def test_what_the_next_start_indexes_is_counted(
+    tmp_path: Path, appended: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop while producers are looked for takes the offset index of each segment that is to be
+    gone over: no damage. One that lacks it before others that have one is a finding.
+    """
+    monkeypatch.setattr(producer_rebuild, "AT_ONCE_BYTES", 0)
+    files = disk()
+    log, _ = with_an_abort_not_indexed(files)
+    log.roll(NOW_MS)
+    if appended:
+        log.append_as_leader(log_batch(b"x"), 0, NOW_MS)
+    log.finish()()
+    log.release_files()
+    directory = tmp_path / "events-0"
+    directory.mkdir()
+    for name in files.listdir(DIRECTORY):
+        (directory / name).write_bytes(files.content(f"{DIRECTORY}/{name}"))
+    report = verify_directory(directory)
+    assert report.findings == [] and report.summary().endswith(
+        "no findings (1 segment awaits its offset index from the next start)"
+    )
+    assert not (directory / f"{0:020d}.index").exists()
+    if appended:
+        (directory / f"{14:020d}.index").write_bytes(b"")
+        assert findings(directory) == [
+            f"{directory / f'{0:020d}.index'}: the index is missing; the next start rebuilds it"
+        ]
+    again = open_log(files, clean=True, recovery_point=log.log_end_offset)
+    assert files.exists(again.segments.at(0).offset_index.file.path)
 
 
 def test_a_copy_in_progress_is_checked_as_a_log(copy: Path) -> None:

@@ -24,6 +24,8 @@ class Report:
     in_use: bool = False
     awaiting_deletion: int = 0
     copies: int = 0
+    to_index: int = 0
+    """closed segments whose offset index a stop took, for the next start to go over them"""
     alone: set[str] = field(default_factory=set)
     """topics that only one of two clusters has"""
 
@@ -48,6 +50,9 @@ class Report:
             yield count_text(self.awaiting_deletion, "name awaits", "names await") + " deletion"
         if self.copies:
             yield count_text(self.copies, "copy", "copies") + " in progress between directories"
+        if self.to_index:
+            waiting = count_text(self.to_index, "segment awaits its", "segments await their")
+            yield f"{waiting} offset index from the next start"
         if self.alone:
             names = sorted(self.alone)
             more = len(names) - _NAMES_SHOWN

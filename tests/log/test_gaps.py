@@ -343,6 +343,33 @@ def test_a_torn_tail_of_a_compacted_topic(replicated: bool, empty: bool, end: in
     assert line is None if end == 16 else line is not None and "ends at 6" in line
 
 
+@pytest.mark.parametrize(("lost", "empty"), [(12, (14,)), (10, (12, 14)), (None, (10, 12, 14))])
+@pytest.mark.parametrize("waits", [False, True])
+def test_who_leads_behind_a_hole_does_not_keep_the_end_of_empty_segments(
+    lost: int | None, empty: tuple[int, ...], waits: bool
+) -> None:
+    """RL 3.6: it keeps the records between the two holes. Offsets that are in none of its files it
+    gives again, under its epoch: else a follower would keep what it had there for ever.
+    """
+    disk = without(disk_with_segments(), 6, *([] if lost is None else [lost]))
+    for base in empty:
+        disk.shorten(f"{DIRECTORY}/{file_name(base, '.log')}", 0)
+    log = loaded(disk, recovery_point=4)
+    log.update_config(config(segment_bytes=300, cleanup_policy=frozenset({"compact"})))
+    if waits:
+        assert resolve_gap(log, False, NOW_MS, is_led=False) is None
+        assert log.gap is not None and log.log_end_offset == 14
+    line = resolve_gap(log, False, NOW_MS)
+    end = lost or 10
+    assert line is not None and f"ends at {end}" in line and log.log_end_offset == end
+    assert [one.base_offset for one in all_batches(log)] == [0, 2, 4, *range(8, end, 2)]
+    log.append_as_leader(batch(b"again", key=b"k"), 1, NOW_MS)
+    assert values(log)[-1] == b"again" and log.log_end_offset == end + 1
+    again = loaded(disk.after_kill(), recovery_point=4)
+    assert again.log_end_offset == end + 1
+    assert again.gap == Gap(6, 8, True)
+
+
 @pytest.mark.parametrize(("replicated", "end"), [(True, 6), (False, 16)])
 def test_while_nobody_leads_a_torn_tail_is_not_decided_about(replicated: bool, end: int) -> None:
     """RL 3.6: whoever leads later has the rest, or this log is what there is (simulation, seed

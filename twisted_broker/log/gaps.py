@@ -1,17 +1,20 @@
 """Offsets that are missing between two segments (a file is gone, or the topic is compacted), or are
 in both.
 
-Owns `Gap`, `end_of`, and `resolve_gap`, which decides what becomes of a log that has one.
+Owns `Gap`, `end_of`, `find_empty_tail`, and `resolve_gap`, which decides what becomes of a log that
+has one.
 
-1. Loading only notes the first gap above the log start, and the first that an unclean stop may
-   have left: a topic's policy is not known yet. Whoever opens the log for a role decides about it
-   first (`resolve_gap`).
+1. Loading only notes the first gap above the log start, the first that an unclean stop may have
+   left, and one behind it that only empty segments follow: a topic's policy is not known yet.
+   Whoever opens the log for a role decides about it first (`resolve_gap`).
 2. Compacted topics have gaps and keep them; so has what was cleaned before a topic's policy
    changed: below the cleaner's offset loading notes none. Except that after an unclean stop a
    segment above the recovery point that does not begin where the one before ends is a torn tail
    (3) in a compacted topic, too, where another broker leads or the segment is empty: a follower
    that kept the hole would miss the last value of some key for ever. Who leads keeps what lies
    behind: it may be acknowledged and nowhere else. Who may be elected keeps it until somebody is.
+   But for empty segments at the log's end, behind one more hole: there are no records in them to
+   keep, only the names of offsets that are lost.
 3. After an unclean stop a gap above the recovery point ends the log there, as a torn tail does.
    What lay behind is kept as `.log.aside`. A follower fetches what follows from its leader; who
    leads has lost it, and one line says which offsets. To serve what lies behind the hole would
@@ -36,6 +39,7 @@ from __future__ import annotations
 
 import posixpath
 import struct
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from twisted_broker.log.batch_scan import scan
@@ -55,14 +59,16 @@ class Gap(NamedTuple):
     in no file; where `offset` is above, they are in both. Or the log's last batch begins at
     `following`, within a segment.
 
-    `torn`: an unclean stop may have done it. `torn_tail`: behind one that is not torn, the first
-    that is, for compacted topics.
+    `torn`: an unclean stop may have done it. For compacted topics: `torn_tail`, behind one that is
+    not torn the first that is; `empty_tail`, behind both, one with nothing but empty segments
+    behind it.
     """
 
     offset: int
     following: int
     torn: bool
     torn_tail: Gap | None = None
+    empty_tail: Gap | None = None
 
     @property
     def is_overlap(self) -> bool:
@@ -92,6 +98,25 @@ def end_of(segment: LogSegment) -> int:
     finally:
         file.close()
     return -1
+
+
+def find_empty_tail(log: Log, recovery_point: int) -> Gap | None:
+    """The gap before the first of the empty segments at the log's end, behind a torn one that is
+    noted; None where there is none. Raises OSError.
+    """
+    noted = None if log.gap is None else log.gap.torn_tail or log.gap
+    if noted is None or not noted.torn or noted.is_overlap:
+        return None
+    segments = list(log.segments)
+    first = len(segments)
+    while first > 1 and not segments[first - 1].size:
+        first -= 1
+    for before, segment in pairwise(segments[first - 1 :]):
+        end, base = end_of(before), segment.base_offset
+        if 0 <= end < base:
+            is_behind = base > noted.following and base >= recovery_point
+            return Gap(end, base, True) if is_behind else None
+    return None
 
 
 def _last_indexed(segment: LogSegment) -> int:
@@ -124,11 +149,11 @@ def resolve_gap(log: Log, is_led_elsewhere: bool, wall_ms: int, is_led: bool = T
     gap = log.gap
     if gap is not None and log.config.compact:
         # What lies before was left out by a cleaner.
-        gap = gap.torn_tail or gap
+        empty_tail, gap = gap.empty_tail, gap.torn_tail or gap
         if not _is_torn_tail(log, gap, is_led_elsewhere):
             if not is_led and _is_torn_tail(log, gap, True):
                 return None
-            gap = None
+            gap = empty_tail
     if gap is None:
         log.gap = None
         return None
@@ -155,11 +180,12 @@ def resolve_gap(log: Log, is_led_elsewhere: bool, wall_ms: int, is_led: bool = T
             f"expected (a flipped bit, no checksum covers it): the log ends at {gap.offset}, "
             + ("its leader has the rest" if is_led_elsewhere else "no other replica leads with it")
         )
+    behind = end > gap.following
     lost = (
         "its leader has the rest"
         if is_led_elsewhere
-        else f"no other replica leads with them, nor with "
-        f"offsets {gap.following} to {end - 1} behind them"
+        else "no other replica leads with them"
+        + (f", nor with offsets {gap.following} to {end - 1} behind them" if behind else "")
     )
     return (
         f"{where}, lost in an unclean stop: the log ends at {gap.offset}, {lost}; {kept} files are "

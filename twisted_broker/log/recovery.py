@@ -29,7 +29,7 @@ from twisted_broker.log import checkpoints
 from twisted_broker.log.batch_scan import valid_batches
 from twisted_broker.log.crash_cleanup import base_offset_of, clean_up_after_crash
 from twisted_broker.log.errors import CheckpointError
-from twisted_broker.log.gaps import Gap, end_of
+from twisted_broker.log.gaps import Gap, end_of, find_empty_tail
 from twisted_broker.log.log import Log
 from twisted_broker.log.segment import LOG, LogSegment, OpenFiles
 from twisted_broker.wire.batch_fields import BASE_OFFSET, PARTITION_LEADER_EPOCH
@@ -220,6 +220,8 @@ def _load_segments(
             break
     if not bases:
         log.segments.create(log_start_offset, wall_ms)
+    if log.gap is not None and not clean:
+        log.gap = log.gap._replace(empty_tail=find_empty_tail(log, recovery_point))
     return frozenset(recovered), dropped
 
 

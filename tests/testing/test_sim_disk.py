@@ -7,6 +7,7 @@ import errno
 import pytest
 from twisted.internet.task import Clock
 
+from twisted_broker.log.errors import WorkerStopped
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Crash, Fault
 from twisted_broker.testing.sim.stalling_worker import StallingWorker
@@ -170,6 +171,22 @@ def test_a_stalled_worker_holds_jobs_and_order() -> None:
     worker.resume()
     clock.pump([0.01, 0.01])
     assert done == [("a", pytest.approx(30.01)), ("b", pytest.approx(30.02))]
+
+
+def test_a_stopped_worker_runs_no_job() -> None:
+    """As `DiskThread`: it is told in a later turn, whatever stalls."""
+    clock = Clock()
+    worker = StallingWorker(clock, lambda: 10)
+    worker.stalled = True
+    worker.stop()
+    ran: list[int] = []
+    told: list[object] = []
+    worker.submit(lambda: ran.append(1), lambda result, error: told.append(type(error)))
+    assert not told
+    clock.advance(0)
+    worker.resume()
+    clock.advance(1)
+    assert told == [WorkerStopped] and not ran
 
 
 def test_the_same_seed_loses_the_same() -> None:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from twisted_broker.interfaces import IClock
+from twisted_broker.log.errors import WorkerStopped
 from twisted_broker.log.memory import InlineWorker
 
 T = TypeVar("T")
@@ -25,7 +26,7 @@ class StallingWorker:
     def __init__(self, clock: IClock, delay_ms: Callable[[], int] = lambda: 0) -> None:
         self._clock, self._delay_ms = clock, delay_ms
         self._jobs: list[tuple[Callable[[], object], Callable[..., None]]] = []
-        self._running = False
+        self._running = self._is_stopped = False
         self.stalled = self.in_job = False
 
     @property
@@ -35,6 +36,9 @@ class StallingWorker:
     def submit(
         self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
     ) -> None:
+        if self._is_stopped:
+            self._clock.callLater(0, done, None, WorkerStopped("the worker was stopped before"))
+            return
         self._jobs.append((job, done))
         self._next()
 
@@ -68,5 +72,6 @@ class StallingWorker:
             self.in_job = False
 
     def stop(self) -> None:
-        """Jobs that wait never run."""
+        """Jobs that wait never run, nor what comes later."""
+        self._is_stopped = True
         self._jobs.clear()

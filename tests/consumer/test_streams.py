@@ -314,6 +314,35 @@ def test_a_handover_waits_for_its_commit(
     assert len([each for each in warned if each and "were not committed: Conn" in each]) == 2
 
 
+def test_a_stop_lets_the_commit_of_a_handover_end(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RL 7.5: it began in a rebalance and is tried again as the stop comes; the member that takes
+    over reads nothing twice.
+    """
+    cluster.create("t", [1])
+    first = Program(cluster, auto_commit_interval_ms=3_600_000)
+    cluster.produce("t", b"a")
+    first.wait_for(1)
+    real, failing = group_offsets.commit_offsets, [20]
+
+    async def commit_offsets(*arguments: Any) -> None:
+        failing[0] -= 1
+        if failing[0] >= 0:
+            raise ConnectionLost("cut")
+        await real(*arguments)
+
+    monkeypatch.setattr(group_membership, "commit_offsets", commit_offsets)
+    second = Program(cluster, auto_commit_interval_ms=3_600_000)
+    cluster.wait_until(lambda: failing[0] < 20)
+    first.stop()
+    assert failing == [-1] and committed(cluster) == {0: 1}
+    cluster.produce("t", b"b")
+    second.wait_for(1)
+    assert second.places() == [(0, 1)]
+    second.stop()
+
+
 def test_a_member_that_dies_loses_its_partitions(cluster: MemoryCluster) -> None:
     """After its session timeout the other one reads on from what it committed."""
     cluster.create("t", [1], [1])

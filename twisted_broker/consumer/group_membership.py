@@ -9,7 +9,8 @@ group rebalances, has its owner release them, and joins again.
    timeout, has lost its partitions: they are released without a commit, which would be refused.
 3. Its leader looks at partition counts every `metadata.max.age.ms`, and joins again when one
    changed.
-4. Coordinator errors and lost connections are tried again for ever, after `retry.backoff.ms`; what
+4. A stop while partitions are released lets that end, as long as the group waits for this member.
+5. Coordinator errors and lost connections are tried again for ever, after `retry.backoff.ms`; what
    no retry changes (permission, a refused setting) ends it, with one line.
 
 Source: RL 7.5; Kafka's `ConsumerCoordinator`, KIP-394, KIP-345. Not here: assignment
@@ -127,7 +128,7 @@ class GroupMembership:
         self._backoff_ms = config.integer("retry.backoff.ms")
         self._connection: ClientConnection | None = None
         self._running: Deferred[None] | None = None
-        self._owns = self._is_joining = False
+        self._owns = self._is_joining = self._is_releasing = self._is_stopping = False
         self._starting: list[TopicPartition] | None = None  # assigned, but not begun
         self._commits = DeferredLock()
         self._counts: dict[str, int] | None = None  # of the leader: partitions of all topics
@@ -140,7 +141,10 @@ class GroupMembership:
 
     async def stop(self) -> None:
         """Releases what it owns, and leaves the group."""
+        self._is_stopping = True
         running, self._running = self._running, None
+        if running is not None and self._is_releasing:
+            await self._released(running)
         is_joining = self._is_joining
         if running is not None:
             running.cancel()
@@ -151,6 +155,18 @@ class GroupMembership:
         if self.member_id and self._instance_id is None:
             await self._leave()
         self._drop_coordinator()
+
+    async def _released(self, running: Deferred[None]) -> None:
+        """Invariant 4: without its commit what was handed out would come again to others."""
+        until_ms = self._heard_ms + min(self._rebalance_ms, self._session_ms)
+        left_ms = max(0, until_ms - self._now_ms())
+        timer = self._client.runtime.clock.callLater(left_ms / 1000, running.cancel)
+        await running
+        if timer.active():
+            timer.cancel()
+        else:
+            # What is sent over this connection waits for the answer that did not come.
+            self._drop_coordinator()
 
     async def _leave(self) -> None:
         """Without it the others wait for the session's end."""
@@ -179,8 +195,8 @@ class GroupMembership:
             await self._take_part()
 
     async def _take_part(self) -> None:
-        """Until it is cancelled, or the group refuses this consumer."""
-        while True:
+        """Until it is cancelled or stopped, or the group refuses this consumer."""
+        while not self._is_stopping:
             try:
                 # A coordinator that was lost between two heartbeats: the generation may be current.
                 if not self._owns:
@@ -245,7 +261,11 @@ class GroupMembership:
         """Invariant 1."""
         if self._owns:
             self._owns = False
-            await self._owner.revoked(patience_ms)
+            self._is_releasing = True
+            try:
+                await self._owner.revoked(patience_ms)
+            finally:
+                self._is_releasing = False
 
     def _lose(self) -> None:
         """Invariant 2."""

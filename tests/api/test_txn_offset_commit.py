@@ -179,6 +179,19 @@ def test_a_topic_that_goes_while_the_transaction_is_verified(is_made_anew):
     assert run.fetched() == {("u", 1): 7}
 
 
+def test_nothing_is_left_of_it():
+    """All its topics go: no group is made for what is not committed."""
+    run = TxnRun()
+    run.manager.code = E.CONCURRENT_TRANSACTIONS
+    answer = run.start(commit(("t", 0, 42), ("t", 1, 7)), 5)
+    run.source.image = image()
+    run.manager.code = E.NONE
+    run.clock.advance(0.02)
+    run.settle()
+    assert errors(answer.result) == [E.UNKNOWN_TOPIC_OR_PARTITION] * 2
+    assert run.store.logs == {} and not run.coordinator.runtime.shard_of("g").groups
+
+
 def test_but_not_for_ever():
     """add.partitions.to.txn.retry.backoff.max.ms; then the client tries."""
     run = TxnRun()

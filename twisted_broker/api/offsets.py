@@ -153,7 +153,7 @@ async def txn_offset_commit(
     if not context.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
         raise BrokerError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     check_group(context, request.group_id, Operation.READ)
-    refused: dict[tuple[str, int], ErrorCode] = {}
+    errors: dict[tuple[str, int], ErrorCode] = {}
     offsets: dict[tuple[str, int], OffsetToCommit] = {}
     topic_ids: dict[str, bytes] = {}
     for topic in request.topics:
@@ -166,7 +166,7 @@ async def txn_offset_commit(
                 await context.next_turn()
             wrong = error or _partition_error(context, topic.name, p.partition_index)
             if wrong:
-                refused[topic.name, p.partition_index] = wrong
+                errors[topic.name, p.partition_index] = wrong
             else:
                 offsets[topic.name, p.partition_index] = OffsetToCommit(
                     topic.name,
@@ -176,9 +176,6 @@ async def txn_offset_commit(
                     p.committed_metadata or "",
                     topic_id,
                 )
-    errors: dict[tuple[str, int], ErrorCode] = dict(refused)
-    if context.sliced:
-        errors |= _take_out_former(context, offsets, topic_ids)
     if offsets:
         errors |= await _commit_transactional(context, request, offsets, topic_ids)
 
@@ -202,7 +199,7 @@ async def _commit_transactional(
     topic_ids: dict[str, bytes],
 ) -> dict[tuple[str, int], ErrorCode]:
     """An error per partition; what refuses the whole commit is the error of each of them. Takes
-    out of `offsets` those of topics that go while the transaction is verified.
+    out of `offsets` those of topics that go while the request is read or the transaction verified.
     """
     gone: dict[tuple[str, int], ErrorCode] = {}
 

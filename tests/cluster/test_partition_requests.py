@@ -250,8 +250,9 @@ def test_the_setting_acts_at_once(cluster: Cluster, name: str, kind: int) -> Non
 def test_all_topics_are_looked_at_in_steps(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For an election wherever the brokers' setting allows it, and for whether a broker that
-    leaves leads anything: no step looks at more than so many partitions.
+    """For an election wherever the brokers' setting allows it, for whether a broker that leaves
+    leads anything, and for what preferred leaders get back: no step looks at more than so many
+    partitions.
     """
     cluster.fixture.create_topic("many", 20)
     cluster.leave_only_3()
@@ -266,6 +267,7 @@ def test_all_topics_are_looked_at_in_steps(
         for each in topic.partitions.values()
     ]
     assert all(count_steps(view.leads_any(each))[1] for each in leaders)
+    assert count_steps(view.preferred_leaders(100)) == (22 // 3 * 2, [])
     without = leaders.count(NO_LEADER)
     assert without >= 2
     assert count_steps(view.unclean_leaders_everywhere()) == (22 // 3 + without // 2, [])

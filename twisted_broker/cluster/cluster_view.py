@@ -16,7 +16,8 @@ Source: Kafka's `ReplicationControlManager.generateLeaderAndIsrUpdates`,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from itertools import islice
 
 from twisted_broker.cluster.election import Election
 from twisted_broker.cluster.partition_change import ELR_FEATURE, PartitionRules, change_partition
@@ -94,15 +95,19 @@ class ClusterView:
 
     def leads_any(self, broker_id: int) -> Generator[None, None, bool]:
         """Pauses after every `LOOKED_AT_PER_STEP`."""
-        looked_at = 0
-        for topic in self.image.topics_by_id.values():
-            for partition in topic.partitions.values():
-                looked_at += 1
-                if looked_at % LOOKED_AT_PER_STEP == 0:
-                    yield
-                if partition.leader == broker_id:
-                    return True
+        for number, some in enumerate(self._looked_at_together()):
+            if number:
+                yield
+            if any(partition.leader == broker_id for partition in some):
+                return True
         return False
+
+    def _looked_at_together(self) -> Iterator[list[PartitionRegistration]]:
+        """All partitions, in no order, `LOOKED_AT_PER_STEP` at a time."""
+        topics = self.image.topics_by_id.values()
+        left = (partition for topic in topics for partition in topic.partitions.values())
+        while some := list(islice(left, LOOKED_AT_PER_STEP)):
+            yield some
 
     def concerned_in_steps(
         self, wanted: Callable[[PartitionRegistration], bool]
@@ -214,12 +219,10 @@ class ClusterView:
         """
         theirs: Counter[int] = Counter()
         elsewhere: Counter[int] = Counter()
-        looked_at = 0
-        for topic in self.image.topics_by_id.values():
-            for partition in topic.partitions.values():
-                looked_at += 1
-                if looked_at % LOOKED_AT_PER_STEP == 0:
-                    yield
+        for number, some in enumerate(self._looked_at_together()):
+            if number:
+                yield
+            for partition in some:
                 theirs[partition.replicas[0]] += 1
                 elsewhere[partition.replicas[0]] += partition.leader != partition.replicas[0]
         short = {

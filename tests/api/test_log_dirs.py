@@ -170,7 +170,7 @@ def test_who_may_not_alter_the_cluster_moves_nothing(
 
     monkeypatch.setattr(RequestContext, "may_on_cluster", lambda self, operation: False)
     assert alter(house, places(house)[1]) == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    assert not house.broker.log_manager.futures
+    assert not house.broker.log_manager.moves.futures
 
 
 def cordon(house: MemoryBroker, paths: str) -> None:

@@ -648,14 +648,14 @@ def test_a_copy_beside_the_log_that_a_move_replaced_has_its_row(beside: bool) ->
         fill(log, 10)
         log.roll(NOW_MS)
     if beside:
-        manager.create_future(log, manager.directories.of(log))
+        manager.moves.create(log, manager.directories.of(log))
     world.files = world.files.after_kill()
     checkpoints.write_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT, {A: 20})
     path = f"{log.directory}/{file_name(0, '.log')}"
     world.files.flip_bit(path, world.files.size(path) - 1)
     found = world.manager()
     assert found.logs[A].log_end_offset == (9 if beside else 20)
-    assert (A in found.futures) is beside
+    assert (A in found.moves.futures) is beside
 
 
 def test_retention_deletes_a_few_segments_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:

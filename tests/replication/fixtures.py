@@ -229,7 +229,11 @@ class FakeLogManager:
     def settle_rivals(self, topic_id_of: Any) -> None:
         """No name is here twice."""
 
-    def settle_futures(self, is_replica: Any) -> None:
+    @property
+    def moves(self) -> FakeLogManager:
+        return self
+
+    def settle(self, is_replica: Any) -> None:
         """Nothing moves."""
 
     def set_stray_aside(self, tp: TopicPartition) -> None:

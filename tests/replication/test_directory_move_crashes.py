@@ -154,14 +154,14 @@ class Disks:
         return self._made[2 * DIRECTORIES.split(",").index(path)]  # each has one for reads, too
 
     def stall_at_swap(self, moving: Moving, path: str) -> None:
-        swap = moving.log_manager.swap
+        swap = moving.log_manager.moves.swap
 
         def stalled(partition: TopicPartition) -> Log:
             self[path].stalled = True
-            moving.log_manager.swap = swap
+            moving.log_manager.moves.swap = swap
             return swap(partition)
 
-        moving.log_manager.swap = stalled  # type: ignore[assignment]
+        moving.log_manager.moves.swap = stalled  # type: ignore[assignment]
 
 
 def pass_time(moving: Moving, seconds: float) -> None:
@@ -225,7 +225,7 @@ def test_a_log_that_was_replaced_twice_comes_back_to_a_marked_one(seed: int) -> 
     pass_time(moving, 61)
     assert [moving.names(path) for path in ("/a", "/b", "/c")] == [[], [], ["t-0"]]
     assert not moving.files.exists(f"/c/{TP}/{PROMOTED}")
-    assert not moving.log_manager.is_replacing(TP)
+    assert not moving.log_manager.moves.is_replacing(TP)
 
 
 def test_without_a_descriptor_at_the_swap_nothing_has_changed() -> None:
@@ -241,20 +241,20 @@ def test_without_a_descriptor_at_the_swap_nothing_has_changed() -> None:
     disks["/a"].stalled = True
     moving.produce(400)  # beyond what an index entry covers
     pass_time(moving, 3)
-    swap, places = moving.log_manager.swap, []
+    swap, places = moving.log_manager.moves.swap, []
 
     def short(partition: TopicPartition) -> Log:
         # Other clients hold all descriptors, and the pool gave up its files.
-        moving.log_manager.futures[partition].segments.close()
+        moving.log_manager.moves.futures[partition].segments.close()
         disk.faults.append(Fault(errno.EMFILE, "open"))
-        moving.log_manager.swap = swap
+        moving.log_manager.moves.swap = swap
         try:
             return swap(partition)
         finally:
             disk.faults.clear()
             places.append(moving.log_manager.logs[partition].directory)
 
-    moving.log_manager.swap = short  # type: ignore[assignment]
+    moving.log_manager.moves.swap = short  # type: ignore[assignment]
     moving.assignments.answer()
     pass_time(moving, 1)
     assert places == [f"/a/{TP}"] and not moving.partition.offline
@@ -280,19 +280,19 @@ def test_without_a_descriptor_at_the_swap_what_was_copied_counts() -> None:
     disks["/a"].stalled = True
     moving.produce(400)
     pass_time(moving, 3)
-    swap, ends = moving.log_manager.swap, []
+    swap, ends = moving.log_manager.moves.swap, []
 
     def short(partition: TopicPartition) -> Log:
-        moving.log_manager.futures[partition].segments.close()
+        moving.log_manager.moves.futures[partition].segments.close()
         disk.faults.append(Fault(errno.EMFILE, "open"))
-        moving.log_manager.swap = swap
-        ends.append(moving.log_manager.futures[partition].log_end_offset)
+        moving.log_manager.moves.swap = swap
+        ends.append(moving.log_manager.moves.futures[partition].log_end_offset)
         try:
             return swap(partition)
         finally:
             disk.faults.clear()
 
-    moving.log_manager.swap = short  # type: ignore[assignment]
+    moving.log_manager.moves.swap = short  # type: ignore[assignment]
     moving.assignments.answer()
     moving.produce()
     pass_time(moving, 3)
@@ -378,7 +378,7 @@ def test_high_watermarks_that_cannot_be_read_end_a_move_only() -> None:
     disk.faults.append(Fault(errno.EIO, "open", f"/b/{HIGH_WATERMARK}"))
     again = Moving(disk).start()
     assert again.failed == ["/b"] and again.partition.is_leader and not again.partition.offline
-    assert again.partition.future_log is None and not again.log_manager.futures
+    assert again.partition.future_log is None and not again.log_manager.moves.futures
     again.produce()
 
 
@@ -404,7 +404,7 @@ def test_a_copy_in_a_directory_that_cannot_be_loaded_is_none() -> None:
     again.start()
     again.turns(20)
     assert again.failed == ["/b"] and again.partition.is_leader
-    assert not again.log_manager.futures and not again.replicas.moves.moves
+    assert not again.log_manager.moves.futures and not again.replicas.moves.moves
 
 
 def test_a_replica_whose_high_watermarks_cannot_be_read_is_reported() -> None:

@@ -30,6 +30,7 @@ from twisted_broker.log.future_logs import PROMOTED, mark_promoted, one_that_cou
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import LogDirectory
 from twisted_broker.log.log_manager import LogManager
+from twisted_broker.log.log_moves import LogMoves
 from twisted_broker.log.memory import InlineWorker
 from twisted_broker.replication import role_change
 from twisted_broker.replication.directory_moves import alter_replica_log_dirs
@@ -80,7 +81,7 @@ def test_a_copy_takes_the_logs_place_and_the_old_one_is_deleted() -> None:
     assert moving.log.log_end_offset == len(before) + 1 == moving.log.high_watermark
     moving.clock.advance(61)
     assert moving.names(source) == []
-    assert not moving.replicas.moves.moves and not moving.log_manager.futures
+    assert not moving.replicas.moves.moves and not moving.log_manager.moves.futures
 
 
 def test_a_partition_of_which_an_effect_failed_is_reported(
@@ -484,7 +485,7 @@ def test_a_deleted_topic_takes_its_copy_along() -> None:
     moving.move(target)
     moving.settle(1)
     moving.publish(topics_by_name={}, topics_by_id={})
-    assert not moving.replicas.moves.moves and not moving.log_manager.futures
+    assert not moving.replicas.moves.moves and not moving.log_manager.moves.futures
     assert moving.names(source) == moving.names(target) == ["t-0-delete"]
     moving.assignments.answer()
     moving.clock.advance(61)
@@ -703,7 +704,7 @@ def test_a_copy_that_no_file_can_be_opened_for_is_begun_a_little_later(seconds: 
     again = begun_anew_without_descriptors(seconds)
     source, target = again.place, again.other
     again.clock.advance(1)
-    assert again.log_manager.future(TP) is not None
+    assert again.log_manager.moves.future(TP) is not None
     again.clock.advance(1)
     again.settle()
     assert (again.place, len(again.records())) == (target, 30)
@@ -716,7 +717,7 @@ def test_a_move_that_was_ended_is_not_begun_again() -> None:
     again = begun_anew_without_descriptors(0.5)
     again.move(again.place)
     again.clock.advance(5)
-    assert again.log_manager.future(TP) is None
+    assert again.log_manager.moves.future(TP) is None
 
 
 def test_the_copy_of_a_lost_log_takes_its_place_when_the_controller_knows_it() -> None:
@@ -731,7 +732,7 @@ def test_the_copy_of_a_lost_log_takes_its_place_when_the_controller_knows_it() -
     files.remove_tree(f"{source}/t-0")
     again = Moving(files, state=registration()._replace(directories=(target_id,))).start()
     assert again.place == target and len(again.records()) == 30
-    assert not again.log_manager.futures
+    assert not again.log_manager.moves.futures
 
 
 @pytest.mark.parametrize("behind", [0, 5])
@@ -791,7 +792,7 @@ def test_a_copy_that_was_away_while_its_log_was_truncated() -> None:
     files.rename(f"{target}/{copy}", f"/{copy}")
     state = registration(2, (2, 1), leader_epoch=1, partition_epoch=1)
     without = Moving(files, state=state).start()
-    assert without.place == source and not without.log_manager.futures
+    assert without.place == source and not without.log_manager.moves.futures
     without.partition.truncate_to(3, 0)
     for offset in range(3, 8):
         without.partition.append_as_follower(epoch_batch(offset, 1), 1, 0)
@@ -910,7 +911,7 @@ def test_the_log_start_does_not_go_back_at_the_swap() -> None:
     moving.move(moving.other)
     moving.settle(1)
     moving.log.increment_log_start_offset(8)
-    assert moving.log_manager.swap(TP).log_start_offset == 8
+    assert moving.log_manager.moves.swap(TP).log_start_offset == 8
 
 
 def test_the_log_that_was_truncated_after_the_swap_counts() -> None:
@@ -984,7 +985,7 @@ def test_a_move_back_waits_for_the_end_of_the_one_before(monkeypatch: pytest.Mon
     source, target = moving.place, moving.other
     held: list[tuple[Any, ...]] = []
     monkeypatch.setattr(
-        LogManager, "_remove_replaced", lambda manager, *arguments: held.append(arguments)
+        LogMoves, "_remove_replaced", lambda moves, *arguments: held.append(arguments)
     )
     moving.move(target)
     moving.settle()
@@ -993,6 +994,6 @@ def test_a_move_back_waits_for_the_end_of_the_one_before(monkeypatch: pytest.Mon
     moving.settle(2)
     assert moving.place == target and not moving.failed
     monkeypatch.undo()
-    moving.log_manager._remove_replaced(*held[0])
+    moving.log_manager.moves._remove_replaced(*held[0])
     moving.settle(5)
     assert moving.place == source and not moving.failed and len(moving.records()) == 30

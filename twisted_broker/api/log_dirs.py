@@ -49,7 +49,7 @@ async def describe_log_dirs(
     wanted = None if request.topics is None else named
     manager = context.log_manager
     logs: dict[str, list[Log]] = {directory.path: [] for directory in manager.directories.online()}
-    for log in (*manager, *manager.futures.values()):
+    for log in (*manager, *manager.moves.futures.values()):
         if wanted is None or log.topic_partition in wanted:
             logs.setdefault(manager.directories.of(log).path, []).append(log)
     offline = set(manager.directories.offline())
@@ -104,7 +104,7 @@ def _lag(context: RequestContext, log: Log) -> tuple[int, bool]:
     """What the log lacks, and whether it is a copy; -1 where no replica is in service."""
     partition = context.replica_manager.partitions.get(log.topic_partition)
     current = None if partition is None or partition.offline else partition.log
-    is_future = context.log_manager.future(log.topic_partition) is log
+    is_future = context.log_manager.moves.future(log.topic_partition) is log
     if current is None:
         return -1, is_future
     if is_future:

@@ -15,7 +15,7 @@ current log's place, and which of two logs counts when a crash left both.
    what it holds the current log holds as well.
 
 Source: RL 3.8; Kafka's `LogManager.replaceCurrentWithFutureLog`, which refuses to start with both.
-Pure. Not here: when (`replication.fetcher.alter_log_dirs_manager`), the swap (`log_manager.py`).
+Pure. Not here: when (`replication.fetcher.alter_log_dirs_manager`), the swap (`log_moves.py`).
 """
 
 from __future__ import annotations

@@ -334,6 +334,13 @@ class LogDirectory:
             cleaned_upto=self.cleaner_offsets.get(partition, 0),
         )
 
+    def forget_rows(self, partition: TopicPartition) -> None:
+        """An older log of that name may have left them: the records of a new one would count as
+        synced.
+        """
+        for rows in (self.recovery_points, self.log_starts, self.cleaner_offsets):
+            rows.pop(partition, None)
+
     def create(
         self,
         partition: TopicPartition,

@@ -16,15 +16,14 @@ checkpoints of recovery points and log starts, expiry of producers, syncs by age
    is on its way to the disk at once (RL 3.5); so is a log start that a truncation lowered.
 6. A clean stop is: logs closed and synced, checkpoints, then the clean shutdown file; a directory
    that failed, was never loaded, or has a log with a hole that is not decided about, gets none.
-7. A log that moves has a copy in another directory (`futures`), which is loaded, synced at a stop
-   and failed as logs are; retention and the cleaner leave both alone until they are swapped.
+7. The copy of a log that moves is loaded, checkpointed, failed and stopped as logs are; retention
+   and the cleaner leave both alone until they are swapped.
 8. That file holds the broker epoch of the registration; a process that never registered keeps the
    epoch that it found.
 
 Ring 1. Source: Kafka's `LogManager`; RL 1.5, 1.12, 3.2, 3.5-3.8. Not here: the directories
-(`log_directories.py`), high-watermark checkpoints (`replication.high_watermark_checkpoint`), the
-cleaner (`cleaner/log_cleaner.py`), when a log is moved (`replication.directory_moves`), what a
-crash leaves of a move (`future_logs.py`).
+(`log_directories.py`), copies and their swap (`log_moves.py`), high-watermark checkpoints
+(`replication.high_watermark_checkpoint`), the cleaner (`cleaner/log_cleaner.py`).
 """
 
 from __future__ import annotations
@@ -44,17 +43,11 @@ from twisted_broker.log import checkpoints
 from twisted_broker.log.cleaner.log_cleaner import LogCleaner
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors, is_out_of_descriptors
 from twisted_broker.log.free_space import FreeSpace
-from twisted_broker.log.future_logs import (
-    LONGEST_NAME,
-    future_config,
-    future_name,
-    mark_promoted,
-    one_that_counts,
-    unmark_promoted,
-)
+from twisted_broker.log.future_logs import LONGEST_NAME, one_that_counts
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directories import LogDirectories
 from twisted_broker.log.log_directory import DELETE_SUFFIX, STRAY_SUFFIX, LogDirectory
+from twisted_broker.log.log_moves import LogMoves
 from twisted_broker.periodic import PeriodicTasks
 from twisted_broker.settings import INT_MAX
 from twisted_broker.turns import Turns
@@ -126,14 +119,9 @@ class LogManager:
         self.free_space = FreeSpace(runtime, config, self.directories)
         self.logs: dict[TopicPartition, Log] = {}
         self._listeners: list[LogListener] = []
-        self.futures: dict[TopicPartition, Log] = {}
         self.preferred: dict[TopicPartition, str] = {}
         """directories asked for before their replicas are here; for partitions of the cluster"""
-        self._lost: dict[TopicPartition, tuple[LogDirectory, bytes | None]] = {}
-        """directories of copies to be begun anew, with the topic ids that those had"""
         self._rivals: list[Log] = []
-        self._replaced: list[Log] = []
-        self._leaving: list[tuple[TopicPartition, LogDirectory]] = []
         self._on_directory_failure = on_directory_failure
         self._tasks = PeriodicTasks(runtime.clock)
         self._lines = EventLines(_logger, runtime.clock, broker=config.node_id)
@@ -147,6 +135,7 @@ class LogManager:
             self._checkpoint_recovery_points,
             self._is_moving,
         )
+        self.moves = LogMoves(runtime, self.directories, self.cleaner, self._lines, self)
         self._counts: dict[str, int] = {}
         self._counted = -1
         self._stopped = self._checkpoint_due = self._is_deleting = self._is_expiring = False
@@ -158,17 +147,13 @@ class LogManager:
         """The log, offline or not; None when there is none."""
         return self.logs.get(topic_partition)
 
-    def future(self, topic_partition: TopicPartition) -> Log | None:
-        """Its copy in progress in another directory, None when it does not move."""
-        return self.futures.get(topic_partition)
-
     def cordoned(self) -> list[bytes]:
         """The ids of the directories that take no new replica (KIP-1066), in order."""
         paths = self.config.cordoned_directories
         return sorted(each.directory_id for each in self.directories.online() if each.path in paths)
 
     def _is_moving(self, log: Log) -> bool:
-        return log.topic_partition in self.futures
+        return log.topic_partition in self.moves.futures
 
     def __iter__(self) -> Iterator[Log]:
         return iter(list(self.logs.values()))
@@ -178,9 +163,9 @@ class LogManager:
             log
             for log in (
                 # First: its name may be another one's here by now, whose rows count.
-                *self._replaced,
+                *self.moves.replaced,
                 *self.logs.values(),
-                *self.futures.values(),
+                *self.moves.futures.values(),
                 *self._rivals,
             )
             if log.failed is None and log.directory.rpartition("/")[0] == directory.path
@@ -238,7 +223,7 @@ class LogManager:
                 for log in logs or ():
                     self._take(directory, log)
                 for log in directory.futures:
-                    self._take_future(directory, log)
+                    self.moves.take_future(directory, log)
                 self._lower_recovery_points(directory)
             except (BrokerError, OSError) as refusal:
                 # Two directories with one partition: which of them is right, only the operator
@@ -281,15 +266,16 @@ class LogManager:
                 ids == {None} and 0 in (log.log_end_offset, other.log_end_offset)
             )
             if not may_be_rivals or (None in ids and one_that_counts(log, other) is not None):
-                self._finish_swap(directory, log, other)
+                self.moves.finish_swap(directory, log, other)
                 return
-        self._attach(directory, log)
+        self.attach(directory, log)
         if other is None:
             self.logs[log.topic_partition] = log
         else:
             self._rivals.append(log)
 
-    def _attach(self, directory: LogDirectory, log: Log) -> None:
+    def attach(self, directory: LogDirectory, log: Log) -> None:
+        """Puts it online."""
         log.attach(
             directory.disk,
             self.directories.remover(directory),
@@ -300,40 +286,15 @@ class LogManager:
             on_producers_found=self._producers_found,
         )
 
-    def _finish_swap(self, directory: LogDirectory, log: Log, other: Log) -> None:
-        """A stop came between the two renames of a move: the one that counts stays, the other goes
-        when that one is durable. The process that copied it may have been killed before it was.
-        """
-        kept = one_that_counts(log, other)
-        if kept is None:
-            raise BrokerError(
-                ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{log.topic_partition} is in {other.directory} and in {log.directory}: move one "
-                "of them away",
-            )
-        self._attach(directory, log)
-        dropped = other if kept is log else log
-        self._lines.add(
-            "a move between directories was interrupted",
-            partition=log.topic_partition,
-            kept=kept.directory,
-            deleted=dropped.directory,
-        )
-        self.logs[log.topic_partition] = kept
-        self._replaced.append(dropped)
-        self._sync_swapped(dropped, kept)
+    def take_place(self, log: Log) -> None:
+        """It is its partition's log from now on, in place of another one or of a lost one."""
+        self.logs[log.topic_partition] = log
+        self._counted = -1
 
-    def _attach_future(self, directory: LogDirectory, log: Log) -> None:
-        self._attach(directory, log)
-        # After its swap they would not be found by the name of now.
-        log.segments.attach(self.directories.remover_at_once(directory))
-
-    def _take_future(self, directory: LogDirectory, log: Log) -> None:
-        self._attach_future(directory, log)
-        if log.topic_partition in self.futures:
-            self._set_log_aside(log, DELETE_SUFFIX)
-        else:
-            self.futures[log.topic_partition] = log
+    def copy_begun(self, log: Log) -> None:
+        """Its move, whose copy a crash damaged, begins anew."""
+        for listener in self._listeners:
+            listener.copy_begun(log)
 
     def settle_rivals(self, topic_id_of: Callable[[TopicPartition], bytes | None]) -> None:
         """Two topics of one name, one of them deleted while its directory was away: the log with
@@ -349,54 +310,12 @@ class LogManager:
         for log in rivals:
             current = self.logs.get(log.topic_partition)
             if current is not None and claim(log) > claim(current):
-                self.logs[log.topic_partition], log = log, current
-                self._counted = -1
-            self._set_log_aside(log, STRAY_SUFFIX)
-
-    def _settle_futures(self) -> None:
-        """Copies of a topic that was deleted, and made again, meanwhile go; those that a crash
-        damaged are begun anew, for their move was answered (RL 3.8).
-        """
-        for name, future in list(self.futures.items()):
-            current = self.logs.get(name)
-            if current is not None and current.topic_id != future.topic_id:
-                self.drop_future(name)
-        if self.directories.offline():
-            return  # what is offline may hold a copy
-        for directory in self.directories.by_path.values():
-            for name, topic_id in directory.lost_futures:
-                self._lost.setdefault(name, (directory, topic_id))
-        self._begin_lost()
-
-    def _begin_lost(self) -> None:
-        """The copies that are to be begun anew; where descriptors are short, a little later."""
-        if self.directories.offline():
-            return  # as above
-        for name, (directory, topic_id) in list(self._lost.items()):
-            current = self.logs.get(name)
-            if (
-                current is not None
-                and self.directories.of(current) is not directory
-                and topic_id in (None, current.topic_id)
-                and name not in self.futures
-            ):
-                try:
-                    self.create_future(current, directory)
-                except OutOfDescriptors:
-                    self.directories.call_later(_NAME_SYNC_SECONDS, self._begin_lost)
-                    return
-                except LogDirFailure:
-                    return
-                for listener in self._listeners:
-                    listener.copy_begun(current)
-            self._lost.pop(name, None)
-
-    def forget_lost_future(self, topic_partition: TopicPartition) -> None:
-        """Another move of it was asked for, or none."""
-        self._lost.pop(topic_partition, None)
+                self.take_place(log)
+                log = current
+            self.set_log_aside(log, STRAY_SUFFIX)
 
     def _loaded(self, _: object) -> None:
-        self._settle_futures()
+        self.moves.all_loaded()
         if not self.directories.online():
             causes = [directory.failed for directory in self.directories.by_path.values()]
             raise LogDirFailure(", ".join(self.directories.by_path), causes[0])
@@ -427,7 +346,7 @@ class LogManager:
                 self._give_id(log, topic_id)
             log.update_config(config)
             return log
-        adopted = self._adopt_future(topic_partition, topic_id, config, directory_id)
+        adopted = self.moves.adopt(topic_partition, topic_id, config, directory_id)
         if adopted is not None:
             return adopted
         if not is_new and self.directories.offline():
@@ -486,11 +405,7 @@ class LogManager:
         topic_id: bytes | None,
         config: LogConfig,
     ) -> Log:
-        # An older log of that name may have left its rows: the new log's records would count as
-        # synced.
-        directory.recovery_points.pop(topic_partition, None)
-        directory.log_starts.pop(topic_partition, None)
-        directory.cleaner_offsets.pop(topic_partition, None)
+        directory.forget_rows(topic_partition)
         try:
             log = directory.create(topic_partition, topic_id, config, self.runtime.wall_ms())
         except OSError as error:
@@ -508,195 +423,6 @@ class LogManager:
             self._submit_topic_ids(directory)
         self._sync_names_soon(directory)
         return log
-
-    # -- moves between directories
-
-    def create_future(self, log: Log, directory: LogDirectory) -> Log:
-        """RL 3.8: an empty copy of `log`, to be filled. Raises LogDirFailure, OutOfDescriptors."""
-        name = log.topic_partition
-        for rows in (directory.recovery_points, directory.log_starts, directory.cleaner_offsets):
-            rows.pop(name, None)
-        try:
-            future = directory.create(
-                name,
-                log.topic_id,
-                future_config(log.config),
-                self.runtime.wall_ms(),
-                future_name(name, self.runtime.random.getrandbits(128)),
-            )
-        except OSError as error:
-            self.directories.fail(directory.path, error)
-            if is_out_of_descriptors(error):
-                raise OutOfDescriptors(directory.path, error) from error
-            raise LogDirFailure(directory.path, error) from error
-        self._attach_future(directory, future)
-        self.futures[name] = future
-        self._submit_future_id(directory, future)
-        return future
-
-    def _submit_future_id(self, directory: LogDirectory, future: Log) -> None:
-        self.directories.submit(
-            directory,
-            lambda: directory.write_future_id(future),
-            lambda: self._submit_future_id(directory, future),
-        )
-
-    def drop_future(self, topic_partition: TopicPartition, suffix: str = DELETE_SUFFIX) -> None:
-        """The move is given up, or its topic is; the copy goes as a deleted log does."""
-        future = self.futures.pop(topic_partition, None)
-        if future is not None:
-            self._set_log_aside(future, suffix)
-
-    def forget_future(self, topic_partition: TopicPartition) -> None:
-        """Its directory failed: the files stay, for nothing can be done to them."""
-        future = self.futures.pop(topic_partition, None)
-        if future is not None:
-            future.detach()
-            future.release_files()
-
-    def settle_futures(self, is_replica: Callable[[Log], bool]) -> None:
-        """Copies of what the metadata does not place here go; one that is perhaps the only copy
-        is kept as `-stray`.
-        """
-        for name, future in list(self.futures.items()):
-            if not is_replica(future):
-                self.drop_future(name, DELETE_SUFFIX if name in self.logs else STRAY_SUFFIX)
-
-    def prepare_swap(self, topic_partition: TopicPartition, then: Callable[[], None]) -> None:
-        """Makes what was copied durable, and marks the copy; `then` is called unless that fails."""
-        future, current = self.futures[topic_partition], self.logs[topic_partition]
-        directory = self.directories.of(future)
-
-        def submit() -> None:
-            if self.futures.get(topic_partition) is not future:
-                return
-            end = future.log_end_offset
-            sync = future.durability.sync_job(end + 1)
-
-            def job() -> None:
-                sync()
-                mark_promoted(self.runtime.files, future.directory, current.directory, end)
-
-            self.directories.submit(directory, job, submit, then)
-
-        submit()
-
-    def is_replacing(self, topic_partition: TopicPartition) -> bool:
-        """Whether the log that its last swap replaced is still there, or would be again after a
-        loss of power.
-        """
-        return any(each.topic_partition == topic_partition for each in self._replaced) or any(
-            name == topic_partition and directory.failed is None
-            for name, directory in self._leaving
-        )
-
-    def swap(self, topic_partition: TopicPartition) -> Log:
-        """RL 3.8: the copy, which has caught up and is not busy, takes the log's place; that one
-        goes as soon as the copy is durable under its new name. Raises LogDirFailure,
-        OutOfDescriptors; nothing has changed then.
-        """
-        future, current = self.futures[topic_partition], self.logs[topic_partition]
-        source, target = self.directories.of(current), self.directories.of(future)
-        awaited = current.durability.awaiting_sync
-        if awaited is not None:  # looked up first: it may raise
-            awaited = future.offset_metadata(max(awaited.offset, future.log_start_offset))
-        try:
-            future.rename_directory(posixpath.join(target.path, str(topic_partition)))
-        except OSError as error:
-            self.directories.fail(target.path, error)
-            raise LogDirFailure(target.path, error) from error
-        del self.futures[topic_partition]
-        future.segments.attach(self.directories.remover(self.directories.of(future)))
-        self.logs[topic_partition] = future
-        self._counted = -1
-        self._replaced.append(current)
-        durability = future.durability
-        durability.renamed()
-        future.update_config(current.config)
-        future.set_high_watermark(current.high_watermark)
-        # DeleteRecords may have come since the copy's last read.
-        future.increment_log_start_offset(current.log_start_offset)
-        self.cleaner.moved(future, source)
-        # Before any sync of its own: the name becomes durable with this one.
-        self._sync_swapped(current, future)
-        durability.write_leader_epochs()
-        if awaited is not None:
-            durability.await_sync_from(awaited)
-        return future
-
-    def _sync_swapped(self, current: Log, future: Log) -> None:
-        self.directories.submit(
-            self.directories.of(future),
-            future.durability.sync_job(future.log_end_offset + 1),
-            lambda: self._sync_swapped(current, future),
-            lambda: self._remove_replaced(current, future),
-        )
-
-    def _remove_replaced(self, current: Log, future: Log) -> None:
-        # At a stop, or after a failure, the next start does it.
-        if self._stopped or current not in self._replaced:
-            return
-        source = self.directories.of(current)
-        self._replaced.remove(current)
-        self._leaving.append((current.topic_partition, source))
-        self._set_log_aside(current, DELETE_SUFFIX)
-        self._sync_removal(source, future)
-
-    def _sync_removal(self, source: LogDirectory, future: Log) -> None:
-        self.directories.submit(
-            source,
-            lambda: self.runtime.files.sync_directory(source.path),
-            lambda: self._sync_removal(source, future),
-            lambda: self._removed(source, future),
-        )
-
-    def _removed(self, source: LogDirectory, future: Log) -> None:
-        name = future.topic_partition
-        self._leaving.remove((name, source))
-        # The mark stays while another one that was replaced is there, or may be after a loss of
-        # power: of two logs without a mark nobody could say which one counts.
-        if all(name != each for each, _ in self._leaving) and not self.is_replacing(name):
-            self.directories.submit(
-                self.directories.of(future),
-                lambda: unmark_promoted(self.runtime.files, future.directory),
-            )
-
-    def _adopt_future(
-        self,
-        topic_partition: TopicPartition,
-        topic_id: bytes | None,
-        config: LogConfig,
-        directory_id: bytes | None,
-    ) -> Log | None:
-        """Its log is lost, and the controller knows the copy's directory as the replica's: the
-        copy had caught up when it learned that (KIP-858).
-        """
-        future = self.futures.get(topic_partition)
-        if (
-            future is None
-            or topic_id not in (None, future.topic_id)
-            or self.directories.of(future).directory_id != directory_id
-        ):
-            return None
-        directory = self.directories.of(future)
-        try:
-            future.rename_directory(posixpath.join(directory.path, str(topic_partition)))
-        except OSError as error:
-            self.directories.fail(directory.path, error)
-            raise LogDirFailure(directory.path, error) from error
-        del self.futures[topic_partition]
-        future.segments.attach(self.directories.remover(self.directories.of(future)))
-        self.logs[topic_partition] = future
-        future.durability.renamed()
-        future.update_config(config)
-        future.durability.write_leader_epochs()
-        self._lines.add(
-            "the copy of a lost log takes its place",
-            partition=topic_partition,
-            directory=future.directory,
-            log_end_offset=future.log_end_offset,
-        )
-        return future
 
     def _sync_names_soon(
         self, directory: LogDirectory, seconds: float = _NAME_SYNC_SECONDS
@@ -752,7 +478,7 @@ class LogManager:
         """Takes the log out at once (directory renamed `-delete`); its files go after
         `file.delete.delay.ms`.
         """
-        self.drop_future(topic_partition)
+        self.moves.drop(topic_partition)
         self._set_aside(topic_partition, DELETE_SUFFIX)
 
     def is_set_aside(self, log: Log) -> bool:
@@ -796,20 +522,17 @@ class LogManager:
 
     def set_stray_aside(self, topic_partition: TopicPartition) -> None:
         """Takes a log out that the metadata does not know, and keeps its files as `-stray`."""
-        self.drop_future(topic_partition)
+        self.moves.drop(topic_partition)
         self._set_aside(topic_partition, STRAY_SUFFIX)
 
     def _set_aside(self, topic_partition: TopicPartition, suffix: str) -> None:
         log = self.logs.pop(topic_partition, None)
         if log is not None:
-            self._set_log_aside(log, suffix)
-        for replaced in [
-            each for each in self._replaced if each.topic_partition == topic_partition
-        ]:
-            self._replaced.remove(replaced)
-            self._set_log_aside(replaced, suffix)
+            self.set_log_aside(log, suffix)
+        self.moves.set_replaced_aside(topic_partition, suffix)
 
-    def _set_log_aside(self, log: Log, suffix: str) -> None:
+    def set_log_aside(self, log: Log, suffix: str) -> None:
+        """Renames its directory; with DELETE_SUFFIX its files go later."""
         if log.failed is not None:
             return
         topic_partition = log.topic_partition
@@ -818,9 +541,7 @@ class LogManager:
             directory.path,
             _aside_name(topic_partition, self.runtime.random.getrandbits(128), suffix),
         )
-        directory.recovery_points.pop(topic_partition, None)
-        directory.log_starts.pop(topic_partition, None)
-        directory.cleaner_offsets.pop(topic_partition, None)
+        directory.forget_rows(topic_partition)
         self.cleaner.forget(topic_partition)
         # Its late disk jobs must report nothing: a new log may have its name by then.
         log.detach()
@@ -1005,7 +726,7 @@ class LogManager:
                 log.failed is None
                 and log.gap is None
                 and not self.cleaner.is_cleaning(log)
-                and log.topic_partition not in self.futures
+                and log.topic_partition not in self.moves.futures
             ):
                 size = log.size_in_bytes
                 try:
@@ -1032,7 +753,7 @@ class LogManager:
     def _expire_producers(self) -> Iterator[None]:
         try:
             seen = 0
-            for log in (*self, *self.futures.values()):
+            for log in (*self, *self.moves.futures.values()):
                 producers = log.producers
                 producers.expire_verifications(self.runtime.wall_ms())
                 seen += 1
@@ -1074,6 +795,7 @@ class LogManager:
         self._stopped = True
         self._tasks.stop()
         self.cleaner.stop()
+        self.moves.stop()
         self.free_space.stop()
         self._lines.stop()
         # What was to be removed later stays: the next start finds it by its name.
@@ -1166,7 +888,7 @@ class LogManager:
 
     def _all_closed(self, _: object) -> None:
         self.logs.clear()
-        self.futures.clear()
+        self.moves.futures.clear()
         for directory in self.directories.claimed():
             directory.stop_workers()
 

@@ -55,7 +55,7 @@ def alter_replica_log_dirs(
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         replicas.log_manager.preferred[topic_partition] = target.path
         raise BrokerError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{topic_partition} is not here")
-    replicas.log_manager.forget_lost_future(topic_partition)
+    replicas.log_manager.moves.forget_lost(topic_partition)
     directories, future = replicas.log_manager.directories, partition.future_log
     if future is not None and directories.of(future) is not target:
         _give_up(replicas, partition, "another directory was asked for")
@@ -88,7 +88,7 @@ def _begin(replicas: ReplicaManager, partition: Partition, target: LogDirectory)
             f"log directory {offline[0]} is offline: it may hold a copy of "
             f"{partition.topic_partition}",
         )
-    partition.begin_move(replicas.log_manager.create_future(log, target))
+    partition.begin_move(replicas.log_manager.moves.create(log, target))
     replicas.lines.add(
         "replica begins to move to another log directory",
         partition=partition.topic_partition,
@@ -103,7 +103,7 @@ def _give_up(replicas: ReplicaManager, partition: Partition, reason: str) -> Non
     name = partition.topic_partition
     replicas.moves.remove([name])
     partition.end_move()
-    replicas.log_manager.drop_future(name)
+    replicas.log_manager.moves.drop(name)
     replicas.lines.add("a move between directories was given up", partition=name, reason=reason)
 
 
@@ -111,11 +111,11 @@ def go_on(replicas: ReplicaManager, changes: Iterable[PartitionDelta]) -> None:
     """RL 3.8: after roles were taken, moves go on under their leader epochs; at a start those
     that it finds.
     """
-    if not replicas.log_manager.futures:
+    if not replicas.log_manager.moves.futures:
         return
     for change in changes:
         name = TopicPartition(change.topic, change.partition)
-        future = replicas.log_manager.future(name)
+        future = replicas.log_manager.moves.future(name)
         partition = replicas.partitions.get(name)
         if future is None or partition is None or partition.log is None or partition.offline:
             continue
@@ -136,7 +136,7 @@ def go_on(replicas: ReplicaManager, changes: Iterable[PartitionDelta]) -> None:
 
 def directory_failed(replicas: ReplicaManager, path: str) -> None:
     """Copies in a directory that failed are given up; what moves from there has failed itself."""
-    for name, future in list(replicas.log_manager.futures.items()):
+    for name, future in list(replicas.log_manager.moves.futures.items()):
         if posixpath.dirname(future.directory) != path:
             continue
         move = replicas.moves.moves.get(name)
@@ -144,4 +144,4 @@ def directory_failed(replicas: ReplicaManager, path: str) -> None:
             replicas.moves.remove([name])
             move.partition.end_move()
         # One that is not begun yet as well: retention and the cleaner would wait for it.
-        replicas.log_manager.forget_future(name)
+        replicas.log_manager.moves.forget(name)

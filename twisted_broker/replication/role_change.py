@@ -190,7 +190,7 @@ def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
             and replicas.node_id in state.replicas
         )
 
-    replicas.log_manager.settle_futures(is_replica)
+    replicas.log_manager.moves.settle(is_replica)
     for log in list(replicas.log_manager):
         # The metadata log is no replica of any topic's.
         if log.topic_partition.topic == METADATA_TOPIC:

@@ -18,7 +18,7 @@ Owns `ReplicaAlterLogDirsManager`, the fetchers of copies.
 Source: RL 1.1, 3.8; KIP-113, KIP-858; Kafka's `ReplicaAlterLogDirsManager`,
 `ReplicaAlterLogDirsThread`. Not here: what is known of a move (`directory_move`), what
 a client may ask for (`directory_moves`), the files
-(`log.log_manager`).
+(`log.log_moves`).
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class ReplicaAlterLogDirsManager(FetcherManager):
             and not future.durability.is_busy
             and not future.producers.is_rebuilding
             # The move before may not be done: a log under its name may be in the way.
-            and not self._log_manager.is_replacing(partition.topic_partition)
+            and not self._log_manager.moves.is_replacing(partition.topic_partition)
         )
 
     def _appended(self, name: TopicPartition, size: int) -> None:
@@ -198,7 +198,7 @@ class ReplicaAlterLogDirsManager(FetcherManager):
         future = move.partition.future_log
         assert future is not None
         move.is_synced, move.truncations = False, future.truncations
-        self._log_manager.prepare_swap(name, partial(self._synced, name, move))
+        self._log_manager.moves.prepare_swap(name, partial(self._synced, name, move))
 
     def _accepted(self, name: TopicPartition, move: Move) -> None:
         if self.moves.get(name) is move:
@@ -217,7 +217,7 @@ class ReplicaAlterLogDirsManager(FetcherManager):
     def _swap(self, name: TopicPartition, move: Move) -> None:
         partition, now_ms = move.partition, self._replicas.runtime.now_ms()
         source = "" if partition.log is None else posixpath.dirname(partition.log.directory)
-        log = self._log_manager.swap(name)
+        log = self._log_manager.moves.swap(name)
         del self.moves[name]
         super().remove([name])
         if self._assignments is not None:

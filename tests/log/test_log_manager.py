@@ -28,6 +28,7 @@ from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import IFileSystem, Runtime, TopicPartition
 from twisted_broker.log import (
     checkpoints,
+    clean_stop,
     log_directory,
     log_manager,
     producer_rebuild,
@@ -787,8 +788,8 @@ def _stop_in_turns(world: World, manager: LogManager, worker: ManualWorker) -> l
 
 @pytest.fixture
 def small_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_manager, "FINISHED_PER_STEP", 20)
-    monkeypatch.setattr(log_manager, "LOG_IN_PRODUCERS", 10)
+    monkeypatch.setattr(clean_stop, "FINISHED_PER_STEP", 20)
+    monkeypatch.setattr(clean_stop, "LOG_IN_PRODUCERS", 10)
     monkeypatch.setattr(producer_state, "SLICE_PRODUCERS", 3)
     monkeypatch.setattr(producer_snapshot_writer, "SLICE_PRODUCERS", 3)
 

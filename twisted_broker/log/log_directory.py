@@ -26,7 +26,7 @@ import contextlib
 import posixpath
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from errno import EACCES, EINVAL, ENOENT, EPERM, EROFS
 from functools import partial
 
@@ -72,6 +72,15 @@ def partition_of(name: str) -> TopicPartition | None:
     if found is None or found[1] in (".", "..") or str(int(found[2])) != found[2]:
         return None
     return TopicPartition(found[1], int(found[2]))
+
+
+def log_starts(logs: Iterable[Log]) -> dict[TopicPartition, int]:
+    """Rows of the log start checkpoint: those that do not follow from the first segment."""
+    return {
+        log.topic_partition: log.log_start_offset
+        for log in logs
+        if log.log_start_offset > log.segments.first.base_offset
+    }
 
 
 def make_directory(files: IFileSystem, path: str) -> None:

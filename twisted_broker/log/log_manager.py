@@ -1,7 +1,8 @@
 """All logs of this broker.
 
-Owns `LogManager`: loading, making and deleting logs, what they need from time to time (retention,
-checkpoints of recovery points and log starts, expiry of producers, syncs by age), and a clean stop.
+Owns `LogManager`: loading, making and deleting logs, and what they need from time to time
+(retention, checkpoints of recovery points and log starts, expiry of producers, syncs by age). Its
+`moves`, `cleaner` and `directories` have rooms of their own, as has the end of each directory.
 
 1. A partition has one log, in one directory; a new one goes to the directory with the fewest logs,
    not to a cordoned one. Two of different topic ids are found where a directory was away while a
@@ -14,16 +15,14 @@ checkpoints of recovery points and log starts, expiry of producers, syncs by age
 4. A periodic task that fails is logged and comes again.
 5. After a truncation, and after a start that found less than was checkpointed, the recovery point
    is on its way to the disk at once (RL 3.5); so is a log start that a truncation lowered.
-6. A clean stop is: logs closed and synced, checkpoints, then the clean shutdown file; a directory
-   that failed, was never loaded, or has a log with a hole that is not decided about, gets none.
+6. A stop is once: no periodic task, round of the cleaner or removal begins behind it.
 7. The copy of a log that moves is loaded, checkpointed, failed and stopped as logs are; retention
    and the cleaner leave both alone until they are swapped.
-8. That file holds the broker epoch of the registration; a process that never registered keeps the
-   epoch that it found.
 
 Ring 1. Source: Kafka's `LogManager`; RL 1.5, 1.12, 3.2, 3.5-3.8. Not here: the directories
-(`log_directories.py`), copies and their swap (`log_moves.py`), high-watermark checkpoints
-(`replication.high_watermark_checkpoint`), the cleaner (`cleaner/log_cleaner.py`).
+(`log_directories.py`), copies and their swap (`log_moves.py`), the stop of a directory
+(`clean_stop.py`), high-watermark checkpoints (`replication.high_watermark_checkpoint`), the cleaner
+(`cleaner/log_cleaner.py`).
 """
 
 from __future__ import annotations
@@ -38,15 +37,21 @@ from twisted.logger import Logger
 
 from twisted_broker.config import BrokerConfig, LogConfig, topic_config
 from twisted_broker.event_lines import EventLines
-from twisted_broker.interfaces import IDiskWorker, Runtime, TopicPartition
+from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log import checkpoints
+from twisted_broker.log.clean_stop import CleanStop
 from twisted_broker.log.cleaner.log_cleaner import LogCleaner
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors, is_out_of_descriptors
 from twisted_broker.log.free_space import FreeSpace
 from twisted_broker.log.future_logs import LONGEST_NAME, one_that_counts
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directories import LogDirectories
-from twisted_broker.log.log_directory import DELETE_SUFFIX, STRAY_SUFFIX, LogDirectory
+from twisted_broker.log.log_directory import (
+    DELETE_SUFFIX,
+    STRAY_SUFFIX,
+    LogDirectory,
+    log_starts,
+)
 from twisted_broker.log.log_moves import LogMoves
 from twisted_broker.periodic import PeriodicTasks
 from twisted_broker.settings import INT_MAX
@@ -62,8 +67,6 @@ RETENTION_PER_STEP = 100
 SEGMENTS_PER_STEP = 10
 # About half a millisecond.
 PRODUCERS_PER_STEP = 2000
-# 1 to 3 ms of a stop, in producers whose snapshot is written; a log without any counts as so many.
-FINISHED_PER_STEP, LOG_IN_PRODUCERS = 2000, 100
 _NAME_SYNC_SECONDS = 1.0
 """How long after the making of a log its topic id is synced. The syncs of a thousand logs would
 compete with their making, and with the clients that ask for them at once; the system writes records
@@ -639,7 +642,7 @@ class LogManager:
 
     def _checkpoint_log_starts(self, directory: LogDirectory) -> None:
         logs = self._logs_in(directory)
-        offsets = _log_starts(logs)
+        offsets = log_starts(logs)
         lowered = [
             (log, truncations)
             for log in logs
@@ -801,90 +804,12 @@ class LogManager:
         # What was to be removed later stays: the next start finds it by its name.
         self.directories.cancel_delayed()
         waiting = [
-            Deferred.fromCoroutine(self._close(directory, broker_epoch))
+            Deferred.fromCoroutine(
+                CleanStop(directory, self._logs_in(directory), broker_epoch).run()
+            )
             for directory in self.directories.claimed()
         ]
         return gather(waiting).addCallback(self._all_closed)
-
-    async def _close(self, directory: LogDirectory, broker_epoch: int | None) -> None:
-        logs = self._logs_in(directory)
-        try:
-            await self._close_logs(directory, logs, broker_epoch)
-        except Exception as error:
-            _logger.error(
-                "log directory {path} did not close cleanly: {error!r}",
-                path=directory.path,
-                error=error,
-            )
-            # Some were not finished: what they still wait for is not done behind the end.
-            for log in logs:
-                log.directory_failed(OSError(f"the stop failed: {error!r}"))
-            await _done_by(directory.disk, _nothing)
-        for log in logs:
-            log.release_files()
-        directory.release()
-
-    async def _close_logs(
-        self, directory: LogDirectory, logs: list[Log], broker_epoch: int | None
-    ) -> None:
-        """Raises OSError."""
-        if directory.failed is None and directory.loaded:
-            job = await self._finish_logs(directory, logs, broker_epoch)
-            # No sync comes any more. One that fails has failed the directory then: a second one of
-            # the same files proves nothing (`durability.py` 5).
-            await _done_by(directory.disk, _nothing)
-            if directory.failed is None:
-                await _done_by(directory.disk, job)
-        else:
-            await _done_by(directory.disk, _nothing)  # behind the end of the metadata log
-        if directory.failed is not None:
-            # Nothing was written to what is perhaps another process's.
-            raise directory.failed
-
-    async def _finish_logs(
-        self, directory: LogDirectory, logs: list[Log], broker_epoch: int | None
-    ) -> Callable[[], None]:
-        """Gives the job that is to be done last. A few logs in a turn, and so many producers of
-        one log: what else this process does goes on. Raises OSError.
-        """
-        # A hole of an unclean stop about which nobody has decided (`gaps.py`): to the next start it
-        # must not look like one in files that were whole.
-        is_open = any(log.gap is not None and (log.gap.torn or log.gap.torn_tail) for log in logs)
-        points: dict[TopicPartition, int] = {}
-        jobs: list[Callable[[], None]] = []
-        seen = 0
-        for log in logs:
-            if log.begin_last_snapshot():
-                await _snapshot_written(directory.disk, log)
-                if log.begin_last_snapshot():  # that was an older one
-                    await _snapshot_written(directory.disk, log)
-            # Written after `finish`'s jobs: by then all of each log is synced.
-            points[log.topic_partition] = log.durability.point_to_checkpoint(
-                log.durability.recovery_point if log.gap else log.log_end_offset
-            )
-            jobs.append(log.finish())
-            seen += LOG_IN_PRODUCERS + len(log.producers.producers)
-            if seen >= FINISHED_PER_STEP:
-                seen = 0
-                await _done_by(directory.disk, _nothing)
-        starts = _log_starts(logs)
-
-        def job() -> None:
-            directory.disk.side_by_side(jobs)
-            checkpoints.write_offsets(
-                self.runtime.files, directory.path, checkpoints.RECOVERY_POINT, points
-            )
-            checkpoints.write_offsets(
-                self.runtime.files, directory.path, checkpoints.LOG_START_OFFSET, starts
-            )
-            if is_open:
-                return
-            # Last: the file says that everything before it is on the disk.
-            directory.write_clean_shutdown(
-                directory.previous_broker_epoch if broker_epoch is None else broker_epoch
-            )
-
-        return job
 
     def _all_closed(self, _: object) -> None:
         self.logs.clear()
@@ -904,30 +829,6 @@ async def _all(waiting: list[Deferred[None]]) -> None:
         raise errors[0]
 
 
-def _nothing() -> None:
-    """Its end is what is waited for: what was submitted before is done, in a later turn."""
-
-
-async def _snapshot_written(disk: IDiskWorker, log: Log) -> None:
-    """Each slice is a job; behind the one that is on its way the next may be."""
-    while log.producers.writer is not None:
-        await _done_by(disk, _nothing)
-
-
-def _done_by(disk: IDiskWorker, job: Callable[[], None]) -> Deferred[None]:
-    """Fires when `disk` has done the job; errbacks with what it raised."""
-    ended: Deferred[None] = Deferred()
-
-    def done(_: None, error: BaseException | None) -> None:
-        if error is None:
-            ended.callback(None)
-        else:
-            ended.errback(error)
-
-    disk.submit(job, done)
-    return ended
-
-
 def gather(waiting: list[Deferred[None]]) -> Deferred[None]:
     """Fires when all have; errbacks then with the first error in their order."""
     return Deferred.fromCoroutine(_all(waiting))
@@ -937,12 +838,3 @@ def _aside_name(topic_partition: TopicPartition, unique: int, suffix: str) -> st
     """`topic-partition.<32 hex>-delete`, the topic shortened so that the name is not too long."""
     tail = f"-{topic_partition.partition}.{unique:032x}{suffix}"
     return topic_partition.topic[: LONGEST_NAME - len(tail)] + tail
-
-
-def _log_starts(logs: list[Log]) -> dict[TopicPartition, int]:
-    """The log starts that do not follow from the first segment."""
-    return {
-        log.topic_partition: log.log_start_offset
-        for log in logs
-        if log.log_start_offset > log.segments.first.base_offset
-    }

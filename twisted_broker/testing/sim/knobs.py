@@ -45,6 +45,7 @@ from twisted_broker.coordinator.transaction import (
 )
 from twisted_broker.image import metadata_delta, metadata_image
 from twisted_broker.log import (
+    clean_stop,
     log_manager,
     producer_batch_recovery,
     producer_rebuild,
@@ -131,7 +132,7 @@ STEPS: dict[str, Knob] = _named(
     Knob("CHECKED_PER_STEP", (transaction_state_manager,)),
     Knob("RESUMED_PER_STEP", (transaction_state_manager,)),
     Knob("ABORTED_PER_STEP", (transaction_coordinator,)),
-    Knob("FINISHED_PER_STEP", (log_manager,)),
+    Knob("FINISHED_PER_STEP", (clean_stop,)),
     Knob("PRODUCERS_PER_STEP", (producers,)),
 )
 """Module and name of a step -> the step."""

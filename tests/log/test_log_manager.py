@@ -613,7 +613,7 @@ def test_retention_looks_at_a_few_logs_in_a_turn(monkeypatch: pytest.MonkeyPatch
     """A walk over ten thousand is a tenth of a second; one that is deleted meanwhile is left
     alone, and the next walk waits for the end of this one.
     """
-    monkeypatch.setattr("twisted_broker.log.log_manager.RETENTION_PER_STEP", 3)
+    monkeypatch.setattr("twisted_broker.log.log_upkeep.RETENTION_PER_STEP", 3)
     monkeypatch.setattr("twisted_broker.turns.PIECES_PER_TURN", 1)
     world = World()
     world.clock = clock = TurnClock()
@@ -625,16 +625,16 @@ def test_retention_looks_at_a_few_logs_in_a_turn(monkeypatch: pytest.MonkeyPatch
         log.set_high_watermark(log.log_end_offset)
         logs.append(log)
     world.clock.rightNow += 3600
-    manager.delete_old_segments()
+    manager.upkeep.delete_old_segments()
     done = [sum(log.log_start_offset > 0 for log in logs)]
     manager.delete(logs[9].topic_partition)
     while done[-1] < 9:
-        manager.delete_old_segments()
+        manager.upkeep.delete_old_segments()
         clock.turn()
         done.append(sum(log.log_start_offset > 0 for log in logs))
     assert done[0] == 3 and max(b - a for a, b in pairwise(done)) <= 3
     clock.turn()
-    assert logs[9].log_start_offset == 0 and not manager._is_deleting
+    assert logs[9].log_start_offset == 0 and not manager.upkeep._is_deleting
 
 
 @pytest.mark.parametrize("beside", [False, True])
@@ -661,7 +661,7 @@ def test_a_copy_beside_the_log_that_a_move_replaced_has_its_row(beside: bool) ->
 
 def test_retention_deletes_a_few_segments_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """One log may have ten thousand that are old at once: their time was made shorter."""
-    monkeypatch.setattr("twisted_broker.log.log_manager.SEGMENTS_PER_STEP", 3)
+    monkeypatch.setattr("twisted_broker.log.log_upkeep.SEGMENTS_PER_STEP", 3)
     monkeypatch.setattr("twisted_broker.turns.PIECES_PER_TURN", 1)
     world = World()
     world.clock = clock = TurnClock()
@@ -672,9 +672,9 @@ def test_retention_deletes_a_few_segments_in_a_turn(monkeypatch: pytest.MonkeyPa
     count = len(log.segments)
     world.clock.rightNow += 3600
     with capturedLogs() as lines:
-        manager.delete_old_segments()
+        manager.upkeep.delete_old_segments()
         left = [len(log.segments)]
-        while manager._is_deleting:
+        while manager.upkeep._is_deleting:
             clock.turn()
             left.append(len(log.segments))
         manager._lines.stop()
@@ -714,7 +714,7 @@ def test_what_is_wanted_behind_a_stop_touches_no_directory() -> None:
 
 def test_producers_expire_a_few_logs_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker may know a million."""
-    monkeypatch.setattr("twisted_broker.log.log_manager.PRODUCERS_PER_STEP", 4)
+    monkeypatch.setattr("twisted_broker.log.log_upkeep.PRODUCERS_PER_STEP", 4)
     monkeypatch.setattr("twisted_broker.turns.PIECES_PER_TURN", 1)
     world = World()
     world.clock = clock = TurnClock()
@@ -728,19 +728,19 @@ def test_producers_expire_a_few_logs_in_a_turn(monkeypatch: pytest.MonkeyPatch) 
     def known() -> int:
         return sum(len(log.producers.producers) for log in logs)
 
-    manager.expire_producers()
-    manager.expire_producers()
+    manager.upkeep.expire_producers()
+    manager.upkeep.expire_producers()
     assert known() == 12
     for left in (9, 6, 3, 0):
         clock.turn()
         assert known() == left
     clock.turn()
-    assert not manager._is_expiring
+    assert not manager.upkeep._is_expiring
 
 
 def test_many_producers_of_one_log_expire_a_few_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker may know a million, and all of one log; who writes again meanwhile stays."""
-    monkeypatch.setattr("twisted_broker.log.log_manager.PRODUCERS_PER_STEP", 4)
+    monkeypatch.setattr("twisted_broker.log.log_upkeep.PRODUCERS_PER_STEP", 4)
     monkeypatch.setattr("twisted_broker.turns.PIECES_PER_TURN", 1)
     world = World()
     world.clock = clock = TurnClock()
@@ -749,10 +749,10 @@ def test_many_producers_of_one_log_expire_a_few_in_a_turn(monkeypatch: pytest.Mo
     for producer_id in range(13):
         producers.add_data(producer_id, 0, 0, producer_id, 0, NOW_MS, False)
     world.clock.rightNow += 10**6
-    manager.expire_producers()
+    manager.upkeep.expire_producers()
     known = [len(producers.producers)]
     producers.add_data(12, 0, 1, 13, 0, world.wall_ms(), False)
-    while manager._is_expiring:
+    while manager.upkeep._is_expiring:
         clock.turn()
         known.append(len(producers.producers))
     assert known == [9, 5, 1, 1] and list(producers.producers) == [12]
@@ -1643,8 +1643,8 @@ def test_a_stop_before_a_gap_was_decided_about_is_not_clean(was_clean: bool) -> 
         point, segments = log.durability.recovery_point, log.segments.bases()
         log.set_high_watermark(4)
         log.update_config(config(flush_ms=0, retention_ms=1))
-        manager.flush_dirty_logs()
-        manager.delete_old_segments()
+        manager.upkeep.flush_dirty_logs()
+        manager.upkeep.delete_old_segments()
         assert (log.durability.recovery_point, log.segments.bases()) == (point, segments)
         world.stop(manager)
         assert world.files.exists("/d1/.kafka_cleanshutdown") == was_clean

@@ -597,7 +597,7 @@ def test_retention_and_the_cleaner_leave_a_log_alone_that_moves() -> None:
     directory.cleaner_offsets[TP] = 3
     moving.move(target)
     moving.settle(1)
-    moving.log_manager.delete_old_segments()
+    moving.log_manager.upkeep.delete_old_segments()
     moving.turns(5)
     assert moving.log.log_start_offset == 0
     assert not moving.log_manager.cleaner._may_be_cleaned(moving.log)
@@ -606,7 +606,7 @@ def test_retention_and_the_cleaner_leave_a_log_alone_that_moves() -> None:
     assert moving.log_manager.directories.of(moving.log).cleaner_offsets[TP] == 3
     moving.log.roll(WALL_MS)
     moving.produce(3)
-    moving.log_manager.delete_old_segments()
+    moving.log_manager.upkeep.delete_old_segments()
     moving.turns(5)
     assert moving.place == target and moving.log.log_start_offset == 10
 

@@ -1,8 +1,8 @@
 """All logs of this broker.
 
-Owns `LogManager`: loading, making and deleting logs, and what they need from time to time
-(retention, checkpoints of recovery points and log starts, expiry of producers, syncs by age). Its
-`moves`, `cleaner` and `directories` have rooms of their own, as has the end of each directory.
+Owns `LogManager`: loading, making and deleting logs, their checkpoints, and when periodic tasks
+run. Its `directories`, `cleaner`, `moves` and `upkeep` have rooms of their own, as has the end of a
+directory.
 
 1. A partition has one log, in one directory; a new one goes to the directory with the fewest logs,
    not to a cordoned one. Two of different topic ids are found where a directory was away while a
@@ -16,13 +16,12 @@ Owns `LogManager`: loading, making and deleting logs, and what they need from ti
 5. After a truncation, and after a start that found less than was checkpointed, the recovery point
    is on its way to the disk at once (RL 3.5); so is a log start that a truncation lowered.
 6. A stop is once: no periodic task, round of the cleaner or removal begins behind it.
-7. The copy of a log that moves is loaded, checkpointed, failed and stopped as logs are; retention
-   and the cleaner leave both alone until they are swapped.
+7. The copy of a log that moves is loaded, checkpointed, failed and stopped as logs are.
 
 Ring 1. Source: Kafka's `LogManager`; RL 1.5, 1.12, 3.2, 3.5-3.8. Not here: the directories
-(`log_directories.py`), copies and their swap (`log_moves.py`), the stop of a directory
-(`clean_stop.py`), high-watermark checkpoints (`replication.high_watermark_checkpoint`), the cleaner
-(`cleaner/log_cleaner.py`).
+(`log_directories.py`), the cleaner (`cleaner/log_cleaner.py`), copies and their swap
+(`log_moves.py`), retention, expiry and syncs by age (`log_upkeep.py`), the stop of a directory
+(`clean_stop.py`), high-watermark checkpoints (`replication.high_watermark_checkpoint`).
 """
 
 from __future__ import annotations
@@ -53,6 +52,7 @@ from twisted_broker.log.log_directory import (
     log_starts,
 )
 from twisted_broker.log.log_moves import LogMoves
+from twisted_broker.log.log_upkeep import LogUpkeep
 from twisted_broker.periodic import PeriodicTasks
 from twisted_broker.settings import INT_MAX
 from twisted_broker.turns import Turns
@@ -61,12 +61,6 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 _logger = Logger()
 # 35 years: Kafka writes "never" as 2^63-1, which no timer of the reactor takes.
 _NEVER_MS = 2**40
-# About half a millisecond where there is nothing to delete.
-RETENTION_PER_STEP = 100
-# Some 0.15 ms each: its files get other names.
-SEGMENTS_PER_STEP = 10
-# About half a millisecond.
-PRODUCERS_PER_STEP = 2000
 _NAME_SYNC_SECONDS = 1.0
 """How long after the making of a log its topic id is synced. The syncs of a thousand logs would
 compete with their making, and with the clients that ask for them at once; the system writes records
@@ -139,9 +133,10 @@ class LogManager:
             self._is_moving,
         )
         self.moves = LogMoves(runtime, self.directories, self.cleaner, self._lines, self)
+        self.upkeep = LogUpkeep(runtime, self._turns, self.cleaner, self.moves, self._lines, self)
         self._counts: dict[str, int] = {}
         self._counted = -1
-        self._stopped = self._checkpoint_due = self._is_deleting = self._is_expiring = False
+        self._stopped = self._checkpoint_due = False
 
     def subscribe(self, listener: LogListener) -> None:
         self._listeners.append(listener)
@@ -582,7 +577,7 @@ class LogManager:
     def _start_tasks(self) -> None:
         config = self.config
         tasks = (
-            (config.integer("log.retention.check.interval.ms"), self.delete_old_segments),
+            (config.integer("log.retention.check.interval.ms"), self.upkeep.delete_old_segments),
             (
                 config.integer("log.flush.offset.checkpoint.interval.ms"),
                 self.checkpoint_recovery_points,
@@ -591,8 +586,11 @@ class LogManager:
                 config.integer("log.flush.start.offset.checkpoint.interval.ms"),
                 self.checkpoint_log_starts,
             ),
-            (config.integer("producer.id.expiration.check.interval.ms"), self.expire_producers),
-            (config.integer("log.flush.scheduler.interval.ms"), self.flush_dirty_logs),
+            (
+                config.integer("producer.id.expiration.check.interval.ms"),
+                self.upkeep.expire_producers,
+            ),
+            (config.integer("log.flush.scheduler.interval.ms"), self.upkeep.flush_dirty_logs),
         )
         for interval_ms, task in tasks:
             if interval_ms < _NEVER_MS:
@@ -687,102 +685,10 @@ class LogManager:
         for listener in self._listeners:
             listener.producers_found(log)
 
-    def delete_old_segments(self) -> None:
-        """Applies retention to every log, a few at a time; not again while it does."""
-        if not self._is_deleting:
-            self._is_deleting = True
-            self._turns.start(self._delete_old_segments())
-
-    def _delete_old_segments(self) -> Iterator[None]:
-        try:
-            for number, log in enumerate(self, 1):
-                yield from self._delete_segments_of(log)
-                if number % RETENTION_PER_STEP == 0:
-                    yield
-        finally:
-            self._is_deleting = False
-
-    def _delete_segments_of(self, log: Log) -> Iterator[None]:
-        segments = size = 0
-        while True:
-            deleted, freed = self._delete_some_of(log)
-            segments, size = segments + deleted, size + freed
-            if deleted < SEGMENTS_PER_STEP:
-                break
-            yield
-        if segments:
-            self._lines.add(
-                "retention deleted segments",
-                partition=log.topic_partition,
-                segments=segments,
-                bytes=size,
-                log_start_offset=log.log_start_offset,
-            )
-
-    def _delete_some_of(self, log: Log) -> tuple[int, int]:
-        """Segments and bytes that were deleted."""
-        deleted = freed = 0
-        # It may have been deleted since the walk began.
-        if self.logs.get(log.topic_partition) is log:
-            before = log.log_start_offset
-            if (
-                log.failed is None
-                and log.gap is None
-                and not self.cleaner.is_cleaning(log)
-                and log.topic_partition not in self.moves.futures
-            ):
-                size = log.size_in_bytes
-                try:
-                    deleted = log.delete_old_segments(self.runtime.wall_ms(), SEGMENTS_PER_STEP)
-                    freed = size - log.size_in_bytes if deleted else 0
-                except OutOfDescriptors:
-                    pass  # it comes again
-                except LogDirFailure:
-                    _logger.error(
-                        "retention of {log} failed: its log directory is offline",
-                        log=log.topic_partition,
-                    )
-            if log.log_start_offset != before:
-                for listener in self._listeners:
-                    listener.log_start_moved(log)
-        return deleted, freed
-
-    def expire_producers(self) -> None:
-        """Of every log, so many producers at a time; not again while it does."""
-        if not self._is_expiring:
-            self._is_expiring = True
-            self._turns.start(self._expire_producers())
-
-    def _expire_producers(self) -> Iterator[None]:
-        try:
-            seen = 0
-            for log in (*self, *self.moves.futures.values()):
-                producers = log.producers
-                producers.expire_verifications(self.runtime.wall_ms())
-                seen += 1
-                producer_ids = list(producers.producers)
-                for start in range(0, max(1, len(producer_ids)), PRODUCERS_PER_STEP):
-                    some = producer_ids[start : start + PRODUCERS_PER_STEP]
-                    producers.expire(some, self.runtime.wall_ms())
-                    seen += len(some)
-                    if seen >= PRODUCERS_PER_STEP:
-                        seen = 0
-                        yield
-        finally:
-            self._is_expiring = False
-
-    def flush_dirty_logs(self) -> None:
-        """Syncs logs whose last sync is `flush.ms` ago, whatever became of the calendar."""
-        now_ms = self.runtime.now_ms()
-        for log in self:
-            durability = log.durability
-            if (
-                log.failed is None
-                and log.gap is None
-                and now_ms - durability.last_flush_ms >= log.config.flush_ms
-            ):
-                durability.last_flush_ms = now_ms
-                durability.flush()
+    def log_start_moved(self, log: Log) -> None:
+        """Retention raised its start."""
+        for listener in self._listeners:
+            listener.log_start_moved(log)
 
     # -- stop
 

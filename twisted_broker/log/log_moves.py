@@ -3,7 +3,8 @@
 Owns `LogMoves`: copies in progress, what makes one of them the partition's log, and the logs that
 were replaced, until they are durably gone.
 
-1. A partition has one copy at most, in another directory than its log.
+1. A partition has one copy at most, in another directory than its log; retention and the cleaner
+   leave both alone.
 2. A swap is one turn: the copy is renamed and takes the log's place. Where the rename fails nothing
    has changed.
 3. The log that was replaced goes when the copy is durable under its new name, and the copy's mark

@@ -480,11 +480,11 @@ def test_retention_waits_for_the_round() -> None:
     log = compacted(manager, cleanup_policy=frozenset({"compact", "delete"}), retention_bytes=0)
     pass_time(world)
     before = log.segments.bases()
-    manager.delete_old_segments()
+    manager.upkeep.delete_old_segments()
     assert log.segments.bases() == before
     worker.run()
     pass_time(world, 1)
-    manager.delete_old_segments()
+    manager.upkeep.delete_old_segments()
     pass_time(world, 1)
     assert len(log.segments) < 3
 

@@ -46,7 +46,7 @@ from twisted_broker.coordinator.transaction import (
 from twisted_broker.image import metadata_delta, metadata_image
 from twisted_broker.log import (
     clean_stop,
-    log_manager,
+    log_upkeep,
     producer_batch_recovery,
     producer_rebuild,
     producer_snapshot_reader,
@@ -99,9 +99,9 @@ STEPS: dict[str, Knob] = _named(
         ),
     ),
     Knob("SLICE_HEADERS", (producer_rebuild,)),
-    Knob("RETENTION_PER_STEP", (log_manager,)),
-    Knob("SEGMENTS_PER_STEP", (log_manager,)),
-    Knob("PRODUCERS_PER_STEP", (log_manager,)),
+    Knob("RETENTION_PER_STEP", (log_upkeep,)),
+    Knob("SEGMENTS_PER_STEP", (log_upkeep,)),
+    Knob("PRODUCERS_PER_STEP", (log_upkeep,)),
     Knob("LOGS_PER_STEP", (log_cleaner,)),
     Knob("PRODUCERS_PER_STEP", (selection,)),
     Knob("PROPOSED_PER_TURN", (replica_manager,)),

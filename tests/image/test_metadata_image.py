@@ -196,6 +196,23 @@ def test_the_image_follows_a_naive_model_batch_by_batch(data: st.DataObject) -> 
         assert repr(old) == text
 
 
+def test_a_comparison_has_its_topics_in_the_same_order_in_every_process() -> None:
+    """Brokers take roles in that order; the hashes of ids are salted."""
+    ids = [bytes([255 - number]) * 16 for number in range(64)]
+    topics = [records.TopicRecord(name=f"t{each[0]}", topic_id=each) for each in ids]
+    partitions = [
+        records.PartitionRecord(
+            partition_id=number, topic_id=each, replicas=[1], isr=[1], leader=1, leader_epoch=0
+        )
+        for each in ids
+        for number in (1, 0)
+    ]
+    image, _ = EMPTY.apply([*topics, *partitions], 0)
+    found = MetadataDelta.between(EMPTY, image)
+    wanted = [(each, number) for each in sorted(ids) for number in (0, 1)]
+    assert list(found.partitions) == wanted and list(found.created_topics) == sorted(ids)
+
+
 def check_delta(delta: MetadataDelta, before: MetadataImage, after: MetadataImage) -> None:
     """A delta made from records holds at least what comparing the images finds, and exactly the
     partitions.

@@ -99,7 +99,7 @@ class MetadataDelta:
         # There may be a hundred thousand, and none changes under its id.
         if before.acls.keys() != after.acls.keys():
             delta.others.add("acls")
-        for topic_id in _differing(before.topics_by_id, after.topics_by_id):
+        for topic_id in sorted(_differing(before.topics_by_id, after.topics_by_id)):
             yield from delta.add_topic_in_steps(topic_id, None)
         return delta
 

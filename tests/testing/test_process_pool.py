@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from contextlib import closing
 from itertools import islice
@@ -77,3 +79,25 @@ def is_there(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_nothing_stays_of_a_caller_that_is_killed() -> None:
+    """One process waits for an item then, the other is at work. Both hold the end of the pipe that
+    is read here.
+    """
+    program = """
+import time
+from twisted_broker.testing.process_pool import run_all
+def items():
+    yield 0
+    yield 2
+    print("the first waits", flush=True)
+    time.sleep(600)
+for _ in run_all(items(), time.sleep, 2, 600.0): pass
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as caller:
+        try:
+            assert caller.stdout is not None and caller.stdout.readline() == b"the first waits\n"
+        finally:
+            caller.kill()
+        assert caller.communicate(timeout=60) == (b"", None)

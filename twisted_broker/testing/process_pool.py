@@ -6,6 +6,7 @@ Owns `run_all` and `Died`.
 1. A process that dies, raises or takes longer than its limit costs its item only; another process
    takes its place.
 2. Ctrl-C reaches the caller alone: the processes ignore it, and are ended when the caller leaves.
+   One that was killed ends nothing: they leave themselves, each behind its item.
 3. Forked, so what the caller patched holds in the processes, too.
 
 Not here: what the work is (`testing/sim/many_seeds.py`).
@@ -13,6 +14,7 @@ Not here: what the work is (`testing/sim/many_seeds.py`).
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 import traceback
@@ -38,7 +40,7 @@ class _Worker(Generic[T]):
 
     def __init__(self, work: Callable[[T], Any]) -> None:
         self.connection, far = _FORK.Pipe()
-        self.process = _FORK.Process(target=_serve, args=(far, work), daemon=True)
+        self.process = _FORK.Process(target=_serve, args=(far, work, os.getpid()), daemon=True)
         self.process.start()
         far.close()
         self.item: T
@@ -114,11 +116,15 @@ def _age(worker: _Worker[Any]) -> float:
     return time.monotonic() - worker.began
 
 
-def _serve(connection: Connection, work: Callable[[Any], Any]) -> None:
+def _serve(connection: Connection, work: Callable[[Any], Any], caller: int) -> None:
     """The process: takes items until the caller is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         try:
+            # Its end of the pipe is open in the processes that were forked behind this one, too.
+            while not connection.poll(_TICK_SECONDS):
+                if os.getppid() != caller:
+                    return
             item = connection.recv()
         except (EOFError, OSError):
             return
@@ -126,4 +132,7 @@ def _serve(connection: Connection, work: Callable[[Any], Any]) -> None:
             result = work(item)
         except Exception:
             result = Died(traceback.format_exc())
-        connection.send(result)
+        try:
+            connection.send(result)
+        except OSError:
+            return

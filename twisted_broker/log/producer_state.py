@@ -62,6 +62,7 @@ class ProducerStateManager:
         "directory",
         "expiration_ms",
         "last_snapshot_offset",
+        "loaded_upto",
         "map_end_offset",
         "newest_offset",
         "oldest_unreplicated",
@@ -93,6 +94,10 @@ class ProducerStateManager:
         self.map_end_offset = self.last_snapshot_offset = 0
         self.newest_offset = -1
         """no producer wrote at an offset above it"""
+        self.loaded_upto = 0
+        """the offset of the snapshot that was loaded: of what was decided below it nobody knows
+        by which marker, so until the high watermark is there some of them may be truncated yet
+        """
         self.rebuilt: ProducerStateManager | None = None
         """the state that is brought to the log's end (`producer_rebuild.py`); until it is
         adopted the map here is empty
@@ -219,6 +224,11 @@ class ProducerStateManager:
             0 < self.producers[producer_id].last_timestamp < since_ms
             for producer_id in self.ongoing.values()
         )
+
+    def knows_what_is_decided(self, high_watermark: int) -> bool:
+        """Whether a marker that is not below the high watermark yet is one of `unreplicated`."""
+        loaded_upto = self.loaded_upto if self.rebuilt is None else self.rebuilt.loaded_upto
+        return loaded_upto <= high_watermark
 
     def remove_replicated(self, high_watermark: int) -> None:
         """Transactions whose marker is below the high watermark no longer hold the last stable
@@ -479,7 +489,7 @@ class ProducerStateManager:
         id of the transactions that were open there.
         """
         self.ongoing = OrderedDict(sorted(opened))
-        self.map_end_offset = self.last_snapshot_offset = offset
+        self.map_end_offset = self.last_snapshot_offset = self.loaded_upto = offset
         self.newest_offset = offset - 1
 
     def begin_rebuild(self) -> ProducerStateManager:
@@ -500,10 +510,11 @@ class ProducerStateManager:
             other.unreplicated,
             other.oldest_unreplicated,
         )
-        self.map_end_offset, self.newest_offset, self.last_snapshot_offset = (
+        self.map_end_offset, self.newest_offset, self.last_snapshot_offset, self.loaded_upto = (
             other.map_end_offset,
             other.newest_offset,
             other.last_snapshot_offset,
+            other.loaded_upto,
         )
         self.rebuilt, self.writer = None, other.writer
         if self.writer is not None:
@@ -531,6 +542,6 @@ class ProducerStateManager:
 
     def _clear(self) -> None:
         self.rebuilt = self.writer = None
-        self.producers, self.ongoing = {}, OrderedDict()
+        self.producers, self.ongoing, self.loaded_upto = {}, OrderedDict(), 0
         self.unreplicated, self.oldest_unreplicated = deque(), deque()
         self.verifications = OrderedDict()

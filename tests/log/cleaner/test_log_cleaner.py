@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.log.batches import NOW_MS, TOPIC_ID, batch, config
+from tests.log.batches import NOW_MS, TOPIC_ID, batch, config, marker
 from tests.log.cleaner.rounds import COMPACT, append, batch_of
 from tests.log.manual_worker import ManualWorker
 from tests.log.test_log_manager import A, B, World
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log import checkpoints
+from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.cleaner import log_cleaner, selection
 from twisted_broker.log.cleaner.cleaning import CannotBeCleaned, CleaningPlan, CleaningResult, clean
 from twisted_broker.log.cleaner.selection import LogToClean, log_to_clean
@@ -603,6 +604,32 @@ def test_what_is_appended_behind_a_truncation_is_dirty() -> None:
     before = records(log)
     pass_time(world)
     assert records(log) < before
+
+
+def test_after_a_restart_a_marker_above_the_high_watermark_decides_nothing() -> None:
+    """It is in the snapshot of producers that was loaded, and may be truncated yet: what its
+    transaction would replace must stay (seed 974158).
+    """
+    world = World()
+    manager = world.manager()
+    log = compacted(manager, count=6)
+    fields: dict[str, Any] = {
+        "producer_id": 7,
+        "producer_epoch": 0,
+        "base_sequence": 0,
+        "is_transactional": True,
+    }
+    append(log, (b"k0", b"not decided"), **fields)
+    fill(log, 20)
+    high_watermark = log.log_end_offset
+    log.append_as_leader(marker(7, True), 0, NOW_MS, origin=AppendOrigin.COORDINATOR)
+    assert log.last_stable_offset == 6
+    world.stop(manager)
+    log = world.manager().get_or_create(A, TOPIC_ID, config(cleanup_policy=COMPACT))
+    log.set_high_watermark(high_watermark)
+    assert log_to_clean(log, None, NOW_MS).upper_bound == 0
+    log.set_high_watermark(high_watermark + 1)
+    assert log_to_clean(log, None, NOW_MS).upper_bound > 6
 
 
 def test_an_offset_above_the_log_end_never_becomes_valid_again() -> None:

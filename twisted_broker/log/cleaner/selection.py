@@ -4,7 +4,8 @@ Owns `LogToClean`, `log_to_clean`, `dirtiest` and `plan_for`.
 
 1. A log is cleaned from its start to its first segment that may not be: the active one, one that
    reaches above the last stable offset (so above the high watermark), one with a record younger
-   than `min.compaction.lag.ms` (a file younger than that where records have no timestamps).
+   than `min.compaction.lag.ms` (a file younger than that where records have no timestamps). After
+   a restart nothing is cleaned until the high watermark is where the log was loaded.
 2. The dirtiest log is next: the one with the largest share of bytes that were never cleaned, if it
    is above `min.cleanable.dirty.ratio`, or has dirty records older than `max.compaction.lag.ms`.
 3. Where the offset in the checkpoint is outside the log, the whole log is dirty.
@@ -70,6 +71,10 @@ def log_to_clean(log: Log, checkpoint: int | None, wall_ms: int) -> LogToClean:
         if segment is not log.segments.active
     ]
     stable = min(log.last_stable_offset, log.segments.active.base_offset)
+    if not log.producers.knows_what_is_decided(log.high_watermark):
+        # Since a restart: a transaction may count as committed by a marker that is truncated yet.
+        # What its records would replace must stay. Kafka takes it.
+        stable = first_dirty
     upper = max(first_dirty, min(stable, _too_young(log, dirty, wall_ms)))
     # Segments are cleaned whole: the one that holds the bound is not.
     upper = _segment_start(log, upper)

@@ -83,9 +83,12 @@ class KeyedLine:
 
     @property
     def first_open(self) -> int:
-        """Where the first transaction begins that is not decided, nor expected to be; the end when
-        there is none.
-        """
+        """Where the first transaction begins that is not decided, the end when there is none."""
+        return min((offsets[0] for offsets in self._open.values()), default=self.end)
+
+    @property
+    def first_unexpected(self) -> int:
+        """The first of them that no marker above the high watermark is expected to decide."""
         return min(
             (offsets[0] for offsets in self._open.values() if offsets[0] not in self.expected),
             default=self.end,
@@ -165,15 +168,9 @@ class KeyedLine:
     ) -> bool:
         """Whether a cleaner that knew all records below `replaced_upto` may have taken it."""
         key, value = self.records[offset]
-        outcome = self.outcomes.get(offset, self.expected.get(offset))
-        if key is None or outcome is False:
+        if key is None or self.outcomes.get(offset) is False:
             return True
         if self.last_below(key, replaced_upto) > offset:
-            return True
-        if any(
-            is_commit and offset < other < replaced_upto and self.records[other][0] == key
-            for other, is_commit in self.expected.items()
-        ):
             return True
         if self.may_count(key, offset, replaced_upto):
             return True
@@ -268,10 +265,7 @@ class CompactedChecker:
         upto, line = following.base_offset, self._truth.line(key)
         line.cleaned_upto = max(line.cleaned_upto, upto)
         known = self.lines.get(key)
-        if known is None or not line.is_complete or upto <= known.first_open:
-            return
-        known.expect(_batches(log, _disk(log), known.end, log.log_end_offset))
-        if upto > known.first_open:
+        if known is not None and line.is_complete and upto > known.first_open:
             self.broken = self.broken or (
                 f"compacted: {log.directory}: cleaned up to {upto}, but a transaction at "
                 f"{known.first_open} is not decided"
@@ -356,7 +350,7 @@ class CompactedChecker:
                 name, f"{who} read {value!r} of {key!r} at {offset}: {known.records.get(offset)}"
             )
         elif offset not in known.undecided and not known.outcomes.get(
-            offset, known.expected.get(offset, offset < known.first_open)
+            offset, known.expected.get(offset, offset < known.first_unexpected)
         ):
             self._broken(name, f"{who} read {value!r} at {offset}, which is not committed")
 

@@ -76,6 +76,12 @@ class NothingHeld:
     def latest_epoch(self, topic_partition) -> int:
         return 1
 
+    def added(self, topic_partition) -> None:
+        """Nothing is stored."""
+
+    async def wait_for_syncs(self) -> None:
+        """As above."""
+
     def partition_failed(self, topic_partition, reason) -> None:
         """Nothing is remembered."""
 

@@ -16,6 +16,7 @@ from twisted_broker.config import LogConfig
 from twisted_broker.replication.explain.explanation import explain
 from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.replication.explain.waiting_requests import waiting_requests
+from twisted_broker.replication.fetcher.fetcher import Fetcher
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.stalling_worker import StallingWorker
 from twisted_broker.wire.errors import ErrorCode
@@ -150,6 +151,57 @@ def test_a_follower_asks_for_more_when_it_has_synced():
     assert finished == [True] and a.log.high_watermark == 0
     b.round()
     assert a.log.high_watermark == 2
+
+
+def began(fetcher: Fetcher) -> list[object]:
+    """Holds what a round of the fetcher returned, when it is over."""
+    finished: list[object] = []
+    ensureDeferred(fetcher.do_work()).addBoth(finished.append)
+    return finished
+
+
+@pytest.mark.parametrize("truncates_on_fetch", [True, False])
+def test_what_another_fetcher_left_unsynced_is_waited_for(truncates_on_fetch):
+    """RL 6.4: the leader changed while a follower's disk was busy, so another fetcher goes on: the
+    new leader must not count what that disk does not have.
+    """
+    a, b = nodes(2)
+    a.lead(1, (1, 2))
+    a.append()
+    b.follow(a, 1)
+    b.round()
+    b.log.update_config(replace(LogConfig(), flush_messages=1))
+    b.log.durability.disk = worker = ManualWorker()
+    a.append(2)
+    assert not began(b.fetcher) and b.log.log_end_offset == 3
+    a.lead(2, (1, 2))
+    fetcher = b.follow(a, 2, truncates_on_fetch=truncates_on_fetch)
+    finished = began(fetcher)
+    assert not finished and a.log.high_watermark <= 1
+    worker.run_all()
+    assert finished and a.log.high_watermark <= 3
+    b.catch_up(2)
+    assert a.log.high_watermark == 3
+
+
+def test_another_fetcher_appends_nothing_before_the_checkpoint_of_a_truncation():
+    """RL 3.5, 6.3: the same where the leader changes before that is written."""
+    a, b = nodes(2)
+    b.lead(0, (1, 2))
+    b.append(5)
+    b.log.set_high_watermark(5)
+    b.log.roll(0)
+    b.log.durability.point_written(*b.log.durability.point_in_write())
+    a.lead(1, (1, 2))
+    a.append(4)
+    assert not began(b.follow(a, 1))
+    end = b.log.log_end_offset
+    a.lead(2, (1, 2))
+    finished = began(b.follow(a, 2))
+    assert not finished and b.log.log_end_offset == end < 4
+    b.log.durability.point_written(*b.log.durability.point_in_write())
+    b.catch_up(2)
+    assert finished and b.content() == a.content()
 
 
 @pytest.mark.parametrize("truncates_on_fetch", [True, False])

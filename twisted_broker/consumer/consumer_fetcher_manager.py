@@ -218,6 +218,9 @@ class ConsumedPartitions:
         if info is not None:
             info.fail(reason if isinstance(reason, Exception) else ConsumerError(str(reason)))
 
+    def added(self, topic_partition: TopicPartition) -> None:
+        """Nothing is stored."""
+
     def answers_processed(self) -> None:
         """Nothing follows: who waits for chunks was served."""
 

@@ -89,6 +89,12 @@ class FetchTarget(Protocol):
         """For the leader to know; -1 where there is no log. Raises `BrokerError`."""
         ...
 
+    def added(self, topic_partition: TopicPartition) -> None:
+        """It is fetched from now on; another fetcher may have left something to `wait_for_syncs`.
+        Raises `BrokerError`.
+        """
+        ...
+
     def process_partition_data(
         self,
         topic_partition: TopicPartition,
@@ -183,6 +189,7 @@ class Fetcher:
                 self.state.add(
                     topic_partition, initial, latest_epoch, self.leader.truncates_on_fetch
                 )
+                self._target.added(topic_partition)
                 # Following would truncate records that a newer leader may have committed.
                 if latest_epoch > initial.leader_epoch:
                     reason = f"its leader leads at epoch {initial.leader_epoch}"
@@ -269,8 +276,8 @@ class Fetcher:
     async def do_work(self) -> bool:
         """RL 6.2: one round. False when there was nothing to request."""
         truncated = await self._maybe_truncate()
-        if truncated:
-            await self._target.wait_for_syncs()
+        # Also for what was left by the fetcher of an earlier leader.
+        await self._target.wait_for_syncs()
         self._log_fenced()
         if self._stopped:
             return truncated

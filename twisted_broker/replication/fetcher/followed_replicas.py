@@ -91,6 +91,11 @@ class FollowedReplicas:
     def log_start_offset(self, topic_partition: TopicPartition) -> int:
         return self._log(topic_partition).log_start_offset
 
+    def added(self, topic_partition: TopicPartition) -> None:
+        log = self._log(topic_partition)
+        if log.durability.awaiting_sync is not None or log.durability.is_checkpoint_above:
+            self._unsynced.append((log, log.log_end_offset))
+
     def process_partition_data(
         self,
         topic_partition: TopicPartition,
@@ -136,11 +141,12 @@ class FollowedReplicas:
 
         Kafka's fetcher thread waits within the append.
         """
-        waiting, self._unsynced = self._unsynced, []
-        for log, end in waiting:
-            done: Deferred[None] = Deferred()
-            log.durability.when_synced(end, partial(fire, done))
-            await done
+        while self._unsynced:  # some may be added meanwhile
+            waiting, self._unsynced = self._unsynced, []
+            for log, end in waiting:
+                done: Deferred[None] = Deferred()
+                log.durability.when_synced(end, partial(fire, done))
+                await done
 
     # truncation
     def truncate(

@@ -67,6 +67,9 @@ class FutureReplicas:
     def log_start_offset(self, topic_partition: TopicPartition) -> int:
         return self._copy(topic_partition).log_start_offset
 
+    def added(self, topic_partition: TopicPartition) -> None:
+        """A copy that begins again stays with its fetcher."""
+
     def process_partition_data(
         self,
         topic_partition: TopicPartition,

@@ -260,6 +260,17 @@ def test_a_replica_that_is_not_here_yet_is_made_where_it_was_asked_for() -> None
     assert moving.place == "/c" and not moving.log_manager.preferred
 
 
+def test_a_replica_that_is_added_is_made_though_a_directory_is_offline() -> None:
+    """KIP-455, KIP-858: it was not here before, so no directory can hold it; else the reassignment
+    would wait for the failed disk.
+    """
+    moving = Moving().start()
+    moving.take_role(registration(2, (2,)))
+    moving.log_manager.directories.fail("/a", OSError("EIO"))
+    moving.take_role(registration(2, (2, LOCAL), (2,), partition_epoch=1))
+    assert not moving.partition.offline and moving.place in ("/b", "/c")
+
+
 def test_one_move_at_a_time_in_the_order_of_names() -> None:
     """RL 1.1: the next begins when the first is done (shouldFetchOneReplicaAtATime)."""
     moving = Moving(num_replica_alter_log_dirs_threads="1", **SLOW)

@@ -406,8 +406,9 @@ def _partition_and_log(
     directory_id = state.directory_of(replicas.node_id)
     config = settings.of(change.topic)
     # The first delta of a start shows old partitions as new: their logs may be in a directory that
-    # is offline.
-    is_new = change.before is None and delta.before.offset >= 0
+    # is offline. One that a reassignment adds later was in none.
+    was_here = change.before is not None and replicas.node_id in change.before.replicas
+    is_new = not was_here and delta.before.offset >= 0
     try:
         wanted = None if is_reserved_directory(directory_id) else directory_id
         # Topics of a ZooKeeper cluster have no id below inter-broker protocol 2.8.

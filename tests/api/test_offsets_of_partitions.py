@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from tests.api.data_plane import Api, DenyList
@@ -15,6 +17,8 @@ from twisted_broker.api.list_offsets import list_offsets
 from twisted_broker.api.offset_for_leader_epoch import offset_for_leader_epoch
 from twisted_broker.api.producers import describe_producers
 from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.log.memory import MemoryFileSystem
+from twisted_broker.log.segment import LogSegment
 from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.turns import LOOK_ELEMENTS
 from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
@@ -221,6 +225,38 @@ def test_a_partition_named_twice():
         ErrorCode.INVALID_REQUEST,
         ErrorCode.NONE,
         ErrorCode.INVALID_REQUEST,
+    ]
+
+
+@pytest.mark.parametrize("version", [0, 7])
+def test_a_partition_whose_files_cannot_be_read(version, monkeypatch):
+    """RL 1.12: KAFKA_STORAGE_ERROR for that one; the others of the request are answered."""
+    api = made({0: registration(), 1: registration()})
+    for each in (TP, TP._replace(partition=1)):
+        api.fixture.replicas.produce([(each, batch())], 1)
+
+    def failing(real):
+        def call(self, *arguments):
+            path = arguments[0] if isinstance(self, MemoryFileSystem) else self.log.path
+            if "/t-0/" in path:
+                raise OSError(errno.EIO, "no")
+            return real(self, *arguments)
+
+        return call
+
+    for owner, name in ((MemoryFileSystem, "modified_ms"), (LogSegment, "find_by_timestamp")):
+        monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
+    asked = [
+        ListOffsetsPartition(partition_index=index, timestamp=WALL_MS, max_num_offsets=1)
+        for index in (0, 1)
+    ]
+    request = ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=asked)]
+    )
+    answer = api.now(list_offsets, ListOffsetsResponse, request, version)
+    assert [each.error_code for each in answer.topics[0].partitions] == [
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NONE,
     ]
 
 

@@ -73,6 +73,22 @@ def test_a_roll_that_stops_anywhere_for_want_of_descriptors_is_done_again(skip: 
     assert refusals or skip > 4
 
 
+@pytest.mark.parametrize("error", [*SHORT, errno.EIO])
+def test_an_offset_by_time_that_cannot_be_read_is_refused_as_any_read(error: int) -> None:
+    """RL 1.12, 3.4: KAFKA_STORAGE_ERROR of its partition; a disk that fails is found so, too."""
+    world = World()
+    log = create(world.manager(), segment_bytes=200)
+    fill(log, 12)
+    for search in (lambda: log.find_offset_by_timestamp(NOW_MS), log.max_timestamp_offset):
+        log.segments.close()
+        world.files.faults.append(Fault(error, "open"))
+        with pytest.raises(LogDirFailure if error == errno.EIO else OutOfDescriptors):
+            search()
+        world.files.faults.clear()
+    assert world.failed == (["/d1"] if error == errno.EIO else [])
+    assert error == errno.EIO or log.find_offset_by_timestamp(NOW_MS) is not None
+
+
 def test_a_truncation_left_midway_fails_the_directory() -> None:
     """RL 1.12: half a cut is no state to go on from, whatever stopped it."""
     world = World()

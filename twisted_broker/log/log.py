@@ -364,17 +364,25 @@ class Log:
     def find_offset_by_timestamp(
         self, target_ms: int, upto_offset: int | None = None
     ) -> TimestampAndOffset | None:
-        """The first record with a timestamp of at least `target_ms`, below `upto_offset`."""
+        """The first record with a timestamp of at least `target_ms`, below `upto_offset`. Raises
+        BrokerError.
+        """
         self.check_online()
-        found = find_by_timestamp(self.segments, target_ms, self.log_start_offset)
+        try:
+            found = find_by_timestamp(self.segments, target_ms, self.log_start_offset)
+        except OSError as error:
+            raise self.fail(error) from error
         if found is not None and upto_offset is not None and found.offset >= upto_offset:
             return None
         return found
 
     def max_timestamp_offset(self) -> TimestampAndOffset | None:
-        """The record with the largest timestamp (ListOffsets -3)."""
+        """The record with the largest timestamp (ListOffsets -3). Raises BrokerError."""
         self.check_online()
-        return find_max_timestamp(self.segments, self.log_start_offset)
+        try:
+            return find_max_timestamp(self.segments, self.log_start_offset)
+        except OSError as error:
+            raise self.fail(error) from error
 
     # -- appending as leader
 

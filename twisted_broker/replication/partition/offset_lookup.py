@@ -122,13 +122,16 @@ def segment_offsets_before(
 
 def _segment_points(log: Log, wall_ms: int) -> list[tuple[int, int]]:
     """(offset, last written at, in ms): the start of each segment, and the end of a last segment
-    that is not empty.
+    that is not empty. Raises BrokerError.
     """
     files = log.pool.files
-    points = [
-        (max(segment.base_offset, log.log_start_offset), files.modified_ms(segment.log.path))
-        for segment in log.segments
-    ]
+    try:
+        points = [
+            (max(segment.base_offset, log.log_start_offset), files.modified_ms(segment.log.path))
+            for segment in log.segments
+        ]
+    except OSError as error:
+        raise log.fail(error) from error
     if points and log.log_end_offset > points[-1][0]:
         points.append((log.log_end_offset, wall_ms))
     return points

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from tests.cluster.fixtures import Fixture
+from twisted_broker import turns as turns_module
 from twisted_broker.cluster import metadata_log
 from twisted_broker.cluster import records as record_frames
 from twisted_broker.cluster.broker_registry import BrokerSessions
+from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.image.entries import NO_LEADER
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as lifecycle
-from twisted_broker.wire.messages import log_dirs, topics
+from twisted_broker.wire.messages import configs, log_dirs, topics
 from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
 from twisted_broker.wire.records import iterate_batches
 
@@ -376,3 +378,44 @@ def test_directories_of_many_replicas_leave_turns_to_others(one: Fixture) -> Non
     partitions = one.controller.image.topics_by_name["many"].partitions
     assert {each.directories for each in partitions.values()} == {(directory,)}
     check_log(one)
+
+
+def test_elections_by_a_topics_setting_leave_turns_to_others(
+    two: tuple[Fixture, dict[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sets unclean.leader.election.enable for a topic that nobody leads."""
+    fixture, epochs = two
+    request = lifecycle.BrokerHeartbeatRequest(
+        broker_id=2,
+        broker_epoch=epochs[2],
+        current_metadata_offset=fixture.controller.log.high_watermark - 1,
+        want_fence=True,
+    )
+    turns(fixture, fixture.send("broker_heartbeat", request, 2))
+    assert leaders(fixture) == {NO_LEADER: MANY}
+    decided = [0]
+    elect = ClusterView._add_unclean_leader
+
+    def counted(*arguments: Any) -> None:
+        decided[-1] += 1
+        elect(*arguments)
+
+    monkeypatch.setattr(ClusterView, "_add_unclean_leader", counted)
+    # The clock stands still: only their number ends a turn of background work.
+    monkeypatch.setattr(turns_module, "PIECES_PER_TURN", 3)
+    change = configs.IncrementalAlterConfigsRequestAlterableConfig(
+        name="unclean.leader.election.enable", config_operation=0, value="true"
+    )
+    resource = configs.IncrementalAlterConfigsRequestAlterConfigsResource(
+        resource_type=2, resource_name="t", configs=[change]
+    )
+    answer = fixture.send(
+        "incremental_alter_configs", configs.IncrementalAlterConfigsRequest(resources=[resource]), 1
+    )
+    while leaders(fixture) != {1: MANY}:
+        assert len(decided) < 100
+        decided.append(0)
+        turn(fixture)
+    assert answer.called and sum(decided) == MANY and max(decided) <= 300
+    assert last_batch_records(fixture) == MANY
+    check_log(fixture)

@@ -270,7 +270,7 @@ def test_all_topics_are_looked_at_in_steps(
     assert count_steps(view.preferred_leaders(100)) == (22 // 3 * 2, [])
     without = leaders.count(NO_LEADER)
     assert without >= 2
-    assert count_steps(view.unclean_leaders_everywhere()) == (22 // 3 + without // 2, [])
+    assert count_steps(view.unclean_leaders()) == (22 // 3 + without // 2, [])
     # One that leaves and leads nothing.
     view = ClusterView(replace(view.image, topics_by_id=led_by(3, view.image)), view.config)
     leaving = broker_lifecycle.BrokerHeartbeatRequest(
@@ -307,13 +307,13 @@ def test_another_setting_of_the_brokers_elects_nobody(
 ) -> None:
     """Nor the same value again: not all topics are looked at for that."""
     looked: list[None] = []
-    everywhere = ClusterView.unclean_leaders_everywhere
+    everywhere = ClusterView.unclean_leaders
 
-    def noted(view: ClusterView) -> Generator[None, None, list[Any]]:
+    def noted(view: ClusterView, topics: Any = None) -> Generator[None, None, list[Any]]:
         looked.append(None)
-        return everywhere(view)
+        return everywhere(view, topics)
 
-    monkeypatch.setattr(ClusterView, "unclean_leaders_everywhere", noted)
+    monkeypatch.setattr(ClusterView, "unclean_leaders", noted)
     for name, value, times in (
         ("log.retention.ms", "1000", 0),
         (SETTING, "true", 1),

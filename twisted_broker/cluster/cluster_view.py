@@ -110,14 +110,18 @@ class ClusterView:
             yield some
 
     def concerned_in_steps(
-        self, wanted: Callable[[PartitionRegistration], bool]
+        self,
+        wanted: Callable[[PartitionRegistration], bool],
+        topics: Collection[str] | None = None,
     ) -> Generator[None, None, list[tuple[TopicImage, int, PartitionRegistration]]]:
-        """Partitions for which `wanted` holds, by topic name and number. Pauses after every
-        `LOOKED_AT_PER_STEP`.
+        """Partitions (of `topics`; None: of all) for which `wanted` holds, by topic name and
+        number. Pauses after every `LOOKED_AT_PER_STEP`.
         """
         found, looked_at = [], 0
-        for name in sorted(self.image.topics_by_name):
-            topic = self.image.topics_by_name[name]
+        for name in sorted(self.image.topics_by_name if topics is None else topics):
+            topic = self.image.topics_by_name.get(name)
+            if topic is None:
+                continue
             for number in sorted(topic.partitions):
                 looked_at += 1
                 if looked_at % LOOKED_AT_PER_STEP == 0:
@@ -182,22 +186,25 @@ class ClusterView:
                 found.append(change)
         return found
 
-    def unclean_leaders(self, topics: Iterable[str]) -> list[Record]:
-        """Elects anyone for those partitions without a leader whose topics allow it."""
-        found: list[Record] = []
-        for name in sorted(topics):
+    def electing_uncleanly(self, topics: Iterable[str]) -> dict[str, int]:
+        """Those of `topics` that are there and may elect anyone, with how many partitions."""
+        found = {}
+        for name in topics:
             topic = self.image.topics_by_name.get(name)
-            if topic is None or not self.elects_unclean(name):
-                continue
-            for number, partition in sorted(topic.partitions.items()):
-                if partition.leader == NO_LEADER:
-                    self._add_unclean_leader(found, topic, number, partition)
+            if topic is not None and self.elects_unclean(name):
+                found[name] = len(topic.partitions)
         return found
 
-    def unclean_leaders_everywhere(self) -> Generator[None, None, list[Record]]:
-        """The same for all topics. Pauses after every `PARTITIONS_PER_STEP`."""
+    def unclean_leaders(
+        self, topics: Collection[str] | None = None
+    ) -> Generator[None, None, list[Record]]:
+        """Elects anyone for those partitions without a leader whose topics (of `topics`; None: of
+        all) allow it. Pauses after every `PARTITIONS_PER_STEP`.
+        """
         found: list[Record] = []
-        leaderless = yield from self.concerned_in_steps(lambda each: each.leader == NO_LEADER)
+        leaderless = yield from self.concerned_in_steps(
+            lambda each: each.leader == NO_LEADER, topics
+        )
         for count, (topic, number, partition) in enumerate(leaderless, 1):
             if count % PARTITIONS_PER_STEP == 0:
                 yield

@@ -30,7 +30,11 @@ from twisted.logger import Logger
 from twisted_broker.cluster.bootstrap import DEFAULT, Bootstrap, bootstrap_records
 from twisted_broker.cluster.bootstrap import NAME as BOOTSTRAP_NAME
 from twisted_broker.cluster.broker_registry import BrokerSessions, fence
-from twisted_broker.cluster.cluster_view import ClusterView, with_dynamic_defaults
+from twisted_broker.cluster.cluster_view import (
+    PARTITIONS_PER_STEP,
+    ClusterView,
+    with_dynamic_defaults,
+)
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.cluster.image_records import controller_record
 from twisted_broker.cluster.metadata_events import ELECTIONS, events, unclean_elections
@@ -204,7 +208,7 @@ class Controller:
         self._last_token_check_ms = self._last_balance_ms
         self._ticks.start(_TICK_MS / 1000)
         # The one before may have ended between a setting and the elections that follow from it.
-        self._turns.start(self._elect_everywhere())
+        self._turns.start(self._elect())
         return started
 
     def _first_records(self, bootstrap: Bootstrap) -> list[Record]:
@@ -295,12 +299,12 @@ class Controller:
         """Appends what was decided; fires with the last offset when that, and all before it, is
         durable. Nothing to write: waits for the rest. `prepared`: what `prepare` made of it.
         """
-        delta = None
+        delta, large = None, set[str]()
         try:
             self._check_active()
             if found:
                 delta = self._append(found, prepared)
-                self._elect_where_allowed(delta)
+                large = self._elect_where_allowed(delta)
         except BrokerError:
             return fail()
         if not found and not self._waiting:
@@ -310,22 +314,30 @@ class Controller:
         self._written_at.append((self.log.end_offset - 1, self.runtime.clock.seconds()))
         self.log.sync()
         if delta is not None and _may_elect_elsewhere(delta):
-            self._turns.start(self._elect_everywhere())
+            self._turns.start(self._elect())
+        elif large:
+            self._turns.start(self._elect(large))
         return done
 
-    def _elect_where_allowed(self, delta: MetadataDelta) -> None:
-        """A topic that may elect uncleanly from now on does so at once, if it has nobody."""
-        found = self.view.unclean_leaders(
+    def _elect_where_allowed(self, delta: MetadataDelta) -> set[str]:
+        """A topic that may elect uncleanly from now on does so at once, if it has nobody. Those
+        that together are too large for one turn are returned instead.
+        """
+        electing = self.view.electing_uncleanly(
             {name for kind, name in delta.configs if kind == TOPIC_RESOURCE}
         )
+        if sum(electing.values()) > PARTITIONS_PER_STEP:
+            return set(electing)
+        found = run_whole(self.view.unclean_leaders(electing)) if electing else []
         if found:
             self._append(found)
+        return set()
 
-    def _elect_everywhere(self) -> Generator[None, None, None]:
-        """In all topics that may elect uncleanly."""
+    def _elect(self, topics: set[str] | None = None) -> Generator[None, None, None]:
+        """In those of `topics` (None: of all) that may elect uncleanly."""
         try:
             found, prepared = yield from self.decide(
-                lambda view: view.unclean_leaders_everywhere(), lambda found: found
+                lambda view: view.unclean_leaders(topics), lambda found: found
             )
         except BrokerError:
             return  # it decides no more

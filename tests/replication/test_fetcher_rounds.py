@@ -4,16 +4,23 @@ what it counts (RL 6.2-6.5).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from twisted.internet.defer import ensureDeferred
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
-from tests.replication.fixtures import TOPIC_ID, TP, registration
+from tests.replication.fixtures import TOPIC_ID, TP, Fixture, batch, registration
 from tests.replication.pair import BACKOFF_MS, Node, copied
 from tests.replication.test_fetcher import Bent, following, out_of_range
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.fetcher.fetch_session_handler import RequestedPartitions
+from twisted_broker.replication.fetcher.fetcher import ANSWERS_PER_TURN, Fetcher
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition, InitialFetchState
 from twisted_broker.replication.fetcher.followed_replicas import FollowedReplicas
+from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
 from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.records import set_offsets_and_epoch
 
 TOPIC_STATS = ("replication_bytes_in", "reassignment_bytes_in", "messages_in", "bytes_in")
 
@@ -166,3 +173,93 @@ def test_a_partition_that_cannot_be_truncated_fails(monkeypatch: pytest.MonkeyPa
     a.round()
     a.fetcher.add({TP: InitialFetchState(TOPIC_ID, 1, 0)})
     assert a.fetcher.state.failed == set()
+
+
+class Answering:
+    """A leader that answers each fetch with what it is given; it must not be asked else."""
+
+    endpoint, truncates_on_fetch = BrokerEndPoint(2, "h", 1), True
+
+    def __init__(self, answer: Callable[[TopicPartition], FetchedPartition]) -> None:
+        self.answer = answer
+
+    def has_request(self, requested: RequestedPartitions) -> bool:
+        return bool(requested.current)
+
+    async def fetch(self, requested: RequestedPartitions) -> dict[TopicPartition, FetchedPartition]:
+        return {name: self.answer(name) for name in requested.current}
+
+    def close(self) -> None:
+        """Nothing waits."""
+
+
+def many_followed(count: int, epoch: int = 1) -> tuple[Fixture, list[TopicPartition], Fetcher]:
+    """Partitions with a record each that their leader answers with, not fetched yet."""
+    fixture = Fixture()
+    fixture.topic(
+        states={
+            number: registration(2, (1, 2), leader_epoch=epoch, partition_epoch=epoch)
+            for number in range(count)
+        }
+    )
+    names = [TopicPartition("t", number) for number in range(count)]
+    for name in names:
+        log = fixture.partition(name).log
+        log.leader_epochs.assign(0, 0)
+    records = bytearray(batch())
+    set_offsets_and_epoch(records, 0, epoch)
+    leader = Answering(lambda name: FetchedPartition(ErrorCode.NONE, 1, 0, bytes(records)))
+    target = FollowedReplicas(fixture.replicas)
+    fetcher = Fetcher("many", fixture.runtime, leader, target, BACKOFF_MS, 1 << 20)
+    fetcher.add({name: InitialFetchState(TOPIC_ID, epoch, 0) for name in names})
+    return fixture, names, fetcher
+
+
+def ends(fixture: Fixture, names: list[TopicPartition]) -> int:
+    """How many have their record."""
+    found: list[int] = [fixture.partition(name).log.log_end_offset for name in names]
+    return sum(found)
+
+
+def test_an_answer_for_very_many_partitions_takes_turns() -> None:
+    """What a leader brings for thousands after an outage: others are served meanwhile."""
+    fixture, names, fetcher = many_followed(3 * ANSWERS_PER_TURN)
+    finished: list[object] = []
+    ensureDeferred(fetcher.do_work()).addBoth(finished.append)
+    # `Clock.advance` runs what is called later for now as well, so one turn is taken by hand.
+    for turn in range(1, 4):
+        assert ends(fixture, names) == turn * ANSWERS_PER_TURN
+        assert bool(finished) == (turn == 3)
+        calls = [call for call in fixture.clock.calls if call.getTime() <= fixture.clock.seconds()]
+        for call in calls:
+            fixture.clock.calls.remove(call)
+            call.called = 1
+            call.func(*call.args, **call.kw)
+    assert finished == [True] and fetcher.requests == 1
+
+
+def test_what_changes_within_a_long_answer_counts() -> None:
+    """A partition that is led, or followed under another epoch, by then takes nothing of it."""
+    fixture, names, fetcher = many_followed(2 * ANSWERS_PER_TURN + 1)
+    finished: list[object] = []
+    ensureDeferred(fetcher.do_work()).addBoth(finished.append)
+    led, newer = names[-1], names[-2]
+    states = dict(fixture.image.topics_by_name["t"].partitions)
+    fetcher.remove([led, newer])
+    states[led.partition] = registration(1, (1, 2), leader_epoch=2, partition_epoch=2)
+    states[newer.partition] = registration(2, (1, 2), leader_epoch=2, partition_epoch=2)
+    fixture.topic(states=states)
+    fetcher.add({newer: InitialFetchState(TOPIC_ID, 2, 0)})
+    fixture.advance(0)
+    fixture.advance(0)
+    assert finished == [True] and ends(fixture, names) == len(names) - 2
+    assert ends(fixture, [led, newer]) == 0 and not fixture.partition(led).offline
+
+
+def test_a_fetcher_that_is_stopped_within_a_long_answer_takes_no_more() -> None:
+    fixture, names, fetcher = many_followed(2 * ANSWERS_PER_TURN)
+    fetcher.start()
+    assert ends(fixture, names) == ANSWERS_PER_TURN
+    fetcher.shutdown()
+    fixture.advance(0)
+    assert ends(fixture, names) == ANSWERS_PER_TURN and fetcher.requests == 1

@@ -55,6 +55,7 @@ from twisted_broker.log import (
 )
 from twisted_broker.log.cleaner import log_cleaner, selection
 from twisted_broker.replication import fetch_session, replica_manager
+from twisted_broker.replication.fetcher import fetcher
 
 
 class Knob(NamedTuple):
@@ -113,7 +114,7 @@ STEPS: dict[str, Knob] = _named(
         (metadata_image, controller, metadata_loader, metadata_store, records, snapshots),
     ),
     Knob("LOOKED_AT_PER_STEP", (cluster_view,)),
-    Knob("PARTITIONS_PER_STEP", (cluster_view, alter_partition_decision)),
+    Knob("PARTITIONS_PER_STEP", (cluster_view, alter_partition_decision, controller)),
     Knob("BATCHES_PER_STEP", (metadata_check,)),
     Knob("SLICE_BYTES", (coordinator_loader,), (1, 300)),
     Knob("RECORDS_PER_STEP", (coordinator_loader,)),
@@ -134,6 +135,7 @@ STEPS: dict[str, Knob] = _named(
     Knob("ABORTED_PER_STEP", (transaction_coordinator,)),
     Knob("FINISHED_PER_STEP", (clean_stop,)),
     Knob("PRODUCERS_PER_STEP", (producers,)),
+    Knob("ANSWERS_PER_TURN", (fetcher,)),
 )
 """Module and name of a step -> the step."""
 

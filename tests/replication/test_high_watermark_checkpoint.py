@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.replication.fixtures import TP, batch, make_log
+from tests.replication.fixtures import TP, batch, make_log, registration
+from tests.replication.moving import Moving
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.checkpoints import (
     HIGH_WATERMARK,
@@ -19,7 +20,9 @@ from twisted_broker.log.checkpoints import (
 )
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.log.filesystem import OsFileSystem
+from twisted_broker.log.log import Log
 from twisted_broker.log.memory import MemoryFileSystem
+from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCheckpoint
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Fault
@@ -121,6 +124,29 @@ def test_metadata_that_nothing_else_keeps_makes_a_write_due():
     house.marks.write([log], 90, False)
     house.workers["/a"].run()
     assert not house.files.exists("/a/replication-offset-checkpoint")
+
+
+def test_a_role_that_is_put_off_keeps_the_high_watermark():
+    """RL 1.12: for want of descriptors: with too few in sync what consumers have read already would
+    be hidden from them, until more are.
+    """
+    stopped = Moving(state=registration(1, (1,)))
+    stopped.start().produce(10)
+    again = Moving(
+        stopped.stop(),
+        state=registration(1, (1, 2), (1,), leader_epoch=1, partition_epoch=1),
+        overrides={"min.insync.replicas": "2"},
+    )
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Log, "offset_metadata", short)
+        again.start()
+    assert not again.partition.is_leader
+    again.clock.advance(2)
+    assert again.partition.is_leader and again.log.high_watermark == 10
+
+
+def short(log: Log, offset: int) -> LogOffsetMetadata:
+    raise OutOfDescriptors(log.directory, OSError(errno.EMFILE, "no"))
 
 
 def test_one_write_at_a_time_and_none_without_change():

@@ -73,8 +73,9 @@ class HighWatermarkCheckpoint:
         directory = posixpath.dirname(log.directory)
         if directory not in self._loaded:
             self._loaded[directory] = self._read(directory)
-        # Once only: a log of that name made later must not take it.
-        high_watermark = self._loaded[directory].pop(log.topic_partition, log.log_start_offset)
+        # Once only: a log of that name made later must not take it. One whose role was put off for
+        # want of descriptors comes again, and has it.
+        high_watermark = self._loaded[directory].pop(log.topic_partition, log.high_watermark)
         log.set_high_watermark(max(log.log_start_offset, min(high_watermark, log.log_end_offset)))
 
     def _read(self, directory: str) -> dict[TopicPartition, int]:

@@ -14,6 +14,7 @@ import pytest
 from twisted.logger import capturedLogs, formatEvent
 
 from tests.cluster.fixtures import CLUSTER_ID, Fixture, StalledWorker
+from tests.log.manual_worker import ManualWorker
 from twisted_broker.cluster import metadata_log, metadata_store
 from twisted_broker.cluster.metadata_check import (
     MetadataDamage,
@@ -341,6 +342,31 @@ def test_a_snapshot_replaces_the_log_before_it() -> None:
     image = fixture.controller.image
     assert image.topics_by_name["u"] == before.topics_by_name["u"] and "v" in image.topics_by_name
     assert image.features == before.features and image.next_producer_id == before.next_producer_id
+
+
+@pytest.mark.parametrize("idle_ms", ["100", "500"])
+def test_an_idle_log_is_cut_behind_snapshots(idle_ms: str) -> None:
+    """RL 8.1: each tick writes an empty record, which no disk has in the same turn."""
+    worker = ManualWorker()
+    bytes_between = "1000"
+    fixture = Fixture(
+        worker,
+        {
+            "metadata.log.max.record.bytes.between.snapshots": bytes_between,
+            "metadata.max.idle.interval.ms": idle_ms,
+        },
+    ).start()
+    for _ in range(60):
+        worker.run_all()
+        fixture.advance(0.5)
+    worker.run_all()
+    log = fixture.controller.log
+    assert len(log.snapshots) == 1 and log.end_offset > 60
+    assert log.log.log_start_offset == log.snapshots[-1].end_offset > log.end_offset - 30
+    before = fixture.controller.image
+    worker.run_all()
+    fixture.restart()
+    assert fixture.controller.image.features == before.features
 
 
 def test_where_descriptors_are_short_the_controller_goes_on() -> None:

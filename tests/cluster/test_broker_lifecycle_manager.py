@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -208,6 +209,27 @@ def test_a_controlled_shutdown_over_the_network(fixture: ControllerFixture) -> N
     partition = second.observer.image.topics_by_name["t"].partitions[0]
     assert (partition.leader, partition.isr) == (3, (3,))
     assert fixture.controller.image.brokers[2].fenced
+
+
+def test_a_broker_that_leaves_asks_every_50_ms(
+    fixture: ControllerFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RL 8.2: each answer may be the one that lets it go."""
+    leaving, other = MemberSide(fixture, 2).follow().join(), MemberSide(fixture, 3).follow().join()
+    fixture.place_topic("t", [2, 3])
+    asked: list[float] = []
+    send_once = leaving.lifecycle._channel.send_once
+
+    def listening(request: Any, *more: Any) -> Any:
+        asked.append(fixture.clock.seconds())
+        return send_once(request, *more)
+
+    monkeypatch.setattr(leaving.lifecycle._channel, "send_once", listening)
+    other.observer.stop()  # it never has the metadata that says who leads
+    leaving.lifecycle.controlled_shutdown()
+    fixture.pass_time(1.0)
+    assert len(asked) >= 20
+    assert max(later - earlier for earlier, later in pairwise(asked)) < 0.06
 
 
 def test_a_lone_broker_leaves_at_once(fixture: ControllerFixture) -> None:

@@ -280,7 +280,7 @@ class BrokerLifecycleManager:
             offline_log_dirs=list(self._offline),
             cordoned_log_dirs=cordoned,
         )
-        delay_ms = refused_ms = _RETRY_MS
+        delay_ms, refused_ms = _RETRY_MS, 0
         try:
             version = 1 if cordoned is None else 2
             response = await self._channel.send_once(request, version, self._heartbeat_timeout_ms)

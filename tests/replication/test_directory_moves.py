@@ -975,6 +975,23 @@ def test_a_hole_is_decided_about_when_somebody_leads(leader: int) -> None:
     assert (again.records() == before) == (leader == 1)
 
 
+def test_a_log_with_a_hole_is_moved_when_that_is_decided_about() -> None:
+    """The copy would have the hole, and nobody would know that it is one."""
+    moving = with_copied_holes()
+    kill_without_checkpoint(moving)
+    nobody = registration(-1, (1, 2), (1,), 1, 1)
+    again = Moving(moving.files, state=nobody, **COMPACTED).start()
+    source, target, before = again.place, again.other, again.records()
+    again.move(target)
+    again.settle(2)
+    assert again.place == source and again.log.gap is not None
+    again.take_role(registration(2, (1, 2), (2,), 2, 2))
+    kept = again.records()
+    assert again.log.gap is None and kept == before[: len(kept)] != before
+    again.settle()
+    assert again.place == target and again.records() == kept
+
+
 def test_a_sole_member_of_the_isr_keeps_what_lies_behind_a_copied_hole() -> None:
     """A kill, not a loss of power: all is there, and nobody else has what it acknowledged."""
     moving = with_copied_holes()

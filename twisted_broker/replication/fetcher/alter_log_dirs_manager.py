@@ -12,7 +12,8 @@ Owns `ReplicaAlterLogDirsManager`, the fetchers of copies.
 2. A move that ends otherwise after the controller may have been told is reverted there.
 3. A partition that gets a new leader epoch goes on under it, where epochs are compared first; so
    does one whose log was truncated.
-4. A failed move stays as it is, shown with its reason, until it is requested again, cancelled, or
+4. A log with a hole about which nobody has decided (`log.gaps`) is copied when somebody has.
+5. A failed move stays as it is, shown with its reason, until it is requested again, cancelled, or
    the broker restarts; the replica serves on.
 
 Source: RL 1.1, 3.8; KIP-113, KIP-858; Kafka's `ReplicaAlterLogDirsManager`,
@@ -34,7 +35,7 @@ from twisted_broker.replication.collaborators import IDirectoryAssignments, IRep
 from twisted_broker.replication.fetcher.directory_move import Assignment, Move
 from twisted_broker.replication.fetcher.fetcher import Fetcher
 from twisted_broker.replication.fetcher.fetcher_manager import FetcherManager, FollowedPartition
-from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
+from twisted_broker.replication.fetcher.fetcher_state import NO_EPOCH, InitialFetchState
 from twisted_broker.replication.fetcher.future_replicas import FutureReplicas
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
 from twisted_broker.replication.fetcher.local_leader_endpoint import (
@@ -116,6 +117,11 @@ class ReplicaAlterLogDirsManager(FetcherManager):
             )
         known.error, known.leader_epoch = "", partition.leader_epoch
         super().remove([name])
+        if log.gap is not None:
+            # The copy would have it, and no start would know that it is one. With the role that
+            # decides about it the move begins.
+            known.leader_epoch = NO_EPOCH
+            return
         offset = min(future.high_watermark, future.log_end_offset)
         initial = InitialFetchState(partition.topic_id, partition.leader_epoch, offset)
         self.add({name: FollowedPartition(local_endpoint(self._replicas.node_id), initial)})

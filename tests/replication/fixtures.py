@@ -20,7 +20,7 @@ from twisted_broker.image.metadata_image import TOPIC_RESOURCE, MetadataDelta, M
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.log import Log
-from twisted_broker.log.log_directory import DELETE_SUFFIX
+from twisted_broker.log.log_directory import DELETE_SUFFIX, LogDirectory
 from twisted_broker.log.log_manager import LogListener
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 from twisted_broker.log.segment_file import OpenFiles
@@ -209,6 +209,10 @@ class FakeLogManager:
 
     def fail(self, directory: str, error: OSError) -> None:
         self.failed_directories.append(directory)
+
+    def online(self) -> list[LogDirectory]:
+        """None has an id."""
+        return []
 
     def get_or_create(self, tp, topic_id, config, is_new, directory_id=None) -> Log:
         if tp in self.broken:

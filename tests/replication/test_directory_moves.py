@@ -271,6 +271,39 @@ def test_a_replica_that_is_added_is_made_though_a_directory_is_offline() -> None
     assert not moving.partition.offline and moving.place in ("/b", "/c")
 
 
+@pytest.mark.parametrize(
+    ("isr", "assigned", "is_made"),
+    [((2,), "/b", True), ((2,), "/a", False), ((2,), "", False), ((2, LOCAL), "/b", False)],
+    ids=["counted nowhere", "in the offline one", "in an unknown one", "in sync"],
+)
+def test_a_start_makes_what_is_in_no_offline_directory(
+    isr: tuple[int, ...], assigned: str, is_made: bool
+) -> None:
+    """KIP-858: the controller knows its directory, which is here without it, and counts on nothing
+    that it had.
+    """
+    before = Moving(state=registration(2, (2,))).start()
+    directory = before.log_manager.directories.by_path.get(assigned)
+    files = before.stop()
+    state = registration(2, (2, LOCAL), isr, partition_epoch=1)._replace(
+        directories=(bytes(16), bytes(16) if directory is None else directory.directory_id)
+    )
+    again = WithoutOne(files, state=state)
+    again.files.remove("/a/meta.properties")
+    again.files.make_directories("/a/meta.properties")
+    again.start()
+    assert again.log_manager.directories.offline() == ["/a"]
+    assert again.partition.offline != is_made
+    assert not is_made or again.place == assigned
+
+
+class WithoutOne(Moving):
+    """A directory fails before there are replicas."""
+
+    def _directory_failed(self, path: str, error: OSError) -> None:
+        self.failed.append(path)
+
+
 def test_one_move_at_a_time_in_the_order_of_names() -> None:
     """RL 1.1: the next begins when the first is done (shouldFetchOneReplicaAtATime)."""
     moving = Moving(num_replica_alter_log_dirs_threads="1", **SLOW)

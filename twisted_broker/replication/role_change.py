@@ -408,7 +408,9 @@ def _partition_and_log(
     # The first delta of a start shows old partitions as new: their logs may be in a directory that
     # is offline. One that a reassignment adds later was in none.
     was_here = change.before is not None and replicas.node_id in change.before.replicas
-    is_new = not was_here and delta.before.offset >= 0
+    is_new = (not was_here and delta.before.offset >= 0) or _is_counted_nowhere(
+        replicas, state, directory_id
+    )
     try:
         wanted = None if is_reserved_directory(directory_id) else directory_id
         # Topics of a ZooKeeper cluster have no id below inter-broker protocol 2.8.
@@ -434,6 +436,18 @@ def _partition_and_log(
         _logger.failure("opening the log of {partition} failed", partition=topic_partition)
         replicas.fail_alone(partition, f"its log cannot be opened: {error}")
     return partition, None
+
+
+def _is_counted_nowhere(
+    replicas: ReplicaManager, state: PartitionRegistration, directory_id: bytes
+) -> bool:
+    """Whether a replica may begin anew where its directory is here without it, as Kafka's always
+    do: it is in sync with nobody, nor a candidate. The controller knows of no other directory.
+    """
+    counted = (state.leader, *state.isr, *state.elr, *state.last_known_elr)
+    return replicas.node_id not in counted and any(
+        each.directory_id == directory_id for each in replicas.log_manager.directories.online()
+    )
 
 
 def _resolve_gap(replicas: ReplicaManager, log: Log, state: PartitionRegistration) -> None:

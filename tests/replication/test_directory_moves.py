@@ -1008,6 +1008,21 @@ def test_a_hole_is_decided_about_when_somebody_leads(leader: int) -> None:
     assert (again.records() == before) == (leader == 1)
 
 
+def test_older_metadata_decides_about_no_hole() -> None:
+    """A role that was tried again came from the newest metadata, in which nobody leads and this
+    replica may; a piece that waited names the leader before.
+    """
+    moving = with_copied_holes()
+    before = moving.records()
+    kill_without_checkpoint(moving)
+    nobody = registration(-1, (1, 2), (1,), 2, 2)
+    again = Moving(moving.files, state=nobody, **COMPACTED).start()
+    again.take_role(registration(2, (1, 2), (2, 1), 1, 1))
+    assert again.records() == before and again.log.gap is not None
+    again.take_role(registration(1, (1, 2), (1,), 3, 3))
+    assert again.records() == before and again.partition.is_leader
+
+
 def test_a_log_with_a_hole_is_moved_when_that_is_decided_about() -> None:
     """The copy would have the hole, and nobody would know that it is one."""
     moving = with_copied_holes()

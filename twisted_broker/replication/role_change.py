@@ -398,9 +398,10 @@ def _partition_and_log(
     if partition.offline:
         return partition, None
     if partition.log is not None:
-        # Nobody led when it was opened, if there is one.
-        is_decided = partition.log.gap is None or _decide_about_gap(
-            replicas, change, partition, partition.log, state
+        # Nobody led when it was opened, if there is one. Older metadata decides nothing.
+        is_decided = partition.log.gap is None or (
+            state.partition_epoch >= partition.partition_epoch
+            and _decide_about_gap(replicas, change, partition, partition.log, state)
         )
         return partition, partition.log if is_decided else None
     directory_id = state.directory_of(replicas.node_id)

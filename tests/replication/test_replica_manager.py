@@ -937,6 +937,35 @@ def test_a_piece_that_comes_behind_a_role_that_was_tried_again():
     assert (partition.is_leader, partition.offline, partition.leader_epoch) == (True, False, 2)
 
 
+def test_a_piece_that_comes_behind_a_removal_that_was_tried_again():
+    """The same, where the newest metadata has the replica elsewhere: it was deleted, and the older
+    piece must not make an empty one, which would lead.
+    """
+    fixture = led((1, 2))
+    fixture.produce(3)
+    images = [fixture.image]
+    for epoch, replicas in ((1, (1, 2)), (2, (2, 3))):
+        state = registration(replicas[0], replicas, leader_epoch=epoch, partition_epoch=epoch)
+        topic = TopicImage("t", TOPIC_ID, {0: state})
+        images.append(
+            replace(
+                images[-1],
+                offset=images[-1].offset + 1,
+                topics_by_name={"t": topic},
+                topics_by_id={TOPIC_ID: topic},
+            )
+        )
+    fixture.image = images[2]
+    change = PartitionDelta("t", TOPIC_ID, 0, None, images[0].partition(*TP))
+    fixture.replicas.apply_later(change, is_new=False)
+    fixture.advance(1)
+    assert fixture.log_manager.deleted == [TP] and not fixture.replicas.partitions
+    for before, after in pairwise(images):
+        fixture.replicas.apply_delta(MetadataDelta.between(before, after), after)
+        assert not fixture.replicas.partitions and not fixture.log_manager.logs
+    assert fixture.log_manager.deleted == [TP]
+
+
 def test_a_running_leader_is_told_to_lead_an_epoch_that_its_log_is_beyond():
     """A snapshot of a controller that was set back, and has grown beyond: nothing else shows it to
     a broker that runs (docs/RELIABILITY.md), and its partition epochs are older as well.

@@ -447,6 +447,20 @@ class ReplicaManager:
             or state.leader_epoch >= leader_epoch
         )
 
+    def is_taken_away(self, change: PartitionDelta, image: MetadataImage) -> bool:
+        """Whether nothing of the partition is here, and the newest metadata, beyond this `image`,
+        has it elsewhere: a role that was tried again has removed it, and a piece that waited must
+        not make it anew.
+        """
+        newest = self._image_source.image
+        name = TopicPartition(change.topic, change.partition)
+        if newest.offset <= image.offset or name in self.partitions:
+            return False
+        topic = newest.topics_by_id.get(change.topic_id)
+        state = None if topic is None else topic.partitions.get(change.partition)
+        is_placed_here = state is not None and self.node_id in state.replicas
+        return not is_placed_here and self.log_manager.get(name) is None
+
     def new_partition(self, topic_partition: TopicPartition, topic_id: bytes) -> Partition:
         """A partition without a role, noted as held here."""
         max_lag_ms, stats = (

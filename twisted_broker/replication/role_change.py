@@ -74,7 +74,7 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
     settings = _TopicConfigs(replicas, image)
     leading = [
         (change, state)
-        for change, state in _assigned_here(replicas, changes)
+        for change, state in _assigned_here(replicas, changes, image)
         if state.leader == replicas.node_id
     ]
     replicas.stop_fetching(TopicPartition(change.topic, change.partition) for change, _ in leading)
@@ -82,7 +82,7 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
         _make_leader(replicas, change, state, delta, settings, gained)
     following = [
         _make_follower(replicas, change, state, delta, settings, lost)
-        for change, state in _assigned_here(replicas, changes)
+        for change, state in _assigned_here(replicas, changes, image)
         if state.leader != replicas.node_id
     ]
     _start_fetching(
@@ -227,12 +227,14 @@ def _may_get_its_id(replicas: ReplicaManager, log: Log) -> bool:
 
 
 def _assigned_here(
-    replicas: ReplicaManager, changes: Iterable[PartitionDelta]
+    replicas: ReplicaManager, changes: Iterable[PartitionDelta], image: MetadataImage
 ) -> Iterable[tuple[PartitionDelta, PartitionRegistration]]:
     return [
         (change, change.after)
         for change in changes
-        if change.after is not None and replicas.node_id in change.after.replicas
+        if change.after is not None
+        and replicas.node_id in change.after.replicas
+        and not replicas.is_taken_away(change, image)
     ]
 
 

@@ -369,6 +369,34 @@ def test_an_idle_log_is_cut_behind_snapshots(idle_ms: str) -> None:
     assert fixture.controller.image.features == before.features
 
 
+def test_no_snapshot_goes_beyond_what_is_known_to_be_durable() -> None:
+    """After a start whose durable end is older, until a sync is done; here the first three find no
+    descriptor.
+    """
+    worker = ManualWorker()
+    settings = {"metadata.log.max.record.bytes.between.snapshots": "1000"}
+    fixture = Fixture(worker, settings).start()
+    worker.run_all()
+    fixture.send_creation("t", 40)
+    fixture.send_creation("u", 40)
+    worker.run_all()
+    fixture.controller._ticks.stop()
+    write_durable_end(fixture.files, DIRECTORY, 1)
+    fixture.restart()
+    worker.run_one()  # the leader epochs
+    for _ in range(3):
+        _, synced = worker.jobs.pop(0)
+        synced(None, OSError(errno.EMFILE, "no"))
+        worker.run_all()
+        fixture.clock.advance(0.5)
+    for _ in range(2):
+        worker.run_all()
+        fixture.clock.advance(0.5)
+    worker.run_all()
+    log = fixture.controller.log
+    assert log.log.log_start_offset == log.snapshots[-1].end_offset <= log.high_watermark
+
+
 def test_where_descriptors_are_short_the_controller_goes_on() -> None:
     """EMFILE is not the disk's failure: a sync and a snapshot that found no free descriptor are
     made again, and nothing is answered before the sync was.

@@ -534,8 +534,12 @@ class Controller:
         self.write(found, prepared).addErrback(lambda failure: failure.trap(BrokerError) and None)
 
     def _snapshot_due(self, now_ms: int) -> bool:
-        # Whatever waits for the disk: something always may, an empty record in each tick.
-        if not self.log.bytes_since_snapshot or self.committed.offset < 0:
+        # Whatever waits for the disk: something always may, an empty record in each tick. But what
+        # the start has read may be beyond the high watermark until then.
+        if (
+            not self.log.bytes_since_snapshot
+            or not 0 <= self.committed.offset < self.log.high_watermark
+        ):
             return False
         if self.log.snapshots and self.committed.offset < self.log.snapshots[-1].end_offset:
             return False  # what came since is not durable yet

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
 
 from tests.cluster.fixtures import CLUSTER_ID, DIRECTORY_ID, Fixture
+from twisted_broker.cluster.metadata_log import MetadataLog
 from twisted_broker.image.entries import LOST, NO_LEADER, RECOVERING
+from twisted_broker.log.errors import OutOfDescriptors
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
 from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
@@ -468,4 +471,22 @@ def test_a_controller_that_stood_still_fences_nobody_for_it(fixture: Fixture) ->
     fixture.advance(4.5)
     assert not fixture.controller.image.brokers[1].fenced
     fixture.advance(1.0)
+    assert fixture.controller.image.brokers[1].fenced
+
+
+def test_a_fencing_that_found_no_descriptor_is_made_with_the_next_tick(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RL 8.2: the broker that is gone does not get another session for it."""
+    fixture.join(1)
+    fixture.advance(8.5)
+
+    def short(log: MetadataLog, *arguments: object) -> int:
+        raise OutOfDescriptors(log.directory, OSError(errno.EMFILE, "no"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MetadataLog, "append", short)
+        fixture.advance(1.0)
+    assert not fixture.controller.image.brokers[1].fenced
+    fixture.advance(0.5)
     assert fixture.controller.image.brokers[1].fenced

@@ -482,8 +482,11 @@ class Controller:
                 broker=broker.id,
                 timeout=self.sessions.timeout_ms,
             )
-            self._write_in_background(found, prepared)
-            self.sessions.forget(broker.id, broker.epoch)
+            # Where it cannot be written the session stays over: the next tick comes again.
+            self.write(found, prepared).addCallbacks(
+                lambda _: self.sessions.forget(broker.id, broker.epoch),
+                lambda failure: failure.trap(BrokerError) and None,
+            )
         except BrokerError:
             return  # it decides no more
         finally:

@@ -40,7 +40,10 @@ def read_segments(
     # the first batch of the next one.
     while (segment := segments.at(row)) is not None and segment.base_offset <= last_base:
         place = segment.locate(offset)
-        end = upto.position if segment.base_offset == last_base else segment.size
+        end = segment.size
+        if segment.base_offset == last_base:
+            # A place at the end of a segment may be older than its cleaning, which made it smaller.
+            end = min(end, upto.position)
         if place is not None and place.position < end:
             position, first_size = place.position, place.size_in_bytes
             incomplete = max_bytes < first_size

@@ -35,7 +35,12 @@ from twisted_broker.testing.sim.disk_faults import Crash
 from twisted_broker.wire.compression import GZIP
 from twisted_broker.wire.legacy import build_message_set, iterate_entries
 from twisted_broker.wire.record_walk import Record
-from twisted_broker.wire.records import NO_TIMESTAMP, BatchView, set_offsets_and_epoch
+from twisted_broker.wire.records import (
+    NO_TIMESTAMP,
+    BatchView,
+    iterate_batches,
+    set_offsets_and_epoch,
+)
 from twisted_broker.wire.schema import run_whole
 
 DAY_MS = 86_400_000
@@ -393,6 +398,28 @@ def test_readers_of_the_old_segment_are_not_disturbed() -> None:
     clean_log(log)
     assert info.slice is not None and info.slice.read() == before
     info.slice.release()
+
+
+def test_a_high_watermark_at_the_end_of_a_cleaned_segment_is_read_up_to() -> None:
+    """Its place was noted before the roll, and it stands still there: a follower is missing. The
+    segment is smaller by then, and a slice of its former size has no bytes.
+    """
+    log = new_log()
+    number = 0
+    while len(log.segments) == 1:
+        log.set_high_watermark(log.segments.log_end)
+        log.append_as_leader(batch_of((b"k", b"%d" % number)), 0, NOW_MS, guard=NOT_REQUIRED)
+        number += 1
+    bound = log.watermarks.high_watermark_metadata
+    assert bound.offset == log.segments.active.base_offset
+    assert bound.segment_base_offset == 0  # where the log ended when it was noted
+    clean_log(log)
+    assert log.segments.first.size < bound.position
+    info = log.read(0, 10_000, log.watermarks.high_watermark_metadata)
+    assert info.slice is not None
+    (batch,) = iterate_batches(info.slice.read())
+    info.slice.release()
+    assert batch.next_offset == bound.offset
 
 
 def test_producers_know_their_sequences_after_cleaning_and_a_restart() -> None:

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -172,6 +174,33 @@ def test_transaction_index() -> None:
         assert index.collect(start, upper, found) is complete
         assert found == expected
     assert index.file.open().read_at(0, 34) == struct.pack(">hqqqq", 0, 1, 0, 10, 11)
+
+
+class _Looked(list[AbortedTxn]):
+    """Counts the entries that are looked at."""
+
+    looks = 0
+
+    def __getitem__(self, row: Any) -> Any:
+        self.looks += 1
+        return super().__getitem__(row)
+
+    def __iter__(self) -> Iterator[AbortedTxn]:
+        for row in range(len(self)):
+            yield self[row]
+
+
+def test_a_reader_at_the_end_passes_over_very_many_aborted_transactions() -> None:
+    """Each fetch of committed records comes by here."""
+    index, many = TransactionIndex(a_file(), 0), 10_000
+    for number in range(many):
+        index.append(txn(1, 2 * number, 2 * number + 1, 2 * number + 2))
+    looked = _Looked(index.entries())
+    index._entries = looked
+    found: list[AbortedTxn] = []
+    assert index.collect(2 * many - 2, 2 * many, found)
+    assert [each.first_offset for each in found] == [2 * many - 2]
+    assert looked.looks < 4 * many.bit_length()
 
 
 def test_transaction_index_reload_truncation_and_damage() -> None:

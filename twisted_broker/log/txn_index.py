@@ -18,12 +18,15 @@ offset (`producer_state.py`).
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
+from operator import attrgetter
 from typing import NamedTuple
 
 from twisted_broker.log.segment_file import SegmentFile
 
 _ENTRY = struct.Struct(">hqqqq")
 _VERSION = 0
+_LAST_OFFSET = attrgetter("last_offset")
 
 
 class AbortedTxn(NamedTuple):
@@ -90,8 +93,12 @@ class TransactionIndex:
         """Adds transactions that touch [fetch_offset, upper_bound); True when no later segment
         can hold another.
         """
-        for entry in self.entries():
-            if entry.last_offset >= fetch_offset and entry.first_offset < upper_bound:
+        entries = self.entries()
+        # Last offsets grow: those that end below are passed over unseen, however many there are.
+        start = bisect_left(entries, fetch_offset, key=_LAST_OFFSET)
+        for row in range(start, len(entries)):
+            entry = entries[row]
+            if entry.first_offset < upper_bound:
                 found.append(entry)
             if entry.last_stable_offset >= upper_bound:
                 return True

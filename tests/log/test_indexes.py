@@ -7,12 +7,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twisted_broker.log.index import OffsetIndex, TimeIndex
+from tests.log.batches import NOW_MS, batch, config, open_log
+from twisted_broker.interfaces import IFile
+from twisted_broker.log import index as indexes
+from twisted_broker.log.index import Index, OffsetIndex, TimeIndex
 from twisted_broker.log.leader_epochs import UNDEFINED, LeaderEpochFileCache
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.segment_file import OpenFiles, SegmentFile
@@ -104,8 +108,17 @@ def test_a_reloaded_index_says_the_same(
     said = index.pairs(), [index.lookup(BASE + probe) for probe in probes]
     size = index.file.open().size()
     index.file.open().write_at(size, (tail,))
-    index.unload()
-    assert (index.pairs(), [index.lookup(BASE + probe) for probe in probes]) == said
+    for loaded_bytes in (0, indexes.LOADED_BYTES):  # looked up where it lies, and loaded
+        index.unload()
+        with patch.object(indexes, "LOADED_BYTES", loaded_bytes):
+            ends = index.entries, index.last_position
+            found = [index.lookup(BASE + probe) for probe in probes]
+            bounds = [index.offset_from(probe) for probe in probes]
+        assert (index.pairs(), found) == said
+        assert ends == (len(entries), position)
+        assert bounds == [
+            next((BASE + key for key, value in said[0] if value >= probe), -1) for probe in probes
+        ]
     assert index.is_sound() == (not tail)
     index.trim()
     assert index.file.open().size() == size and index.is_sound()
@@ -139,6 +152,93 @@ def test_time_index() -> None:
     index.append(50, BASE)
     index.unload()
     assert index.last_entry == (50, BASE), "the first record may be the newest"
+
+
+@given(
+    entries=st.lists(st.tuples(st.integers(1, 50), st.integers(0, 9)), max_size=60),
+    tail=st.sampled_from([b"", bytes(12), bytes(1200), b"\0\0\0"]),
+    probes=st.lists(st.integers(0, 3000), max_size=20),
+)
+def test_a_time_index_says_the_same_where_it_lies(
+    entries: list[tuple[int, int]], tail: bytes, probes: list[int]
+) -> None:
+    index = time_index(10**6)
+    timestamp = offset = 0
+    for time_step, offset_step in entries:
+        timestamp, offset = timestamp + time_step, offset + offset_step
+        index.append(timestamp, BASE + offset)
+    said = index.entries, index.last_entry, [index.lookup(probe) for probe in probes]
+    index.file.open().write_at(index.file.open().size(), (tail,))
+    index.unload()
+    with patch.object(indexes, "LOADED_BYTES", 0):
+        assert (index.entries, index.last_entry, [index.lookup(each) for each in probes]) == said
+
+
+class _Read:
+    """A file whose bytes that were read are counted."""
+
+    def __init__(self, file: IFile) -> None:
+        self._inner, self.bytes = file, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def read_at(self, position: int, length: int) -> bytes:
+        self.bytes += length
+        return self._inner.read_at(position, length)
+
+
+def counted(index: Index) -> _Read:
+    """The file of the index from now on."""
+    read = _Read(index.file.open())
+    index.file._file = read
+    return read
+
+
+def test_a_large_index_that_is_only_looked_up_is_not_loaded() -> None:
+    """Loading those of a segment of 1 GiB takes 0.2 s and 5 MB: a consumer that reads a topic from
+    its beginning, or asks for a time, comes by all of them.
+    """
+    count = 3 * indexes.LOADED_BYTES // 8
+    offsets, times = offset_index(16 * count), time_index(24 * count)
+    for number in range(1, count + 1):
+        offsets.append(BASE + 2 * number, 100 * number)
+        times.append(10 * number, BASE + 2 * number)
+    middle = count // 2
+    for index in (offsets, times):
+        index.unload()
+    files = [counted(offsets), counted(times)]
+    assert offsets.lookup(BASE + 2 * middle + 1) == 100 * middle
+    assert offsets.offset_from(100 * middle) == BASE + 2 * middle
+    assert offsets.last_position == 100 * count
+    assert times.lookup(10 * middle + 5) == (10 * middle, BASE + 2 * middle)
+    assert times.last_entry == (10 * count, BASE + 2 * count)
+    assert not (offsets.is_full or times.is_full)
+    for read in files:
+        assert read.bytes < 4000
+    # What is written is in memory.
+    offsets.append(BASE + 2 * count + 1, 100 * count + 1)
+    assert offsets.lookup(BASE + 2 * count + 2) == 100 * count + 1
+    assert files[0].bytes > 8 * count
+
+
+def test_the_active_segments_indexes_are_in_memory_when_a_log_is_loaded() -> None:
+    """They are loaded beside the reactor then, not with the first append."""
+    files = MemoryFileSystem()
+    log = open_log(files, settings=config(index_interval_bytes=1))
+    for _ in range(50):
+        log.append_as_leader(batch(), 0, NOW_MS)
+    log.close()
+    with patch.object(indexes, "LOADED_BYTES", 0):
+        log = open_log(files, settings=config(index_interval_bytes=1), clean=True)
+        active = log.segments.active
+        assert active.offset_index.entries > 40
+        read = [counted(active.offset_index), counted(active.time_index)]
+        before = active.offset_index.entries
+        for _ in range(2):
+            log.append_as_leader(batch(), 0, NOW_MS)
+        assert active.offset_index.entries > before
+        assert [each.bytes for each in read] == [0, 0]
 
 
 def test_a_missing_index_has_no_entries() -> None:

@@ -6,7 +6,8 @@ Owns `OffsetIndex` (`.index`, entries of 8 bytes) and `TimeIndex` (`.timeindex`,
 1. Entries grow strictly in every column but the time index's offsets, which never fall. Loading
    stops at the first entry that does not, so a preallocated or torn tail counts as no entries.
 2. In memory an index is two compact arrays, loaded on first use and droppable; the file holds
-   exactly the entries, but for those between `hold` and `write_held`.
+   exactly the entries, but for those between `hold` and `write_held`. A large one that is only
+   looked up is not loaded: a few entries are read where they lie.
 3. An index is a hint: wrong or missing entries cost a longer scan or a rebuild, never a wrong
    record.
 
@@ -20,12 +21,36 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from contextlib import suppress
+from operator import itemgetter
+from typing import Any
 
+from twisted_broker.interfaces import IFile
 from twisted_broker.log.segment_file import SegmentFile
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
 _INT_MAX = 2**31 - 1
+_KEY, _VALUE = itemgetter(0), itemgetter(1)
+LOADED_BYTES = 1 << 15
+"""Of a larger file a look-up reads a score of entries. To load that of a whole segment takes up to
+0.1 s, and as much memory as it has bytes: for each segment that was ever read, or asked for a time.
+"""
+
+
+class _Stored:
+    """The entries of an index's file, each read when it is looked at."""
+
+    __slots__ = ("_count", "_entry", "_file")
+
+    def __init__(self, file: IFile, entry: struct.Struct, count: int) -> None:
+        self._file, self._entry, self._count = file, entry, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, row: int) -> tuple[Any, ...]:
+        size = self._entry.size
+        return self._entry.unpack(self._file.read_at(row * size, size))
 
 
 class Index:
@@ -93,13 +118,36 @@ class Index:
         keys = self._keys
         return keys if keys is not None else self._load()
 
+    def load(self) -> None:
+        """Before it is written: its entries are in memory from now on."""
+        self._rows()
+
+    def _stored(self) -> _Stored | None:
+        """The entries in the file, of a large one that is not loaded; None: in memory, by now."""
+        if self._keys is not None or not self.file.exists():
+            return None
+        file = self.file.open()
+        count = file.size() // self._entry.size
+        if count * self._entry.size <= LOADED_BYTES:
+            return None
+        stored = _Stored(file, self._entry, count)
+        keys, values = array(self._key_type), array("i")
+        # A preallocated or torn tail: loading finds where the entries end.
+        for key, value in (stored[0], stored[count - 1]):
+            if not self._follows(keys, values, key, value):
+                return None
+            keys.append(key)
+            values.append(value)
+        return stored
+
     @property
     def entries(self) -> int:
-        return len(self._rows())
+        stored = self._stored()
+        return len(self._rows() if stored is None else stored)
 
     @property
     def is_full(self) -> bool:
-        return len(self._rows()) >= self.max_entries
+        return self.entries >= self.max_entries
 
     def pairs(self) -> list[tuple[int, int]]:
         """All entries as stored, offsets relative."""
@@ -190,14 +238,25 @@ class OffsetIndex(Index):
 
     @property
     def last_position(self) -> int:
+        stored = self._stored()
+        if stored is not None:
+            position: int = stored[len(stored) - 1][1]
+            return position
         return self._values[-1] if self._rows() else 0
 
     def positions(self) -> array[int]:
         self._rows()
         return self._values
 
-    def relative_offset(self, row: int) -> int:
-        return self._rows()[row]
+    def offset_from(self, position: int) -> int:
+        """The offset of the first entry at `position` or above, -1 without one."""
+        stored = self._stored()
+        if stored is not None:
+            row = bisect_left(stored, position, key=_VALUE)
+            return self.base_offset + stored[row][0] if row < len(stored) else -1
+        keys = self._rows()
+        row = bisect_left(self._values, position)
+        return self.base_offset + keys[row] if row < len(keys) else -1
 
     def append(self, offset: int, position: int) -> None:
         relative, keys = offset - self.base_offset, self._rows()
@@ -211,7 +270,11 @@ class OffsetIndex(Index):
         """Position from which a scan finds `offset`: that of the last entry at or below it, else
         0.
         """
-        row = bisect_right(self._rows(), offset - self.base_offset) - 1
+        relative, stored = offset - self.base_offset, self._stored()
+        if stored is not None:
+            row = bisect_right(stored, relative, key=_KEY) - 1
+            return stored[row][1] if row >= 0 else 0
+        row = bisect_right(self._rows(), relative) - 1
         return self._values[row] if row >= 0 else 0
 
     def truncate_to(self, offset: int) -> None:
@@ -235,8 +298,14 @@ class TimeIndex(Index):
     @property
     def last_entry(self) -> tuple[int, int]:
         """(timestamp, offset), (-1, base offset) without entries."""
+        stored = self._stored()
+        if stored is not None:
+            return self._absolute(*stored[len(stored) - 1])
         keys = self._rows()
-        return (keys[-1], self.base_offset + self._values[-1]) if keys else (-1, self.base_offset)
+        return self._absolute(keys[-1], self._values[-1]) if keys else (-1, self.base_offset)
+
+    def _absolute(self, timestamp: int, relative: int) -> tuple[int, int]:
+        return timestamp, self.base_offset + relative
 
     def append(self, timestamp: int, offset: int, even_if_full: bool = False) -> None:
         """Adds an entry if the timestamp grew; the last slot is kept for `even_if_full` (roll
@@ -252,17 +321,19 @@ class TimeIndex(Index):
         """(timestamp, offset) of the last entry at or below `timestamp`, (-1, base offset)
         without one.
         """
+        stored = self._stored()
+        if stored is not None:
+            row = bisect_right(stored, timestamp, key=_KEY) - 1
+            return self._absolute(*stored[row]) if row >= 0 else (-1, self.base_offset)
         keys = self._rows()
         row = bisect_right(keys, timestamp) - 1
-        return (
-            (keys[row], self.base_offset + self._values[row])
-            if row >= 0
-            else (-1, self.base_offset)
-        )
+        if row < 0:
+            return -1, self.base_offset
+        return self._absolute(keys[row], self._values[row])
 
     @property
     def is_full(self) -> bool:
-        return len(self._rows()) >= self.max_entries - 1
+        return self.entries >= self.max_entries - 1
 
     def truncate_to(self, offset: int) -> None:
         """Drops entries for `offset` and above."""

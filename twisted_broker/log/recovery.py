@@ -346,6 +346,7 @@ def _set_offsets(log: Log, log_start_offset: int, recovery_point: int, wall_ms: 
         log.segments.remove_all()
         active = log.segments.create(log_start_offset, wall_ms)
         end = log_start_offset
+    active.load_indexes()
     active.load_timestamps()
     log.segments.log_end_offset = end
     log.watermarks.log_start_offset = max(log_start_offset, log.segments.first.base_offset)

@@ -151,6 +151,11 @@ class LogSegment:
         """Takes the size from the file. Raises OSError."""
         self.size = self.log.pool.files.size(self.log.path)
 
+    def load_indexes(self) -> None:
+        """It is written from now on. Slow. Raises OSError."""
+        self.offset_index.load()
+        self.time_index.load()
+
     def load_timestamps(self) -> None:
         """Finds the largest timestamp: the time index's last entry, and the batches since."""
         timestamp, offset = self.time_index.last_entry
@@ -385,9 +390,7 @@ class LogSegment:
 
     def upper_bound_offset(self, position: int) -> int:
         """An offset above all batches before `position`, or -1 when only the segment's end is."""
-        index = self.offset_index
-        row = bisect_left(index.positions(), position)
-        return index.base_offset + index.relative_offset(row) if row < index.entries else -1
+        return self.offset_index.offset_from(position)
 
     def next_offset(self) -> int:
         """One above the last offset in the segment."""

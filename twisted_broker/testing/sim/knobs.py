@@ -46,6 +46,7 @@ from twisted_broker.coordinator.transaction import (
 from twisted_broker.image import metadata_delta, metadata_image
 from twisted_broker.log import (
     clean_stop,
+    index,
     log_upkeep,
     producer_batch_recovery,
     producer_rebuild,
@@ -135,7 +136,10 @@ STEPS: dict[str, Knob] = _named(
     Knob("ABORTED_PER_STEP", (transaction_coordinator,)),
     Knob("FINISHED_PER_STEP", (clean_stop,)),
     Knob("PRODUCERS_PER_STEP", (producers,)),
+    # Last: what is drawn before it stays.
     Knob("ANSWERS_PER_TURN", (fetcher,)),
+    # A larger index is read where it lies.
+    Knob("LOADED_BYTES", (index,), (0, 40)),
 )
 """Module and name of a step -> the step."""
 

@@ -6,6 +6,9 @@ import errno
 import json
 import os
 import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
@@ -112,6 +115,49 @@ def test_a_process_that_somebody_killed_is_replaced(worker: Worker, tmp_path: Pa
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert worker.run(plan(log))[1] is None
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"),  # RLIMIT_NPROC
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        FileNotFoundError(errno.ENOENT, "No such file or directory", sys.executable),
+    ],
+)
+def test_a_process_that_cannot_be_started_is_no_error_of_the_disk(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: OSError
+) -> None:
+    """The round is delayed: as an error of the log's files it would take the directory offline, or
+    pass for a log that was deleted.
+    """
+    todo = plan(filled(tmp_path))
+
+    def refused(*arguments: Any, **more: Any) -> None:
+        raise refusal
+
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "Popen", refused)
+        result, error = worker.run(todo)
+    assert result is None and isinstance(error, InterruptedError)
+    assert str(refusal) in str(error)
+    assert worker.run(todo)[1] is None
+
+
+def test_without_a_thread_a_round_is_delayed(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that never ends would keep retention from the log, and all others from being cleaned."""
+    todo = plan(filled(tmp_path))
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        result, error = worker.run(todo)
+    assert result is None and isinstance(error, InterruptedError)
+    assert worker.run(todo)[1] is None
 
 
 def test_it_ends_with_its_broker(worker: Worker, tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ Owns `CleanerProcess`, the broker's end, and `main`, the process.
    nothing else.
 2. It starts with the first round and ends with the broker, however that ends: its standard input is
    closed then, and it stops at once, in the middle of a round.
-3. It has a lower priority than the broker, and keeps to `log.cleaner.io.max.bytes.per.second`.
+3. Where it cannot be started, or is killed, the round is only delayed (InterruptedError).
+4. It has a lower priority than the broker, and keeps to `log.cleaner.io.max.bytes.per.second`.
 
 Ring 2. Source: our own; Apache Kafka has threads. Not here: the round (`cleaning.py`).
 """
@@ -55,8 +56,13 @@ class CleanerProcess:
     def submit(self, plan: CleaningPlan, bytes_per_second: float, done: _Done) -> None:
         """Runs the round; later calls `done` on the reactor's thread."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="cleaner", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="cleaner", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self._from_thread(done, None, _not_started(error))
+                return
+            self._thread = thread
         self._jobs.put((plan, bytes_per_second, done))
 
     def stop(self) -> None:
@@ -105,14 +111,17 @@ class CleanerProcess:
     def _start(self) -> subprocess.Popen[str]:
         if self._is_stopped:
             raise InterruptedError("the broker stops")
-        return subprocess.Popen(
-            [sys.executable, "-m", __name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            # What a terminal sends to the broker's group (Ctrl-C) is the broker's affair.
-            start_new_session=True,
-        )
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-m", __name__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                # What a terminal sends to the broker's group (Ctrl-C) is the broker's affair.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise _not_started(error) from error
 
     def _end(self) -> None:
         process, self._process = self._process, None
@@ -123,6 +132,13 @@ class CleanerProcess:
                 if pipe is not None:
                     with contextlib.suppress(OSError):  # what was not written yet has no reader
                         pipe.close()
+
+
+def _not_started(error: Exception) -> InterruptedError:
+    """Of a system that has no process, no thread or no memory to give, or whose Python is gone: no
+    matter of the log's files. The round comes again.
+    """
+    return InterruptedError(f"the process that cleans logs cannot be started: {error}")
 
 
 # -- what goes to the process and back

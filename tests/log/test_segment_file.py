@@ -294,6 +294,52 @@ def test_a_job_has_things_done_side_by_side() -> None:
     assert sorted(map(str, seen[:-1])) == ["more"] * 20 + ["one"] and seen[-1] is OSError
 
 
+def test_where_the_system_has_no_thread_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job fails; the worker is there again when the system has one. Who waited for a worker
+    that never began would wait for ever.
+    """
+    reactor = Reactor()
+    worker = DiskThread(reactor.from_thread)
+    seen: list[object] = []
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def report(result: int | None, error: BaseException | None) -> None:
+        seen.append(result if error is None else error)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        worker.submit(lambda: 1, report)
+    reactor.run_one()
+    (error,) = seen
+    assert isinstance(error, OSError) and error.errno == errno.EAGAIN
+    worker.submit(lambda: 2, report)
+    worker.stop()
+    reactor.run_one()
+    assert seen[1:] == [2]
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_side_by_side_on_as_many_threads_as_there_are(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, left = threading.Thread.start, [most]
+
+    def started(thread: threading.Thread) -> None:
+        if not left[0]:
+            raise RuntimeError("can't start new thread")
+        left[0] -= 1
+        start(thread)
+
+    done: list[int] = []
+    monkeypatch.setattr(threading.Thread, "start", started)
+    DiskThread(lambda call: None).side_by_side(
+        [lambda number=number: done.append(number) for number in range(20)]  # type: ignore[misc]
+    )
+    assert sorted(done) == list(range(20))
+
+
 def test_the_inline_worker_reports_results_and_errors() -> None:
     """interfaces: the twin without a thread."""
     seen: list[object] = []

@@ -10,6 +10,8 @@ Owns `DiskThread`, the port `IDiskWorker` in production.
    a thousand jobs. One turn delivers for `_TURN_SECONDS`; the others follow in the next.
 4. What one job wants done `side_by_side` runs on a few threads of their own and is done when the
    job goes on.
+5. Where the system has no thread to give, a first job fails (EAGAIN) and the next one asks again;
+   what is to be done `side_by_side` is done by those that there are.
 
 Ring 2. Source: docs/ARCHITECTURE.md 7. Not here: its doubles in memory (`memory.InlineWorker`,
 `testing/sim/disk.py`).
@@ -17,6 +19,7 @@ Ring 2. Source: docs/ARCHITECTURE.md 7. Not here: its doubles in memory (`memory
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -66,8 +69,14 @@ class DiskThread:
             self._queue_report(done, None, WorkerStopped(f"{self._name} was stopped before"))
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                # The system has none to give. This job failed; the next one asks again.
+                self._queue_report(done, None, OSError(errno.EAGAIN, str(error), self._name))
+                return
+            self._thread = thread
         self._jobs.put((job, done))
 
     def stop(self) -> None:
@@ -84,12 +93,17 @@ class DiskThread:
         Only within a job: syncs of many files cost one wait each otherwise.
         """
         todo, errors = deque(jobs), list[Exception]()
-        threads = [
-            threading.Thread(target=_work_off, args=(todo, errors), name=self._name, daemon=True)
-            for _ in jobs[:_THREADS]
-        ]
-        for thread in threads:
-            thread.start()
+        threads: list[threading.Thread] = []
+        for _ in jobs[:_THREADS]:
+            thread = threading.Thread(
+                target=_work_off, args=(todo, errors), name=self._name, daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:
+                _work_off(todo, errors)  # the system has no more to give: this one does the rest
+                break
+            threads.append(thread)
         for thread in threads:
             thread.join()
         if errors:

@@ -14,7 +14,7 @@ from twisted_broker.log.cleaner.cleaned_transactions import CleanedTransactions
 from twisted_broker.log.cleaner.offset_map import OffsetMap
 from twisted_broker.log.txn_index import AbortedTxn
 from twisted_broker.settings import LONG_MAX
-from twisted_broker.wire.records import LOG_APPEND_TIME, NO_TIMESTAMP, BatchView
+from twisted_broker.wire.records import LOG_APPEND_TIME, NO_TIMESTAMP, BatchBuilder, BatchView
 
 RETENTION_MS = 1000
 UPPER = 100
@@ -133,6 +133,28 @@ def test_a_tombstone_that_stays_for_ever(timestamp: int) -> None:
     assert found.delete_horizon_ms == 2**62
     assert [each.timestamp for each in found.records()] == [timestamp] * 2
     assert must_stay(filter_of(wall_ms=NOW_MS + 10**15), found.to_bytes()).records_count == 2
+
+
+def test_times_that_a_producer_chose_2_63_ms_apart() -> None:
+    """A topic takes them (`message.timestamp.before.max.ms`): what is replaced goes all the same,
+    and the tombstone stays, as no horizon is within 2^63 of it.
+    """
+    builder, far_ms = BatchBuilder(), NOW_MS - LONG_MAX
+    for timestamp, key, value in (
+        (0, b"a", b"1"),
+        (NOW_MS, b"b", b"2"),
+        (far_ms, b"c", None),
+        (far_ms, b"d", b"3"),
+    ):
+        builder.append(timestamp, key, value)
+    data = builder.build()
+    found = must_stay(filter_of({b"a": 9, b"b": 1, b"c": 2, b"d": 9}), data)
+    assert records(found) == [(1, b"b", b"2"), (2, b"c", None)]
+    assert [each.timestamp for each in found.records()] == [NOW_MS, far_ms]
+    assert found.delete_horizon_ms is None and found.max_timestamp == NOW_MS
+    much_later = filter_of({b"b": 9, b"c": 2}, wall_ms=NOW_MS + 10**15)
+    again = must_stay(much_later, found.to_bytes())
+    assert [(each.key, each.timestamp) for each in again.records()] == [(b"c", far_ms)]
 
 
 def test_the_last_batch_of_a_producer_stays_empty() -> None:

@@ -38,6 +38,7 @@ from twisted_broker.wire.records import (
 
 _MOST_HORIZON_MS = 2**62
 """The horizon is where a batch's timestamps begin: each must be within 2^63 of it."""
+_MOST_MS = 2**63 - 1
 
 
 class LastRecord(NamedTuple):
@@ -167,6 +168,13 @@ class BatchFilter:
 
 
 def _rebuilt(batch: BatchView, kept: set[int], delete_horizon_ms: int | None) -> bytes:
+    base = batch.base_offset
+    records = [each for each in batch.records() if each.offset - base in kept]
+    times = [each.timestamp for each in records]
+    earliest, latest = min(times), max(times)
+    if delete_horizon_ms is not None and earliest < delete_horizon_ms - _MOST_MS:
+        # A producer chose it. Its tombstone stays; a log that cannot be cleaned would be worse.
+        delete_horizon_ms = None
     builder = BatchBuilder(
         base_offset=batch.base_offset,
         codec=batch.codec,
@@ -182,10 +190,11 @@ def _rebuilt(batch: BatchView, kept: set[int], delete_horizon_ms: int | None) ->
         leader_epoch=batch.partition_leader_epoch,
         delete_horizon_ms=delete_horizon_ms,
     )
-    for record in batch.records():
-        delta = record.offset - batch.base_offset
-        if delta in kept:
-            builder.append(record.timestamp, record.key, record.value, record.headers, delta)
+    if delete_horizon_ms is None and latest - earliest > _MOST_MS:
+        # Each is within 2^63 of the middle, whichever is the first one that is left.
+        builder.base_timestamp = (earliest + latest) // 2
+    for each in records:
+        builder.append(each.timestamp, each.key, each.value, each.headers, each.offset - base)
     return builder.build(last_offset_delta=batch.last_offset_delta)
 
 

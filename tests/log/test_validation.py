@@ -16,7 +16,7 @@ from twisted_broker.log.log import Log
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.validation import RecordsRefused
 from twisted_broker.wire import records_count
-from twisted_broker.wire.batch_header import CONTROL_FLAG
+from twisted_broker.wire.batch_header import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from twisted_broker.wire.compression import compress
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.legacy import build_message_set
@@ -153,6 +153,14 @@ def test_no_control_batches_from_clients() -> None:
     for data in (marker(1, commit=True), numbered, flagged):
         error = refused(ErrorCode.INVALID_RECORD, new_log(), data)
         assert data is not numbered or "control" in str(error)
+
+
+def test_no_transactional_records_without_a_producer() -> None:
+    """No cleaner could write them anew: Kafka's builder of batches refuses them, too."""
+    for kind in ("delete", "compact"):
+        data = patched(batch(b"x"), 21, ">h", TRANSACTIONAL_FLAG)
+        log = new_log(cleanup_policy=frozenset({kind}))
+        assert "producer id" in str(refused(ErrorCode.INVALID_RECORD, log, data))
 
 
 def test_size_limit() -> None:

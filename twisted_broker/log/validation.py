@@ -42,6 +42,7 @@ from twisted_broker.wire.records import (
     LOG_OVERHEAD,
     MAX_OUTPUT_BYTES,
     SMALLEST_RECORD,
+    TRANSACTIONAL_FLAG,
     BatchBuilder,
     BatchHeader,
     BatchView,
@@ -117,10 +118,14 @@ def check_header(
     if origin == _CLIENT:
         if attributes & CONTROL_FLAG:
             raise InvalidRecordError("clients may not write control records")
-        if producer_id >= 0 and base_sequence < 0:
-            raise InvalidRecordError(
-                f"producer {producer_id} sent the invalid sequence {base_sequence}"
-            )
+        if producer_id >= 0:
+            if base_sequence < 0:
+                raise InvalidRecordError(
+                    f"producer {producer_id} sent the invalid sequence {base_sequence}"
+                )
+        elif attributes & TRANSACTIONAL_FLAG:
+            # No coordinator ends it, and no cleaner can write it anew.
+            raise InvalidRecordError("transactional records without a producer id")
     if attributes & CODEC_MASK > _ZSTD:
         raise UnsupportedCodecError(f"there is no codec {attributes & CODEC_MASK}")
     # What an honest batch passes is checked here, without a call: every append comes through here.

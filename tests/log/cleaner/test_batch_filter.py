@@ -14,7 +14,13 @@ from twisted_broker.log.cleaner.cleaned_transactions import CleanedTransactions
 from twisted_broker.log.cleaner.offset_map import OffsetMap
 from twisted_broker.log.txn_index import AbortedTxn
 from twisted_broker.settings import LONG_MAX
-from twisted_broker.wire.records import LOG_APPEND_TIME, NO_TIMESTAMP, BatchBuilder, BatchView
+from twisted_broker.wire.records import (
+    LOG_APPEND_TIME,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_FLAG,
+    BatchBuilder,
+    BatchView,
+)
 
 RETENTION_MS = 1000
 UPPER = 100
@@ -133,6 +139,16 @@ def test_a_tombstone_that_stays_for_ever(timestamp: int) -> None:
     assert found.delete_horizon_ms == 2**62
     assert [each.timestamp for each in found.records()] == [timestamp] * 2
     assert must_stay(filter_of(wall_ms=NOW_MS + 10**15), found.to_bytes()).records_count == 2
+
+
+def test_transactional_records_without_a_producer_are_written_anew() -> None:
+    """Of a log that has them already: they are of no transaction."""
+    builder = BatchBuilder()
+    builder.attributes |= TRANSACTIONAL_FLAG
+    for key in (b"a", b"b"):
+        builder.append(NOW_MS, key, b"1")
+    found = must_stay(filter_of({b"a": 9, b"b": 1}), builder.build())
+    assert records(found) == [(1, b"b", b"1")] and not found.is_transactional
 
 
 def test_times_that_a_producer_chose_2_63_ms_apart() -> None:

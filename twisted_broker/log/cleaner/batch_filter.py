@@ -185,7 +185,8 @@ def _rebuilt(batch: BatchView, kept: set[int], delete_horizon_ms: int | None) ->
         producer_id=batch.producer_id,
         producer_epoch=batch.producer_epoch,
         base_sequence=batch.base_sequence,
-        is_transactional=batch.is_transactional,
+        # Without a producer it is of no transaction, whatever a client wrote.
+        is_transactional=batch.is_transactional and batch.has_producer_id,
         is_control=batch.is_control,
         leader_epoch=batch.partition_leader_epoch,
         delete_horizon_ms=delete_horizon_ms,

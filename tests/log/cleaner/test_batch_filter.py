@@ -173,6 +173,18 @@ def test_times_that_a_producer_chose_2_63_ms_apart() -> None:
     assert [(each.key, each.timestamp) for each in again.records()] == [(b"c", far_ms)]
 
 
+def test_a_horizon_that_a_producer_chose() -> None:
+    """Times begin at it in what it sent (a topic with LogAppendTime looks at none of them)."""
+    builder = BatchBuilder(
+        timestamp_type=LOG_APPEND_TIME, log_append_time_ms=NOW_MS, delete_horizon_ms=-(2**63)
+    )
+    for key, value in ((b"a", b"1"), (b"b", b"2"), (b"c", None)):
+        builder.append(-(2**63), key, value)
+    found = must_stay(filter_of({b"a": 9, b"b": 1, b"c": 2}), builder.build())
+    assert records(found) == [(1, b"b", b"2")]
+    assert [each.timestamp for each in found.records()] == [NOW_MS]
+
+
 def test_the_last_batch_of_a_producer_stays_empty() -> None:
     data = batch_of((b"a", b"1"), producer_id=7, producer_epoch=1, base_sequence=3)
     found = must_stay(filter_of({b"a": 9}, last={7: LastRecord(0, 1)}), data)

@@ -172,8 +172,11 @@ def _rebuilt(batch: BatchView, kept: set[int], delete_horizon_ms: int | None) ->
     records = [each for each in batch.records() if each.offset - base in kept]
     times = [each.timestamp for each in records]
     earliest, latest = min(times), max(times)
-    if delete_horizon_ms is not None and earliest < delete_horizon_ms - _MOST_MS:
-        # A producer chose it. Its tombstone stays; a log that cannot be cleaned would be worse.
+    if delete_horizon_ms is not None and not (
+        latest - _MOST_MS <= delete_horizon_ms <= earliest + _MOST_MS
+    ):
+        # A producer chose its times. A tombstone stays; a log that cannot be cleaned would be
+        # worse.
         delete_horizon_ms = None
     builder = BatchBuilder(
         base_offset=batch.base_offset,

@@ -4,6 +4,7 @@ side; what may happen meanwhile.
 
 from __future__ import annotations
 
+import errno
 import gc
 from random import Random
 from typing import Any
@@ -31,6 +32,7 @@ from twisted_broker.coordinator.group_records import (
     read_record,
 )
 from twisted_broker.coordinator.offset_metadata_manager import OffsetToCommit
+from twisted_broker.log.errors import OutOfDescriptors
 from twisted_broker.wire.compression import GZIP
 from twisted_broker.wire.control_batch import build_end_marker
 from twisted_broker.wire.errors import BrokerError
@@ -389,6 +391,38 @@ def test_a_read_that_fails_ends_one_load_only(monkeypatch, error, good_reads):
     run.coordinator.runtime.load(INDEX, 1)
     run.settle()
     assert len(run.listed()) == 7
+
+
+def test_a_read_for_which_no_descriptor_is_free_is_tried_again(monkeypatch):
+    """It passes; a partition that is given up is not served until a restart. It counts as loading
+    until then, and ends with its leadership.
+    """
+    monkeypatch.setattr(coordinator_loader, "SLICE_BYTES", 1)
+    store, left = partition_with_everything(), [3]
+
+    def read(index: int) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OutOfDescriptors("/d", OSError(errno.EMFILE, "Too many open files"))
+
+    store.on_read = read
+    run = BrokerRun(store)
+    run.pass_ms(5_000)
+    with pytest.raises(BrokerError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+        run.fetched("g")
+    left[0] = 1000
+    run.pass_ms(1_000)
+    run.settle()
+    assert len(run.listed()) == 6
+    left[0] = 1
+    run.coordinator.runtime.load(INDEX, 1)
+    run.pass_ms(2_000)
+    run.coordinator.runtime.unload(INDEX, 2)
+    left[0] = 0
+    run.pass_ms(2_000)
+    with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
+        run.fetched("g")
+    assert left[0] == 0 and not run.listed()  # read no more
 
 
 def test_a_session_begins_when_its_partition_is_served(monkeypatch):

@@ -17,7 +17,9 @@ between two of them; and, for the transaction log too, `read_partition` with `Lo
    nothing, as the partition is led elsewhere by then, goes in steps (`forget_steps`).
 6. What is read waits in dicts that grow in small steps (`bucket_dict.py`), and is taken out of them
    as groups are made. Groups that committed the same partition share its name.
-7. Groups appear only when all is read; the runtime then starts the sessions of those with
+7. Where no descriptor is free for a read it is tried again a second later: that passes, and a
+   partition that is given up is not served until a restart.
+8. Groups appear only when all is read; the runtime then starts the sessions of those with
    members.
 
 Source: Apache Kafka 4.3.1 `CoordinatorLoaderImpl`, `GroupMetadataManager.onLoaded`,
@@ -30,6 +32,8 @@ import gc
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from twisted_broker.coordinator.bucket_dict import BucketDict
@@ -47,7 +51,10 @@ from twisted_broker.coordinator.group_records import (
     read_offset,
     read_record,
 )
+from twisted_broker.interfaces import IClock
+from twisted_broker.log.errors import OutOfDescriptors
 from twisted_broker.topic_names import OFFSETS_TOPIC
+from twisted_broker.turns import Steps
 from twisted_broker.wire.batch_fields import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -80,6 +87,8 @@ FORGOTTEN_PER_STEP = 500
 # that was never compacted.
 PENDING_KEYS = 20_000
 FREEZE_EVERY = 1_000
+# Descriptors come free when clients leave.
+AGAIN_SECONDS = 1.0
 # Groups that commit the same partitions hold one name of each of so many.
 SHARED_PARTITIONS = 20_000
 _PARTITION_BYTES = 4  # at the end of an offset's key
@@ -282,15 +291,21 @@ def forget_steps(replays: Iterable[LogReplay]) -> Iterator[None]:
                 yield
 
 
-def load_steps(shard: CoordinatorShard, replays: list[LogReplay]) -> Iterator[None]:
+def load_steps(shard: CoordinatorShard, replays: list[LogReplay]) -> Steps:
     """Fills `shard.groups` step by step; the caller makes the shard active at the end. `replays`:
     as in `read_partition`.
 
     Raises BrokerError.
     """
-    store, slice_bytes = shard.context.store, shard.context.settings.load_buffer_bytes
+    context = shard.context
     replayed = yield from read_partition(
-        store, shard.index, slice_bytes, _Replay, OFFSETS_TOPIC, replays
+        context.store,
+        shard.index,
+        context.settings.load_buffer_bytes,
+        _Replay,
+        OFFSETS_TOPIC,
+        replays,
+        context.clock,
     )
     shard.offsets.open_transactions = replayed.open_transactions
     yield from _create_groups(shard, replayed)
@@ -303,24 +318,26 @@ def read_partition(
     replay: type[R],
     topic: str,
     replays: list[LogReplay],
-) -> Generator[None, None, R]:
+    clock: IClock,
+) -> Generator[Deferred[None] | None, None, R]:
     """Everything in the partition's log as a `replay`, read in slices of `most_bytes` at most. It
-    is put into `replays` when it begins: who gives it up in between has to empty it.
+    is put into `replays` when it begins: who gives it up in between has to empty it. A Deferred
+    that it yields is to be waited for.
 
     Raises BrokerError.
     """
     start, end = store.bounds(index)
     if start < end:
         # The caller is in the middle of a change of roles: reading comes in a turn of its own.
-        yield
+        yield None
     replayed = replay(start)
     replays.append(replayed)
-    yield from _read(store, index, most_bytes, replayed, end)
+    yield from _read(store, index, topic, most_bytes, replayed, end, clock)
     if replayed.skipped:
         yield from forget_steps([replayed])
         replayed = replay(start, one_by_one=True)
         replays.append(replayed)
-        yield from _read(store, index, most_bytes, replayed, end)
+        yield from _read(store, index, topic, most_bytes, replayed, end, clock)
         _logger.warn(
             "{topic}-{index}: {count} unreadable records skipped",
             topic=topic,
@@ -331,13 +348,30 @@ def read_partition(
 
 
 def _read(
-    store: IOffsetsStore, index: int, most_bytes: int, replayed: LogReplay, end: int
-) -> Iterator[None]:
-    slice_bytes = min(SLICE_BYTES, most_bytes)
+    store: IOffsetsStore,
+    index: int,
+    topic: str,
+    most_bytes: int,
+    replayed: LogReplay,
+    end: int,
+    clock: IClock,
+) -> Iterator[Deferred[None] | None]:
+    slice_bytes, is_said = min(SLICE_BYTES, most_bytes), False
     while replayed.position < end:
         before = replayed.position
         try:
             data = store.read(index, before, slice_bytes)
+        except OutOfDescriptors as error:
+            if not is_said:
+                is_said = True
+                _logger.warn(
+                    "{topic}-{index} is not read for now, retrying: {error}",
+                    topic=topic,
+                    index=index,
+                    error=error,
+                )
+            yield deferLater(clock, AGAIN_SECONDS)  # type: ignore[arg-type]
+            continue
         except BrokerError as error:
             start = store.bounds(index)[0]
             if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or start <= before:
@@ -347,7 +381,7 @@ def _read(
         yield from replayed.replay(data)
         if replayed.position == before:
             break  # compaction took the tail
-        yield
+        yield None
     yield from replayed.decode_latest()
 
 

@@ -89,8 +89,8 @@ class CoordinatorRuntime:
         led elsewhere.
         """
         try:
-            for _ in load_steps(shard, replays):
-                yield None
+            for pause in load_steps(shard, replays):
+                yield pause
                 if shard.state is CoordinatorState.CLOSED:
                     return
             # Kafka serves at once, and holds each answer back until the records are committed.

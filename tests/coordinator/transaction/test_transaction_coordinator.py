@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ from twisted_broker.coordinator.transaction.transaction_metadata import (
     TransactionMetadata,
 )
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.errors import OutOfDescriptors
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import iterate_batches
 
@@ -670,6 +672,22 @@ def test_a_partition_that_cannot_be_read_is_not_served() -> None:
     assert after.init() is NOT_COORDINATOR
     after.store.on_read = lambda index: None
     after.lead_all(2)
+    assert after.init() is CONCURRENT  # the open transaction is aborted first
+
+
+def test_a_partition_for_which_no_descriptor_is_free_is_read_later() -> None:
+    run = TransactionRun()
+    run.begun(T0)
+
+    def short(index: int) -> None:
+        raise OutOfDescriptors("/d", OSError(errno.EMFILE, "Too many open files"))
+
+    run.store.on_read = short
+    after = run.successor()
+    after.pass_ms(3_000)
+    assert after.init() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    after.store.on_read = lambda index: None
+    after.pass_ms(1_000)
     assert after.init() is CONCURRENT  # the open transaction is aborted first
 
 

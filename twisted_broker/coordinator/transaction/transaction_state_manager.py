@@ -217,14 +217,15 @@ class TransactionStateManager:
                 _Replay,
                 TRANSACTIONS_TOPIC,
                 replays,
+                self._context.clock,
             )
             while True:
                 try:
-                    next(loading)
+                    pause = next(loading)
                 except StopIteration as end:
                     replayed = end.value
                     break
-                yield None
+                yield pause
                 if shard.is_closed:
                     return
             # Kafka serves at once, and holds each answer back until the records are committed.

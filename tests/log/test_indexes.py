@@ -16,11 +16,15 @@ from hypothesis import strategies as st
 from tests.log.batches import NOW_MS, batch, config, open_log
 from twisted_broker.interfaces import IFile
 from twisted_broker.log import index as indexes
+from twisted_broker.log import txn_index
+from twisted_broker.log.append_info import AppendOrigin, EndMarker
 from twisted_broker.log.index import Index, OffsetIndex, TimeIndex
 from twisted_broker.log.leader_epochs import UNDEFINED, LeaderEpochFileCache
 from twisted_broker.log.memory import MemoryFileSystem
+from twisted_broker.log.reading import aborted_transactions
 from twisted_broker.log.segment_file import OpenFiles, SegmentFile
 from twisted_broker.log.txn_index import AbortedTxn, TransactionIndex
+from twisted_broker.log.verification import NOT_REQUIRED
 
 BASE = 1000
 
@@ -301,6 +305,72 @@ def test_a_reader_at_the_end_passes_over_very_many_aborted_transactions() -> Non
     assert index.collect(2 * many - 2, 2 * many, found)
     assert [each.first_offset for each in found] == [2 * many - 2]
     assert looked.looks < 4 * many.bit_length()
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9), st.booleans()), max_size=40),
+    asked=st.lists(st.tuples(st.integers(0, 300), st.integers(1, 60)), max_size=20),
+)
+def test_aborted_transactions_are_found_where_they_lie(
+    steps: list[tuple[int, int, bool]], asked: list[tuple[int, int]]
+) -> None:
+    index = TransactionIndex(a_file(), 0)
+    last = stable = 0
+    for back, step, is_alone in steps:
+        last += step
+        stable = max(stable, last + 1 if is_alone else last - back)
+        index.append(txn(1, max(0, last - back), last, stable))
+
+    def found() -> list[tuple[bool, list[AbortedTxn]]]:
+        answers = []
+        for start, length in asked:
+            entries: list[AbortedTxn] = []
+            answers.append((index.collect(start, start + length, entries), entries))
+        return answers
+
+    said = found()
+    with patch.object(txn_index, "MOST_KEPT", 0), patch.object(txn_index, "_READ_ROWS", 3):
+        index.unload()
+        assert index._entries is None or not steps
+        assert found() == said
+        index.append(txn(1, last + 1, last + 1, last + 2))  # in memory again
+        assert index.entries()[:-1] == TransactionIndex(index.file, 0).entries()[:-1]
+
+
+def test_many_aborted_transactions_of_an_old_segment_are_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A million are 0.2 GB, and stay until retention: in a segment that is written no more, and
+    after a start.
+    """
+    monkeypatch.setattr(txn_index, "MOST_KEPT", 3)
+    files = MemoryFileSystem()
+    log = open_log(files)
+    for number in range(4):
+        for _ in range(2 * number):
+            log.append_as_leader(
+                batch(producer_id=7, producer_epoch=0, base_sequence=-1, is_transactional=True),
+                0,
+                NOW_MS,
+                origin=AppendOrigin.COORDINATOR,
+                guard=NOT_REQUIRED,
+            )
+            log.append_end_marker(EndMarker(7, 0, 0, False), 0, NOW_MS)
+        log.roll(NOW_MS)
+
+    def kept() -> list[int]:
+        return [len(segment.txn_index._entries or ()) for segment in log.segments]
+
+    end = log.log_end_offset
+    assert kept() == [2, 0, 0, 0]
+    before = [aborted_transactions(log.segments, offset, end) for offset in range(0, end, 3)]
+    assert [len(each) for each in before][:2] == [12, 11] and kept() == [2, 0, 0, 0]
+    log.close()
+    log = open_log(files, clean=True)
+    assert [aborted_transactions(log.segments, offset, end) for offset in range(0, end, 3)] == (
+        before
+    )
+    assert kept() == [2, 0, 0, 0]
 
 
 def test_transaction_index_reload_truncation_and_damage() -> None:

@@ -117,6 +117,9 @@ def load_log(
     _set_offsets(log, log_start_offset, recovery_point, wall_ms)
     _finish_epochs(log, epochs_lost, clean)
     _load_producers(log, recovered, wall_ms)
+    for segment in log.segments:
+        if segment is not log.segments.active:
+            segment.txn_index.unload()
     log.set_high_watermark(log.log_start_offset)
     return log
 

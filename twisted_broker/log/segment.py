@@ -315,6 +315,7 @@ class LogSegment:
         trimmed = self.trim()
         self.offset_index.unload()
         self.time_index.unload()
+        self.txn_index.unload()
         self._tail_lasts, self._tail_positions = [], []
         return trimmed
 

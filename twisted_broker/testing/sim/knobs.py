@@ -53,6 +53,7 @@ from twisted_broker.log import (
     producer_snapshot_reader,
     producer_snapshot_writer,
     producer_state,
+    txn_index,
 )
 from twisted_broker.log.cleaner import log_cleaner, selection
 from twisted_broker.replication import fetch_session, replica_manager
@@ -140,6 +141,7 @@ STEPS: dict[str, Knob] = _named(
     Knob("ANSWERS_PER_TURN", (fetcher,)),
     # A larger index is read where it lies.
     Knob("LOADED_BYTES", (index,), (0, 40)),
+    Knob("MOST_KEPT", (txn_index,), (0, 2)),
 )
 """Module and name of a step -> the step."""
 

@@ -75,6 +75,29 @@ def test_a_token_of_a_file_is_read_again_before_it_expires(tmp_path: Path) -> No
     assert not clock.getDelayedCalls()
 
 
+def test_a_token_for_which_there_is_no_thread_comes_later(tmp_path: Path) -> None:
+    """A node that asks no more is shut out by all others when its token expires."""
+    file, clock, is_short = tmp_path / "token", Clock(), [True]
+    file.write_text(jwt(BEGAN + 1000))
+    runtime: Any = SimpleNamespace(
+        clock=clock, wall_ms=lambda: int((BEGAN + clock.seconds()) * 1000)
+    )
+
+    def in_thread(*arguments: Any) -> Any:
+        if is_short[0]:
+            raise RuntimeError("can't start new thread")
+        return maybeDeferred(*arguments)
+
+    made = AccessTokens(OAuthLogin(file.as_uri()), runtime, in_thread)
+    with capturedLogs() as logs:
+        made.load()
+    assert "can't start new thread" in str(formatEvent(logs[0]))
+    is_short[0] = False
+    clock.advance(AGAIN_SECONDS)
+    assert made.text()
+    made.stop()
+
+
 def test_what_expired_already_is_not_used(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(jwt(BEGAN))

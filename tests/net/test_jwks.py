@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import jwt
 import pytest
@@ -44,6 +45,25 @@ def test_keys_are_read_again(tmp_path: Path) -> None:
     assert [each.key_id for each in keys.keys] == ["two"] and "stay" in str(formatEvent(logs[0]))
     keys.stop()
     assert not clock.getDelayedCalls()
+
+
+def test_keys_for_which_there_is_no_thread_are_read_later(tmp_path: Path) -> None:
+    """Else those of before stay for good, and every token of the next key is refused."""
+    path, clock, is_short = tmp_path / "keys", Clock(), [True]
+    write(path, "one")
+
+    def in_thread(*arguments: Any) -> Any:
+        if is_short[0]:
+            raise RuntimeError("can't start new thread")
+        return maybeDeferred(*arguments)
+
+    keys = JwksKeys(path.as_uri(), 60_000, clock, in_thread)
+    with capturedLogs():
+        keys.load()
+    is_short[0] = False
+    clock.advance(AGAIN_SECONDS)
+    assert [each.key_id for each in keys.keys] == ["one"]
+    keys.stop()
 
 
 def test_what_is_not_fetched(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from http.client import HTTPException
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.threads import deferToThread
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -107,7 +107,9 @@ class AccessTokens:
 
     def load(self) -> Deferred[None]:
         """Fires when that is done, well or not."""
-        return self._in_thread(retrieve, self._login).addCallbacks(self._loaded, self._failed)
+        # Where the system has no thread to give it comes again, as after any failure.
+        found = maybeDeferred(self._in_thread, retrieve, self._login)
+        return found.addCallbacks(self._loaded, self._failed)
 
     def stop(self) -> None:
         """Retrieves no more."""

@@ -20,7 +20,7 @@ import urllib.request
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.threads import deferToThread
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -81,7 +81,9 @@ class JwksKeys:
     def load(self) -> Deferred[None]:
         """Fires when that is done, well or not."""
         self._is_loading, self._began = True, self._clock.seconds()
-        return self._in_thread(_read, self._url).addCallbacks(self._loaded, self._failed)
+        # Where the system has no thread to give it comes again, as after any failure.
+        found = maybeDeferred(self._in_thread, _read, self._url)
+        return found.addCallbacks(self._loaded, self._failed)
 
     def load_again(self) -> None:
         """A token named a key that is not there."""

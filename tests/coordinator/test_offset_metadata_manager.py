@@ -17,6 +17,7 @@ from twisted_broker.coordinator.group_records import (
 )
 from twisted_broker.coordinator.offset_metadata_manager import CommitRequest, OffsetToCommit
 from twisted_broker.log.verification import VerificationStateEntry
+from twisted_broker.settings import LONG_MAX
 from twisted_broker.wire.control_batch import build_end_marker
 from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.errors import ErrorCode as E
@@ -488,6 +489,15 @@ def test_an_old_clients_own_retention_counts():
     assert after.fetched() == {("t", 0): 1}
     after.pass_ms(1_200_000)
     assert after.fetched() == {}
+
+
+def test_an_old_client_that_wants_its_offsets_for_ever():
+    """By the largest number that there is: its expiry has a place in a record."""
+    run = BrokerRun(offsets_retention_ms=60_000, retention_check_interval_ms=10_000)
+    assert now(run.commit(one(1), retention_ms=LONG_MAX)) == {("t", 0): E.NONE}
+    after = run.restarted(offsets_retention_ms=60_000, retention_check_interval_ms=10_000)
+    after.pass_ms(DAY_MS)
+    assert after.fetched() == {("t", 0): 1}
 
 
 def test_an_expiry_that_cannot_be_stored_is_tried_again():

@@ -66,6 +66,7 @@ from twisted_broker.coordinator.group_records import (
 )
 from twisted_broker.log.append_info import EndMarker
 from twisted_broker.log.verification import Guard
+from twisted_broker.settings import LONG_MAX
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.primitives import NULL_UUID
 
@@ -507,7 +508,8 @@ def _ignore(is_stored: bool) -> None:
 
 
 def _committed(wanted: OffsetToCommit, wall_ms: int, retention_ms: int) -> CommittedOffset:
-    expire_ms = NO_EXPIRY if retention_ms < 0 else wall_ms + retention_ms
+    # At most what a record holds: 2^63-1 is how a client says "never".
+    expire_ms = NO_EXPIRY if retention_ms < 0 else min(wall_ms + retention_ms, LONG_MAX)
     commit_ms = wall_ms if wanted.commit_timestamp_ms < 0 else wanted.commit_timestamp_ms
     return CommittedOffset(
         wanted.offset, wanted.leader_epoch, wanted.metadata, commit_ms, expire_ms, wanted.topic_id

@@ -12,6 +12,7 @@ from tests.log.batches import NOW_MS, all_batches, batch, config, marker, open_l
 from twisted_broker.log.log import Log
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.mirrored_batches import with_leader_epoch
+from twisted_broker.settings import LONG_MAX
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import CorruptRecordError, iterate_batches, set_offsets_and_epoch
 
@@ -114,6 +115,21 @@ def test_damage_is_refused_before_a_byte_is_written() -> None:
     refused(ErrorCode.INVALID_RECORD, lambda: log.append_mirrored(at(3, batch()) + good, 0, NOW_MS))
     refused(ErrorCode.INVALID_RECORD, lambda: log.append_mirrored(b"", 0, NOW_MS))
     assert log.log_end_offset == 0 and log.size_in_bytes == 0
+
+
+def test_the_last_offset_that_there_is_is_refused() -> None:
+    """A log end of 2^63 has no place in a Fetch's answer: followers would get none, of any
+    partition.
+    """
+    log = new_log()
+    last = at(LONG_MAX - 1, batch(b"a", b"b"))
+    refused(ErrorCode.INVALID_RECORD, lambda: log.append_mirrored(last, 0, NOW_MS))
+    assert log.log_end_offset == 0
+    log.append_mirrored(at(LONG_MAX - 2, batch(b"a", b"b")), 0, NOW_MS)
+    assert log.log_end_offset == LONG_MAX
+    log.update_config(config())  # an ordinary topic now
+    refused(ErrorCode.INVALID_RECORD, lambda: log.append_as_leader(batch(b"c"), 0, NOW_MS))
+    assert log.log_end_offset == LONG_MAX
 
 
 def test_transactions_of_the_source_have_the_same_end_here() -> None:

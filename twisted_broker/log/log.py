@@ -82,6 +82,7 @@ from twisted_broker.log.validation import (
 )
 from twisted_broker.log.verification import NOT_REQUIRED, Guard
 from twisted_broker.log.watermarks import Watermarks
+from twisted_broker.settings import LONG_MAX
 from twisted_broker.wire.batch_fields import LENGTH, MAGIC_FIELD
 from twisted_broker.wire.batch_header import HEADER
 from twisted_broker.wire.control_batch import build_end_marker
@@ -497,6 +498,8 @@ class Log:
         segments, epochs = self.segments, self.leader_epochs.epochs
         first = segments.log_end_offset
         last = first + delta
+        if last >= LONG_MAX:  # of a mirror once: see `mirrored_batches.with_leader_epoch`
+            raise InvalidRecordError(f"the log ends at offset {first}: none is left")
         try:
             # Before the bytes: an epoch without records is harmless, records without their epoch
             # are not.

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from twisted_broker.interfaces import Buffer
+from twisted_broker.settings import LONG_MAX
 from twisted_broker.wire.batch_header import LEADER_EPOCH_AT
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import BatchView, InvalidRecordError, iterate_batches
@@ -76,6 +77,10 @@ def with_leader_epoch(records: Buffer, leader_epoch: int) -> tuple[Any, list[Bat
                 f"the batch at offset {batch.base_offset} comes after offset {expected - 1}"
             )
         expected = batch.next_offset
+        if expected > LONG_MAX:
+            # The log would end there: no answer that names its end could be written, nor those of
+            # other partitions beside it.
+            raise InvalidRecordError(f"offset {batch.last_offset} has none behind it")
         batches.append(batch)
     for batch in batches:
         copied[batch.offset + LEADER_EPOCH_AT : batch.offset + _AFTER_EPOCH] = epoch

@@ -116,10 +116,12 @@ def test_a_reloaded_index_says_the_same(
         index.unload()
         with patch.object(indexes, "LOADED_BYTES", loaded_bytes):
             ends = index.entries, index.last_position
+            backwards = list(index.positions_backwards())
             found = [index.lookup(BASE + probe) for probe in probes]
             bounds = [index.offset_from(probe) for probe in probes]
         assert (index.pairs(), found) == said
         assert ends == (len(entries), position)
+        assert backwards == [value for _, value in reversed(said[0])]
         assert bounds == [
             next((BASE + key for key, value in said[0] if value >= probe), -1) for probe in probes
         ]
@@ -215,6 +217,8 @@ def test_a_large_index_that_is_only_looked_up_is_not_loaded() -> None:
     assert offsets.lookup(BASE + 2 * middle + 1) == 100 * middle
     assert offsets.offset_from(100 * middle) == BASE + 2 * middle
     assert offsets.last_position == 100 * count
+    backwards = offsets.positions_backwards()
+    assert [next(backwards) for _ in range(3)] == [100 * (count - row) for row in range(3)]
     assert times.lookup(10 * middle + 5) == (10 * middle, BASE + 2 * middle)
     assert times.last_entry == (10 * count, BASE + 2 * count)
     assert not (offsets.is_full or times.is_full)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from contextlib import suppress
 from operator import itemgetter
 from typing import Any
@@ -247,6 +248,15 @@ class OffsetIndex(Index):
     def positions(self) -> array[int]:
         self._rows()
         return self._values
+
+    def positions_backwards(self) -> Iterator[int]:
+        """From the last entry on; nothing may be written meanwhile."""
+        stored = self._stored()
+        if stored is None:
+            yield from reversed(self.positions())
+            return
+        for row in range(len(stored) - 1, -1, -1):
+            yield stored[row][1]
 
     def offset_from(self, position: int) -> int:
         """The offset of the first entry at `position` or above, -1 without one."""

@@ -111,7 +111,7 @@ def _headers_backwards(segments: Iterable[LogSegment]) -> Iterator[BatchHeader]:
     left = MOST_HEADERS
     for segment in segments:
         end = segment.size
-        for start in chain(reversed(segment.offset_index.positions()), (0,)):
+        for start in chain(segment.offset_index.positions_backwards(), (0,)):
             if start >= end:
                 continue
             found = _headers(segment.log.open(), start, end, left)

@@ -14,7 +14,12 @@ from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.mirrored_batches import with_leader_epoch
 from twisted_broker.settings import LONG_MAX
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.records import CorruptRecordError, iterate_batches, set_offsets_and_epoch
+from twisted_broker.wire.records import (
+    BatchBuilder,
+    CorruptRecordError,
+    iterate_batches,
+    set_offsets_and_epoch,
+)
 
 SOURCE = "the-cluster/the-topic"
 
@@ -130,6 +135,22 @@ def test_the_last_offset_that_there_is_is_refused() -> None:
     log.update_config(config())  # an ordinary topic now
     refused(ErrorCode.INVALID_RECORD, lambda: log.append_as_leader(batch(b"c"), 0, NOW_MS))
     assert log.log_end_offset == LONG_MAX
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(None, b"\0" * 6), (b"\0\0", b"\0" * 6), (b"\0\0\0\1", None), (b"\0\0\0\1", b"\0\0")],
+)
+def test_a_marker_that_nobody_can_read_is_refused(key: bytes | None, value: bytes | None) -> None:
+    """Before a byte is written: consumers of committed records would stop there for good."""
+    log = new_log()
+    builder = BatchBuilder(
+        base_offset=3, producer_id=7, producer_epoch=0, is_control=True, is_transactional=True
+    )
+    builder.append(NOW_MS, key, value)
+    sent = at(0, batch(b"a")) + builder.build()
+    refused(ErrorCode.INVALID_RECORD, lambda: log.append_mirrored(sent, 0, NOW_MS))
+    assert log.log_end_offset == 0 and log.segments.active.size == 0
 
 
 def test_transactions_of_the_source_have_the_same_end_here() -> None:

@@ -28,6 +28,7 @@ from twisted_broker.log.verification import NOT_REQUIRED
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Fault
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.records import BatchBuilder, set_offsets_and_epoch
 
 _INLINE = InlineWorker()
 SLICED = (
@@ -216,6 +217,31 @@ def behind(files: SimDisk, **settings: Any) -> tuple[Log, ManualWorker]:
     log.truncate_to(9, NOW_MS)
     assert log.producers.is_rebuilding
     return log, worker
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_marker_that_nobody_can_read_ends_nothing() -> None:
+    """A leader has it: its follower takes it, and what comes behind it; a rebuild goes past it."""
+    files = disk()
+    log = open_log(files)
+    builder = BatchBuilder(
+        base_offset=1, producer_id=7, producer_epoch=0, is_control=True, is_transactional=True
+    )
+    builder.append(NOW_MS, b"", b"")
+    behind_it = bytearray(sent(1))
+    set_offsets_and_epoch(behind_it, 2, 0)
+    log.append_as_follower(sent(0) + builder.build() + behind_it, 0, NOW_MS)
+    assert log.log_end_offset == log.producers.map_end_offset == 3
+    log.append_as_leader(sent(2), 0, NOW_MS)
+    for offset in list(log.producers.snapshots):
+        log.producers.remove_snapshot(offset)
+    worker = log.durability.disk = ManualWorker()
+    log.truncate_to(3, NOW_MS)
+    assert log.producers.is_rebuilding
+    while worker.jobs:
+        worker.run_one()
+    assert not log.producers.is_rebuilding and described(log) == found_anew(log, files)
+    assert log.append_as_leader(sent(1), 0, NOW_MS).duplicate
 
 
 @pytest.mark.usefixtures("tiny")

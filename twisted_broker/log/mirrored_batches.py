@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from twisted_broker.interfaces import Buffer
 from twisted_broker.settings import LONG_MAX
 from twisted_broker.wire.batch_header import LEADER_EPOCH_AT
+from twisted_broker.wire.control_batch import control_record_type, end_marker_coordinator_epoch
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import BatchView, InvalidRecordError, iterate_batches
 
@@ -81,11 +82,23 @@ def with_leader_epoch(records: Buffer, leader_epoch: int) -> tuple[Any, list[Bat
             # The log would end there: no answer that names its end could be written, nor those of
             # other partitions beside it.
             raise InvalidRecordError(f"offset {batch.last_offset} has none behind it")
+        if batch.is_control:
+            _check_control(batch)
         batches.append(batch)
     for batch in batches:
         copied[batch.offset + LEADER_EPOCH_AT : batch.offset + _AFTER_EPOCH] = epoch
         batch.partition_leader_epoch = leader_epoch
     return copied, batches
+
+
+def _check_control(batch: BatchView) -> None:
+    """Raises InvalidRecordError for a marker that nobody can read: a client of this cluster would
+    stop there, and no cleaner would go on.
+    """
+    for record in batch.records():
+        control_record_type(record.key)
+        if batch.has_producer_id:
+            end_marker_coordinator_epoch(record.value)
 
 
 def count_already_there(log: Log, batches: Sequence[BatchView]) -> int:

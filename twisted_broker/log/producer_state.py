@@ -40,7 +40,13 @@ from twisted_broker.wire.control_batch import (
     control_record_type,
     end_marker_coordinator_epoch,
 )
-from twisted_broker.wire.records import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchView, next_sequence
+from twisted_broker.wire.records import (
+    CONTROL_FLAG,
+    TRANSACTIONAL_FLAG,
+    BatchView,
+    InvalidRecordError,
+    next_sequence,
+)
 
 SUFFIX = ".snapshot"
 LATE_AFTER_MS = 5 * 60_000
@@ -191,15 +197,22 @@ class ProducerStateManager:
                 batch.attributes & TRANSACTIONAL_FLAG != 0,
             )
             return None
-        for record in batch.records():
-            return self.add_marker(
-                batch.producer_id,
-                batch.producer_epoch,
-                end_marker_coordinator_epoch(record.value),
-                batch.base_offset,
-                record.timestamp,
-                control_record_type(record.key) == ABORT,
-            )
+        try:
+            for record in batch.records():
+                is_abort = control_record_type(record.key) == ABORT
+                coordinator_epoch = end_marker_coordinator_epoch(record.value)
+                return self.add_marker(
+                    batch.producer_id,
+                    batch.producer_epoch,
+                    coordinator_epoch,
+                    batch.base_offset,
+                    record.timestamp,
+                    is_abort,
+                )
+        except InvalidRecordError:
+            # It is in the log (of the leader, or of before), and ends nothing: whoever reads it
+            # sees the error. The rest of the log is not lost for it.
+            return None
         return None
 
     def first_unstable_offset(self) -> int:

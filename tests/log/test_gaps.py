@@ -39,6 +39,7 @@ from twisted_broker.wire.messages.topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from twisted_broker.wire.records import set_offsets_and_epoch
 
 
 def without(disk: SimDisk, *bases: int) -> SimDisk:
@@ -326,6 +327,48 @@ def test_compacted_topics_have_gaps_and_keep_them() -> None:
     log.update_config(config(segment_bytes=300, cleanup_policy=frozenset({"compact"})))
     assert resolve_gap(log, False, NOW_MS) is None and log.gap is None
     assert [one.base_offset for one in all_batches(log)] == [0, 2, 4, 8, 10, 12, 14]
+
+
+@pytest.mark.parametrize("mirror", ["", "cluster/topic"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_offsets_that_a_leader_does_not_have_are_no_missing_file(mirror: str, clean: bool) -> None:
+    """Of a topic that was compacted before its policy changed: where a follower, or a mirror,
+    rolls at them, the partition was refused after its next start, on each new replica.
+    """
+    files = MemoryFileSystem()
+    files.make_directories("/data")
+    log = open_log(files, settings=config(segment_bytes=200, replog_mirror_source=mirror))
+    for offset in (0, 1, 10, 11, 20, 23, 24):
+        data = bytearray(batch(b"x" * 60))
+        set_offsets_and_epoch(data, offset, 0)
+        if mirror:
+            log.append_mirrored(bytes(data), 0, NOW_MS)
+        else:
+            log.append_as_follower(bytes(data), 0, NOW_MS)
+    held = [one.base_offset for one in all_batches(log)]
+    assert len(log.segments) > 3
+    log.close()
+    again = load_log(
+        OpenFiles(files),
+        DIRECTORY,
+        TP,
+        TOPIC_ID,
+        log.config,
+        wall_ms=NOW_MS,
+        clean=clean,
+        recovery_point=log.log_end_offset,
+    )
+    assert again.gap is None and resolve_gap(again, False, NOW_MS) is None
+    assert [one.base_offset for one in all_batches(again)] == held
+
+
+def test_offsets_too_far_for_an_index_begin_a_segment() -> None:
+    log = open_log(SimDisk(1), settings=config(segment_bytes=200))
+    for offset in (0, 2**31 + 5):
+        data = bytearray(batch(b"x" * 60))
+        set_offsets_and_epoch(data, offset, 0)
+        log.append_as_follower(bytes(data), 0, NOW_MS)
+    assert log.segments.bases() == [0, 2**31 + 5]
 
 
 @pytest.mark.parametrize(("replicated", "empty", "end"), COMPACTED_AND_TORN)

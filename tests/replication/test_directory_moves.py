@@ -974,9 +974,13 @@ COMPACTED: dict[str, Any] = {"overrides": {"cleanup.policy": "compact", "segment
 
 
 def with_copied_holes() -> Moving:
-    """A follower of a compacted partition whose leader was cleaned, with several segments."""
+    """A follower of a compacted partition whose leader was cleaned, with several segments, each
+    named by its first batch, as Kafka names them: the holes are between them.
+    """
     moving = Moving(state=registration(2, (1, 2), (1, 2)), **COMPACTED).start()
     for offset in range(0, 60, 3):
+        if offset % 12 == 0:
+            moving.log.roll(WALL_MS, offset)
         moving.partition.append_as_follower(
             batch(base_offset=offset, leader_epoch=0, timestamp=WALL_MS - 100_000 + offset * 700),
             0,

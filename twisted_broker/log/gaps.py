@@ -20,7 +20,9 @@ has one.
    leads has lost it, and one line says which offsets. To serve what lies behind the hole would
    hide the loss; to refuse would keep the partition offline for records that are in no file.
 4. Every other gap means that a file is lost which was whole: the partition is refused, nothing is
-   served, changed or deleted.
+   served, changed or deleted. Offsets that the leader, or the source of a mirror, does not have
+   are none: a segment of ours begins where the one before ends, unless they are 2^31 (Kafka's
+   followers name theirs by the first batch).
 5. After an unclean stop a segment may begin, from the recovery point on, below the end of the one
    before: the loss of power took a truncation back. Where it holds newer leader epochs, recovery
    drops that end. Else the log had grown past it: it is not loaded, it and what follows are kept as

@@ -672,7 +672,10 @@ class Log:
         newest = max(batch.max_timestamp for batch in batches)
         if not segments.should_roll(size, last.last_offset, newest, wall_ms):
             return batches
-        self._roll(wall_ms, first.base_offset)
+        # Where the log ends, not where the batch begins: offsets that the leader, or the source of
+        # a mirror, does not have must not look like a file that is missing (`gaps.py` 4).
+        is_far = first.last_offset - segments.log_end_offset > _INT_MAX
+        self._roll(wall_ms, first.base_offset if is_far else 0)
         base, left = segments.active.base_offset, self.config.segment_bytes
         for count, batch in enumerate(batches):
             left -= batch.size_in_bytes

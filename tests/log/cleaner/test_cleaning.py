@@ -350,6 +350,8 @@ def test_what_is_clean_goes_over_offsets_that_are_missing() -> None:
     """
     log = new_log(segment_bytes=150)
     for offset in (0, 1, 20, 21, 50, 80):
+        if offset:
+            log.roll(NOW_MS, offset)  # Kafka names a follower's segment by its first batch
         follow(log, offset, (b"k%d" % offset, bytes(60)))
     upper = log.segments.active.base_offset
     assert upper == 80

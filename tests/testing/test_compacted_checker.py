@@ -10,6 +10,7 @@ import pytest
 from tests.log.batches import NOW_MS, TOPIC_ID, config
 from tests.testing.test_replica_contents import mirror
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.cleaner.batch_filter import _emptied
 from twisted_broker.log.log import Log
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import OpenFiles
@@ -17,7 +18,7 @@ from twisted_broker.testing.checks.committed_state import CommittedState, Violat
 from twisted_broker.testing.checks.compacted import CompactedChecker
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.wire.control_batch import build_end_marker
-from twisted_broker.wire.records import BatchBuilder
+from twisted_broker.wire.records import BatchBuilder, BatchView
 
 NAME, KEY = TopicPartition("k", 0), (b"i" * 16, 0)
 RETENTION_MS = 10_000
@@ -293,6 +294,18 @@ def test_a_replica_that_came_after_a_markers_time(
     assert bool(world.check(1, 3, upto=4, now=seconds)) is not is_late
     checks.pass_ended("v", NAME, 4, 0.5, {b"b": 3})
     assert bool(checks.broken) is not is_late
+
+
+def test_a_marker_that_its_leader_has_emptied_comes_too_late() -> None:
+    """It tells a follower nothing, here as in Kafka (seed 982703)."""
+    transaction = data(b"a", None, 5), marker(5, False)
+    world = World(data(b"a", b"1"), *transaction, data(b"b", b"1"))
+    world.checks.copied("n2", KEY, world.replica([0, 1])[0], 1.5)
+    emptied = _emptied(BatchView(transaction[1]))
+    world.batches = (*world.batches[:2], emptied, world.batches[3])
+    world.checks.copied("n2", KEY, world.replica(range(4))[0], RETENTION_MS / 1000 + 2)
+    assert world.checks.hangs_at(NAME, 1)
+    assert not world.check(1, 3, upto=4, now=RETENTION_MS / 1000 + 2)
 
 
 def test_a_tombstone_whose_marker_came_too_late_may_not_count() -> None:

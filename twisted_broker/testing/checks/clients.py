@@ -77,7 +77,7 @@ class ClientChecker:
             # batch first: here as in Kafka that one's sequence counts.
             return
         # A leader that an unclean election deposed may have acknowledged what nobody has.
-        if not line.waits_for_leader and self._is_owed(before):
+        if not line.waits_for_leader and self.is_owed(before):
             self._broken(f"{attempt!r} follows what was acknowledged, and is out of order")
 
     def _was_deposed(self, attempt: Attempt) -> bool:
@@ -193,7 +193,7 @@ class ClientChecker:
                 finals.places.get((name, value)),
             )
             kept = attempt.base_offset + index >= finals.starts[name]
-            if attempt.fate is Fate.ACKED and kept and self._is_owed(attempt) and found != value:
+            if attempt.fate is Fate.ACKED and kept and self.is_owed(attempt) and found != value:
                 self._broken(f"{attempt!r} was acknowledged and is lost: {found!r} is there")
             if attempt.acks == 1 and kept and self._its_leader_leads(attempt) and found != value:
                 self._broken(f"{attempt!r} was taken by a leader that leads on, and is lost")
@@ -208,7 +208,8 @@ class ClientChecker:
         registration = truth.registration(truth.keys[attempt.partition])
         return attempt.was_answered and registration.leader_epoch == attempt.epoch
 
-    def _is_owed(self, attempt: Attempt) -> bool:
+    def is_owed(self, attempt: Attempt) -> bool:
+        """Whether what was acknowledged must be where it was answered."""
         truth = self.checker.truth
         given_twice = attempt.session is not None and self.notes.sessions[attempt.session] > 1
         if given_twice and not truth.is_complete(TRANSACTIONS_TOPIC):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.testing.sim.client import Address
-from twisted_broker.testing.sim.client_notes import Attempt, Notes
+from twisted_broker.testing.sim.client_notes import Notes
 from twisted_broker.testing.sim.producer import Producer
 from twisted_broker.testing.sim.run_options import Options
 from twisted_broker.testing.sim.transaction_notes import TransactionNotes, keyed, keyed_value
@@ -32,10 +32,7 @@ class KeyedProducer(Producer):
         options: Options,
     ) -> None:
         super().__init__(runtime, name, brokers, Notes(), partitions, True, options)
-        self.known, self.notes.acked = known, self._acked
-
-    def _acked(self, attempt: Attempt) -> None:
-        self.known.keyed_acked(attempt.partition, attempt.base_offset, attempt.values)
+        self.known, self.notes.acked = known, known.keyed_acked
 
     def _value(self) -> bytes:
         self._count += 1

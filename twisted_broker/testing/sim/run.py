@@ -36,7 +36,7 @@ from twisted_broker.testing.checks.groups import GroupChecker
 from twisted_broker.testing.checks.transactions import TransactionChecker
 from twisted_broker.testing.faults.base import partitions
 from twisted_broker.testing.sim.admin import Admin
-from twisted_broker.testing.sim.client_notes import Notes
+from twisted_broker.testing.sim.client_notes import Attempt, Notes
 from twisted_broker.testing.sim.cluster import SimCluster
 from twisted_broker.testing.sim.committed_consumer import (
     CommittedConsumer,
@@ -96,7 +96,7 @@ class Run:
         self.known.counted = self.reach.count
         compacted = self.checker.compacted
         self.transactions = TransactionChecker(self.checker, self.known, compacted.is_visible)
-        self.known.keyed_acked, self.known.pass_ended = compacted.acked, self._pass_ended
+        self.known.keyed_acked, self.known.pass_ended = self._keyed_acked, self._pass_ended
         self.known.keyed_delivered = compacted.delivered
         self.faults: Faults | None = None
         self._running: list[Any] = []
@@ -285,6 +285,10 @@ class Run:
     def _markers_sent(self, sender: TransactionMarkerSender) -> None:
         if self.faults is not None:
             self.faults.injector.markers_sent(sender)
+
+    def _keyed_acked(self, attempt: Attempt) -> None:
+        if self.clients.is_owed(attempt):
+            self.checker.compacted.acked(attempt.partition, attempt.base_offset, attempt.values)
 
     def _pass_ended(self, *facts: Any) -> None:
         self.reach.count("compacted log read")

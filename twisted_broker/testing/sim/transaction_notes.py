@@ -13,10 +13,11 @@ Not here: what must hold (`testing/checks/transactions.py`, `testing/checks/comp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.testing.sim.client_notes import Attempt
 
 _TOMBSTONE = b"-none"
 
@@ -80,10 +81,8 @@ class TransactionNotes:
         """the host of the group's coordinator, and its epoch"""
         self.offset_acked: Callable[[str], None] = lambda transactional_id: None
         """the commit of an offset was acknowledged"""
-        self.keyed_acked: Callable[[TopicPartition, int, Sequence[bytes]], None] = lambda *facts: (
-            None
-        )
-        """(partition of a compacted topic, base offset, values) that was acknowledged"""
+        self.keyed_acked: Callable[[Attempt], None] = lambda attempt: None
+        """a batch to a compacted topic was acknowledged"""
         self.counted: Callable[[str], None] = lambda kind: None
 
     def begin(self, transactional_id: str, who: str) -> Transaction:

@@ -271,7 +271,7 @@ class TransactionalProducer(Client):
         self._last[place] = attempt
         made.records.append((place, attempt.base_offset, values))
         if is_keyed:
-            self.known.keyed_acked(place, attempt.base_offset, values)
+            self.known.keyed_acked(attempt)
         else:
             self.notes.acked_records += len(values)
             self.notes.acked(attempt)

@@ -23,10 +23,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
 from operator import itemgetter
-from typing import Any
 
-from twisted_broker.interfaces import IFile
 from twisted_broker.log.segment_file import SegmentFile
+from twisted_broker.log.stored_entries import StoredEntries
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
@@ -36,22 +35,6 @@ LOADED_BYTES = 1 << 15
 """Of a larger file a look-up reads a score of entries. To load that of a whole segment takes up to
 0.1 s, and as much memory as it has bytes: for each segment that was ever read, or asked for a time.
 """
-
-
-class _Stored:
-    """The entries of an index's file, each read when it is looked at."""
-
-    __slots__ = ("_count", "_entry", "_file")
-
-    def __init__(self, file: IFile, entry: struct.Struct, count: int) -> None:
-        self._file, self._entry, self._count = file, entry, count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, row: int) -> tuple[Any, ...]:
-        size = self._entry.size
-        return self._entry.unpack(self._file.read_at(row * size, size))
 
 
 class Index:
@@ -123,7 +106,7 @@ class Index:
         """Before it is written: its entries are in memory from now on."""
         self._rows()
 
-    def _stored(self) -> _Stored | None:
+    def _stored(self) -> StoredEntries | None:
         """The entries in the file, of a large one that is not loaded; None: in memory, by now."""
         if self._keys is not None or not self.file.exists():
             return None
@@ -131,7 +114,7 @@ class Index:
         count = file.size() // self._entry.size
         if count * self._entry.size <= LOADED_BYTES:
             return None
-        stored = _Stored(file, self._entry, count)
+        stored = StoredEntries(file, self._entry, count)
         keys, values = array(self._key_type), array("i")
         # A preallocated or torn tail: loading finds where the entries end.
         for key, value in (stored[0], stored[count - 1]):

@@ -20,16 +20,16 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Sequence
-from operator import attrgetter
-from typing import NamedTuple, overload
+from collections.abc import Iterator
+from operator import attrgetter, itemgetter
+from typing import NamedTuple
 
-from twisted_broker.interfaces import IFile
 from twisted_broker.log.segment_file import SegmentFile
+from twisted_broker.log.stored_entries import StoredEntries
 
 _ENTRY = struct.Struct(">hqqqq")
 _VERSION = 0
-_LAST_OFFSET = attrgetter("last_offset")
+_LAST_OFFSET, _STORED_LAST_OFFSET = attrgetter("last_offset"), itemgetter(3)
 MOST_KEPT = 1000
 """In memory each takes five times what it has in the file: a million, 0.2 GB."""
 _READ_ROWS = 128
@@ -59,33 +59,6 @@ def _follows(entry: AbortedTxn, before: AbortedTxn) -> bool:
     )
 
 
-class _Stored(Sequence[AbortedTxn]):
-    """The entries of a file, some of them read at a time."""
-
-    __slots__ = ("_count", "_file", "_first", "_rows")
-
-    def __init__(self, file: IFile, count: int) -> None:
-        self._file, self._count = file, count
-        self._rows: list[AbortedTxn] = []
-        self._first = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, row: int) -> AbortedTxn: ...
-    @overload
-    def __getitem__(self, row: slice) -> Sequence[AbortedTxn]: ...
-    def __getitem__(self, row: int | slice) -> AbortedTxn | Sequence[AbortedTxn]:
-        assert isinstance(row, int)
-        if not self._first <= row < self._first + len(self._rows):
-            self._first = row - row % _READ_ROWS
-            count = min(_READ_ROWS, self._count - self._first)
-            data = self._file.read_at(self._first * _ENTRY.size, count * _ENTRY.size)
-            self._rows = [AbortedTxn(*fields) for _, *fields in _ENTRY.iter_unpack(data)]
-        return self._rows[row - self._first]
-
-
 class TransactionIndex:
     """Aborted transactions in order of their markers."""
 
@@ -106,13 +79,13 @@ class TransactionIndex:
         if self._entries is not None and len(self._entries) > MOST_KEPT:
             self._entries = None
 
-    def _stored(self) -> _Stored | None:
+    def _stored(self) -> StoredEntries | None:
         """Many that are not in memory; None: they are, or shall be."""
         if self._entries is not None or not self.file.exists():
             return None
         file = self.file.open()
         count = file.size() // _ENTRY.size
-        return _Stored(file, count) if count > MOST_KEPT else None
+        return StoredEntries(file, _ENTRY, count, _READ_ROWS) if count > MOST_KEPT else None
 
     def _load(self) -> list[AbortedTxn]:
         if not self.file.exists():
@@ -139,16 +112,25 @@ class TransactionIndex:
         """Adds transactions that touch [fetch_offset, upper_bound); True when no later segment
         can hold another.
         """
-        entries = self._stored() or self.entries()
-        # Last offsets grow: those that end below are passed over unseen, however many there are.
-        start = bisect_left(entries, fetch_offset, key=_LAST_OFFSET)
-        for row in range(start, len(entries)):
-            entry = entries[row]
+        for entry in self._ending_from(fetch_offset):
             if entry.first_offset < upper_bound:
                 found.append(entry)
             if entry.last_stable_offset >= upper_bound:
                 return True
         return False
+
+    def _ending_from(self, offset: int) -> Iterator[AbortedTxn]:
+        """Those whose marker is at `offset` or above. Last offsets grow: the others are passed over
+        unseen, however many there are.
+        """
+        stored = self._stored()
+        if stored is None:
+            entries = self.entries()
+            for row in range(bisect_left(entries, offset, key=_LAST_OFFSET), len(entries)):
+                yield entries[row]
+        else:
+            for row in range(bisect_left(stored, offset, key=_STORED_LAST_OFFSET), len(stored)):
+                yield AbortedTxn(*stored[row][1:])
 
     def truncate_to(self, offset: int) -> None:
         """Drops transactions whose marker is at `offset` or above."""

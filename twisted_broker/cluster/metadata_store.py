@@ -153,8 +153,7 @@ def _truncate(files: IFileSystem, directory: str, torn: TornTail) -> None:
 
 class MetadataStore:
     """`on_fatal(error)` is called once when it fails, and not when it was closed before.
-    `transactions` and `last_batch` are as of the
-    replay.
+    `transactions` and `last_batch` are as of the replay.
     """
 
     def __init__(

@@ -20,9 +20,15 @@ from collections.abc import Callable, Iterable
 from twisted.logger import Logger
 
 from twisted_broker.interfaces import IDelayedCall, IDiskWorker, Runtime
-from twisted_broker.log.errors import WorkerStopped, is_out_of_descriptors
+from twisted_broker.log.errors import (
+    LogDirFailure,
+    OutOfDescriptors,
+    WorkerStopped,
+    is_out_of_descriptors,
+)
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import LogDirectory
+from twisted_broker.wire.errors import BrokerError
 
 _logger = Logger()
 # Descriptors come free when clients leave: soon enough for a retry, too often for a line each.
@@ -115,6 +121,12 @@ class LogDirectories:
         return epochs.pop() if len(epochs) == 1 else -1
 
     # -- failures
+
+    def refusal(self, directory: LogDirectory, error: OSError) -> BrokerError:
+        """What to raise where a log cannot be made for `error`; fails the directory as `fail`."""
+        self.fail(directory.path, error)
+        kind = OutOfDescriptors if is_out_of_descriptors(error) else LogDirFailure
+        return kind(directory.path, error)
 
     def fail(self, path: str, error: OSError) -> None:
         """Takes a directory and its logs offline, for good; not where descriptors are short."""

@@ -40,7 +40,7 @@ from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.clean_stop import CleanStop
 from twisted_broker.log.cleaner.log_cleaner import LogCleaner
-from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors, is_out_of_descriptors
+from twisted_broker.log.errors import LogDirFailure, is_out_of_descriptors
 from twisted_broker.log.free_space import FreeSpace
 from twisted_broker.log.future_logs import LONGEST_NAME, one_that_counts
 from twisted_broker.log.log import Log
@@ -407,10 +407,7 @@ class LogManager:
         try:
             log = directory.create(topic_partition, topic_id, config, self.runtime.wall_ms())
         except OSError as error:
-            self.directories.fail(directory.path, error)
-            if is_out_of_descriptors(error):
-                raise OutOfDescriptors(directory.path, error) from error
-            raise LogDirFailure(directory.path, error) from error
+            raise self.directories.refusal(directory, error) from error
         self._take(directory, log)
         if self._counted == len(self.logs) - 1:
             self._counts[directory.path] += 1

@@ -32,7 +32,7 @@ from twisted_broker.config import LogConfig
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.cleaner.log_cleaner import LogCleaner
-from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors, is_out_of_descriptors
+from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.log.future_logs import (
     future_config,
     future_name,
@@ -204,10 +204,7 @@ class LogMoves:
                 future_name(name, self._runtime.random.getrandbits(128)),
             )
         except OSError as error:
-            self._directories.fail(directory.path, error)
-            if is_out_of_descriptors(error):
-                raise OutOfDescriptors(directory.path, error) from error
-            raise LogDirFailure(directory.path, error) from error
+            raise self._directories.refusal(directory, error) from error
         self._attach(directory, future)
         self.futures[name] = future
         self._submit_id(directory, future)

@@ -279,6 +279,20 @@ def test_members_share_and_hand_over(cluster: MemoryCluster, strategy: str) -> N
     assert committed(cluster) == {partition: total // 4 for partition in range(4)}
 
 
+def failing_commits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many more commits fail, 20 at first; each counts it down."""
+    real, failing = group_offsets.commit_offsets, [20]
+
+    async def commit_offsets(*arguments: Any) -> None:
+        failing[0] -= 1
+        if failing[0] >= 0:
+            raise ConnectionLost("cut")
+        await real(*arguments)
+
+    monkeypatch.setattr(group_membership, "commit_offsets", commit_offsets)
+    return failing
+
+
 def test_a_handover_waits_for_its_commit(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,15 +304,7 @@ def test_a_handover_waits_for_its_commit(
     for partition in range(2):
         cluster.produce("t", b"a", partition=partition)
     first.wait_for(2)
-    real, failing = group_offsets.commit_offsets, [20]
-
-    async def commit_offsets(*arguments: Any) -> None:
-        failing[0] -= 1
-        if failing[0] >= 0:
-            raise ConnectionLost("cut")
-        await real(*arguments)
-
-    monkeypatch.setattr(group_membership, "commit_offsets", commit_offsets)
+    failing = failing_commits(monkeypatch)
     second = Program(cluster, auto_commit_interval_ms=3_600_000)
     cluster.wait_until(lambda: len(first.owned) == len(second.owned) == 1)
     assert failing == [-1] and committed(cluster) == {0: 1, 1: 1}
@@ -324,15 +330,7 @@ def test_a_stop_lets_the_commit_of_a_handover_end(
     first = Program(cluster, auto_commit_interval_ms=3_600_000)
     cluster.produce("t", b"a")
     first.wait_for(1)
-    real, failing = group_offsets.commit_offsets, [20]
-
-    async def commit_offsets(*arguments: Any) -> None:
-        failing[0] -= 1
-        if failing[0] >= 0:
-            raise ConnectionLost("cut")
-        await real(*arguments)
-
-    monkeypatch.setattr(group_membership, "commit_offsets", commit_offsets)
+    failing = failing_commits(monkeypatch)
     second = Program(cluster, auto_commit_interval_ms=3_600_000)
     cluster.wait_until(lambda: failing[0] < 20)
     first.stop()

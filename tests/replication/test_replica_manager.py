@@ -910,14 +910,13 @@ def test_missed_and_stale_updates():
     assert (fixture.partition().is_leader, fixture.partition().leader_epoch) == (True, 7)
 
 
-def test_a_piece_that_comes_behind_a_role_that_was_tried_again():
-    """A large delta is applied in many turns. What had found no descriptor before gets the newest
-    role in one of them: the older one that comes with its piece is no older controller.
+def tried_again_under(fixture: Fixture, *assignments: tuple[int, ...]) -> list:
+    """The image as it is, and one for each assignment, under the next epochs. A role is tried
+    again under the newest of them; nothing between them is applied yet.
     """
-    fixture = led((1, 2))
     images = [fixture.image]
-    for epoch in (1, 2):
-        state = registration(1, (1, 2), leader_epoch=epoch, partition_epoch=epoch)
+    for epoch, replicas in enumerate(assignments, 1):
+        state = registration(replicas[0], replicas, leader_epoch=epoch, partition_epoch=epoch)
         topic = TopicImage("t", TOPIC_ID, {0: state})
         images.append(
             replace(
@@ -927,10 +926,19 @@ def test_a_piece_that_comes_behind_a_role_that_was_tried_again():
                 topics_by_id={TOPIC_ID: topic},
             )
         )
-    fixture.image = images[2]
+    fixture.image = images[-1]
     change = PartitionDelta("t", TOPIC_ID, 0, None, images[0].partition(*TP))
     fixture.replicas.apply_later(change, is_new=False)
     fixture.advance(1)
+    return images
+
+
+def test_a_piece_that_comes_behind_a_role_that_was_tried_again():
+    """A large delta is applied in many turns. What had found no descriptor before gets the newest
+    role in one of them: the older one that comes with its piece is no older controller.
+    """
+    fixture = led((1, 2))
+    images = tried_again_under(fixture, (1, 2), (1, 2))
     for before, after in pairwise(images):
         fixture.replicas.apply_delta(MetadataDelta.between(before, after), after)
     partition = fixture.partition()
@@ -943,22 +951,7 @@ def test_a_piece_that_comes_behind_a_removal_that_was_tried_again():
     """
     fixture = led((1, 2))
     fixture.produce(3)
-    images = [fixture.image]
-    for epoch, replicas in ((1, (1, 2)), (2, (2, 3))):
-        state = registration(replicas[0], replicas, leader_epoch=epoch, partition_epoch=epoch)
-        topic = TopicImage("t", TOPIC_ID, {0: state})
-        images.append(
-            replace(
-                images[-1],
-                offset=images[-1].offset + 1,
-                topics_by_name={"t": topic},
-                topics_by_id={TOPIC_ID: topic},
-            )
-        )
-    fixture.image = images[2]
-    change = PartitionDelta("t", TOPIC_ID, 0, None, images[0].partition(*TP))
-    fixture.replicas.apply_later(change, is_new=False)
-    fixture.advance(1)
+    images = tried_again_under(fixture, (1, 2), (2, 3))
     assert fixture.log_manager.deleted == [TP] and not fixture.replicas.partitions
     for before, after in pairwise(images):
         fixture.replicas.apply_delta(MetadataDelta.between(before, after), after)

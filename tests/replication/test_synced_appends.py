@@ -184,8 +184,10 @@ def test_what_another_fetcher_left_unsynced_is_waited_for(truncates_on_fetch):
     assert a.log.high_watermark == 3
 
 
-def test_another_fetcher_appends_nothing_before_the_checkpoint_of_a_truncation():
-    """RL 3.5, 6.3: the same where the leader changes before that is written."""
+def another_leader_below_the_checkpoint():
+    """The leader, and the one before it, which will truncate below what its recovery-point
+    checkpoint says.
+    """
     a, b = nodes(2)
     b.lead(0, (1, 2))
     b.append(5)
@@ -194,6 +196,12 @@ def test_another_fetcher_appends_nothing_before_the_checkpoint_of_a_truncation()
     b.log.durability.point_written(*b.log.durability.point_in_write())
     a.lead(1, (1, 2))
     a.append(4)
+    return a, b
+
+
+def test_another_fetcher_appends_nothing_before_the_checkpoint_of_a_truncation():
+    """RL 3.5, 6.3: the same where the leader changes before that is written."""
+    a, b = another_leader_below_the_checkpoint()
     assert not began(b.follow(a, 1))
     end = b.log.log_end_offset
     a.lead(2, (1, 2))
@@ -209,14 +217,7 @@ def test_a_follower_that_was_truncated_below_its_high_watermark_waits(truncates_
     """RL 3.5, 6.3: after an unclean election: nothing is appended where the recovery-point
     checkpoint says that it was synced before.
     """
-    a, b = nodes(2)
-    b.lead(0, (1, 2))
-    b.append(5)
-    b.log.set_high_watermark(5)
-    b.log.roll(0)
-    b.log.durability.point_written(*b.log.durability.point_in_write())
-    a.lead(1, (1, 2))
-    a.append(4)
+    a, b = another_leader_below_the_checkpoint()
     fetcher = b.follow(a, 1, truncates_on_fetch=truncates_on_fetch)
     finished: list = []
     ensureDeferred(fetcher.do_work()).addBoth(finished.append)

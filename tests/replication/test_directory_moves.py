@@ -54,6 +54,7 @@ from twisted_broker.replication.partition.events import (
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.records import set_offsets_and_epoch
 
 SLOW = {"replica_alter_log_dirs_io_max_bytes_per_second": "100"}
 
@@ -420,6 +421,32 @@ def test_what_the_log_truncates_its_copy_truncates() -> None:
     moving.settle(3)
     assert moving.place == target and moving.records() == before
     assert moving.log.leader_epochs.entries() == [(0, 0), (1, 3)]
+
+
+def test_a_copy_that_missed_a_transactions_end_is_copied_again() -> None:
+    """RL 6.7: as a follower's; nobody counts on a copy."""
+    moving = Moving(state=registration(2, (2, 1)), answers=False).start()
+
+    def append(offset: int, **more: Any) -> None:
+        data = bytearray(batch(value=b"%d" % offset, **more))
+        set_offsets_and_epoch(data, offset, 0)
+        moving.partition.append_as_follower(bytes(data), 0, 0)
+
+    append(0)
+    append(1, producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
+    target = moving.other
+    moving.move(target)
+    moving.settle(2)
+    copy = moving.partition.future_log
+    assert copy is not None and copy.log_end_offset == 2
+    append(4)
+    moving.replicas.drain()
+    moving.settle(3)
+    assert copy.truncations == 1 and copy.log_end_offset == 5
+    before = moving.records()
+    moving.assignments.answer()
+    moving.settle(3)
+    assert moving.place == target and moving.records() == before
 
 
 def test_what_a_copy_dropped_is_not_left_behind_by_its_swap() -> None:

@@ -11,7 +11,7 @@ from twisted.internet.defer import ensureDeferred
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from tests.replication.fixtures import TOPIC_ID, TP, Fixture, batch, registration
-from tests.replication.pair import BACKOFF_MS, Node, copied
+from tests.replication.pair import BACKOFF_MS, Node, copied, nodes
 from tests.replication.test_fetcher import Bent, following, out_of_range
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.fetcher.fetch_session_handler import RequestedPartitions
@@ -110,6 +110,42 @@ def test_an_unclean_truncation_is_a_warning() -> None:
     assert a.log.log_end_offset == 2 and any(
         line is not None and "out of the leader's range" in line for line in lines
     )
+
+
+@pytest.mark.parametrize("may_be_elected", [False, True])
+def test_what_a_transactions_end_was_missed_in_is_copied_again(may_be_elected: bool) -> None:
+    """RL 6.7: the leader's cleaner took the records of a transaction and its marker while the
+    follower was away. Where it may be elected it keeps what it has.
+    """
+
+    def write(node: Node, *offsets: int) -> None:
+        for offset in offsets:
+            transaction = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+            more = transaction | {"is_transactional": True} if offset == 1 else {}
+            data = bytearray(batch(value=b"%d" % offset, **more))
+            set_offsets_and_epoch(data, offset, 1)
+            node.log.append_as_follower(bytes(data), 1, 0)
+
+    a, b = nodes()
+    write(a, 0, 1)
+    write(b, 0, 3, 4)
+    b.lead(1)
+    a.log.set_high_watermark(2)
+    a.refuses_unclean = True
+    a.follow(b, 1)
+    a.held.may_be_elected = may_be_elected
+    with capturedLogs() as told:
+        a.catch_up(4)
+    lines = [formatEvent(event) for event in told]
+    if may_be_elected:
+        assert [offset for offset, _, _ in a.content()] == [0, 1, 3, 4] and not lines
+        return
+    assert a.content() == b.content() and not a.log.producers.ongoing
+    assert lines == [
+        "t-0: its leader may have cleaned away the end of the transaction at 1, fetching from 1",
+        "t-0 truncated from 2 to 1, below its high watermark 2",
+    ]
+    assert a.state.fetch_offset == a.log.high_watermark == 5 and a.state.lag == 0
 
 
 def test_fenced_partitions_are_one_line_a_round() -> None:

@@ -170,7 +170,8 @@ def test_seeds_that_failed_once(seed: int) -> None:
     knew nothing of the batch that came again. 974158: a cleaner took what a transaction had
     replaced whose marker was above the high watermark, since a snapshot of producers told that it
     was decided. 981710: an epoch of a producer was given twice, and its batch to a compacted topic
-    answered as one of the first's. 982703: a replica copied a log after its marker was emptied.
+    answered as one of the first's. 982703: a replica copied a log after a marker was emptied, and
+    took the producer's next marker for it.
     """
     options = options_of(seed)
     if seed == 9323:

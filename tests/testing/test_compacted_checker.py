@@ -10,7 +10,6 @@ import pytest
 from tests.log.batches import NOW_MS, TOPIC_ID, config
 from tests.testing.test_replica_contents import mirror
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.log.cleaner.batch_filter import _emptied
 from twisted_broker.log.log import Log
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import OpenFiles
@@ -18,7 +17,7 @@ from twisted_broker.testing.checks.committed_state import CommittedState, Violat
 from twisted_broker.testing.checks.compacted import CompactedChecker
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.wire.control_batch import build_end_marker
-from twisted_broker.wire.records import BatchBuilder, BatchView
+from twisted_broker.wire.records import BatchBuilder
 
 NAME, KEY = TopicPartition("k", 0), (b"i" * 16, 0)
 RETENTION_MS = 10_000
@@ -262,62 +261,6 @@ def test_a_replica_that_came_after_a_tombstones_time_may_keep_what_it_deleted() 
             world.checks.copied("n2", KEY, log, now)
         world.checks.pass_ended("v", NAME, 3, 0.5, {b"a": 0, b"b": 2})
         assert bool(world.checks.broken) is not late
-
-
-@pytest.mark.parametrize(
-    ("first", "then", "seconds", "is_late"),
-    [
-        ([0, 1], [0, 1, 3], RETENTION_MS / 1000 + 2, True),
-        ([0, 1], [0, 1, 3], 2.0, False),  # the marker's time was not over
-        ([0, 1], [0, 1, 2, 3], RETENTION_MS / 1000 + 2, False),  # it is there
-        ([0, 1, 2], [0, 1, 2, 3], RETENTION_MS / 1000 + 2, False),
-        ([0], [0, 1, 3], RETENTION_MS / 1000 + 2, False),  # its leader has no record without it
-        ([0], [0, 3], RETENTION_MS / 1000 + 2, False),  # nothing that waits for it
-    ],
-)
-def test_a_replica_that_came_after_a_markers_time(
-    first: list[int], then: list[int], seconds: float, is_late: bool
-) -> None:
-    """Kafka's too: what it holds of the aborted transaction is decided by the producer's next
-    marker, or by none (seed 450799).
-    """
-    transaction = data(b"a", None, 5), marker(5, False)
-    world = World(data(b"a", b"1"), *transaction, data(b"b", b"1"))
-    checks = world.checks
-    for offsets, now in ((first, 1.5), (then, seconds)):
-        checks.copied("n2", KEY, world.replica(offsets)[0], now)
-    assert checks.hangs_at(NAME, 1) is is_late and not checks.hangs_at(NAME, 2)
-    checks.delivered("v", NAME, 1, b"a", None)
-    assert bool(checks.broken) is not is_late
-    checks.broken = ""
-    # Who takes that tombstone for committed takes what it deletes.
-    assert bool(world.check(1, 3, upto=4, now=seconds)) is not is_late
-    checks.pass_ended("v", NAME, 4, 0.5, {b"b": 3})
-    assert bool(checks.broken) is not is_late
-
-
-def test_a_marker_that_its_leader_has_emptied_comes_too_late() -> None:
-    """It tells a follower nothing, here as in Kafka (seed 982703)."""
-    transaction = data(b"a", None, 5), marker(5, False)
-    world = World(data(b"a", b"1"), *transaction, data(b"b", b"1"))
-    world.checks.copied("n2", KEY, world.replica([0, 1])[0], 1.5)
-    emptied = _emptied(BatchView(transaction[1]))
-    world.batches = (*world.batches[:2], emptied, world.batches[3])
-    world.checks.copied("n2", KEY, world.replica(range(4))[0], RETENTION_MS / 1000 + 2)
-    assert world.checks.hangs_at(NAME, 1)
-    assert not world.check(1, 3, upto=4, now=RETENTION_MS / 1000 + 2)
-
-
-def test_a_tombstone_whose_marker_came_too_late_may_not_count() -> None:
-    """As above, of one that was committed: a reader is shown what it deleted."""
-    late = RETENTION_MS / 1000 + 2
-    for then, is_late in (([0, 1, 3], True), ([0, 1, 2, 3], False)):
-        transaction = data(b"a", None, 5), marker(5, True)
-        world = World(data(b"a", b"1"), *transaction, data(b"b", b"1"))
-        for offsets, now in (([0, 1], 1.5), (then, late)):
-            world.checks.copied("n2", KEY, world.replica(offsets)[0], now)
-        world.checks.pass_ended("v", NAME, 4, 0.5, {b"a": 0, b"b": 3})
-        assert bool(world.checks.broken) is not is_late
 
 
 def test_where_something_was_lost_nothing_is_owed() -> None:

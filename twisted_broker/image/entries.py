@@ -228,6 +228,10 @@ class PartitionRegistration(NamedTuple):
             self.partition_epoch + 1,
         )
 
+    def may_elect(self, broker_id: int) -> bool:
+        """Whether this replica is in the ISR, or eligible, or was when last known."""
+        return broker_id in self.isr or broker_id in self.elr or broker_id in self.last_known_elr
+
     def directory_of(self, broker_id: int) -> bytes:
         """The directory of a broker's replica; UNASSIGNED when it has none."""
         for replica, directory in zip(self.replicas, self.directories, strict=True):

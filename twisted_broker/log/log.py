@@ -63,6 +63,7 @@ from twisted_broker.log.mirrored_batches import (
     not_mirrored,
     with_leader_epoch,
 )
+from twisted_broker.log.missed_markers import CopiedTransactions
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.offset_search import find_by_timestamp, find_max_timestamp
 from twisted_broker.log.producer_append import being_rebuilt, check_append, check_end_marker
@@ -115,6 +116,7 @@ class Log:
     __slots__ = (
         "_needs_preparation",
         "config",
+        "copied",
         "dropped_at_load",
         "durability",
         "failed",
@@ -178,6 +180,8 @@ class Log:
         self.dropped_at_load: str | None = None
         """offsets that loading found missing, not decided about yet"""
         self.truncations = 0
+        self.copied: CopiedTransactions | None = None
+        """of a replica that follows; None before it met an open transaction"""
 
     def attach(
         self,
@@ -582,18 +586,24 @@ class Log:
 
     # -- appending as follower
 
-    def append_as_follower(self, records: Buffer, leader_epoch: int, wall_ms: int) -> LogAppendInfo:
+    def append_as_follower(
+        self, records: Buffer, leader_epoch: int, wall_ms: int, may_copy_again: bool = False
+    ) -> LogAppendInfo:
         """Writes what the leader sent, as it is: whole batches, offsets growing from the log end
         on.
 
         A partial batch at the end, and everything from a batch of a newer epoch than `leader_epoch`
         on, is not taken, nor what would need another segment while no file can be opened for one.
-        Raises BrokerError.
+        Raises BrokerError. With `may_copy_again` the end of a transaction is missed where it should
+        be (`missed_markers.py`): raises MarkersMissed, ProducersUnknown, with nothing written.
         """
         self.check_online()
         batches = replicated_batches(records, leader_epoch)
         if not batches:
             return LogAppendInfo(-1, -1, -1, -1, self.log_start_offset, 0, 0)
+        producers = self.producers
+        if may_copy_again and (producers.ongoing or producers.is_rebuilding or self.copied):
+            batches = self._before_missed(batches, wall_ms)
         return self._append_batches(records, batches, wall_ms, or_fewer=True)
 
     def _append_batches(
@@ -629,6 +639,19 @@ class Log:
             sum(batch.records_count for batch in batches),
             last.offset + last.size_in_bytes - first.offset,
             last.partition_leader_epoch,
+        )
+
+    def _before_missed(self, batches: list[BatchView], wall_ms: int) -> list[BatchView]:
+        end = self.log_end_offset
+        if self.copied is None:
+            self.copied = CopiedTransactions(end, wall_ms)
+        return self.copied.before_missed(
+            batches,
+            self.producers,
+            self.log_start_offset,
+            end,
+            self.config.delete_retention_ms,
+            wall_ms,
         )
 
     def append_mirrored(self, records: Buffer, leader_epoch: int, wall_ms: int) -> LogAppendInfo:

@@ -373,7 +373,7 @@ def _is_led_elsewhere(replicas: ReplicaManager, state: PartitionRegistration) ->
     """
     if state.leader >= 0:
         return state.leader != replicas.node_id
-    return replicas.node_id not in (*state.isr, *state.elr, *state.last_known_elr)
+    return not state.may_elect(replicas.node_id)
 
 
 def _partition_and_log(
@@ -447,8 +447,8 @@ def _is_counted_nowhere(
     """Whether a replica may begin anew where its directory is here without it, as Kafka's always
     do: it is in sync with nobody, nor a candidate. The controller knows of no other directory.
     """
-    counted = (state.leader, *state.isr, *state.elr, *state.last_known_elr)
-    return replicas.node_id not in counted and any(
+    own = replicas.node_id
+    return not (state.leader == own or state.may_elect(own)) and any(
         each.directory_id == directory_id for each in replicas.log_manager.directories.online()
     )
 

@@ -15,7 +15,9 @@ records go to.
    fetcher, and nobody else's.
 4. Where epochs are known the leader says where one of them ends, until the logs agree; where none
    are, a log is truncated to where fetching begins, the high watermark.
-5. A log with records of a newer leader epoch than its leader's is neither truncated nor appended
+5. A log that holds a transaction whose end it came too late for is truncated to where that begins,
+   and copied again (`log.missed_markers`).
+6. A log with records of a newer leader epoch than its leader's is neither truncated nor appended
    to: its metadata is older than it is.
 
 Source: RL 6.2-6.5, 7.1; Kafka's `AbstractFetcherThread`. Not here: what an answer means
@@ -36,6 +38,7 @@ from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.append_info import LogAppendInfo
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.log.flipped_epoch import flipped_epoch
+from twisted_broker.log.missed_markers import MarkersMissed, ProducersUnknown
 from twisted_broker.replication.fetcher.fetch_session_handler import (
     RequestedPartition,
     RequestedPartitions,
@@ -106,7 +109,8 @@ class FetchTarget(Protocol):
     ) -> LogAppendInfo | None:
         """What was appended of an answer without error, None for nothing.
 
-        `CorruptRecordError`: it is fetched again.
+        `CorruptRecordError`, `OutOfDescriptors`, `ProducersUnknown`: it is fetched again.
+        `MarkersMissed`: it goes on elsewhere (`reset_offset`).
         """
         ...
 
@@ -399,8 +403,14 @@ class Fetcher:
                 error=error,
             )
             return False
-        except OutOfDescriptors:
+        except (OutOfDescriptors, ProducersUnknown):
             return False
+        except MarkersMissed as missed:
+            offset, fully = missed.offset, missed.fully
+            lag = max(0, fetched.high_watermark - offset)
+            reset = OffsetReset(offset, not fully, fully, lag, str(missed))
+            self._reset_offset(topic_partition, reset)
+            return True
         except Exception as error:
             if not isinstance(error, BrokerError):
                 _logger.failure("appending to {partition} failed", partition=topic_partition)

@@ -32,6 +32,7 @@ from twisted_broker.replication.collaborators import IReplicas
 from twisted_broker.replication.fetcher.fetch_session_handler import RequestedPartition
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition
 from twisted_broker.replication.fetcher.truncation_decision import (
+    OUT_OF_RANGE,
     EpochEnd,
     OffsetReset,
     OffsetTruncationState,
@@ -183,15 +184,16 @@ class FollowedReplicas:
     def reset_offset(self, topic_partition: TopicPartition, reset: OffsetReset) -> None:
         """RL 6.5."""
         partition = self._replicas.partition(topic_partition)
-        if reset.truncate and self._refuse_unclean():
+        if reset.truncate and reset.reason == OUT_OF_RANGE and self._refuse_unclean():
             raise UncleanTruncationRefused(
                 f"the leader's log ends at {reset.offset}, below the own log end "
                 f"{partition.followed_log().log_end_offset}; not truncated, because "
                 "replog.refuse.unclean.truncation is true"
             )
         _logger.warn(
-            "{partition}: its log end is out of the leader's range, fetching from {offset}",
+            "{partition}: {reason}, fetching from {offset}",
             partition=topic_partition,
+            reason=reset.reason,
             offset=reset.offset,
         )
         wall_ms = self._replicas.runtime.wall_ms()

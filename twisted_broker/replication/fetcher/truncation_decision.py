@@ -58,15 +58,19 @@ class OffsetTruncationState(NamedTuple):
     complete: bool
 
 
+OUT_OF_RANGE = "its log end is out of the leader's range"
+
+
 class OffsetReset(NamedTuple):
-    """Where to go on after OFFSET_OUT_OF_RANGE: `truncate` the own log there first, or drop all of
-    it (`truncate_fully`).
+    """Where to go on after OFFSET_OUT_OF_RANGE, or for another `reason`: `truncate` the own log
+    there first, or drop all of it (`truncate_fully`).
     """
 
     offset: int
     truncate: bool
     truncate_fully: bool
     lag: int
+    reason: str = OUT_OF_RANGE
 
 
 def truncation_for(leader: EpochEnd, fetch_offset: int, own: OwnLog) -> OffsetTruncationState:

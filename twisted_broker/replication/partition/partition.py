@@ -158,6 +158,7 @@ class Partition:
         "listeners",
         "log",
         "max_lag_ms",
+        "may_be_elected",
         "node_id",
         "offline",
         "offline_because",
@@ -200,6 +201,7 @@ class Partition:
         self.replicas: tuple[int, ...] = ()
         self.adding: tuple[int, ...] = ()
         self.removing: tuple[int, ...] = ()
+        self.may_be_elected = False
         self.isr_state: IsrState = EMPTY_ISR
         self.remote_replicas: dict[int, RemoteReplica] = {}
         self.listeners: tuple[PartitionListener, ...] = ()
@@ -382,6 +384,7 @@ class Partition:
             if broker != self.node_id
         }
         self.isr_state = CommittedIsr(isr, leader_recovery_state)
+        self.may_be_elected = state.may_elect(self.node_id)
         self.partition_epoch = state.partition_epoch
 
     def _start_epoch(self, leader_epoch: int, log: Log, leader_is_new: bool, now_ms: int) -> None:
@@ -571,14 +574,14 @@ class Partition:
 
         The leader's log may start inside a batch (DeleteRecords): it sends all of it, and a log
         that holds nothing yet begins with it. Raises NOT_LEADER_OR_FOLLOWER when this broker leads
-        it by now.
+        it by now; MarkersMissed, ProducersUnknown where it may not be elected.
         """
-        log = self.followed_log()
+        log, may_copy_again = self.followed_log(), not self.may_be_elected
         try:
-            info = log.append_as_follower(records, leader_epoch, wall_ms)
+            info = log.append_as_follower(records, leader_epoch, wall_ms, may_copy_again)
         except UnexpectedAppendOffset as refusal:
             _begin_inside_batch(log, refusal, wall_ms)
-            info = log.append_as_follower(records, leader_epoch, wall_ms)
+            info = log.append_as_follower(records, leader_epoch, wall_ms, may_copy_again)
         self.stats.replication_bytes_in += info.bytes
         if self.adding and self.node_id in self.adding:
             self.stats.reassignment_bytes_in += info.bytes
@@ -628,10 +631,10 @@ class Partition:
         """RL 3.8: as `append_as_follower`; the own log is the leader's."""
         future = self.copy()
         try:
-            return future.append_as_follower(records, leader_epoch, wall_ms)
+            return future.append_as_follower(records, leader_epoch, wall_ms, True)
         except UnexpectedAppendOffset as refusal:
             _begin_inside_batch(future, refusal, wall_ms)
-            return future.append_as_follower(records, leader_epoch, wall_ms)
+            return future.append_as_follower(records, leader_epoch, wall_ms, True)
 
     def follow_in_copy(self, high_watermark: int, log_start_offset: int) -> None:
         """The copy's watermarks are the log's, as far as the copy goes."""

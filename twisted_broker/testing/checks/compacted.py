@@ -16,10 +16,7 @@ cleaner took some.
    at least as new as the last one below the end; a key whose last record is a tombstone may be
    gone, and one whose last record a newer one replaced meanwhile. A replica that copies a log only
    after a tombstone's time is over may never see it, and keep what it deleted, here as in Kafka
-   (`delete.retention.ms` must be longer than any replica is behind). Nor may it see the marker of a
-   transaction whose records it holds, which goes as late: whatever marker of that producer comes
-   next decides about them there, and what was aborted may count as committed. Where none comes, the
-   transaction stays open.
+   (`delete.retention.ms` must be longer than any replica is behind).
 4. The last batch of each producer is there, whatever came that is not committed yet: who copies the
    log learns the producer's sequence and epoch from it. So is the marker that alone holds its
    epoch, but where the replica has newer batches, or a newer epoch, that are not committed yet.
@@ -62,11 +59,9 @@ class LastOfProducer(NamedTuple):
 
 class KeyedLine:
     """`records`: offset -> (key, value); `outcomes`: offset -> whether its transaction was
-    committed, `expected`: whether it will be, by a marker above the high watermark; `ends`: the
-    last record of each key, committed ones only, in order; `exposed_at`: the second at which a
-    tombstone was committed; `markers`: offset of a marker -> when it was committed, and the records
-    that it decided; `undecided`: records that a replica holds without that -> where its transaction
-    begins; `producers`: by producer id.
+    committed, `expected`: whether it will be, by a marker above the high watermark; `by_key`: the
+    offsets of each key, committed ones only, in order; `exposed_at`: the second at which a
+    tombstone was committed; `producers`: by producer id.
     """
 
     def __init__(self) -> None:
@@ -76,8 +71,6 @@ class KeyedLine:
         self.expected: dict[int, bool] = {}
         self.by_key: dict[bytes, list[int]] = {}
         self.exposed_at: dict[int, float] = {}
-        self.markers: dict[int, tuple[float, list[int]]] = {}
-        self.undecided: dict[int, int] = {}
         self.producers: dict[int, LastOfProducer] = {}
         self._open: dict[int, list[int]] = {}
 
@@ -109,7 +102,7 @@ class KeyedLine:
             if batch.is_control:
                 for record in batch.records(_RECORD_BYTES):
                     is_commit = control_record_type(record.key) == COMMIT
-                    self._decided(batch.producer_id, is_commit, record.offset, now)
+                    self._decided(batch.producer_id, is_commit, now)
             else:
                 self._add(batch, now)
             if batch.producer_id >= 0:
@@ -136,10 +129,8 @@ class KeyedLine:
             else:
                 self._committed(offset, now)
 
-    def _decided(self, producer_id: int, is_commit: bool, marker: int, now: float) -> None:
-        offsets = self._open.pop(producer_id, [])
-        self.markers[marker] = now, offsets
-        for offset in offsets:
+    def _decided(self, producer_id: int, is_commit: bool, now: float) -> None:
+        for offset in self._open.pop(producer_id, []):
             self.outcomes[offset] = is_commit
             if is_commit:
                 self._committed(offset, now)
@@ -157,12 +148,6 @@ class KeyedLine:
         row = bisect_left(offsets, end)
         return offsets[row - 1] if row else -1
 
-    def may_count(self, key: bytes | None, start: int, end: int) -> bool:
-        """Whether some replica may take a record of this key for committed that is not, behind
-        `start` and below `end`.
-        """
-        return any(start < each < end and self.records[each][0] == key for each in self.undecided)
-
     def may_be_missing(
         self, offset: int, replaced_upto: int, now: float, retention_seconds: float
     ) -> bool:
@@ -171,8 +156,6 @@ class KeyedLine:
         if key is None or self.outcomes.get(offset) is False:
             return True
         if self.last_below(key, replaced_upto) > offset:
-            return True
-        if self.may_count(key, offset, replaced_upto):
             return True
         at = self.exposed_at.get(offset)
         is_over = at is not None and _is_late(at, now, retention_seconds)
@@ -222,41 +205,8 @@ class CompactedChecker:
         if late:
             held = dict(_contents(_batches(log, _disk(log), before, end)))
             self._late.update((key, offset) for offset in late if offset not in held)
-        self._look_for_markers(known, log, before, end, now)
         if end > known.end:
             known.expect(_batches(log, _disk(log), known.end, end))
-
-    def _look_for_markers(
-        self, known: KeyedLine, log: Log, before: int, end: int, now: float
-    ) -> None:
-        """Notes the records below `before` that this log holds, and whose marker, between that and
-        `end`, came too late to be there.
-        """
-        retention_seconds = log.config.delete_retention_ms / 1000
-        late = {
-            marker: offsets
-            for marker, (at, offsets) in known.markers.items()
-            if before <= marker < end
-            and any(offset < before for offset in offsets)
-            and _is_late(at, now, retention_seconds)
-        }
-        if not late:
-            return
-        disk, start = _disk(log), log.log_start_offset
-        # One that the leader's cleaner emptied tells as little as one that it took (seed 370767).
-        markers = {
-            each.base_offset
-            for each in _batches(log, disk, before, end)
-            if each.is_control and each.records_count
-        }
-        held = dict(_contents(_batches(log, disk, start, before)))
-        known.undecided.update(
-            (offset, offsets[0])
-            for marker, offsets in late.items()
-            if marker not in markers
-            for offset in offsets
-            if offset in held
-        )
 
     def taking(self, key: Key, upto: int) -> None:
         """A round that knew all records below `upto` is about to replace segments."""
@@ -313,15 +263,6 @@ class CompactedChecker:
 
     # readers
 
-    def hangs_at(self, name: TopicPartition, stable: int) -> bool:
-        """Whether a transaction may be open for ever there, since its marker came too late for a
-        replica, and none of its producer came after that.
-        """
-        known = self._known(name)
-        return known is not None and any(
-            begin <= stable <= offset for offset, begin in known.undecided.items()
-        )
-
     def is_visible(self, name: TopicPartition, offset: int, value: bytes) -> bool | None:
         """Whether a record is there for readers of committed records, or was before a newer one
         came; None: its topic is not compacted.
@@ -354,7 +295,7 @@ class CompactedChecker:
             self._broken(
                 name, f"{who} read {value!r} of {key!r} at {offset}: {known.records.get(offset)}"
             )
-        elif offset not in known.undecided and not known.outcomes.get(
+        elif not known.outcomes.get(
             offset, known.expected.get(offset, offset < known.first_unexpected)
         ):
             self._broken(name, f"{who} read {value!r} at {offset}, which is not committed")
@@ -374,9 +315,7 @@ class CompactedChecker:
             if known.last_below(key, self._replaced_upto(name)) > last:
                 # A newer one, behind that end, replaced it while the reader was on its way.
                 continue
-            if (self._truth.keys[name], last) in self._late or last in known.undecided:
-                continue
-            if known.may_count(key, last, max(end, self._replaced_upto(name))):
+            if (self._truth.keys[name], last) in self._late:
                 continue
             is_tombstone = known.records[last][1] is None
             if not is_tombstone or (found >= 0 and seconds < 1.0):

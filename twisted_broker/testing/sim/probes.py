@@ -44,6 +44,7 @@ from twisted_broker.replication.fetcher.alter_log_dirs_manager import ReplicaAlt
 from twisted_broker.replication.fetcher.fetcher_state import FetcherState, FetchOutcome
 from twisted_broker.replication.fetcher.followed_replicas import FollowedReplicas
 from twisted_broker.replication.fetcher.replica_fetcher import ReplicaFetcher
+from twisted_broker.replication.fetcher.truncation_decision import OUT_OF_RANGE, OffsetReset
 from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCheckpoint
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.partition_history import PartitionHistory, Truncation
@@ -239,6 +240,7 @@ class Probes:
         for name in ("outcome_of_fetch", "outcome_of_epoch_end"):
             self._after(FetcherState, name, self._outcome)
         self._wrap(FollowedReplicas, "truncate", self._truncating)
+        self._after(FetcherState, "offset_reset", self._reset)
         self._wrap(Partition, "delete_records", self._deleting_records)
         self._after(Partition, "_truncated", self._below_high_watermark)
         self._after(
@@ -285,6 +287,11 @@ class Probes:
 
     def _below_high_watermark(self, truncation: Truncation, *_: object) -> None:
         self._count("truncation below high watermark", int(truncation.below_high_watermark))
+
+    def _reset(
+        self, _: None, state: FetcherState, name: object, reset: OffsetReset, *__: object
+    ) -> None:
+        self._count("copied again", int(reset.reason != OUT_OF_RANGE))
 
     def _outcome(self, outcome: FetchOutcome, *_: object) -> None:
         if outcome in _OUTCOMES:

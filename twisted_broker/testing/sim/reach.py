@@ -36,6 +36,7 @@ KINDS = {
     "truncation below high watermark": "after an unclean election",
     "truncation out of range": "a follower dropped all, to begin at its leader's start",
     "truncation over segments": "a truncation removed whole segments",
+    "copied again": "a follower came too late for the end of a transaction",
     "full truncation": "a log was emptied",
     "recovery": "segments were checked after an unclean stop",
     "recovery of several segments": "of one log",

@@ -390,8 +390,7 @@ class Run:
         for reader in self.readers:
             if not self.transactions.is_owed(reader.partition):
                 continue
-            hangs = self.checker.compacted.hangs_at(reader.partition, reader.end)
-            if reader.end < lines(reader.partition).end and not hangs:
+            if reader.end < lines(reader.partition).end:
                 return f"{_STUCK} {reader.partition}: {reader.end}"
             if reader.began < settled:
                 return f"{reader.name} has not read {reader.partition} again"

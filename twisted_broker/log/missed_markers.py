@@ -1,0 +1,121 @@
+"""Ends of transactions that a follower came too late for.
+
+Owns `CopiedTransactions`, which knows from where on the open transactions of a log were copied
+early enough, and `MarkersMissed`, by which a log is truncated and copied again.
+
+1. The cleaner of a leader takes the marker of a transaction, or empties its batch, once the records
+   that it decided are gone and `delete.retention.ms` is over. A follower that holds such records,
+   and was away for longer, finds no offset, or no record, where the marker was. Kafka's keeps the
+   transaction open: the last stable offset stays there, or the producer's next marker decides, and
+   what was aborted counts as committed.
+2. Here the log is truncated to where the first such transaction begins, and copied on from there:
+   its leader has both the records and the marker, or neither.
+3. Doubtful is a transaction whose first record was copied before the log was loaded, or more than a
+   quarter of `delete.retention.ms` ago (the clocks of two machines differ, and step). Two marks
+   tell, half of that apart: what begins behind one of them was copied after it.
+4. Up to where the log ended before, nothing is doubted again: it comes further each time, however
+   short that time is.
+5. Before missing offsets an answer is cut: what comes first may bring the marker.
+6. Nothing is looked at while no transaction is open, nor for a replica that is in the ISR or may be
+   elected: it has all that is committed, and may be the only one.
+
+Source: our own; KIP-534 says when markers go. Not here: who may be elected (`Partition`), the
+truncation (`fetcher`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from twisted_broker.log.producer_state import ProducerStateManager
+from twisted_broker.wire.records import BatchView
+
+
+class MarkersMissed(Exception):
+    """The log is to be truncated to `offset` and copied again from there; `fully`: nothing of it
+    stays.
+    """
+
+    def __init__(self, first_offset: int, log_start_offset: int) -> None:
+        super().__init__(
+            f"its leader may have cleaned away the end of the transaction at {first_offset}"
+        )
+        self.offset = max(first_offset, log_start_offset)
+        self.fully = first_offset < log_start_offset
+
+
+class ProducersUnknown(Exception):
+    """Which transactions are open is being found out; what comes behind missing offsets waits."""
+
+
+class _Mark(NamedTuple):
+    """The log ended at `offset`; what came behind was asked for later than `wall_ms`."""
+
+    wall_ms: int
+    offset: int
+
+    def is_younger_than(self, most_ms: int, wall_ms: int) -> bool:
+        """Not when the clock went back: nobody knows how far."""
+        return 0 <= wall_ms - self.wall_ms <= most_ms
+
+
+class CopiedTransactions:
+    """Of one log. All that is open at first is doubtful."""
+
+    __slots__ = ("_again_upto", "_answered_ms", "_newer", "_older")
+
+    def __init__(self, log_end: int, wall_ms: int) -> None:
+        self._older = self._newer = _Mark(wall_ms, log_end)
+        self._answered_ms = wall_ms
+        self._again_upto = -1
+
+    def before_missed(
+        self,
+        batches: list[BatchView],
+        producers: ProducerStateManager,
+        log_start: int,
+        log_end: int,
+        delete_retention_ms: int,
+        wall_ms: int,
+    ) -> list[BatchView]:
+        """Those of an answer's batches, which follow `log_end`, that come before one that may hide
+        the end of a doubtful transaction. Raises `MarkersMissed` where it is the first of them, and
+        `ProducersUnknown`.
+        """
+        doubtful_below = self._doubtful_below(log_end, delete_retention_ms // 4, wall_ms)
+        first_open = next(iter(producers.ongoing), doubtful_below)
+        if first_open >= doubtful_below and not (producers.is_rebuilding and doubtful_below):
+            return batches
+        expected = log_end
+        for count, batch in enumerate(batches):
+            if batch.base_offset > expected or _is_emptied(batch, producers, doubtful_below):
+                if count:
+                    return batches[:count]
+                if producers.is_rebuilding:
+                    raise ProducersUnknown
+                self._older = self._newer = _Mark(wall_ms, first_open)
+                self._again_upto = log_end
+                raise MarkersMissed(first_open, log_start)
+            expected = batch.next_offset
+        return batches
+
+    def _doubtful_below(self, log_end: int, most_ms: int, wall_ms: int) -> int:
+        """Open transactions that begin below are; 0: none is."""
+        if not self._newer.is_younger_than(most_ms // 2, wall_ms):
+            # What comes now was asked for after the last answer came, whenever its leader read it.
+            self._older, self._newer = self._newer, _Mark(self._answered_ms, log_end)
+        self._answered_ms = wall_ms
+        if log_end < self._again_upto:
+            return 0
+        for mark in (self._older, self._newer):
+            if mark.is_younger_than(most_ms, wall_ms):
+                return mark.offset
+        return log_end
+
+
+def _is_emptied(batch: BatchView, producers: ProducerStateManager, doubtful_below: int) -> bool:
+    """Whether it was the marker of a doubtful transaction."""
+    if not batch.is_control or batch.records_count:
+        return False
+    entry = producers.producers.get(batch.producer_id)
+    return entry is not None and 0 <= entry.current_txn_first_offset < doubtful_below

@@ -423,17 +423,50 @@ def test_what_the_log_truncates_its_copy_truncates() -> None:
     assert moving.log.leader_epochs.entries() == [(0, 0), (1, 3)]
 
 
-def test_a_copy_that_missed_a_transactions_end_is_copied_again() -> None:
-    """RL 6.7: as a follower's; nobody counts on a copy."""
-    moving = Moving(state=registration(2, (2, 1)), answers=False).start()
+def in_transaction(state: Any, **settings: str) -> tuple[Moving, Callable[[int], None]]:
+    """A follower that holds offsets 0 and 1, the latter of a transaction that is open; and what
+    appends another one.
+    """
+    moving = Moving(state=state, answers=False, **settings).start()
 
     def append(offset: int, **more: Any) -> None:
         data = bytearray(batch(value=b"%d" % offset, **more))
         set_offsets_and_epoch(data, offset, 0)
-        moving.partition.append_as_follower(bytes(data), 0, 0)
+        moving.partition.append_as_follower(bytes(data), 0, WALL_MS)
 
     append(0)
     append(1, producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
+    return moving, append
+
+
+def test_a_copy_has_no_more_than_its_log() -> None:
+    """RL 6.7: what the log is truncated to be copied again is of one leader epoch, so no epoch
+    tells the copy; by its next read the log may be longer than the copy is.
+    """
+    moving, append = in_transaction(registration(2, (2, 1), (2,)), **SLOW)
+    target = moving.other
+    moving.move(target)
+    moving.settle(20)
+    copy = moving.partition.future_log
+    assert copy is not None and copy.log_end_offset == 2
+    append(2)
+    moving.replicas.drain()
+    moving.clock.advance(0.02)  # the mover waits for its rate, then it reads
+    moving.partition.truncate_to(1, WALL_MS)
+    moving.replicas.drain()
+    append(3)
+    append(4)
+    moving.replicas.drain()
+    moving.settle(60)
+    before = moving.records()
+    moving.assignments.answer()
+    moving.settle(60)
+    assert moving.place == target and moving.records() == before and len(before) == 3
+
+
+def test_a_copy_that_missed_a_transactions_end_is_copied_again() -> None:
+    """RL 6.7: as a follower's; nobody counts on a copy."""
+    moving, append = in_transaction(registration(2, (2, 1)))
     target = moving.other
     moving.move(target)
     moving.settle(2)

@@ -14,6 +14,7 @@ from tests.replication.fixtures import TOPIC_ID, TP, Fixture, batch, registratio
 from tests.replication.pair import BACKOFF_MS, Node, copied, nodes
 from tests.replication.test_fetcher import Bent, following, out_of_range
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.explain.explanation import _truncation_info
 from twisted_broker.replication.fetcher.fetch_session_handler import RequestedPartitions
 from twisted_broker.replication.fetcher.fetcher import ANSWERS_PER_TURN, Fetcher
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition, InitialFetchState
@@ -112,20 +113,35 @@ def test_an_unclean_truncation_is_a_warning() -> None:
     )
 
 
+def write(node: Node, *offsets: int) -> None:
+    """Under epoch 1; offset 1 is of a transaction."""
+    for offset in offsets:
+        transaction = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+        more = transaction | {"is_transactional": True} if offset == 1 else {}
+        data = bytearray(batch(value=b"%d" % offset, **more))
+        set_offsets_and_epoch(data, offset, 1)
+        node.log.append_as_follower(bytes(data), 1, 0)
+
+
+def test_what_another_leader_sent_is_doubted() -> None:
+    """RL 6.7: it was copied a moment ago, from one whose cleaner had not come so far."""
+    a, b, c = nodes(3)
+    write(b, 0, 1)
+    write(c, 0, 3)
+    b.lead(1)
+    a.follow(b, 1)
+    a.catch_up(2)
+    c.lead(2)
+    a.follow(c, 2)
+    a.catch_up(4)
+    assert a.content() == c.content() and not a.log.producers.ongoing
+
+
 @pytest.mark.parametrize("may_be_elected", [False, True])
 def test_what_a_transactions_end_was_missed_in_is_copied_again(may_be_elected: bool) -> None:
     """RL 6.7: the leader's cleaner took the records of a transaction and its marker while the
     follower was away. Where it may be elected it keeps what it has.
     """
-
-    def write(node: Node, *offsets: int) -> None:
-        for offset in offsets:
-            transaction = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
-            more = transaction | {"is_transactional": True} if offset == 1 else {}
-            data = bytearray(batch(value=b"%d" % offset, **more))
-            set_offsets_and_epoch(data, offset, 1)
-            node.log.append_as_follower(bytes(data), 1, 0)
-
     a, b = nodes()
     write(a, 0, 1)
     write(b, 0, 3, 4)
@@ -141,10 +157,13 @@ def test_what_a_transactions_end_was_missed_in_is_copied_again(may_be_elected: b
         assert [offset for offset, _, _ in a.content()] == [0, 1, 3, 4] and not lines
         return
     assert a.content() == b.content() and not a.log.producers.ongoing
+    reason = "its leader may have cleaned away the end of the transaction at 1"
     assert lines == [
-        "t-0: its leader may have cleaned away the end of the transaction at 1, fetching from 1",
+        f"t-0: {reason}, fetching from 1",
         "t-0 truncated from 2 to 1, below its high watermark 2",
     ]
+    (truncation,) = a.held.history.truncations
+    assert _truncation_info(truncation).why == f"{reason}: copied again from 1"
     assert a.state.fetch_offset == a.log.high_watermark == 5 and a.state.lag == 0
 
 

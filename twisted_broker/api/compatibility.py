@@ -144,8 +144,8 @@ BEHAVIOUR = """
   no checksum covers. Kafka keeps the batch and serves it.
 - **The log cleaner** works in a process of its own, with a lower priority. A damaged log is left alone until a restart. A full disk delays a round;
   in Kafka it takes the log directory offline. `log.cleaner.enable=false` and `log.cleaner.threads=0` switch it off.
-- **A replica that was away for longer than `delete.retention.ms`** may hold records of a transaction whose end its leader's cleaner has taken. It
-  copies its log again from where that transaction begins. Kafka's keeps it open, or takes the producer's next end for its own.
+- **A replica that was away for longer than `delete.retention.ms`** may hold records of a transaction whose end marker its leader's cleaner has taken.
+  It copies its log again from where that transaction begins. Kafka's keeps it open, or takes the producer's next marker for its own.
 - **Retention of a log that cannot be cleaned** goes on under `cleanup.policy=compact,delete`, so that the disk does not fill. Kafka stops both.
 - **Compressed message sets of magic 1 with inner messages of magic 0** (KAFKA-4298) are not cleaned: their log is left alone, as a damaged one. Kafka
   rewrites them.

@@ -594,8 +594,8 @@ class Log:
 
         A partial batch at the end, and everything from a batch of a newer epoch than `leader_epoch`
         on, is not taken, nor what would need another segment while no file can be opened for one.
-        Raises BrokerError. With `may_copy_again` the end of a transaction is missed where it should
-        be (`missed_markers.py`): raises MarkersMissed, ProducersUnknown, with nothing written.
+        Raises BrokerError. With `may_copy_again` it looks for ends of transactions that the
+        leader's cleaner has taken: raises MarkersMissed, ProducersUnknown, with nothing written.
         """
         self.check_online()
         batches = replicated_batches(records, leader_epoch)
@@ -896,6 +896,8 @@ class Log:
 
     def update_config(self, config: LogConfig) -> None:
         """Acts at once; index sizes from the next segment on."""
+        if config.delete_retention_ms != self.config.delete_retention_ms:
+            self.copied = None  # what is open was copied under another time
         self.config = self.segments.config = config
         self._needs_preparation = needs_preparation(config)
         self.durability.flush_messages = config.flush_messages

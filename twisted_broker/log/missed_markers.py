@@ -8,16 +8,19 @@ early enough, and `MarkersMissed`, by which a log is truncated and copied again.
    and was away for longer, finds no offset, or no record, where the marker was. Kafka's keeps the
    transaction open: the last stable offset stays there, or the producer's next marker decides, and
    what was aborted counts as committed.
-2. Here the log is truncated to where the first such transaction begins, and copied on from there:
-   its leader has both the records and the marker, or neither.
-3. Doubtful is a transaction whose first record was copied before the log was loaded, or more than a
-   quarter of `delete.retention.ms` ago (the clocks of two machines differ, and step). Two marks
-   tell, half of that apart: what begins behind one of them was copied after it.
-4. Up to where the log ended before, nothing is doubted again: it comes further each time, however
-   short that time is.
-5. Before missing offsets an answer is cut: what comes first may bring the marker.
+2. Here the log is truncated to where the first such transaction begins, and copied on from there. A
+   leader that has its records has the marker, too, unless it missed it itself.
+3. Doubtful is a transaction whose first record was copied from another leader, before the log was
+   loaded, or more than a quarter of `delete.retention.ms` ago (the clocks of two machines differ,
+   and step). A mark is a time and where the log ended then: a transaction that begins at or above
+   it was copied later. A new one is set each eighth of `delete.retention.ms`; two are kept.
+4. Behind a truncation nothing is doubted until twice as much is copied as was truncated: it ends,
+   however short that time is, and costs a few times the log at most. Whoever was away meanwhile
+   doubts all again.
+5. An answer is cut before missing offsets: what comes first may bring the marker.
 6. Nothing is looked at while no transaction is open, nor for a replica that is in the ISR or may be
-   elected: it has all that is committed, and may be the only one.
+   elected: it has all that is committed, and may be the only one. An unclean election of one that
+   is copied again loses what it has not copied yet, as of any that is behind.
 
 Source: our own; KIP-534 says when markers go. Not here: who may be elected (`Partition`), the
 truncation (`fetcher`).
@@ -45,11 +48,15 @@ class MarkersMissed(Exception):
 
 
 class ProducersUnknown(Exception):
-    """Which transactions are open is being found out; what comes behind missing offsets waits."""
+    """Which transactions are open is being found out; what may hide an end waits."""
+
+
+_AWAY_MS = 10_000
+"""No answer for so long, or for the time of (3) where that is longer: it was away."""
 
 
 class _Mark(NamedTuple):
-    """The log ended at `offset`; what came behind was asked for later than `wall_ms`."""
+    """The log ended at `offset`; what came behind was requested after `wall_ms`."""
 
     wall_ms: int
     offset: int
@@ -94,7 +101,7 @@ class CopiedTransactions:
                 if producers.is_rebuilding:
                     raise ProducersUnknown
                 self._older = self._newer = _Mark(wall_ms, first_open)
-                self._again_upto = log_end
+                self._again_upto = 2 * log_end - first_open
                 raise MarkersMissed(first_open, log_start)
             expected = batch.next_offset
         return batches
@@ -102,10 +109,12 @@ class CopiedTransactions:
     def _doubtful_below(self, log_end: int, most_ms: int, wall_ms: int) -> int:
         """Open transactions that begin below are; 0: none is."""
         if not self._newer.is_younger_than(most_ms // 2, wall_ms):
-            # What comes now was asked for after the last answer came, whenever its leader read it.
+            # What comes now was requested after the last answer came, whenever its leader read it.
             self._older, self._newer = self._newer, _Mark(self._answered_ms, log_end)
+        if not 0 <= wall_ms - self._answered_ms <= max(most_ms, _AWAY_MS):
+            self._again_upto = -1
         self._answered_ms = wall_ms
-        if log_end < self._again_upto:
+        if log_end <= self._again_upto:
             return 0
         for mark in (self._older, self._newer):
             if mark.is_younger_than(most_ms, wall_ms):
@@ -114,8 +123,10 @@ class CopiedTransactions:
 
 
 def _is_emptied(batch: BatchView, producers: ProducerStateManager, doubtful_below: int) -> bool:
-    """Whether it was the marker of a doubtful transaction."""
+    """Whether it was the marker of a doubtful transaction, as far as is known."""
     if not batch.is_control or batch.records_count:
         return False
+    if producers.is_rebuilding:
+        return True
     entry = producers.producers.get(batch.producer_id)
     return entry is not None and 0 <= entry.current_txn_first_offset < doubtful_below

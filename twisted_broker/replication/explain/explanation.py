@@ -262,7 +262,9 @@ def _followers(partition: Partition, now: Moment) -> list[Replica]:
 
 def _truncation_info(truncation: Truncation) -> TruncationInfo:
     below = max(0, min(truncation.high_watermark, truncation.from_offset) - truncation.to_offset)
-    if truncation.to_offset > truncation.from_offset:
+    if truncation.reason:
+        why = f"{truncation.reason}: copied again from {truncation.to_offset}"
+    elif truncation.to_offset > truncation.from_offset:
         why = (
             f"the whole log was dropped and starts again at {truncation.to_offset}, "
             "the leader's log start"

@@ -44,8 +44,10 @@ from twisted_broker.replication.fetcher.local_leader_endpoint import (
     local_endpoint,
 )
 from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.wire.errors import BrokerError
 
 if TYPE_CHECKING:
+    from twisted_broker.log.log import Log
     from twisted_broker.log.log_manager import LogManager
 
 RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
@@ -122,9 +124,25 @@ class ReplicaAlterLogDirsManager(FetcherManager):
             # decides about it the move begins.
             known.leader_epoch = NO_EPOCH
             return
+        if not self._truncate_to_log(known, log, future):
+            return
         offset = min(future.high_watermark, future.log_end_offset)
         initial = InitialFetchState(partition.topic_id, partition.leader_epoch, offset)
         self.add({name: FollowedPartition(local_endpoint(self._replicas.node_id), initial)})
+
+    def _truncate_to_log(self, move: Move, log: Log, future: Log) -> bool:
+        """What the log was truncated to copy it again is of the same leader epoch: no epoch tells.
+        False when the copy cannot be truncated.
+        """
+        end = log.log_end_offset
+        if future.log_end_offset <= end:
+            return True
+        try:
+            future.truncate_to(future.end_below(end), self._replicas.runtime.wall_ms())
+        except BrokerError as error:
+            move.error = str(error)
+            return False
+        return True
 
     def remove(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Moves that end before their swap; what becomes of the copies is the caller's."""

@@ -110,7 +110,7 @@ class FetchTarget(Protocol):
         """What was appended of an answer without error, None for nothing.
 
         `CorruptRecordError`, `OutOfDescriptors`, `ProducersUnknown`: it is fetched again.
-        `MarkersMissed`: it goes on elsewhere (`reset_offset`).
+        `MarkersMissed`: it is truncated, and goes on from there (`reset_offset`).
         """
         ...
 

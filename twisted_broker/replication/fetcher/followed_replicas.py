@@ -197,10 +197,11 @@ class FollowedReplicas:
             offset=reset.offset,
         )
         wall_ms = self._replicas.runtime.wall_ms()
+        reason = "" if reset.reason == OUT_OF_RANGE else reset.reason
         if reset.truncate:
-            done = partition.truncate_to(reset.offset, wall_ms)
+            done = partition.truncate_to(reset.offset, wall_ms, reason)
         elif reset.truncate_fully:
-            done = partition.truncate_fully_and_start_at(reset.offset, wall_ms)
+            done = partition.truncate_fully_and_start_at(reset.offset, wall_ms, reason)
         else:
             return
         if done is not None:
@@ -232,7 +233,7 @@ def fire(waiter: Deferred[None]) -> None:
 
 
 def _log_truncation(truncation: Truncation) -> None:
-    if truncation.below_high_watermark:
+    if truncation.below_high_watermark and not truncation.reason:
         _logger.warn("{truncation}", truncation=truncation)
     else:
         _logger.info("{truncation}", truncation=truncation)

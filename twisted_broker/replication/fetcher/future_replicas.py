@@ -68,7 +68,8 @@ class FutureReplicas:
         return self._copy(topic_partition).log_start_offset
 
     def added(self, topic_partition: TopicPartition) -> None:
-        """A copy that begins again stays with its fetcher."""
+        """A copy that begins again stays with its fetcher. It may have been truncated."""
+        self._was_truncated(self._copy(topic_partition))
 
     def process_partition_data(
         self,

@@ -326,6 +326,8 @@ class Partition:
         self.leader_epoch_start_offset = -1
         epoch_is_new = state.leader_epoch > self.leader_epoch
         self.leader_epoch = max(self.leader_epoch, state.leader_epoch)
+        if epoch_is_new and log is not None:
+            log.copied = None  # the cleaner of another leader may have gone further
         self.times_deposed += led
         if led or epoch_is_new:
             self.history.became_follower(now_ms)
@@ -649,6 +651,8 @@ class Partition:
         assert self.log is not None and log.log_end_offset == self.log.log_end_offset
         # Who asked a coordinator before appends after; in Kafka such an append is refused.
         log.producers.take_verifications(self.log.producers)
+        # The copy's own says when it was copied from the log.
+        log.copied = self.log.copied
         self.future_log, self.log = None, log
         if self.leader_log is not None:
             self.leader_log = log
@@ -661,19 +665,22 @@ class Partition:
         self.advance_high_watermark(now_ms)
 
     # truncation
-    def truncate_to(self, offset: int, wall_ms: int) -> Truncation | None:
-        """RL 6.3: drops everything from `offset` on.
+    def truncate_to(self, offset: int, wall_ms: int, reason: str = "") -> Truncation | None:
+        """RL 6.3: drops everything from `offset` on. `reason`: why it is copied again from there.
 
         None when there is nothing. Raises `BrokerError`.
         """
         log = self.followed_log()
-        truncation = Truncation.of(log, offset, self.leader_epoch, wall_ms)
+        truncation = Truncation.of(log, offset, self.leader_epoch, wall_ms, reason)
         return self._truncated(log, truncation) if log.truncate_to(offset, wall_ms) else None
 
-    def truncate_fully_and_start_at(self, offset: int, wall_ms: int) -> Truncation:
+    def truncate_fully_and_start_at(
+        self, offset: int, wall_ms: int, reason: str = ""
+    ) -> Truncation:
         """RL 6.5: drops everything and begins at `offset`. Raises `BrokerError`."""
         log = self.followed_log()
-        truncation = Truncation.of(log, log.log_start_offset, self.leader_epoch, wall_ms)
+        start = log.log_start_offset
+        truncation = Truncation.of(log, start, self.leader_epoch, wall_ms, reason)
         log.truncate_fully_and_start_at(offset, wall_ms)
         return self._truncated(log, truncation._replace(to_offset=offset))
 

@@ -78,7 +78,8 @@ class Truncation(NamedTuple):
     epochs that began there.
 
     `last_epoch`: of the last entry before it; `leader_epoch`: under which it was made;
-    `high_watermark`: the own one before it.
+    `high_watermark`: the own one before it; `reason`: why it is copied again, "": the leader does
+    not have it.
     """
 
     topic_partition: TopicPartition
@@ -90,9 +91,12 @@ class Truncation(NamedTuple):
     leader_epoch: int
     size_in_bytes: int
     wall_ms: int
+    reason: str = ""
 
     @classmethod
-    def of(cls, log: Log, offset: int, leader_epoch: int, wall_ms: int) -> Truncation:
+    def of(
+        cls, log: Log, offset: int, leader_epoch: int, wall_ms: int, reason: str = ""
+    ) -> Truncation:
         """What truncating `log` to `offset` is about to drop; with the log's size as it is now."""
         known = log.leader_epochs
         return cls(
@@ -105,6 +109,7 @@ class Truncation(NamedTuple):
             leader_epoch,
             log.size_in_bytes,
             wall_ms,
+            reason,
         )
 
     @property

@@ -33,7 +33,7 @@ KINDS = {
     "retention by log start": "segments below the log start were deleted",
     "DeleteRecords": "moved the log start of a leader",
     "truncation by epoch": "a follower dropped records where its leader diverged",
-    "truncation below high watermark": "after an unclean election",
+    "truncation below high watermark": "after an unclean election, or to copy it again",
     "truncation out of range": "a follower dropped all, to begin at its leader's start",
     "truncation over segments": "a truncation removed whole segments",
     "copied again": "a follower came too late for the end of a transaction",

@@ -111,17 +111,33 @@ def write_durable_end(files: IFileSystem, directory: str, offset: int) -> None:
     write_aside(files, posixpath.join(directory, HIGH_WATERMARK), _durable_end_text(offset))
 
 
-def update_durable_end(files: IFileSystem, directory: str, offset: int, sync: bool) -> None:
-    """Overwrites the durable end in its place; without `sync` a loss of power may bring back an
-    older one, which is true as well. Raises OSError. For the disk worker.
+class DurableEndFile:
+    """Overwrites the durable end in its place. The file stays open from the first time on, so that
+    what is committed while descriptors are short is not taken for a torn tail. For the disk worker.
     """
-    file = files.open(posixpath.join(directory, HIGH_WATERMARK), create=True)
-    try:
-        file.write_at(0, (_durable_end_text(offset),))
+
+    __slots__ = ("_directory", "_file", "_files")
+
+    def __init__(self, files: IFileSystem, directory: str) -> None:
+        self._files, self._directory = files, directory
+        self._file: IFile | None = None
+
+    def write(self, offset: int, sync: bool) -> None:
+        """Without `sync` a loss of power may bring back an older one, which is true as well. Raises
+        OSError.
+        """
+        if self._file is None:
+            path = posixpath.join(self._directory, HIGH_WATERMARK)
+            self._file = self._files.open(path, create=True)
+        self._file.write_at(0, (_durable_end_text(offset),))
         if sync:
-            file.sync()
-    finally:
-        file.close()
+            self._file.sync()
+
+    def close(self) -> None:
+        """The next write opens it again."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
 
 def _durable_end_text(offset: int) -> bytes:

@@ -305,9 +305,12 @@ class MetadataCopy(MetadataStore):
             return
 
         def sync() -> None:
-            job()
-            if end >= self._durable_end:
-                write_durable_end(self.files, self.directory, end)
+            try:
+                job()
+                if end >= self._durable_end:
+                    self._durable_end_file.write(end, sync=True)
+            finally:
+                self._durable_end_file.close()
 
         self.failed = OSError("the copy is closed")
         self.disk.submit(sync, lambda _, error: self.log.release_files())

@@ -402,10 +402,13 @@ class MetadataLog(MetadataStore):
 
         def last() -> None:
             error = self._sync_error
-            if error is not None and not is_out_of_descriptors(error):
-                raise error  # another sync of the same files proves nothing (`durability.py` 5)
-            job()
-            write_durable_end(self.files, self.directory, end)
+            try:
+                if error is not None and not is_out_of_descriptors(error):
+                    raise error  # another sync of the same files proves nothing (`durability.py` 5)
+                job()
+                self._durable_end_file.write(end, sync=True)
+            finally:
+                self._durable_end_file.close()
 
         def done(_: None, error: BaseException | None) -> None:
             self.log.release_files()

@@ -22,11 +22,11 @@ from twisted_broker.cluster.last_batch import LastBatch, write_last_batch
 from twisted_broker.cluster.metadata_check import (
     NOT_APPLIED,
     Applied,
+    DurableEndFile,
     MetadataDamage,
     TornTail,
     check_in_steps,
     read_durable_end,
-    update_durable_end,
     write_durable_end,
 )
 from twisted_broker.cluster.records import TransactionBuffer, records_in_steps
@@ -173,6 +173,7 @@ class MetadataStore:
         self.torn = opened.torn
         self._base, self._end_at_open = opened.base, opened.durable_end
         self._durable_end = opened.durable_end
+        self._durable_end_file = DurableEndFile(self.files, self.log.directory)
         self._durable_end_synced_ms: int | None = None
         self._bytes_since_snapshot = 0
         self.log.attach(opened.disk, None, on_fatal=self._log_failed)
@@ -322,18 +323,14 @@ class MetadataStore:
         return self.is_closed or self.failed is not None
 
     def _raise_durable_end(self, offset: int) -> None:
-        """Everything below `offset` was synced. Raises OSError. For the disk worker."""
+        """Everything below `offset` was synced. Raises OSError, also where no descriptor is left to
+        open its file: the caller tries again. For the disk worker.
+        """
         if offset <= self._durable_end:
             return
         wall_ms, synced_ms = self.wall_ms(), self._durable_end_synced_ms
         sync = synced_ms is None or not 0 <= wall_ms - synced_ms < DURABLE_END_SYNC_MS
-        try:
-            update_durable_end(self.files, self.directory, offset, sync)
-        except OSError as error:
-            # An older durable end is true as well: where only descriptors are short, it stays.
-            if not is_out_of_descriptors(error):
-                raise
-            return
+        self._durable_end_file.write(offset, sync)
         self._durable_end = offset
         if sync:
             self._durable_end_synced_ms = wall_ms

@@ -2,9 +2,9 @@
 
 Owns the order of starting and stopping, and which part gets which collaborators.
 
-1. Start: directories claimed and logs loaded; controller (its listener, then its epoch); the
-   broker's ports bound, still closed to clients; metadata followed, registration, caught up,
-   unfenced; then clients are let in, and `start` ends.
+1. Start: directories claimed and logs loaded; controller (its listener, then its epoch); metadata
+   followed; the broker's ports bound, still closed to clients; registration, caught up, unfenced;
+   then clients are let in, and `start` ends.
 2. Stop, as Kafka does: controlled shutdown (the whole way:
    `cluster/broker_controlled_shutdown.py`), listeners closed, coordinators, replica manager with
    its high-watermark checkpoint, controller, logs closed cleanly, with their clean shutdown file.
@@ -244,7 +244,7 @@ class Broker:
         )
 
     def _authorizer(self) -> Authorizer:
-        """Of the parts of a listener: it follows the metadata that this role follows."""
+        """The authorizer of the parts: it decides by the metadata that this role follows."""
         if not self.config.text("authorizer.class.name"):
             return AllowAll()
         from twisted_broker.security.standard_authorizer import NoMetadata, StandardAuthorizer
@@ -375,7 +375,7 @@ class Broker:
     async def start(self) -> None:
         """Ends when clients are served.
 
-        What fails is given back before it raises one of STARTING_ERRORS.
+        When it fails, it stops what it started, then raises one of STARTING_ERRORS.
         """
         try:
             if not self.cluster_id:
@@ -492,7 +492,7 @@ class Broker:
             self._open.start_accepting(lambda listener: listener.is_controller)
 
     def _until_stopped(self, work: Generator[None, None, T]) -> Generator[None, None, T]:
-        """`work`; its directory is closed where this broker was stopped meanwhile. Raises
+        """Runs `work`; closes its directory where this broker was stopped meanwhile. Raises
         BrokerError.
         """
         while True:
@@ -513,8 +513,8 @@ class Broker:
         return read_applied(self.runtime.files, [each.path for each in online])
 
     def _check_image(self, image: MetadataImage) -> None:
-        """What the own controller's metadata says, before it leads. MetadataDamage where it is
-        older than this node's logs.
+        """Checks the metadata of this node's controller before it leads. Raises MetadataDamage
+        where it is older than this node's logs.
         """
         from twisted_broker.cluster.metadata_check import check_logs
 
@@ -525,7 +525,7 @@ class Broker:
         return self.config.metadata_directory
 
     def _routes(self) -> dict[int, Route] | None:
-        """What is served, where that is not the usual."""
+        """The APIs to serve; None for the usual ones."""
         return None
 
     async def _listen(self, endpoint: ConfiguredListener, is_controller: bool) -> Listener:
@@ -722,7 +722,7 @@ class Broker:
         return copy, base
 
     def _copy_failed(self, path: str, error: BaseException) -> None:
-        """The metadata is followed on; the disk has failed."""
+        """The disk of the copy has failed; the metadata is followed without it."""
         self.log_manager.directories.fail(
             path, error if isinstance(error, OSError) else OSError(str(error))
         )
@@ -745,7 +745,7 @@ class Broker:
             self._on_fatal(f"the metadata log cannot be followed: {error}")
 
     async def _belongs_elsewhere(self, host: str, port: int) -> None:
-        """Tells whose the controller is."""
+        """Ends this broker with a line that names the cluster of the controller."""
         from twisted_broker.cluster.cluster_id import fetch_cluster_id_once
 
         try:
@@ -777,8 +777,9 @@ class Broker:
     def _make_coordinators(
         self, replica_manager: ReplicaManager, image_source: Any, forwarding: Any
     ) -> tuple[GroupCoordinator, TransactionCoordinator, AddPartitionsToTxnManager]:
-        """Of groups, of transactions, and who asks for the latter on behalf of partitions.
-        `image_source` and `forwarding`: the metadata log's, or a ZooKeeper cluster's.
+        """The coordinators of groups and of transactions, and the manager that asks the latter
+        about partitions. `image_source` and `forwarding`: the metadata log's, or a ZooKeeper
+        cluster's.
         """
         from twisted_broker.coordinator.add_partitions_to_txn_manager import (
             AddPartitionsToTxnManager,
@@ -815,7 +816,7 @@ class Broker:
         return groups, transactions, add_partitions_to_txn
 
     def _connect_for_markers(self, host: str, port: int) -> BrokerConnection:
-        """The transaction coordinator's, to a leader."""
+        """A connection for transaction markers, to a leader."""
         return BrokerConnection(
             self.runtime,
             host,
@@ -827,7 +828,7 @@ class Broker:
     def _connect_to_coordinator(
         self, coordinator: BrokerEndPoint, client_id: str
     ) -> BrokerConnection:
-        """To the coordinator of transactions."""
+        """A connection to a transaction coordinator."""
         timeout_ms = self.config.integer("request.timeout.ms")
         return BrokerConnection(
             self.runtime,
@@ -933,7 +934,7 @@ class Broker:
             self._next_deltas()
 
     def _next_deltas(self) -> None:
-        """Those of one turn."""
+        """Takes over the deltas of one turn."""
         self._delta_call, self._is_taking_deltas = None, True
         until = self.runtime.clock.seconds() + SECONDS_PER_TURN
         try:
@@ -979,8 +980,8 @@ class Broker:
     # stopping
 
     async def controlled_shutdown(self) -> None:
-        """Waits until the controller has moved its leaderships, and follows nobody any more. `stop`
-        begins with it.
+        """Waits until the controller has moved the leaderships of this broker, then stops
+        following. `stop` begins with it.
 
         Nodes of one process do it side by side before any of them stops: none waits for one that
         leaves too, or fetches from one that is gone.

@@ -116,7 +116,7 @@ def _password(name: str, doc: str, **more: Any) -> Setting:
 
 
 def _tls_rows() -> tuple[Setting, ...]:
-    """Of TLS; each also as `listener.name.NAME.x`, and live only as that."""
+    """The rows of TLS. Each may also be set as `listener.name.NAME.x`; only that form is live."""
     return (
         _text("ssl.keystore.location", None, "File with the private key.", live=True),
         _text("ssl.keystore.type", "JKS", "JKS or PKCS12 (either reads both), or PEM.", live=True),
@@ -1419,9 +1419,9 @@ class BrokerConfig:
     def with_stored(
         self, cluster: Mapping[str, str], broker: Mapping[str, str]
     ) -> tuple[BrokerConfig, list[str]]:
-        """As `with_dynamic` of what the metadata says: it may be another version's that let it
-        through. One that is refused counts as the nearest that is not, or not at all; a line for
-        each.
+        """As `with_dynamic`, with settings stored in the metadata: another version may have
+        accepted what is refused here. Instead of a refused value the nearest accepted one is
+        obeyed, or none; a line for each.
         """
         refused: list[str] = []
         layers = [_obeyed(layer, _broker_row, refused) for layer in (cluster, broker)]
@@ -1502,7 +1502,7 @@ class ListenerConfig:
 
 
 def setting_row(name: str) -> Setting:
-    """Of a setting that is obeyed, or that Kafka knows. Raises KeyError."""
+    """The row of a setting that is obeyed, or that Kafka knows. Raises KeyError."""
     return BROKER_SETTINGS.get(name) or known_broker_settings()[name]
 
 
@@ -1523,8 +1523,8 @@ def override_row(name: str) -> Setting | None:
 
 
 def is_secret(name: str) -> bool:
-    """Whether a broker's setting holds a password or a key, also a listener's own, or may: of a
-    name that no table has, a plugin's or a misspelt one, nobody knows. Never shown.
+    """Whether a broker's setting, or a listener's own, holds a password or a key, or may: a name
+    that no table has (a plugin's, a misspelt one) counts as one. Such a value is never shown.
     """
     row = override_row(name) or BROKER_SETTINGS.get(name) or known_broker_settings().get(name)
     return row is None or row.type is Type.PASSWORD
@@ -1539,7 +1539,8 @@ def _check_override(name: str, text: str) -> None:
 class LiveConfig(BrokerConfig):
     """The configuration of a running broker: one object that all parts hold.
 
-    Who reads a setting when it needs it sees the change; who made something out of it subscribes.
+    A part that reads a setting when it needs it sees the change; a part that derives something from
+    it subscribes.
     """
 
     __slots__ = ("_subscribers",)
@@ -1561,7 +1562,7 @@ class LiveConfig(BrokerConfig):
 
 
 def _broker_row(name: str) -> Setting | None:
-    """Of a setting that a broker obeys, or knows."""
+    """The row of a setting that a broker obeys, or knows."""
     found = BROKER_SETTINGS.get(name)
     if found is not None or name in REFUSED or name == _BROKER_ID:
         return found

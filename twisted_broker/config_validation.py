@@ -3,8 +3,8 @@ checked before anything is opened.
 
 1. What Kafka refuses to start with is refused here, in one line that names a setting and what would
    be accepted.
-2. What Kafka starts with and warns of is a warning: the session time-out of a controller
-   elsewhere may be another one.
+2. What Kafka starts with and warns of is a warning: a controller elsewhere may have another session
+   time-out.
 
 Source: Kafka 4.3.1's `KafkaConfig.validateValues`, `QuorumConfig`. Not here: the range of a
 single setting (its row in `config.py`), listeners (`net/listeners.py`), several controllers
@@ -27,7 +27,8 @@ _ADDRESS = re.compile(r"(\[[^\[\]]+\]|[^\[\]:@\s]+):(\d{1,5})\Z")
 _VOTERS, _BOOTSTRAP = "controller.quorum.voters", "controller.quorum.bootstrap.servers"
 _OVERRIDES = "max.connections.per.ip.overrides"
 _AUTHORIZER, _SUPER_USERS = "authorizer.class.name", "super.users"
-# Whoever names these relies on them: without them a DENY finds nobody, or a change no judge.
+# A user who sets one of these relies on it: without the class a DENY may match no principal, and a
+# change is not checked.
 _GUARDS = {
     "principal.builder.class": (
         "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
@@ -174,7 +175,7 @@ def _check_zookeeper(config: BrokerConfig) -> None:
 
 
 def _check_controllers(config: BrokerConfig) -> None:
-    """Where they are is well said, and a broker that is none itself knows of one."""
+    """The addresses of controllers are well formed, and a broker that is no controller has one."""
     voters, servers = config.names(_VOTERS), config.names(_BOOTSTRAP)
     for voter in voters:
         number, at, address = voter.partition("@")

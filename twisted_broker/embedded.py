@@ -101,7 +101,7 @@ class Broker(Service):
     def bootstrap(self) -> str:
         """HOST:PORT for clients: what they call bootstrap servers. "" for a controller only.
 
-        RuntimeError where it does not run: so do the other addresses.
+        Raises RuntimeError while it does not run; so do the other addresses.
         """
         return next((each.address for each in self._listeners() if not each.is_controller), "")
 

@@ -5,8 +5,8 @@ else at once, and nearly everything here: what lives long makes no cycles, or br
 Owns the process's settings of the `gc` module.
 
 1. A collection of everything holds the reactor: 0.3 s with 10,000 partitions and 20,000 groups. So
-   what survives a full collection is frozen: each object is walked by one full collection, and each
-   of these has only what came since the last one to walk, 10 ms.
+   what survives a full collection is frozen: an object is walked by one full collection only, and
+   each full collection walks only what came since the last one, 10 ms.
 2. During the start nearly nothing is collected: what is imported stays. It is frozen at the end.
 3. A cycle that becomes garbage after it was frozen is found by every hundredth full collection
    only, which walks everything: what leaves cycles is bounded, and rare because of the test.

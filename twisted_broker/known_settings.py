@@ -1,8 +1,9 @@
 """Settings that Apache Kafka knows and that nothing here obeys, or not yet.
 
 Owns their names, types, defaults and ranges: a wrong value of one stops the start and is refused by
-AlterConfigs, as Kafka does, and DescribeConfigs shows them. Those of brokers; those of groups and
-of client metrics, which are stored for what will obey them.
+AlterConfigs, as Kafka does, and DescribeConfigs shows them. There are those of brokers; those of
+groups and of client metrics, which are stored for what will obey them; and those of a member of a
+ZooKeeper cluster, which are obeyed.
 
 1. A name is here or in the table of `config.py`, never in both.
 2. The tables are parsed when one of their names is first met, not at every start.

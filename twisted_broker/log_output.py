@@ -2,8 +2,8 @@
 
 Owns the reading of both options, and lines as JSON.
 
-1. One event is one line: a JSON object with `time`, `level`, `logger`, `text`, and the event's own
-   parts; never more than its parts, whatever they hold.
+1. One event is one line: a JSON object with `time`, `level`, `logger`, `text`, the `traceback` of a
+   failure, and the event's own parts. No value adds a line or a part, whatever it holds.
 2. Levels at the start are the levels that the broker loggers show and change while it runs
    (`api/broker_loggers.py`).
 

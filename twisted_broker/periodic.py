@@ -3,8 +3,8 @@
 1. A task that raises is logged and runs again: a bare `LoopingCall` would stop for good.
 2. With `skip_late`, a run that comes late by more than `ROUND_STALL` of its interval is left out,
    and the next one comes a whole interval later: this process did not run, and what the others sent
-   meanwhile is not read yet. A leader would else drop from the ISR everybody whom it could not
-   hear.
+   meanwhile is not read yet. Otherwise a leader would remove from the ISR every follower that it
+   could not hear.
 3. The clock is the one handed in, never the global reactor.
 
 Ring 1. Source: Kafka's `KafkaScheduler`.

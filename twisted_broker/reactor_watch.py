@@ -13,7 +13,7 @@ were ready. Nobody else is served meanwhile.
 4. Of a turn's time two parts are counted: what the processor worked, and how long the thread waited
    for a processor that others had. A busy machine is not our fault, a disk is. Both counts are the
    thread's and are not read in every turn, so the short turns since the last reading are taken off
-   in full: each is at least what is said, and at most `_SAMPLE_SECONDS` more.
+   in full: the true value is at least what the line says, and at most `_SAMPLE_SECONDS` more.
 5. Until `started`, only a turn of `STARTING_SECONDS` is slow: modules are loaded then.
 
 Ring 2. Source: our own; Kafka has a thread for each of these. Not here: work in slices
@@ -115,11 +115,11 @@ class ReactorWatch(Marks):
         return True
 
     def started(self) -> None:
-        """From the next turn on all is counted that is slower than was set."""
+        """From the next turn on, every turn that takes `slow_ms` or more counts as slow."""
         self._is_starting, self.sample_at = False, 0.0
 
     def numbers(self) -> TurnNumbers | None:
-        """None where nothing is watched: no turns is not what nobody counted."""
+        """None where nothing is watched: 0 turns would be a false count."""
         if not self._is_installed:
             return None
         below = accumulate(self.buckets)

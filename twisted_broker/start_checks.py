@@ -1,4 +1,4 @@
-"""What options, files and the machine say against each other, found before anything opens.
+"""Contradictions between options, files and the machine, found before anything opens.
 
 1. Each contradiction is one line that names both sides and what to do.
 2. Nothing is made, locked or listened on afterwards: what is tried is given back.
@@ -76,7 +76,7 @@ def read_values(path: str | None, settings: Mapping[str, str], brokers: int = 1)
 
 
 def check_file(path: str, text: str) -> None:
-    """A properties file without `=` on a line, or with a name twice. Raises StartError."""
+    """Raises StartError for a properties file with a line without `=`, or a name twice."""
     seen: dict[str, int] = {}
     for number, name, separated in property_lines(text):
         if not separated:
@@ -177,8 +177,8 @@ def check_machine(
     directories: Sequence[str],
     inherited: InheritedSockets | None = None,
 ) -> None:
-    """Ports that are taken, directories that another process uses, and `directories` (as given for
-    all brokers) in which another number of brokers was started; `inherited` sockets that no
+    """Refuses ports that are taken, directories that another process uses, `directories` (as given
+    for all brokers) in which another number of brokers was started, and `inherited` sockets that no
     listener has. Raises SystemExit.
     """
     from twisted.internet.error import CannotListenError
@@ -243,7 +243,7 @@ def _try_lock(files: IFileSystem, path: str) -> None:
 
 
 def check_first_user(config: BrokerConfig, plan: ListenerPlan, files: IFileSystem) -> None:
-    """That a new cluster whose nodes log in by SCRAM begins with a user. Raises ConfigError."""
+    """Raises ConfigError for a new cluster without a user whose nodes log in by SCRAM."""
     from twisted_broker.security.security_protocol import (
         SASL_TO_BROKERS,
         SASL_TO_CONTROLLERS,

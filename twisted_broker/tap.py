@@ -446,7 +446,7 @@ def raise_file_limit() -> int:
     """Raises the soft limit of open files as far as the system lets us, towards the hard one; gives
     what it is then.
 
-    A hard limit without end is no soft limit: macOS refuses it, and anything above its
+    An unlimited hard limit may be no soft limit: macOS refuses that, and anything above its
     `kern.maxfilesperproc`.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -7,10 +7,10 @@ started with `start`.
 2. A turn is one slice of one request, or pieces of background work. The two alternate while both
    wait; requests take turns one by one, background work piece by piece, so none waits for another's
    end.
-3. A request counts its elements, what costs some ten microseconds each, and looks at the clock
-   after every `LOOK_ELEMENTS`: its slice ends when `SECONDS_PER_TURN` have passed, at the latest
-   after `SLICE_ELEMENTS`. Small requests, which are nearly all, pay a subtraction for each element
-   and never wait.
+3. A request counts its elements (each costs some ten microseconds), and looks at the clock after
+   every `LOOK_ELEMENTS`: its slice ends when `SECONDS_PER_TURN` have passed, at the latest after
+   `SLICE_ELEMENTS`. Small requests, which are nearly all, pay a subtraction for each element and
+   never wait.
 4. Background work is a generator that yields after every piece, which it keeps well below a
    millisecond or two. Its turn ends with the piece after which `SECONDS_PER_TURN` have passed by
    the clock, at the latest after `PIECES_PER_TURN`: a simulated clock stands still within a turn.

@@ -2,8 +2,9 @@
 
 Owns what is made instead of the metadata log's parts, and the order of starting and stopping.
 
-1. Start: the session, and whose ensemble it is; logs; settings; ports open; the node; the first
-   connection accepted; the controller's first UpdateMetadata. Then it is ready.
+1. Start: the session, and a check of the ensemble's cluster id; logs; settings; ports bound; the
+   broker's node registered; connections accepted; the controller's first UpdateMetadata. Then it is
+   ready.
 2. Stop: controlled shutdown, listeners, coordinators, replicas; then the session ends, and with it
    the node; then the logs are closed.
 3. Nothing of this, nor kazoo, is loaded without `zookeeper.connect`.

@@ -1,6 +1,7 @@
-"""DescribeAcls (29), CreateAcls (30), DeleteAcls (31), on a broker; on a controller the first.
+"""DescribeAcls (29), CreateAcls (30), DeleteAcls (31), on a broker; on a controller DescribeAcls
+only.
 
-1. DESCRIBE on the cluster to see ACLs, ALTER to change them: the controller checks that, with the
+1. DESCRIBE on the cluster to see ACLs, ALTER to change them; the controller checks ALTER, with the
    principal of the client.
 2. Without an authorizer: SECURITY_DISABLED, after the permission.
 3. A broker answers DescribeAcls from its own image, as it decides by it.

@@ -1,11 +1,12 @@
-"""Lines for audit: which client changed what, and what was refused to one. Ring 1.
+"""Lines for audit: which client changed what, and what a client was denied. Ring 1.
 
-Owns their kinds and what each begins with: the principal, the client id, the client's address.
+Owns the kinds of these lines, and what each line begins with: the principal, the client id, the
+client's address.
 
 1. A change is a line once it is done: a change of the metadata when its records are durable. What
    was refused, or only validated, changed nothing.
-2. Each element of a request (topic, resource, group, of records deleted the partition) is a line of
-   its own; what is denied of one request shares one for each operation on a kind of resource.
+2. Each element of a request (a topic, resource or group; of DeleteRecords a partition) is a line of
+   its own; the denials of one request share one line for each operation on a kind of resource.
 3. Names come from clients: `event_lines.py` quotes them, and bounds a storm: each principal has its
    own budget, so that none hides what another does.
 4. Values of settings are not written: they may be secret.
@@ -38,7 +39,7 @@ _logger = Logger(namespace="replog.audit")
 
 
 def audit_lines(clock: IClock, node_id: int) -> EventLines:
-    """One for a node; stopped at its end."""
+    """The audit lines of one node; to be stopped when the node stops."""
     return EventLines(_logger, clock, by=("principal",), node=node_id)
 
 
@@ -48,8 +49,8 @@ def changed(context: RequestContext, what: str, **parts: object) -> None:
 
 
 def denied(context: RequestContext) -> None:
-    """What the client of `context` was denied, and forgets it: a line for each operation on a
-    kind of resource.
+    """Writes what the client of `context` was denied, and forgets it: a line for each operation on
+    a kind of resource.
     """
     denials, context.denials = context.denials, None
     for (operation, resource), (names, count) in (denials or {}).items():
@@ -65,7 +66,7 @@ def denied(context: RequestContext) -> None:
 
 
 def sasl_refused(context: RequestContext) -> None:
-    """The client wants to authenticate itself where nobody can."""
+    """The client wants to authenticate itself on a listener without SASL."""
     protocol = context.listener.protocol.name
     context.broker.audit.warn(
         "audit SASL refused",
@@ -176,7 +177,7 @@ def quotas_changed(context: RequestContext, results: Mapping[Any, object]) -> No
 
 
 def topic_text(each: Any) -> str:
-    """A topic as it was named, by its id where it was not."""
+    """The topic's name; its id where the request has only that."""
     return uuid_text(bytes(each.topic_id)) if each.name is None else str(each.name)
 
 

@@ -3,10 +3,10 @@
 Owns the levels. The loggers are those of the program's modules, by the modules' names, and `root`
 for all that have no level of their own.
 
-1. A level acts at once and until the process ends; nothing of it is written.
+1. A level acts at once and until the process ends; it is not stored.
 2. What is refused changes nothing.
-3. A logger without a level of its own has that which the start gave to its package (`--log-level`),
-   the nearest one; else that of `root`.
+3. A logger without a level of its own has the one that `--log-level` gave to the nearest package
+   around it; else that of `root`.
 
 Source: Kafka's `RuntimeLoggerManager`, `LoggingController`; KIP-412. Not here: permission, the
 resource's name (`api/configs.py`), where log lines go (the service's own options).

@@ -54,8 +54,8 @@ async def describe_cluster(
 
 
 def any_live_broker(context: RequestContext, image: MetadataImage) -> int:
-    """Whom clients take for the controller: any live broker, for each passes requests on. -1
-    when none lives. In a ZooKeeper cluster the controller itself.
+    """The id that clients are given as the controller: of any live broker, since each passes
+    requests on; -1 when none lives. In a ZooKeeper cluster it is the controller itself.
     """
     if context.broker.roles is not None:
         return context.broker.roles.controller_id

@@ -1,5 +1,6 @@
 """DescribeConfigs (32), ListConfigResources (74); AlterConfigs (33) and IncrementalAlterConfigs
-(44), of which a broker does itself what is its own and passes the rest on to the controller.
+(44), of which a broker carries out the changes of its own loggers and passes the rest on to the
+controller.
 
 1. A resource that may not be seen, is not there, or is no resource of this broker has its own
    error; the others are described.
@@ -210,7 +211,7 @@ async def incremental_alter_configs(
 async def alter_configs(
     context: RequestContext, request: configs_messages.AlterConfigsRequest
 ) -> configs_messages.AlterConfigsResponse:
-    """As above; this call knows no loggers."""
+    """As IncrementalAlterConfigs, but without loggers."""
     return configs_messages.AlterConfigsResponse(
         responses=await _altered(
             context,

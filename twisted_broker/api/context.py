@@ -5,8 +5,8 @@ the broker.
 2. A loop over what a client named, or over what the cluster holds, takes its elements off
    `elements_left`, and awaits `next_turn()` when none is left: no client waits for another's long
    request. That waits only when the time of the slice is over.
-3. `metered` is there while the node has client quotas, for who is authenticated or need not be:
-   what the request is charged with.
+3. `metered`, the costs of the request, is there while the node has client quotas, unless the client
+   has yet to authenticate.
 4. `appended` is set by Produce, and by AppendMirrored, once its records are in the logs: from then
    on, and only then, the connection may start the next of them.
 
@@ -78,7 +78,7 @@ _USUAL_WAIT_MS, _LONGEST_WAIT_MS = 30_000, 600_000
 class BrokerParts:
     """The parts of one node, joined in `broker.py`; they do not change.
 
-    What a process without that role lacks is None: `replica_manager`, `metadata`, `forwarding`,
+    A part is None where the process lacks its role: `replica_manager`, `metadata`, `forwarding`,
     `groups`, `transactions`, `add_partitions_to_txn` and `lifecycle` belong to a broker,
     `controller` to a controller, `roles` to a member of a ZooKeeper cluster. `listening`: the
     factories of its listeners. Either role has quotas of its own.
@@ -162,7 +162,7 @@ class BrokerParts:
 
     @property
     def tokens(self) -> TokenSettings:
-        """Of delegation tokens; loaded when somebody first asks for it."""
+        """The settings of delegation tokens; read at the first use."""
         if self._tokens is None:
             from twisted_broker.cluster.token_changes import token_settings
 
@@ -242,8 +242,8 @@ class RequestContext:
         self._slice_ends = 0.0
 
     async def next_turn(self) -> None:
-        """Lets others be served, unless the elements were used up before the time of a slice was.
-        Afterwards `elements_left` is full again.
+        """Lets other requests be served, unless the elements were used up while time of the slice
+        is left. Afterwards `elements_left` is full again.
 
         What was looked up before may have changed.
         """
@@ -261,8 +261,8 @@ class RequestContext:
         self._slice_ends = seconds() + SECONDS_PER_TURN
 
     async def in_slices(self, work: Generator[None, None, T], cost: int = 0) -> T:
-        """What `work` returns; others are served where it pauses. `cost`: in elements, where it
-        pauses more often than that.
+        """Returns what `work` returns; others are served where it pauses. `cost`: the elements that
+        one step takes off `elements_left`; 0: others are served at every pause.
         """
         while True:
             try:
@@ -375,7 +375,7 @@ class RequestContext:
 
     @property
     def controller(self) -> Controller | None:
-        """The embedded controller; only on its own listener."""
+        """The controller in this process, if there is one."""
         return self.broker.controller
 
     @property
@@ -426,8 +426,8 @@ class RequestContext:
         self.denials[operation, resource] = names, count + 1
 
     def cluster_operations(self) -> int:
-        """The bit field of what the principal may do with the cluster: of those who may not even
-        describe it, nothing.
+        """The bit field of what the principal may do with the cluster; 0 where it may not even
+        describe it.
         """
         if not self.may_on_cluster(Operation.DESCRIBE):
             return 0

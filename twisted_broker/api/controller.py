@@ -111,9 +111,9 @@ async def describe_quorum(
 async def describe_cluster(
     context: RequestContext, request: cluster.DescribeClusterRequest
 ) -> cluster.DescribeClusterResponse:
-    """KIP-919: the controllers, and whose cluster this is, for those who may ALTER it.
+    """KIP-919: the controllers and the cluster id, for those who may ALTER the cluster.
 
-    Version 0 cannot ask for controllers, and knows no error that says so.
+    Version 0 cannot request controllers, and has no error code that says so.
     """
     _check_cluster(context, Operation.ALTER)
     if request.endpoint_type == _BROKERS:
@@ -674,7 +674,7 @@ async def _change_token(
     period_ms: int,
     response: Any,
 ) -> None:
-    """Fills in the answer."""
+    """Decides on the change, writes it, and fills in `response`."""
     controller = _controller(context)
     if not token_requests.may_request(context):
         response.error_code = token_requests.NOT_ALLOWED
@@ -755,7 +755,7 @@ async def _counted(context: RequestContext, keys: Iterable[T]) -> Counter[T]:
 async def _partitions(
     context: RequestContext, requested: Iterable[tuple[str, Sequence[T]]]
 ) -> AsyncIterator[tuple[str, list[T], bool]]:
-    """Of each topic its partitions, some at a time; whether they are more of the topic before.
+    """Gives of each topic its partitions, some at a time, and whether the topic was given before.
     Others are served in between.
     """
     for name, numbers in requested:

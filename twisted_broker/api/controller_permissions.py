@@ -109,7 +109,7 @@ async def refuse_deletions(
     async for state in context.each(request.topics):
         topic_id = bytes(state.topic_id)
         if state.name is not None:
-            # named by both it is refused for that
+            # a topic that is named by both is refused later, for that
             may = topic_id != NULL_UUID or named[state.name] > 1
             may = may or _may_delete(context, state.name, state.name in image.topics_by_name)
             shown = state.name
@@ -145,8 +145,8 @@ def _undeletable(name: str | None, topic_id: bytes) -> topics.DeletableTopicResu
 
 
 def may_alter_configs(context: RequestContext, resource_type: int, name: str) -> ErrorCode:
-    """NONE when it may; ALTER_CONFIGS on the topic or group, for the rest on the cluster. Kinds
-    that are not known are refused for that.
+    """NONE when the principal may: ALTER_CONFIGS on the topic or group, for the rest on the
+    cluster. Also for an unknown kind, which is refused later, as unknown.
     """
     if resource_type not in _KINDS:
         return ErrorCode.NONE
@@ -209,7 +209,7 @@ async def _apart(
     refused: list[Answer] = []
     async for each in context.each(resources):
         if counts[each.resource_type, each.resource_name] > 1:
-            code = ErrorCode.NONE  # that is refused, whoever asks
+            code = ErrorCode.NONE  # the repetition is refused later, whoever asks
         else:
             code = may_alter_configs(context, each.resource_type, each.resource_name)
         if not code:
@@ -232,8 +232,8 @@ async def _split(
     operation: Operation,
     is_wrong: Callable[[Resource], bool],
 ) -> tuple[list[Resource], list[Resource]]:
-    """Those whose topic the principal may do this with, and the others. What is wrong in itself is
-    refused for that, whoever asks.
+    """Those whose topic the principal may do this with, and the others. The first include what is
+    wrong in itself: it is refused later, whoever asks.
     """
     kept: list[Resource] = []
     refused: list[Resource] = []

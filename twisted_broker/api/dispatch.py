@@ -82,9 +82,8 @@ Steps = Coroutine[Any, Any, Any]
 
 
 class BoundRoute:
-    """One API at one version on one listener, ready to run. Counts what came, and has the times
-    of its API; `untimed`: the bits of that count of which one is set in a request that is not
-    timed.
+    """One API at one version on one listener, ready to run. Counts its requests, and has the times
+    of its API. `untimed`: a mask; a request is timed where its count has none of these bits.
     """
 
     __slots__ = (
@@ -212,7 +211,8 @@ class EncodedAnswer:
 class SuspendedResponse(PendingResponse):
     """A request function that waits for a Deferred.
 
-    Many may: the request goes, and its bytes, where neither is needed for a refusal.
+    Many may wait: the request is dropped unless a refusal mirrors it, its bytes unless they are
+    passed on.
     """
 
     __slots__ = (
@@ -370,7 +370,7 @@ class Dispatcher:
             frame,
             self,
         )
-        # A stranger is nobody's user yet: what it costs must not be charged to another's quota.
+        # A client that has yet to authenticate has no user: nobody's quota may be charged for it.
         if self.quotas.active and not connection.is_stranger:
             context.metered = Metered(len(frame), self.seconds())
         try:
@@ -536,7 +536,7 @@ class Dispatcher:
         """Runs the function until it waits (its Deferred) or ends (its answer; of a long request
         the steps that write it).
 
-        `failed`: how that which it waited for ended.
+        `failed`: the exception of the Deferred that it waited for, if it failed.
         """
         try:
             waits_for = steps.send(None) if failed is None else steps.throw(failed)

@@ -1,7 +1,7 @@
 """Fetch answers for clients that know no record batches.
 
 1. Version 0-1 gets message sets of magic 0, version 2-3 of magic 1.
-2. What cannot go down (zstd, damage) is an error of its partition; the others are served.
+2. What cannot be converted (zstd, damage) is an error of its partition; the others are served.
 3. A first batch that does not fit a hard limit (version <= 2) comes truncated, as it is, so that
    the client sees that its limit is too small.
 4. At most about `TURN_BYTES` are converted in one turn of the reactor: a large answer for an old
@@ -30,7 +30,7 @@ TURN_BYTES = 1 << 18
 async def convert_results(results: Sequence[FetchPartitionResult], magic: int, clock: Any) -> None:
     """Replaces slices by converted records.
 
-    Raises WireError when the records are gone; all slices are given back then.
+    Raises WireError when the records are gone; all slices are released then.
     """
     done = 0
     try:
@@ -44,8 +44,8 @@ async def convert_results(results: Sequence[FetchPartitionResult], magic: int, c
 
 
 async def _convert(result: FetchPartitionResult, magic: int, clock: Any, done: int) -> int:
-    """Converts one partition; `done` bytes were converted in this turn before, the return says
-    how many now.
+    """Converts one partition; `done` bytes were converted in this turn before; returns how many
+    now.
     """
     assert result.slice is not None
     pieces: list[bytes] = []

@@ -5,7 +5,7 @@ existence; what is left is read, and when that is not enough, read once more aft
 
 1. Permission comes before existence: ClusterAction for followers, Read for consumers. A refused
    partition carries -1 for the watermarks; the others are served; with none left nothing is read.
-2. Records leave as file slices; an answer that is not made gives its slices back.
+2. Records leave as file slices; an answer that is not made releases its slices.
 3. A consumer over its quota gets an answer without records (`api/throttling.py`), and its session
    stays as it was.
 
@@ -73,7 +73,7 @@ _ZSTD_FROM, _FOLLOWERS_SERVE_FROM, _TOPIC_IDS_FROM, _REPLICA_STATE_FROM, _LEADER
 _READ_COMMITTED = 1
 _READ, _TOPIC = Operation.READ, ResourceType.TOPIC
 _MOST_UNKNOWN = 10_000
-"""Partitions that a fetch may name beyond as many as are held here."""
+"""A fetch may name so many partitions more than are held here."""
 _SAME_EPOCH, _UNSAID, _NO_SNAPSHOT = (
     EpochEndOffset(),
     LeaderIdAndEpoch(),
@@ -134,7 +134,7 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
         if len(results) <= SLICE_ELEMENTS:
             error, session_id, shown = session.finish(results)
         else:
-            # Its time was up in this turn, and all was looked at for that.
+            # The wait may have ended in this turn, in which each partition was looked at.
             await context.next_turn()
             error, session_id, shown = await context.in_slices(session.finish_in_steps(results))
         if error != ErrorCode.NONE:
@@ -248,7 +248,7 @@ async def _many_requested(
 ) -> list[FetchPartitionRequest]:
     """Each partition once: the last mention counts, as in Kafka's map.
 
-    WireError for more than any cluster of this size gives reason for.
+    Raises WireError for more than `_MOST_UNKNOWN` partitions beyond those held here.
     """
     found: dict[tuple[str | bytes, int], FetchPartitionRequest] = {}
     for topic in request.topics:

@@ -2,11 +2,11 @@
 
 1. Permission first: DESCRIBE on the group or the transactional id.
 2. A group's coordinator leads its partition of `__consumer_offsets`, a transactional id's that of
-   `__transaction_state`; the first question makes the topic and waits a moment for its leaders.
-   Without a leader the answer is COORDINATOR_NOT_AVAILABLE, at which clients retry.
-3. No share coordinator is served: a well-formed key of one is COORDINATOR_NOT_AVAILABLE, as from an
-   Apache Kafka that serves none, to a peer with CLUSTER_ACTION. INVALID_REQUEST otherwise, and
-   before v6, which knows no such keys.
+   `__transaction_state`; the first request creates the topic and waits a second at most for its
+   leaders. Without a leader the answer is COORDINATOR_NOT_AVAILABLE, at which clients retry.
+3. No share coordinator is served: a well-formed key of one gets COORDINATOR_NOT_AVAILABLE, as from
+   an Apache Kafka that serves none, any other key INVALID_REQUEST. It needs CLUSTER_ACTION (else
+   CLUSTER_AUTHORIZATION_FAILED). Before v6, which knows no such keys, it is INVALID_REQUEST.
 4. Keys of kinds that do not exist are INVALID_REQUEST.
 
 Source: Apache Kafka 4.3.1 `KafkaApis.getCoordinator` (KIP-699), `SharePartitionKey` (KIP-932).

@@ -2,8 +2,8 @@
 
 1. Which ones: the rows of `api/routes.py` with `forward` and no module of their own.
 2. The answer comes when the controller's records are durable; for AlterPartitionReassignments that
-   is the request for the move, not the end of it. It comes in the time that the request names
-   (`timeout_ms`), and before the client's own is over.
+   is the request for the move, not the end of it. It comes within the time that the request names
+   (`timeout_ms`), and before the client's own time limit.
 
 Source: KIP-590; Kafka's `KafkaApis.forwardToController`. Not here: the decisions (`cluster`), who
 may ask (the controller decides), how it gets there (`cluster/forwarding_manager.py`).

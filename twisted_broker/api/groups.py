@@ -72,7 +72,7 @@ FIRST_SYNC_WITH_PROTOCOL = 5
 FIRST_LEAVE_OF_SEVERAL = 3
 FIRST_WITH_AUTHORIZED_OPERATIONS = 3
 FIRST_WITH_GROUP_ID_NOT_FOUND = 6
-# Each member of a generation is asked for the first of its protocols that all know.
+# Each member of a generation votes for the first of its protocols that all know.
 MOST_PROTOCOLS = 100
 # Metadata and assignments in one answer of DescribeGroups, and for each member what else it costs.
 MOST_DESCRIBED_BYTES, BYTES_OF_A_MEMBER = 64 << 20, 300
@@ -338,7 +338,7 @@ def _describe(context: RequestContext, group_id: str) -> DescribeGroupsResponseD
 async def delete_groups(
     context: RequestContext, request: DeleteGroupsRequest
 ) -> DeleteGroupsResponse:
-    """All tombstones are appended before the first is waited for."""
+    """All deletions are started before the first is waited for."""
     started: list[tuple[str, Deferred[ErrorCode] | ErrorCode]] = []
     for name in dict.fromkeys(request.groups_names):
         context.elements_left -= 1

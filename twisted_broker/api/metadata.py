@@ -300,8 +300,8 @@ def _new_topic(config: BrokerConfig, name: str) -> CreatableTopic:
 async def describe_topic_partitions(
     context: RequestContext, request: described.DescribeTopicPartitionsRequest
 ) -> described.DescribeTopicPartitionsResponse:
-    """Topics by name, cut at the limit of partitions, at least one; the cursor says where to go
-    on.
+    """Topics in the order of names, up to the limit of partitions (at least one); the cursor says
+    where the next request begins.
     """
     limit = max(
         1,

@@ -4,8 +4,8 @@
 2. Topics and partitions must exist to be committed or deleted; what was committed can be fetched
    whatever became of the topic.
 3. With topic ids (v10) an unknown id is UNKNOWN_TOPIC_ID; a commit by name carries the topic's id
-   of this moment. Nothing is committed for a topic that goes while a long request is read, or while
-   a transaction is verified.
+   of this moment. Nothing is committed for a topic that is deleted while a long request is
+   processed, or while a transaction is verified.
 4. An answer has the order of its request; all that is committed is in the order of topic and
    partition.
 5. Every loop over what a client named, or over what a group holds, is in slices (`turns.py`).
@@ -198,8 +198,9 @@ async def _commit_transactional(
     offsets: dict[tuple[str, int], OffsetToCommit],
     topic_ids: dict[str, bytes],
 ) -> dict[tuple[str, int], ErrorCode]:
-    """An error per partition; what refuses the whole commit is the error of each of them. Takes
-    out of `offsets` those of topics that go while the request is read or the transaction verified.
+    """An error per partition; what refuses the whole commit is the error of each of them. Takes out
+    of `offsets` those of topics that were deleted while the request was processed or the
+    transaction verified.
     """
     gone: dict[tuple[str, int], ErrorCode] = {}
 
@@ -244,7 +245,7 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest, inde
     producer_id, producer_epoch = request.producer_id, request.producer_epoch
     end_of_the_one_before = EndOfTheOneBefore(context)
     while True:
-        # Anew each time: the marker that is waited for ends it.
+        # A new guard each time: the marker that is waited for ends the one before.
         guard = context.replica_manager.begin_verification(
             partition, producer_id, producer_epoch, NO_SEQUENCE, add
         )
@@ -326,8 +327,9 @@ def _take_out_former(
     offsets: dict[tuple[str, int], OffsetToCommit],
     topic_ids: dict[str, bytes],
 ) -> dict[tuple[str, int], ErrorCode]:
-    """Errors in place of the offsets of topics that were looked up in an earlier turn, and went
-    since: what was committed for them was removed then.
+    """Takes out of `offsets` those of topics that were looked up in an earlier turn and deleted
+    since; returns their errors. What was committed for these topics was removed when they were
+    deleted.
     """
     now = context.metadata.image.topics_by_name
     gone = {
@@ -357,8 +359,8 @@ def _partition_error(context: RequestContext, name: str | None, partition: int) 
 
 # fetch
 class _Answers:
-    """The classes of an answer's topics and partitions; one group's have their own up to
-    version 7.
+    """The classes of an answer's topics and partitions; up to version 7, for one group, they are
+    others.
     """
 
     __slots__ = ("no_offset", "partition", "topic")

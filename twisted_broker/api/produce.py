@@ -13,8 +13,7 @@ existence and the records; what is left is appended.
    coordinator (`transactional_produce.py`), and the connection with it.
 5. A transactional batch without a transactional id in the request is refused with
    TRANSACTIONAL_ID_AUTHORIZATION_FAILED: nobody's permission could be asked.
-6. What is named by a topic's id goes to that topic only, whichever has its name when the request
-   comes to it.
+6. Records for a topic id go to that topic only, even when another topic has its name by then.
 
 Source: RL 1.6, 1.7, 5.1; Kafka's `KafkaApis.handleProduceRequest`,
 `ProduceRequest.validateRecords`; KIP-467, KIP-890, KIP-951. Not here: quotas
@@ -162,7 +161,7 @@ async def _append_transactional(
     acks: int,
     topic_ids: dict[str, bytes],
 ) -> tuple[list[PartitionProduceResponse], list[AppendOutcome]]:
-    """Appends what its coordinator lets in; the answers to fill, and the outcomes for them."""
+    """Appends what the coordinator lets in; returns the answers to fill, and their outcomes."""
     from twisted_broker.api.transactional_produce import verify
 
     guards, refusals = await verify(context, transactional_id, entries)
@@ -198,7 +197,8 @@ def _topic_response(
     transactional: bool,
 ) -> str:
     """One topic's part of the answer, from its partition number `start` on: refusals are in it,
-    what may be appended goes into `entries`, its answers into `awaited`. Its name at this moment.
+    what may be appended goes into `entries`, its answers into `awaited`. Returns the topic's name
+    at this moment.
     """
     name, refusal = _guard(context, topic)
     version = context.version
@@ -248,7 +248,7 @@ def _guard(context: RequestContext, topic: TopicProduceData) -> tuple[str, Broke
 
 
 def _records_refusal(records: Buffer | None, version: int) -> BrokerError | None:
-    """What the version forbids; whether the records are sound is the log's question."""
+    """Why the version forbids these records, if it does; the log checks whether they are sound."""
     if version < _BATCHES_FROM:
         return None if records is not None and len(records) else _NO_RECORDS
     try:

@@ -2,8 +2,8 @@
 
 1. Every call without a transactional id gets an id of its own, at epoch 0; which id the producer
    had before does not matter.
-2. With a transactional id its coordinator decides, for who has WRITE on it. Clients before v4 know
-   PRODUCER_FENCED as INVALID_PRODUCER_EPOCH.
+2. With a transactional id, for which a client needs WRITE, the coordinator of the id decides.
+   Clients before v4 know PRODUCER_FENCED as INVALID_PRODUCER_EPOCH.
 3. An id without an epoch, or an epoch without an id, is INVALID_REQUEST.
 
 Source: Kafka's `KafkaApis.handleInitProducerIdRequest`; KIP-98, KIP-360. Not here: blocks of
@@ -25,8 +25,8 @@ FIRST_WITH_PRODUCER_FENCED = 4
 async def init_producer_id(
     context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
-    """Waits only when a new block of ids is needed; then COORDINATOR_LOAD_IN_PROGRESS makes the
-    client to retry.
+    """Without a transactional id it waits only for a new block of ids; if none comes,
+    COORDINATOR_LOAD_IN_PROGRESS makes the client retry. With one it waits for the coordinator, too.
     """
     name = request.transactional_id
     if name is not None and not context.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name):

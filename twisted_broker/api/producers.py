@@ -1,7 +1,7 @@
 """DescribeProducers: the producers that a replica here remembers, leader or follower.
 
-Guards: per topic its name, permission (Read), then existence and a replica here, whose producers
-are not being found again (`log/producer_rebuild.py`).
+Guards: per topic its name, permission (Read), then existence and a replica here, whose producer
+state is not being rebuilt (`log/producer_rebuild.py`).
 
 Source: Kafka's `KafkaApis.handleDescribeProducersRequest`, `DescribeProducersHandler`; KIP-664. Not
 here: the state itself (`log.producer_state`).
@@ -77,7 +77,7 @@ async def _answer(
 async def _producers_of(
     context: RequestContext, known: ProducerStateManager
 ) -> list[ProducerState]:
-    """Raises UNKNOWN_TOPIC_OR_PARTITION while they are being found again."""
+    """Raises UNKNOWN_TOPIC_OR_PARTITION while the producer state is being rebuilt."""
     _check_complete(known)
     found: list[ProducerState] = []
     producer_ids = list(known.producers)
@@ -104,8 +104,8 @@ async def _producers_of(
 
 
 def _check_complete(known: ProducerStateManager) -> None:
-    """A part of them would read as all. Kafka holds the request back, for it has the log's lock:
-    its client tries again at this code, also where it named the broker.
+    """Some of the producers would look like all. In Kafka the request waits for the log's lock; its
+    client retries at this code, also where it named the broker.
     """
     if known.is_rebuilding:
         raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, being_rebuilt().message)

@@ -121,7 +121,7 @@ def _answer(
 
 
 def _copy_parts(item: Struct, made: Any, version: int) -> None:
-    """What identifies an element by several parts of the same kind: the entity of a quota."""
+    """Copies what identifies an element by several parts of one kind: the entity of a quota."""
     sources = {field.name: field for field in _fields(item, version) if _is_structs(field)}
     for field in _fields(made, version):
         source = sources.get(field.name)
@@ -134,7 +134,7 @@ def _identifies(field: Field) -> bool:
 
 
 def _copy_names(item: Any, made: Any, version: int) -> None:
-    """What identifies an element: equal names first, else the first of the same kind."""
+    """Copies what identifies an element: fields of equal names, else the first of the same kind."""
     targets = [
         field
         for field in _fields(made, version)

@@ -1,7 +1,7 @@
-"""The parts of a request's time, of a sample of the requests of one API on one listener.
-Ring 0 (pure: docs/ARCHITECTURE.md 1).
+"""The parts of a request's time, for a sample of the requests of one API on one listener. Ring 0
+(pure: docs/ARCHITECTURE.md 1).
 
-Owns `RequestTimes` and the moments of a request that is timed (`Timing`).
+Owns `RequestTimes`, `ApiTimes`, and the moments of a request that is timed (`Timing`).
 
 1. The first `ALWAYS_TIMED` requests of an API and version are timed, then one in `ALWAYS_TIMED`:
    two readings of the clock for each would be seen in the rate of small ones.
@@ -10,8 +10,8 @@ Owns `RequestTimes` and the moments of a request that is timed (`Timing`).
 3. Bounded: of each part the last `KEPT` values, four bytes each, and two sums.
 4. A Fetch is recorded for its API and for who sent it: a follower or a consumer, as in Kafka.
 
-Source: Kafka's `RequestMetrics` (its histograms; they keep 1028 values). Not here: who is timed
-(`api/dispatch.py`), names and quantiles (`status/metrics.py`).
+Source: Kafka's `RequestMetrics` (its histograms; they keep 1028 values). Not here: which requests
+are timed (`api/dispatch.py`), names and quantiles (`status/metrics.py`).
 """
 
 from __future__ import annotations

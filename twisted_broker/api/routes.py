@@ -5,12 +5,12 @@ What ApiVersions answers, what a connection may ask, the refusals and the compat
 all derived from these rows.
 
 1. A row per API; a version that is not in its row is not served and not advertised.
-2. Names become modules only when an API is first asked: starting a broker imports the few that are
+2. A module is imported when its API is first requested: starting a broker imports the few that are
    used.
 3. A row's request and response are `<Name>Request` and `<Name>Response` of
    `wire/messages/<messages>.py`; its function is the name in snake_case in `api/<module>.py`
-   (broker) or in `api/controller.py` (controller). A row with `forward` and no module is passed on
-   to the controller as it is (`api/forwarding.py`).
+   (broker; with `*` before the module, controller too) or in `api/controller.py` (controller). A
+   row with `forward` and no module is passed on to the controller as it is (`api/forwarding.py`).
 
 Source: Kafka 4.3.1's message definitions; lower versions as in 3.9. Not here: what an API asks of
 the authorizer and of the quotas.
@@ -35,7 +35,6 @@ class Route:
     other nodes of the cluster.
 
     `cancel`: a request that waits is given up when its client goes (it changes nothing).
-    `advertised_min`: the lowest version that ApiVersions advertises, where that differs.
     """
 
     __slots__ = (

@@ -5,14 +5,14 @@ then.
 
 1. The wait is the longest that one of the quotas gives. It is in the answer, which leaves at once;
    then the connection is not read from for so long (KIP-219).
-2. Produce and AppendMirrored cost their request's bytes, a fetch its answer's: one beyond the quota
-   is answered without records, costs nothing, and leaves its session as it was.
-3. Any request costs the time that the broker's thread worked on it until its answer was there:
-   a Produce with acks=0 only its bytes. What is sent later costs no time.
+2. Produce and AppendMirrored cost their request's bytes, a fetch its answer's: a fetch beyond the
+   quota is answered without records, costs nothing, and leaves its session as it was.
+3. Any request costs the time that the broker's thread worked on it until its answer was there, but
+   a Produce with acks=0 only its bytes. Sending the answer costs no time.
 4. Exempt is what nodes of the cluster send: followers' fetches, markers, rows with
    `cluster_action`; and what comes before a connection's authentication: it has no user yet.
-5. A forwarded request is charged by the controller as well, and waited for at its broker. On a
-   controller's listener nobody is made to wait who may act as a broker.
+5. A forwarded request is charged by the controller as well; its broker makes the client wait. On a
+   controller's listener no client that may act as a broker is made to wait.
 6. What is refused because its client may not act as a node is not exempt.
 
 Source: Kafka's `KafkaApis`, `RequestHandlerHelper`, `ControllerApis`; KIP-13, KIP-124, KIP-219,
@@ -67,19 +67,19 @@ class Metered:
         self._used = 0.0
 
     def pause(self, now: float) -> None:
-        """It waits for something."""
+        """The request waits: the thread works on others."""
         self._used += now - self.began
         self.began = now
 
     def used(self, now: float) -> float:
-        """Seconds of the thread."""
+        """Seconds that the thread has worked on it."""
         return self._used + now - self.began
 
 
 def charge(
     dispatcher: Dispatcher, served: BoundRoute, context: RequestContext, response: Any
 ) -> Any:
-    """The answer with its client's wait in it, which begins. Once for a request."""
+    """Charges a request, once. Returns the answer with the client's wait, which begins."""
     metered = context.metered
     assert metered is not None
     route, on_controller = served.route, served.on_controller

@@ -1,9 +1,9 @@
 """CreateDelegationToken (38), RenewDelegationToken (39), ExpireDelegationToken (40),
 DescribeDelegationToken (41), on a broker; what the controller checks of the first three.
 
-1. Tokens are for those who proved who they are, and not by a token: DELEGATION_TOKEN_REQUEST_NOT_
-   ALLOWED on PLAINTEXT, and on SSL without a client's certificate. The controller believes that of
-   a request in an Envelope.
+1. Tokens are for clients that proved who they are, and not by a token; others get
+   DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: on PLAINTEXT, and on SSL without a client's certificate.
+   For a request in an Envelope the broker has checked the protocol.
 2. A principal has tokens for itself without a permission; for another it needs CREATE_TOKENS on
    that user.
 3. Owner, requester and renewers see a token; others need DESCRIBE on it, or DESCRIBE_TOKENS on its

@@ -1,19 +1,20 @@
-"""Produce of a transactional producer, before the append: its coordinator is asked whether the
-transaction holds the partitions, or adds them to it (KIP-890).
+"""Produce of a transactional producer, before the append: asks its coordinator whether the
+transaction holds the partitions, or has them added (KIP-890).
 
 Owns `verify`: which appends may go on, and the guards that they bring; and `EndOfTheOneBefore`, the
 wait for a transaction that still ends (TxnOffsetCommit has it too).
 
-1. Nobody is asked for a partition with an open transaction of that producer and epoch.
+1. The coordinator is not asked about a partition whose log has an open transaction of that producer
+   and epoch.
 2. From version 12 on the partitions are added (transaction version 2, the client sends no
    AddPartitionsToTxn), whatever `transaction.partition.verification.enable` says; with that off
    the append needs no guard all the same.
 3. While the coordinator still ends the transaction before (CONCURRENT_TRANSACTIONS) it is asked
    again every `add.partitions.to.txn.retry.backoff.ms`, for
-   `add.partitions.to.txn.retry.backoff.max.ms`: from version 12 on, where adding is this broker's
-   work. The guards are made anew each time: that end is what ends them.
-4. The client gets codes that it knows for a Produce: what may pass is NOT_ENOUGH_REPLICAS, which
-   makes it send again without looking for another leader.
+   `add.partitions.to.txn.retry.backoff.max.ms`: only from version 12 on, where this broker adds the
+   partitions. The guards are made anew each time, since the end of that transaction ends them.
+4. The client gets codes that it knows for a Produce: a temporary error becomes NOT_ENOUGH_REPLICAS,
+   at which it sends again without looking for another leader.
 5. All of the request waits for it, as with Kafka: the partitions are appended in one go.
 
 Source: Kafka 4.3.1's `ReplicaManager.handleProduceAppend`. Not here: the guards' rules
@@ -74,7 +75,9 @@ class EndOfTheOneBefore:
         )
 
     async def is_worth_asking_again(self, codes: Mapping[TopicPartition, ErrorCode]) -> bool:
-        """After a pause, where the coordinator said so and it has not taken too long."""
+        """True, after a pause, while the former transaction still ends and the time for that is not
+        over.
+        """
         runtime = self._context.runtime
         if _STILL_ENDS not in codes.values() or runtime.now_ms() >= self._give_up_ms:
             return False

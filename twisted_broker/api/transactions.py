@@ -139,7 +139,7 @@ async def _add(
     transaction: AddPartitionsToTxnTransaction,
     may_write: dict[str, bool] | None,
 ) -> list[AddPartitionsToTxnTopicResult]:
-    """`may_write` None: a broker's, who checked that."""
+    """`may_write` None: of a broker, which has checked that."""
     topics, image = transaction.topics, context.metadata.image
     partitions: list[TopicPartition] = []
     refused: Errors = {}
@@ -202,7 +202,7 @@ def _results(
 async def add_offsets_to_txn(
     context: RequestContext, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
-    """The group's partition of `__consumer_offsets` belongs to the transaction."""
+    """Adds the group's partition of `__consumer_offsets` to the transaction."""
     check_transactional_id(context, request.transactional_id, Operation.WRITE)
     if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
         raise BrokerError(ErrorCode.GROUP_AUTHORIZATION_FAILED)

@@ -1,4 +1,5 @@
-"""WriteTxnMarkers (27): the coordinators of transactions write their ends to the leaders.
+"""WriteTxnMarkers (27): a transaction's coordinator writes its end marker to the leaders of its
+partitions.
 
 Guard: ALTER or CLUSTER_ACTION on the cluster (`kafka-transactions abort` is an administrator's).
 
@@ -6,9 +7,9 @@ Guard: ALTER or CLUSTER_ACTION on the cluster (`kafka-transactions abort` is an 
    `request.timeout.ms`.
 2. Those of `__consumer_offsets` are the group coordinator's: it writes them and decides the offsets
    of the transaction.
-3. Every answer is a code that a coordinator knows. Others, which mean that this broker cannot do it
-   now, are NOT_LEADER_OR_FOLLOWER: a Java coordinator that gets one that it does not know never
-   sends the marker again.
+3. Every answer is a code that a coordinator knows. Any other code, which means that this broker
+   cannot do it now, becomes NOT_LEADER_OR_FOLLOWER: a Java coordinator that gets an unknown code
+   never sends the marker again.
 
 Source: Kafka 4.3.1's `KafkaApis.handleWriteTxnMarkersRequest`,
 `TransactionMarkerRequestCompletionHandler`. Not here: what a marker must meet

@@ -1,11 +1,11 @@
-"""Verifies with a transaction's coordinator that a partition belongs to it, or adds it (KIP-890).
-Ring 1.
+"""Asks a transaction's coordinator whether a partition belongs to the transaction, or has it added
+(KIP-890). Ring 1.
 
 Owns `AddPartitionsToTxnManager`: per coordinating broker one connection and the transactions that
 wait for the next request to it.
 
-1. One AddPartitionsToTxn is under way per broker; what comes meanwhile goes into the next one, at
-   most `_MOST_PARTITIONS` partitions (and one transaction) a request.
+1. One AddPartitionsToTxn is under way per broker; what comes meanwhile goes into the next one. A
+   request has at most `_MOST_PARTITIONS` partitions, unless its first transaction alone has more.
 2. A transactional id waits once per broker. A second request of it replaces the first one, which is
    answered INVALID_PRODUCER_EPOCH when the second has a newer epoch, NETWORK_EXCEPTION (its
    producer sends again) when it has the same; an older epoch is refused at once.
@@ -142,9 +142,9 @@ class _Coordinator:
 
 
 class AddPartitionsToTxnManager:
-    """`connect(endpoint, client id)` makes a connection; `listener` is the inter-broker one's
-    name. `failures`: partitions that were not verified or added, since the start; `answers`:
-    transactions that were answered, `total_ms` together, the last of them `times_ms` each.
+    """`connect(endpoint, client id)` makes a connection; `listener` is the inter-broker one's name.
+    Since the start: `failures`, partitions that were not verified or added; `answers`, transactions
+    that were answered, and `total_ms`, the time of all. `times_ms`: the times of the last ones.
     """
 
     def __init__(
@@ -177,7 +177,8 @@ class AddPartitionsToTxnManager:
 
         PRODUCER_FENCED comes as INVALID_PRODUCER_EPOCH, which producers expect here.
         COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, NETWORK_EXCEPTION
-        and CONCURRENT_TRANSACTIONS may pass; TRANSACTION_ABORTABLE is for clients that know it.
+        and CONCURRENT_TRANSACTIONS are temporary; TRANSACTION_ABORTABLE is for clients that know
+        it.
         """
         call = _Waiting(
             transactional_id, producer_id, producer_epoch, partitions, add, self._seconds()
@@ -233,7 +234,7 @@ class AddPartitionsToTxnManager:
             if each is found or broker_id not in known
         ]:
             self._drop(gone)
-        # Who is answered may call again at once: then it is here by now.
+        # A caller that was answered may have called again at once, and made it.
         found = self._coordinators.get(endpoint.id)
         if found is None:
             connection = self._connect(endpoint, self._client_id)
@@ -242,7 +243,7 @@ class AddPartitionsToTxnManager:
 
     def _drop(self, coordinator: _Coordinator) -> None:
         if self._coordinators.get(coordinator.endpoint.id) is not coordinator:
-            return  # by a call of who was answered
+            return  # dropped already: a caller that was answered called again
         del self._coordinators[coordinator.endpoint.id]
         waiting = list(coordinator.waiting.values())
         coordinator.waiting.clear()

@@ -72,7 +72,7 @@ class Assignment:
     def write_ended(
         self, group: ClassicGroup, purpose: AssignmentStored, error: ErrorCode, wall_ms: int
     ) -> None:
-        """The record is stored (NONE): Stable. It could not be: all rebalance."""
+        """`error` NONE: the record is stored, the group becomes Stable. Else it rebalances."""
         if group.state is not COMPLETING or group.generation != purpose.generation:
             return
         if error:

@@ -43,7 +43,7 @@ class BucketDict(MutableMapping[K, V]):
 
     def _bucket(self, key: K) -> dict[K, V]:
         place = (hash(key) >> SHIFT) & self._mask
-        if place >= len(self._buckets):  # its place for so many is not there yet
+        if place >= len(self._buckets):  # no such bucket yet: its keys are not split off
             place &= self._mask >> 1
         return self._buckets[place]
 
@@ -87,7 +87,8 @@ class BucketDict(MutableMapping[K, V]):
         """
         buckets = self._buckets
         while not buckets[-1] and len(buckets) > 1:
-            # The reverse of a split: where its keys came from they would be looked for now.
+            # The reverse of a split: keys of the removed bucket are looked for where they came
+            # from.
             buckets.pop()
             if len(buckets) <= self._mask + 1 >> 1:
                 self._mask >>= 1
@@ -106,7 +107,7 @@ class BucketDict(MutableMapping[K, V]):
         return chain.from_iterable(bucket.values() for bucket in self._buckets)
 
     def take_over(self, items: dict[K, V]) -> None:
-        """All of these, while there is nothing else: a quarter of what inserting them costs."""
+        """Takes all of `items` into an empty dictionary: a quarter of what inserting them costs."""
         count = max(1, -(-len(items) // EACH))
         self._mask = (1 << (count - 1).bit_length()) - 1
         self._buckets = [{} for _ in range(count)]

@@ -1,7 +1,7 @@
 """What the group coordinator needs of the rest of the broker: storage, settings, time. Ring 1.
 
-Owns `IOffsetsStore`, the only way to `__consumer_offsets`, the coordinator's settings, and what an
-append's error is to a client.
+Owns `CoordinatorContext`, `IOffsetsStore` (the only way to a coordinator's topic), the group
+coordinator's settings, and the error that a client gets when an append fails.
 
 1. `append` is synchronous up to the local log: two appends of one caller lie in the log in call
    order.
@@ -9,7 +9,8 @@ append's error is to a client.
    have fired on return. A failure after the local append is `AppendUndecided`, unless leadership is
    gone.
 3. `read` gives the batch that holds `offset`, whole and however large, and what follows it up to
-   `max_bytes`: the last batch may be incomplete. Nothing only when there is none before the end.
+   `max_bytes`: the last batch may be incomplete. It gives nothing only when no batch is left before
+   the end.
 
 Source: Apache Kafka 4.3.1 `CoordinatorPartitionWriter`, `GroupCoordinatorConfig`. Not here:
 the real store (`offsets_store.py`); tests have a memory twin.
@@ -39,7 +40,7 @@ _logger = Logger()
 
 
 class AppendUndecided(BrokerError):
-    """An append that failed for whoever waits for it, while its records are in the log and may be
+    """An append that has failed for its caller, although its records are in the log: they may be
     replicated later, or are already.
 
     `outcome()` fires with the base offset once they are, and fails with BrokerError when this
@@ -54,10 +55,10 @@ class AppendUndecided(BrokerError):
 
 
 class IOffsetsStore(Protocol):
-    """The partitions of `__consumer_offsets` that this broker leads."""
+    """The partitions of a coordinator's topic that this broker leads."""
 
     def partitions_count(self) -> int:
-        """Partitions of `__consumer_offsets`; those it will have while it does not exist yet."""
+        """Partitions of the topic; while it does not exist, the number that it will have."""
         ...
 
     def append(
@@ -73,11 +74,13 @@ class IOffsetsStore(Protocol):
         ...
 
     def most_bytes(self, index: int) -> int:
-        """Of a batch that partition `index` takes; raises BrokerError when it is not led here."""
+        """The longest batch that partition `index` takes; raises BrokerError when it is not held
+        here.
+        """
         ...
 
     def bounds(self, index: int) -> tuple[int, int]:
-        """(log start offset, log end offset); raises BrokerError when the partition is not led
+        """(log start offset, log end offset); raises BrokerError when the partition is not held
         here.
         """
         ...

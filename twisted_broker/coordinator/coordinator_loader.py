@@ -11,10 +11,10 @@ between two of them; and, for the transaction log too, `read_partition` with `Lo
    offset's tombstone also removes what open transactions wrote for its partition before it.
 3. Offsets of a transaction stay apart until its marker; those of an aborted one never show.
 4. Records that cannot be read are counted and skipped, and an older value of the same key counts:
-   where there is one, the log is read once more, every record in its turn. A batch that cannot be
-   read ends the load with BrokerError.
-5. What a large load makes is kept from the garbage collector (`freeze_loaded`). What it made for
-   nothing, as the partition is led elsewhere by then, goes in steps (`forget_steps`).
+   where there is such a record, the log is read once more, and every record is decoded in its turn.
+   A batch that cannot be read ends the load with BrokerError.
+5. The garbage collector does not walk over what a large load makes (`freeze_loaded`). When the
+   partition is led elsewhere before the load ends, what it made is freed in steps (`forget_steps`).
 6. What is read waits in dicts that grow in small steps (`bucket_dict.py`), and is taken out of them
    as groups are made. Groups that committed the same partition share its name.
 7. Where no descriptor is free for a read it is tried again a second later: that passes, and a
@@ -98,7 +98,7 @@ R = TypeVar("R", bound="LogReplay")
 
 
 class LogReplay:
-    """What the records up to `position` say; `_replay_record` takes one.
+    """What the records before offset `position` say; `_replay_record` applies one.
 
     `one_by_one`: every record is decoded in its turn.
     """
@@ -280,7 +280,9 @@ def freeze_loaded() -> None:
 
 
 def forget_steps(replays: Iterable[LogReplay]) -> Iterator[None]:
-    """Empties what was read and not taken over: a million groups are not freed in one turn."""
+    """Frees what was read and not taken over in steps: a million groups would hold one turn too
+    long.
+    """
     for replay in replays:
         for held in replay.held():
             while held:
@@ -321,8 +323,8 @@ def read_partition(
     clock: IClock,
 ) -> Generator[Deferred[None] | None, None, R]:
     """Everything in the partition's log as a `replay`, read in slices of `most_bytes` at most. It
-    is put into `replays` when it begins: who gives it up in between has to empty it. A Deferred
-    that it yields is to be waited for.
+    is put into `replays` when it begins: a caller that gives up in between must empty it. A
+    Deferred that this yields is to be waited for.
 
     Raises BrokerError.
     """

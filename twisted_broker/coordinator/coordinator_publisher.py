@@ -2,8 +2,9 @@
 
 Owns `CoordinatorPublisher` and `build_group_coordinator`, which puts a coordinator together.
 
-1. Only `__consumer_offsets` concerns it: its partitions are loaded where this broker begins to lead
-   them, unloaded where it stops.
+1. Of this broker's roles only those in `__consumer_offsets` count: a partition is loaded when this
+   broker begins to lead it, unloaded when it stops. Of the metadata, deleted topics count: offsets
+   committed for them are removed.
 
 Source: Apache Kafka 4.3.1 `BrokerMetadataPublisher`. Not here: loading (`coordinator_runtime.py`),
 reading and appending (`offsets_store.py`).

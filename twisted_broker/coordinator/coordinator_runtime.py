@@ -8,8 +8,8 @@ Owns `CoordinatorRuntime`: which shard serves a group, the loads in progress, th
    partition is served at once. Members' sessions start in steps when their partition is served:
    while it was read no heartbeat could have kept one alive.
 3. Memory is bounded: beyond `max_groups` a new group takes the place of an idle one (no members, no
-   offsets), or is refused. A search checks few groups, and goes on where the one before ended. An
-   idle group with one offset takes about 1.3 KB.
+   offsets), or is refused. A search checks `GROUPS_CHECKED_FOR_EVICTION` groups at most, and goes
+   on where the one before ended. An idle group with one offset takes about 1.3 KB.
 4. What was read is committed before it is served: an answer from records that are lost with this
    leader would be taken back, and a generation given out twice.
 5. A partition that cannot be read is not served, until its next leader epoch.
@@ -144,7 +144,7 @@ class CoordinatorRuntime:
 
     @property
     def is_loading(self) -> bool:
-        """Whether groups are being read that are not known yet."""
+        """Whether a partition is still being read, so that its groups are not known."""
         return any(shard.state is CoordinatorState.LOADING for shard in self.shards.values())
 
     # groups
@@ -167,8 +167,8 @@ class CoordinatorRuntime:
         return shard.create(group_id)
 
     def _evict_idle_group(self) -> None:
-        """Removes an idle group, of few the longest idle one; raises COORDINATOR_NOT_AVAILABLE when
-        none of those checked is idle. The next search goes on behind it.
+        """Removes the first idle group that it finds; raises COORDINATOR_NOT_AVAILABLE when none of
+        those checked is idle. The next search goes on behind it.
         """
         left, is_last_round = GROUPS_CHECKED_FOR_EVICTION, False
         while left:

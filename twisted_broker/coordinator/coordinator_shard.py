@@ -5,9 +5,10 @@ Owns `CoordinatorShard`.
 
 1. Effects run after the decision has returned: a request that is answered may be followed by the
    next one at once, and then finds the group in its new state. Timers are set at once, so that they
-   always fit the newest decision. Answers and records go first in, first out: `AT_ONCE` of them at
-   once, more of them, as a rebalance of thousands of members has, in turns of their own. So does
-   the record of more than `LARGE_MEMBERS`, which is encoded in steps: what comes after it waits.
+   always fit the newest decision. Answers and records go first in, first out: up to `AT_ONCE` at
+   once, the rest (a rebalance may have thousands) in turns of their own. A large record
+   (`LARGE_MEMBERS`, `LARGE_BYTES`) is encoded in steps, in turns of its own; what comes after it
+   waits.
 2. A record that cannot be made is a failed write like any other; the queue goes on.
 3. What an append answers after the shard is closed changes nothing.
 4. A closed shard appends nothing: the next leader may have read the partition already.
@@ -78,12 +79,12 @@ def _is_large(effect: CompleteRequest | WriteGroup) -> bool:
 
 
 DeletedTopics = dict[str, set[bytes]]
-"""Ids by name; the null id is among them where offsets go that were committed without one."""
+"""Topic ids by name. With the null id, offsets that were committed without a topic id go, too."""
 
 
 class CoordinatorShard:
-    """The groups of one partition, led here at `leader_epoch`. `deleted_topics`: whose offsets are
-    still to be removed, from when it began to be read.
+    """The groups of one partition, led here at `leader_epoch`. `deleted_topics`: topics deleted
+    since the load began, whose offsets are still to be removed.
     """
 
     __slots__ = (
@@ -152,8 +153,8 @@ class CoordinatorShard:
 
     # effects
     def run_effects(self) -> None:
-        """Runs what was decided, what are many answers in later turns; a call from inside of an
-        effect leaves it to the outer one.
+        """Runs what was decided: up to `AT_ONCE` answers and records now, the rest in later turns.
+        A call from inside an effect leaves its effects to the outer call.
         """
         if self._is_running_effects:
             return
@@ -188,7 +189,7 @@ class CoordinatorShard:
             self._has_steps = False
 
     def _write_in_steps(self, write: WriteGroup) -> Iterator[None]:
-        """It stays the first that waits until it is encoded, unless the broker stops."""
+        """The record stays first in the queue until it is encoded, unless the broker stops."""
         yield  # not in the turn of the decision
         record: Deferred[KeyValue]
         try:
@@ -201,7 +202,7 @@ class CoordinatorShard:
             self._append_group(write, record)
 
     def _run_effects(self, most: int, large_too: bool = False) -> None:
-        """All timers, and at most so many answers and records."""
+        """Sets all timers, and runs at most `most` answers and records."""
         self._is_running_effects = True
         queue, waiting = self.manager.effects.queue, self._waiting
         try:

@@ -51,7 +51,7 @@ class CoordinatorTimer:
             running.cancel()
 
     def close(self) -> None:
-        """What is set stays to be cancelled group by group: there may be very many."""
+        """Timers that are set stay, to be cancelled group by group: there may be very many."""
         self._is_closed = True
 
     def _expired(self, key: _Key) -> None:

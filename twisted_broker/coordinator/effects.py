@@ -3,8 +3,9 @@ Ring 0 (pure: docs/ARCHITECTURE.md 1).
 
 Owns `GroupEffects`, the queue of one shard, and the effects in it.
 
-1. Effects are run in the order in which they were added, by `CoordinatorShard.run_effects`, after
-   the decision has returned: a decision runs none itself, so none sees a group in mid-change.
+1. `CoordinatorShard.run_effects` runs the effects after the decision has returned, so none sees a
+   group in mid-change. Answers and records run in the order in which they were added; timers are
+   set before them.
 2. A waiting request (`Token`) is answered exactly once.
 3. A `WriteGroup` comes back as one `GroupMetadataManager.write_ended`, when its record is
    replicated or refused. Its purpose says what depends on that.
@@ -142,7 +143,7 @@ class GroupEffects:
             self.complete(token, answer)
 
     def complete_sync(self, member: ClassicGroupMember, answer: SyncAnswer) -> bool:
-        """Answers the member's SyncGroup if one waits; whether one did."""
+        """Answers the member's SyncGroup if one waits; returns whether one did."""
         token, member.awaiting_sync = member.awaiting_sync, None
         if token is not None:
             self.complete(token, answer)

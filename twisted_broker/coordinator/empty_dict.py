@@ -1,10 +1,10 @@
-"""One empty dict for all who hold nothing: a million idle groups have nine of them each.
+"""One empty dict for all who hold nothing: each of a million idle groups would have ten of its own.
 Ring 0 (pure: docs/ARCHITECTURE.md 1).
 
 Owns `EMPTY_DICT`. Reading, `pop` with a default and `clear` work as with any dict.
 
-1. It takes no entry: who has one to hold takes a dict of its own first, and gives it up when it is
-   empty for long.
+1. It takes no entry: an owner that has one to hold takes a dict of its own first, and may give that
+   up when it is empty.
 
 Source: our own.
 """

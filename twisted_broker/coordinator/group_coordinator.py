@@ -2,11 +2,12 @@
 its error. Ring 1.
 
 Owns `GroupCoordinator`, whose methods the APIs of groups and offsets call. It holds the partitions
-(`runtime`), what removes offsets by itself (`cleanup`), and the topic itself (`offsets_topic`).
+(`runtime`), the removal of offsets that no client requests (`cleanup`), and the topic itself
+(`offsets_topic`).
 
 1. A call that raises or fails does so with BrokerError, and leaves nothing behind.
-2. Every text that ends up in a record fits the record's 16-bit length; a member id holds at most
-   255 characters of its client's id.
+2. Every text that ends up in a record fits the record's 16-bit length; a member id begins with at
+   most 255 characters of the client id, or of the instance id.
 3. A heartbeat while the group's partition is read is NONE: the member may well be alive, and is
    known only when all is read.
 
@@ -58,7 +59,8 @@ from twisted_broker.log.append_info import EndMarker
 from twisted_broker.log.verification import Guard
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
-# A member id begins with the client id, and is kept and written for every member.
+# A member id begins with the client id or the instance id, and is kept and written for every
+# member.
 CLIENT_ID_CHARACTERS = 255
 # About a millisecond of one turn.
 LISTED_PER_STEP, SORTED_PER_STEP = 500, 2000
@@ -88,7 +90,7 @@ class GroupDescription:
 
 
 def _drained(partitions: list[TopicPartition]) -> Iterator[TopicPartition]:
-    """From the end; the list shrinks meanwhile."""
+    """The partitions from the end of the list, which shrinks."""
     while partitions:
         yield partitions.pop()
 
@@ -102,7 +104,9 @@ def _not_verified(failure: Failure) -> Failure:
 
 
 def _marker_error(failure: Failure) -> ErrorCode:
-    """To the transaction's coordinator this is a partition like others, to be looked for again."""
+    """NOT_COORDINATOR becomes the code at which the transaction coordinator looks for the leader
+    again.
+    """
     error = failure.value
     if not isinstance(error, BrokerError):
         return append_error(failure)
@@ -246,10 +250,10 @@ class GroupCoordinator:
         verify: Callable[[int], Deferred[Guard]],
         left: Callable[[], tuple[OffsetToCommit, ...]] | None = None,
     ) -> Deferred[CommitAnswer]:
-        """As `commit`, as a part of the transaction of `request.producer`. `verify` of the group's
-        partition makes sure that it belongs to that transaction, and fires with the guard of the
-        append or fails with BrokerError. `left()`: which of the offsets are to be committed after
-        that; None: all. Raises or fails with BrokerError.
+        """As `commit`, as a part of the transaction of `request.producer`. `verify(index)` makes
+        sure that the group's partition belongs to that transaction; it fires with the guard of the
+        append, or fails with BrokerError. `left()`: the offsets that are still to be committed
+        then; None: all. Raises or fails with BrokerError.
         """
 
         def verified(guard: Guard) -> Deferred[CommitAnswer]:
@@ -285,7 +289,8 @@ class GroupCoordinator:
         transaction_version: int = 0,
     ) -> Deferred[ErrorCode]:
         """Appends the end marker of a transaction to partition `index` of `__consumer_offsets`;
-        fires when it is stored and its offsets are committed or gone, or with why not.
+        fires with NONE when it is stored and its offsets are committed or gone, else with the
+        error.
         """
         shard = self.runtime.shards.get(index)
         if shard is None or shard.state is CoordinatorState.LOADING:
@@ -310,8 +315,8 @@ class GroupCoordinator:
     def committed_partitions(
         self, group_id: str
     ) -> Generator[None, None, Iterator[TopicPartition]]:
-        """What the group has committed offsets for, as an iterator in order; the steps sort them.
-        Raises BrokerError.
+        """The partitions that the group has committed offsets for, as an iterator in order; the
+        steps sort them. Raises BrokerError.
         """
         shard = self.runtime.shard_of(group_id, empty_allowed=True)
         entry = shard.groups.get(group_id)

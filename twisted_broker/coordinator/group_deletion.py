@@ -5,8 +5,8 @@ Owns `GroupDeletion`.
 
 1. A batch of tombstones is a step of its own; none is waited for before all are appended. The last
    one carries the group's own tombstone, so that a group never comes back without its offsets.
-2. While it runs nobody may change the group (`is_being_deleted`), until each batch is decided, also
-   when that is after the answer.
+2. Nobody may change the group (`is_being_deleted`) until each batch is stored or refused, which may
+   be after the answer.
 3. It begins when no record of the group waits to be encoded: the tombstone is the last one.
 4. When storage refuses, the group stays, without those offsets whose tombstones were stored.
 
@@ -39,8 +39,8 @@ class GroupDeletion:
         self.done: Deferred[None] = Deferred()
 
     def start(self) -> Deferred[None]:
-        """Runs the first step, which is all of a group of few offsets; the others follow. Very
-        many offsets are gathered in steps, too.
+        """Runs the first step, which is the whole deletion of a group of few offsets; the others
+        follow. Very many offsets are gathered in steps, too.
         """
         self._entry.is_being_deleted = True
         self._shard.context.turns.start(self._steps())

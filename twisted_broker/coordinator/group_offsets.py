@@ -12,8 +12,7 @@ Owns `GroupOffsets` and the rule of expiry.
 4. A marker ends what lies before it in the log, in whichever order the two enter memory: while a
    producer has offsets in flight, its markers are kept for them.
    So is a tombstone while its partition has other writes in flight.
-5. A marker of very many offsets enters in steps; until its last one all count as unstable that have
-   not entered.
+5. A marker of very many offsets enters in steps; those that have not entered yet count as unstable.
 6. An offset expires when its own expiry has passed (old clients), or when retention has passed:
    since the group became empty; since the commit, where the group only holds offsets or does not
    subscribe to the topic. Never while in flight or in a transaction.
@@ -112,7 +111,9 @@ class GroupOffsets:
                     self._writes = self._ended = EMPTY_DICT
 
     def put(self, partition: TopicPartition, committed: CommittedOffset) -> bool:
-        """Stores unless a later record is there, or was; whether the partition had none."""
+        """Stores the offset unless a later record is there, or was. Returns whether the partition
+        had none, and has one now.
+        """
         if self._is_removed(partition, committed):
             return False
         before = self.committed.get(partition)
@@ -134,8 +135,8 @@ class GroupOffsets:
             self.committed = spread
 
     def remove(self, partition: TopicPartition, record_offset: int) -> bool:
-        """A tombstone at `record_offset`: removes what is older than it, in transactions too;
-        whether something visible went.
+        """A tombstone at `record_offset`: removes what is older than it, in transactions too.
+        Returns whether a committed offset went.
         """
         if partition in self._in_flight:
             if not self._removed:
@@ -182,7 +183,9 @@ class GroupOffsets:
     def put_transactional(
         self, producer_id: int, partition: TopicPartition, committed: CommittedOffset
     ) -> None:
-        """Pending from now on, unless the marker behind it in the log came before it."""
+        """The offset is pending from now on, unless the marker behind it in the log has entered
+        already.
+        """
         for marker_offset, is_commit in self._ended.get(producer_id, ()):
             if committed.record_offset < marker_offset:
                 if is_commit:
@@ -257,8 +260,8 @@ class GroupOffsets:
         return partition in self._in_flight
 
     def topic_ids(self, partition: TopicPartition) -> set[bytes]:
-        """For which topics the offsets were committed that are stored, those of transactions
-        included.
+        """The ids of the topics that the partition's stored offsets were committed for, those of
+        transactions included.
         """
         stores = (self.committed, *self.transactional.values(), *self._ending)
         return {offsets[partition].topic_id for offsets in stores if partition in offsets}
@@ -277,14 +280,12 @@ class GroupOffsets:
         return found
 
     def has_unsettled(self) -> bool:
-        """Whether anything is in flight or in a transaction: the group's last record may still
-        change it.
-        """
+        """Whether anything is in flight or in a transaction: the offsets may still change."""
         return bool(self._in_flight or self.transactional or self._ending)
 
     def partitions(self) -> Iterator[list[TopicPartition]]:
-        """All that a record was written for: committed, in a transaction, in flight. Of many in
-        lists as of `parts`, behind what is not committed yet: a partition may be in two of them.
+        """All partitions that a record was written for: first those in a transaction or in flight,
+        then the committed ones in lists as of `parts`. A partition may be in two lists.
         """
         found: dict[TopicPartition, None] = {}
         if isinstance(self.committed, dict):
@@ -314,7 +315,7 @@ class GroupOffsets:
                     yield partition, found
 
     def forget_steps(self) -> Iterator[None]:
-        """Nobody has a use for them any more: frees many in steps of `OFFSETS_PER_STEP`."""
+        """The offsets are not used any more: frees very many in steps of `OFFSETS_PER_STEP`."""
         while isinstance(self.committed, BucketDict) and self.committed:
             for _ in range(min(OFFSETS_PER_STEP, len(self.committed))):
                 self.committed.popitem()

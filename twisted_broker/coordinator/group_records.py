@@ -1,7 +1,7 @@
 """Records of `__consumer_offsets`: bytes <-> offsets and groups.
 Ring 0 (pure: docs/ARCHITECTURE.md 1).
 
-Owns which versions are written and what is made of what is read.
+Owns the versions that are written, and the types that records become when they are read.
 
 1. Written as Apache Kafka 4.3.1 writes: an offset as value version 4 (topic id in a tagged field),
    version 1 when it carries an expiry of its own; a group as version 3; a tombstone as a null
@@ -45,8 +45,8 @@ LONGEST_TEXT_BYTES = 32767
 # 4 ms of one turn for each MiB. A topic takes batches of 1 MiB unless it is set otherwise.
 MOST_MEMBER_BYTES = 8 << 20
 _SHORT = struct.Struct(">h")
-# What clients write nearly always, in one step: an offset of version 4 with no metadata, with and
-# without a topic id (one tagged field, 0, of 16 bytes).
+# What nearly all clients write is read in one step: an offset of version 4 with no metadata, with
+# and without a topic id (one tagged field, 0, of 16 bytes).
 _PLAIN = struct.Struct(">hqiBqB")
 _PLAIN_WITH_ID = struct.Struct(">hqiBq3s16s")
 _EMPTY_TEXT, _ONLY_TOPIC_ID = 1, b"\x01\x00\x10"

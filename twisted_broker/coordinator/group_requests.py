@@ -1,4 +1,4 @@
-"""What a classic group is asked, and what it answers. Ring 0 (pure: docs/ARCHITECTURE.md 1).
+"""The requests to a classic group, and its answers. Ring 0 (pure: docs/ARCHITECTURE.md 1).
 
 Owns the requests and answers of JoinGroup, SyncGroup and LeaveGroup without their versions.
 

@@ -5,8 +5,9 @@ Owns `Membership`.
 
 1. A new dynamic member counts when it comes back with the id it was given (from JoinGroup v4 on).
 2. An instance id that is taken means that its member comes back (`static_members.py`).
-3. `group.max.size` turns new members away, and those of a group that shrank who come last. So do
-   `MOST_METADATA_BYTES` of all members together; at most `MOST_PENDING` ids wait for their members.
+3. `group.max.size` refuses new members; in a group that is larger already, it refuses those that
+   join last. So does `MOST_METADATA_BYTES`, of all members together. At most `MOST_PENDING` ids
+   wait for their members.
 
 Source: Apache Kafka 4.3.1 `GroupMetadataManager`, methods `classicGroup*` (KIP-394). Not here:
 finding the group, checks that need no group (`group_coordinator.py`); groups of KIP-848.
@@ -82,7 +83,7 @@ class Membership:
         limit = self._settings().max_size
         member = group.members.get(member_id)
         if group.state is PREPARING:
-            # Joins are counted, not members: who comes first to a group that is too large stays.
+            # Joins are counted, not members: in a group that is too large, the first to join stay.
             return (
                 member is not None and member.awaiting_join is not None
             ) or group.awaiting_join_count < limit

@@ -1,4 +1,5 @@
-"""What removes committed offsets by itself: their expiry, and the deletion of topics. Ring 1.
+"""The removal of committed offsets that no client requests: expiry, and the deletion of topics.
+Ring 1.
 
 Owns `OffsetCleanup`, which walks over all groups of all shards.
 
@@ -10,9 +11,10 @@ Owns `OffsetCleanup`, which walks over all groups of all shards.
    that fails is tried again with the next walk over expired offsets, and so is an offset of a
    deleted topic whose commit was in flight, or in its steps before that; but where topics have no
    ids (a ZooKeeper cluster below inter-broker protocol 2.8) that offset stays until it expires.
-5. Offsets of a deleted topic go out of open transactions, too. A partition that is read when its
-   topic goes, or that nobody led then, is walked over once it is served: by topic id for the last
-   `DELETIONS_KEPT` topics that this broker saw go. Kafka leaves those offsets until they expire.
+5. Offsets of a deleted topic go out of open transactions, too. A partition of `__consumer_offsets`
+   that was being read, or had no leader, when a topic was deleted is walked over once it is served:
+   by topic id, for the last `DELETIONS_KEPT` topics that this broker saw deleted. Kafka leaves
+   those offsets until they expire.
 6. What was committed for a later topic of the same name stays.
 
 Source: Apache Kafka 4.3.1 `GroupCoordinatorShard.cleanupGroupMetadata`, `onPartitionsDeleted`,
@@ -49,7 +51,8 @@ from twisted_broker.wire.primitives import NULL_UUID
 CHECKED_PER_STEP = 500
 # Bounds the batches that wait for replicas, and their waiters, while many groups expire.
 WRITES_AT_ONCE = 100
-# As many as a controller deletes in a few seconds, well above what goes while a leader is missing.
+# As many as a controller deletes in a few seconds: more than are deleted while a partition has no
+# leader.
 DELETIONS_KEPT = 1000
 Walk = Iterator["Deferred[None] | None"]
 _logger = Logger()
@@ -93,7 +96,7 @@ class OffsetCleanup:
         self._start_removal()
 
     def shard_loaded(self, shard: CoordinatorShard) -> None:
-        """It is served from now on: removes what its last coordinator could not."""
+        """The shard is served from now on: removes what its last coordinator could not."""
         if self._recently_deleted:
             deleted: DeletedTopics = {}
             for topic_id, name in self._recently_deleted.items():
@@ -282,7 +285,8 @@ def remove_topics(
         _log_failure(failure, shard.index)
         again({name: topics[name] for name, _ in partitions})
 
-    # Now, not at the end: one that ends meanwhile may be of a group that was walked over before.
+    # Now, not at the end: a commit that ends meanwhile may be of a group that was walked over
+    # before.
     in_flight = set(topics) if shard.offsets.commits_in_steps else set[str]()
     for entry in _entries(shard):
         yield from pace.checked(1)
@@ -295,7 +299,8 @@ def remove_topics(
                 if deleted is None:
                     continue
                 if entry.offsets.is_in_flight(each):
-                    # Its topic is not known here; a tombstone would come behind it.
+                    # The topic id in flight is not known here; a tombstone would lie behind it in
+                    # the log.
                     in_flight.add(each[0])
                 elif (ids := entry.offsets.topic_ids(each)) and ids <= deleted:
                     gone.append(each)

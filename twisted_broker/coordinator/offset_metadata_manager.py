@@ -3,21 +3,23 @@ their records. Ring 1.
 
 Owns `OffsetMetadataManager`, and who may commit or delete in which state of a group.
 
-1. A commit is accepted for an empty group from anybody without a generation, else only from a
-   member of this generation. One of a transaction is accepted from a producer that names no member
-   in any state, and during a rebalance (KIP-447: a member of an older generation is fenced).
+1. A commit to an empty group is accepted from anybody without a generation, else only from a member
+   of this generation. A commit of a transaction is accepted in any state from a producer that names
+   no member, and from a member while its group is CompletingRebalance, too (KIP-447: a member of an
+   older generation is fenced).
 2. Partitions of one commit succeed or fail together, but for those refused before anything is
    written: they are one batch.
 3. Offsets enter `GroupOffsets.committed` when their record is stored, in log order, also when that
    is after their commit was refused because it took too long: until it is decided they count as in
    flight.
-4. A fetch never waits; with `require_stable` it names partitions that are in flight.
+4. A fetch of offsets never waits; with `require_stable`, partitions in flight or in an open
+   transaction get UNSTABLE_OFFSET_COMMIT.
 5. A commit or deletion of very many partitions goes in steps of `OFFSETS_PER_STEP`. Whether the
-   committer may commit is asked once more right before its batch is appended: the group may have
-   changed meanwhile.
-6. A stored commit of very many enters memory in such steps, too; until its last one all count as in
-   flight that have not entered. What is stored for the same group meanwhile enters after it: a
-   tombstone must not overtake.
+   client may commit is checked again right before its batch is appended: the group may have changed
+   meanwhile.
+6. A stored commit of very many enters memory in such steps, too; those that have not entered yet
+   count as in flight. What is stored for the same group meanwhile enters after it, so that no
+   tombstone overtakes it.
 7. Offsets of a transaction are pending in the same way, from their append until their marker is
    stored: `open_transactions` names the groups of each producer that has any. The log refuses
    those that come behind the marker (`log/producer_append.py` 4).
@@ -80,7 +82,9 @@ Changes = Sequence[tuple[TopicPartition, CommittedOffset | None]]
 
 @dataclass(frozen=True, slots=True)
 class OffsetToCommit:
-    """`commit_timestamp_ms` is what the oldest clients may give (OffsetCommit v1), -1 for now."""
+    """`commit_timestamp_ms` is what the oldest clients may give (OffsetCommit v1); -1: the time at
+    which it is written.
+    """
 
     topic: str
     partition: int
@@ -93,8 +97,8 @@ class OffsetToCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """`retention_ms` is what old clients may send (OffsetCommit v2-4), -1 for the broker's
-    setting. `producer`: of whose transaction it is a part.
+    """`retention_ms` is what old clients may send (OffsetCommit v2-4), -1 for the broker's setting.
+    `producer`: the one whose transaction it belongs to.
     """
 
     group_id: str
@@ -143,7 +147,8 @@ def validate_commit(group: ClassicGroup, request: CommitRequest) -> None:
 
 class OffsetMetadataManager:
     """The offsets of one shard's groups. `append` and `append_end_marker` append to the shard's
-    partition. `commits_in_steps`: those of very many that are accepted, and not in flight yet.
+    partition. `commits_in_steps`: how many commits of very many offsets are accepted and not in
+    flight yet.
     """
 
     __slots__ = (
@@ -201,7 +206,7 @@ class OffsetMetadataManager:
         answer: CommitAnswer,
         changes: dict[TopicPartition, CommittedOffset | None],
     ) -> None:
-        """Into what is refused and what is written."""
+        """Puts refusals into `answer`, and what is to be written into `changes`."""
         wall_ms = self._context.wall_ms()
         longest = self._context.settings.offset_metadata_max_bytes
         for wanted in offsets:
@@ -263,8 +268,8 @@ class OffsetMetadataManager:
     def delete(
         self, entry: GroupEntry, partitions: Sequence[TopicPartition]
     ) -> Deferred[dict[TopicPartition, ErrorCode]]:
-        """Deletes the offsets of what nobody in the group is subscribed to; fires with an error
-        per partition, fails with BrokerError when storage refuses.
+        """Deletes the offsets of topics that no member is subscribed to; fires with an error per
+        partition, fails with BrokerError when storage refuses.
         """
         answer: dict[TopicPartition, ErrorCode] = {}
         done: Deferred[dict[TopicPartition, ErrorCode]] = Deferred()
@@ -355,8 +360,8 @@ class OffsetMetadataManager:
         )
 
     def _decided(self, group_id: str, offsets: GroupOffsets, producer_id: int) -> None:
-        """No marker comes any more for what was refused (it is a part of no transaction), nor for
-        what entered behind the marker that ended it.
+        """Forgets the group for this producer when none of its offsets waits for a marker: they
+        were refused, or have entered after the marker that ended them.
         """
         names = self.open_transactions.get(producer_id)
         if names is not None and not offsets.is_in_transaction(producer_id):

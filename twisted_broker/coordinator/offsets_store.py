@@ -6,8 +6,8 @@ Owns `ReplicaOffsetsStore`, the real `IOffsetsStore`.
    clients' rules do not.
 2. An append that timed out is still waited for, and one under which the ISR shrank counts as
    stored: memory follows the log, not the answer.
-3. A load reads up to the log end, beyond the high watermark too; `committed` fires when that has
-   caught up. What is above it may still be lost with this leader.
+3. A load reads up to the log end, beyond the high watermark too; `committed` fires when the high
+   watermark has reached that end. What is above it may still be lost with this leader.
 
 Source: Apache Kafka 4.3.1 `CoordinatorPartitionWriter`, `CoordinatorLoaderImpl`. Not here: creating
 the topic (`offsets_topic.py`), which partitions are led here (`coordinator_publisher.py`).
@@ -49,8 +49,8 @@ def _not_committed(failure: Failure) -> bool:
 
 
 class ReplicaOffsetsStore:
-    """See `IOffsetsStore`. `topic`: a coordinator's; its partitions, while it does not exist, are
-    the value of the setting `partitions_setting`.
+    """See `IOffsetsStore`. `topic`: a coordinator's. While it does not exist, its number of
+    partitions is the value of the setting `partitions_setting`.
     """
 
     __slots__ = ("_config", "_image_source", "_partitions_setting", "_replicas", "_topic")

@@ -100,7 +100,7 @@ class CoordinatorTopic:
 
     def coordinator(self, key: str, listener: str) -> tuple[int, Endpoint] | None:
         """(node id, where it is reached) of the broker that serves the group or transactional id
-        `key`; None while there is none, then the topic is being created.
+        `key`; None while there is none. A topic that does not exist is created.
         """
         image = self._image_source.image
         topic = image.topics_by_name.get(self.name)

@@ -1,6 +1,8 @@
 """Topic names out of a consumer's subscription (what JoinGroup's metadata holds in a group of type
 "consumer"). Ring 0 (pure: docs/ARCHITECTURE.md 1).
 
+Owns `topics_count`, `subscribed_topics` and `MalformedSubscription`.
+
 1. Versions only ever append fields, so version 0's layout reads all of them.
 
 Source: Apache Kafka 4.3.1 `ConsumerProtocol`. Not here: owned partitions, generation, rack,

@@ -54,8 +54,8 @@ _BUCKETS = 256
 
 
 class AclIndex:
-    """The ACLs of one image. `patterns` counts those of each resource type and pattern, `lengths`
-    the patterns of each length of a prefix.
+    """The ACLs of one image. `patterns`: how many ACLs each resource type and pattern has;
+    `lengths`: how many prefixed patterns of each length a resource type has.
     """
 
     __slots__ = ("lengths", "owners", "patterns")
@@ -122,7 +122,7 @@ class AclIndexDraft:
             lengths[len(pattern[1])] = lengths.get(len(pattern[1]), 0) + 1
 
     def remove(self, acl: AclRecord) -> None:
-        """KeyError, ValueError for one that was not added."""
+        """Raises KeyError or ValueError for one that was not added."""
         kind, pattern = acl.resource_type, (acl.pattern_type, acl.resource_name)
         owner = (kind, acl.principal)
         owned = self._owned(owner)

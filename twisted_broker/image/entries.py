@@ -9,7 +9,7 @@ how a change record alters it.
 3. Replicas and their directories are two tuples of the same length.
 
 Source: Kafka's `PartitionRegistration`, `BrokerRegistration`, `DirectoryId`; KIP-858, KIP-966; `RL
-8.3`. Not here: which change to make (`partition_change.py`).
+8.3`. Not here: which change to make (`cluster/partition_change.py`).
 """
 
 from __future__ import annotations

@@ -104,8 +104,8 @@ class MetadataDelta:
         return delta
 
     def pieces(self, size: int) -> Iterator[MetadataDelta]:
-        """The same in deltas of at most `size` partitions, each between the same images: what
-        goes comes first, and all that is no partition.
+        """The same in deltas of at most `size` partitions, each between the same images. Removed
+        partitions come first; the first piece has all that is no partition.
         """
         if len(self.partitions) <= size:
             yield self

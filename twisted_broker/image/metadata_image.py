@@ -9,7 +9,7 @@ Owns the immutable `MetadataImage` and how records turn one into the next.
    would spread the mistake.
 
 Source: Kafka's `MetadataImage`; KRAFT 3.3; `RL 8.1`. Not here: framing and transactions
-(`records.py`), the difference between two images (`image/metadata_delta.py`).
+(`cluster/records.py`), the difference between two images (`image/metadata_delta.py`).
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def _opener(url: str) -> urllib.request.OpenerDirector:
 
 
 def retrieve(login: OAuthLogin) -> AccessToken:
-    """A token. OSError, ValueError, neither of which holds a secret."""
+    """Returns a token. Raises OSError or ValueError; neither holds a secret."""
     if login.url.startswith("file:"):
         try:
             return parse_token(file_content(login.url, MOST_BYTES).decode("ascii"))
@@ -99,15 +99,15 @@ class AccessTokens:
         self._trouble = "it was not retrieved yet"
 
     def text(self) -> str:
-        """Raises SaslFailure when there is none that holds."""
+        """The text of the token. Raises SaslFailure when no token is valid now."""
         token = self._token
         if token is None or token.expires_wall_ms <= self._runtime.wall_ms():
             raise SaslFailure(f"there is no access token ({self._trouble}): see {_SETTING}")
         return token.text
 
     def load(self) -> Deferred[None]:
-        """Fires when that is done, well or not."""
-        # Where the system has no thread to give it comes again, as after any failure.
+        """Retrieves a token; fires when that has succeeded or failed."""
+        # Where the system has no thread left, this is tried again, as after any failure.
         found = maybeDeferred(self._in_thread, retrieve, self._login)
         return found.addCallbacks(self._loaded, self._failed)
 

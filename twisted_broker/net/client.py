@@ -12,8 +12,8 @@ the first one after a loss; back-off is up to the caller.
    it reads its sockets: after a stall of this process (SIGSTOP, garbage collection, a slow disk)
    the answer may have arrived already.
 4. After `close()` nothing is sent and every waiting Deferred has failed.
-5. Where a SASL session ends some time, requests wait while the connection authenticates itself
-   again: once none is in flight.
+5. Before a SASL session ends, the connection authenticates itself again, once no request is in
+   flight; new requests wait meanwhile.
 
 Source: Kafka's `NetworkClient` (whose `poll` reads before it looks for expired requests). Not here:
 choice of a broker, back-off, authentication
@@ -141,8 +141,8 @@ class _ResponseFactory(ClientFactory):
 class BrokerConnection:
     """A connection to the broker at `host`:`port`.
 
-    All times in ms. Deferreds fail with Twisted's connection errors or `TimeoutError`. Since it was
-    made: `requests` and `answers`, `bytes_out` and `bytes_in`.
+    All times in ms. Deferreds fail with Twisted's connection errors or `TimeoutError`. Counted
+    since it was made: `requests` and `answers`, `bytes_out` and `bytes_in`.
     """
 
     def __init__(
@@ -340,8 +340,8 @@ class BrokerConnection:
             waiter.callback(None)
 
     def _on_connect_failed(self, reason: Failure) -> None:
-        """A connection that is dropped while it is made fails like one that stood: who waits for
-        it is not cancelled itself.
+        """An attempt that `disconnect` cancels fails like a connection that is lost: its waiters
+        were not cancelled themselves.
         """
         if reason.check(CancelledError, ConnectingCancelledError):
             reason = Failure(ConnectionDone("closed by its owner"))

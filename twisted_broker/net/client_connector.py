@@ -136,8 +136,8 @@ class _ClientConnector:
 
 
 def lost_words(error: Exception, protocol: SecurityProtocol) -> str:
-    """Of a connection that stood and ended, or was broken, before it brought anything but what
-    anybody gets.
+    """Why a connection ended, or broke the protocol, before the broker answered anything but
+    ApiVersions, which it answers to every client.
     """
     words = str(error) or type(error).__name__
     if isinstance(error, ConnectionClosed | WireError) and not isinstance(error, NotKafka):

@@ -3,9 +3,9 @@
 Owns the order of one connection's requests.
 
 1. Answers leave in the order of their requests.
-2. Every request but Produce, and AppendMirrored as well, is a barrier: it starts when all before it
-   are answered, and nothing starts until it is answered. These two may start while earlier ones
-   wait for replicas, once those are in the logs (`appended`): at most `PIPELINED` of them, and
+2. Every request except Produce and AppendMirrored is a barrier: it starts when all before it are
+   answered, and nothing starts until it is answered. These two may start while earlier ones wait
+   for replicas, once those are in the logs (`appended`): at most `PIPELINED` of them, and
    `PIPELINED_BYTES`.
 3. A client that does not read its answers is not read from: nothing starts while the transport is
    full, and at most one read's worth of bytes waits here. A client that sends many requests at once
@@ -119,11 +119,10 @@ class KafkaConnection(Protocol):
     """The protocol of an accepted connection. `active` is set by a whole request, and while an
     answer is read, and cleared by the idle watch, which keeps `idle_rounds` and `seen_bytes`;
     `has_requested`: whether a request ever came; `arriving_bytes`: what was granted to a long
-    request that is not all here yet;
-    `held_since` is when the request that is started now had come, on the clock, if it had to wait
-    for those before it, else 0; `is_follower` is set by a fetch of a follower; `throttled`: its
-    client waits for its quota; `sasl` is there on a listener with SASL; `is_stranger`: it has to
-    authenticate there, and never did.
+    request that is not all here yet; `held_since`: when the request that is started now came, in
+    seconds of the clock, if it had to wait for those before it, else 0; `is_follower` is set by a
+    fetch of a follower; `throttled`: its client waits for its quota; `sasl` is there on a listener
+    with SASL; `is_stranger`: it has to authenticate there, and never did.
     """
 
     is_follower = is_stranger = False
@@ -289,8 +288,8 @@ class KafkaConnection(Protocol):
         )
 
     def _allocate_long(self, size: int) -> bool:
-        # A stranger must not take what all clients share. A frame's length is bounded before
-        # authentication; one that begins then stays unbooked to its end.
+        # A client that has yet to authenticate must not take what all share. Its frames are bounded
+        # in length; one that begins before authentication stays unbooked to its end.
         self._is_unbooked = self.is_stranger
         if self.is_stranger:
             self._return_strangers_bytes()
@@ -305,7 +304,7 @@ class KafkaConnection(Protocol):
         return granted
 
     def _return_strangers_bytes(self) -> None:
-        """Of the last long frame before authentication, which is served by now."""
+        """Returns the bytes of the last long frame before authentication: it is served."""
         self.listener.request_bytes.of_strangers -= self._strangers_bytes
         self._strangers_bytes = 0
 
@@ -413,7 +412,7 @@ class KafkaConnection(Protocol):
             self.close()
 
     def broken(self, reason: Exception) -> None:
-        """Logs one line and closes: the peer is malformed, or an answer cannot be sent as
+        """Logs one line and closes: what the peer sent is malformed, or an answer cannot be sent as
         announced.
         """
         if self.closing:

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 # stamp on each read.
 _ROUNDS = 10
 LEAST_RATE = 1024
-"""Bytes a second of a request that is under way; less is no traffic. A request of a line that is
-slower than any telephone line has ended before, by its client's own time limit.
+"""Bytes a second of a request that is under way; less is no traffic. On a line that slow, the
+client's own time limit has ended the request before.
 """
 _LINE_SECONDS = 60
 # Lines a minute of one address for one reason why its connections are closed.
@@ -67,8 +67,8 @@ _IP_RATE = "the quota connection_creation_rate of its address is used up"
 _DESCRIPTORS = "no more descriptors are free for connections; raise ulimit -n (LimitNOFILE)"
 _logger = Logger()
 _OTHERS, _OF_A_DIRECTORY, _MOST_OF_CONTROLLER = 64, 12, 4096
-"""Besides logs and accepted connections: connections to other brokers, listeners, the reactor's,
-the reserve; workers of a directory.
+"""Descriptors beyond logs and clients: for connections to other brokers, listeners, the reactor and
+the reserve; for the workers of each directory; the most for connections to a controller.
 """
 
 

@@ -40,8 +40,8 @@ class Connector(Protocol_):
 class PeerRefused(ConnectError):
     """One of the two sides does not take the other: an operator must do something.
 
-    `words`: why, without the address; `by_sasl`: else by TLS, with `cause`, None where the
-    connection only ended.
+    `words`: why, without the address; `by_sasl`: refused by SASL, otherwise by TLS; `cause`: the
+    error, None where the connection only ended.
     """
 
     by_sasl = False

@@ -5,11 +5,11 @@ no turn of the reactor (and no logging context), and one turn serves several rou
 
 1. A connection's events go to the connection's own `doRead` and `doWrite`, in the order in which
    epoll gives them.
-2. A turn ends with the poll in which `_TURN_SECONDS` are over, of `_MOST_EVENTS` at most: timers
-   and other readers never starve, nor do connections.
+2. A turn ends with the poll (of `_MOST_EVENTS` events at most) after which `_TURN_SECONDS` are
+   over: timers and other readers never starve, nor do connections.
 3. After the last event it polls for `_SPIN_SECONDS` more before the reactor may sleep: when the
-   next request of a waiting client comes within that time, nobody has to be woken. Without an event
-   it does not spin.
+   next request of a waiting client comes within that time, nobody has to be woken. A broker without
+   events does not spin: the reactor calls this only for an event.
 4. An exception from a connection is logged and closes that connection.
 5. When the peer of a connection that is not read from hangs up, `hung_up` is called once; a
    connection that is broken is lost at once.
@@ -38,8 +38,9 @@ _SPIN_SECONDS = 0.00003
 # Well below the 10 ms that anything may hold the reactor for.
 _TURN_SECONDS = 0.002
 _MOST_EVENTS = 16
-"""Of one poll: 16 handshakes of TLS take about 15 ms. The system gives those that it gave last at
-the end of the next ones, so a turn that ends after some of a thousand goes on with the others.
+"""Events of one poll: 16 handshakes of TLS take about 15 ms. The system reports connections that it
+has just reported after the others, so when a turn ends after some of a thousand, the next one goes
+on with the rest.
 """
 _HANG_UP = getattr(select, "EPOLLRDHUP", 0x2000)
 _HANG_UP_REPORTED = 1 << 40
@@ -53,8 +54,8 @@ _logger = Logger(namespace="replog.net")
 
 @implementer(IReadDescriptor)
 class EpollGroup:
-    """Stands in for the reactor towards its transports: `addReader` and its kin, and `callLater`
-    and the rest of the real one.
+    """What its transports take for the reactor: `addReader` and the like are its own, `callLater`
+    and all else the real one's.
     """
 
     def __init__(self, reactor: Any, watch: ReactorWatch | None = None) -> None:

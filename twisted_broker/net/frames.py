@@ -9,7 +9,7 @@ Owns the bytes of one connection that are not yet a request.
 3. A frame that came in one piece is plain `bytes`; a long one is read straight into its buffer and
    handed out as a `memoryview`. Its buffer goes to the pool, for any connection's next frame, and
    is used again only when no view of it is alive.
-4. The pool keeps `POOL_BYTES` at most, of free buffers and of those that are looked at together.
+4. The pool keeps `POOL_BYTES` at most: free buffers and those of which a view is alive, together.
 
 Source: Kafka's `NetworkReceive` (which allocates the declared size at once); docs/ARCHITECTURE.md
 7.
@@ -40,8 +40,8 @@ class NotKafka(WireError):
 
 
 class BufferPool:
-    """Free buffers of long frames, for all connections of a process, and those that somebody still
-    looked at when they were given: they are free when nobody does.
+    """Free buffers of long frames, for all connections of a process, and buffers of which a view
+    was alive when they were given back: they are free once no view is.
     """
 
     __slots__ = ("_free", "_seen", "held_bytes")

@@ -4,8 +4,8 @@ time.
 Owns `JwksKeys`, of one listener.
 
 1. Reading and fetching happen in a thread; the reactor waits for neither.
-2. What cannot be read leaves the keys of before as they are, in one line; without any, every token
-   is refused.
+2. When the keys cannot be read, the former ones stay, and one line says so; without any, every
+   token is refused.
 3. A token with an unknown key has them read again, at most every `AGAIN_SECONDS`.
 4. An answer is at most `MOST_BYTES` long and `TIMEOUT_SECONDS` late.
 
@@ -37,8 +37,8 @@ _logger = Logger(namespace="replog.net")
 
 
 def fetch(url: str) -> bytes:
-    """What is there. OSError, ValueError for a URL that is not one of `SCHEMES`, or too long an
-    answer.
+    """The content at `url`. Raises OSError, or ValueError for a URL that is not one of `SCHEMES` or
+    an answer that is too long.
     """
     scheme = urlsplit(url).scheme
     if scheme not in SCHEMES:
@@ -79,9 +79,9 @@ class JwksKeys:
         self._is_loading = self._is_stopped = False
 
     def load(self) -> Deferred[None]:
-        """Fires when that is done, well or not."""
+        """Reads the keys; fires when that has succeeded or failed."""
         self._is_loading, self._began = True, self._clock.seconds()
-        # Where the system has no thread to give it comes again, as after any failure.
+        # Where the system has no thread left, this is tried again, as after any failure.
         found = maybeDeferred(self._in_thread, _read, self._url)
         return found.addCallbacks(self._loaded, self._failed)
 

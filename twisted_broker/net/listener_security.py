@@ -89,7 +89,9 @@ class ListenerSecurity:
             each.refresh()
 
     def _connector(self, listener: str, mechanism: str) -> Connector:
-        """To the listeners of that name of all nodes; `mechanism`: the setting of SASL's."""
+        """To the listeners of that name on all nodes; `mechanism`: the setting that names SASL's
+        mechanism.
+        """
         protocol = self._protocols.get(listener, SecurityProtocol.PLAINTEXT)
         if protocol is SecurityProtocol.PLAINTEXT:
             return PLAIN

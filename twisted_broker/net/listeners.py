@@ -7,11 +7,11 @@ Owns the parsing of `listeners`, `advertised.listeners` and their like, and the 
 2. Port 0 becomes the port that the system gave, in what is advertised too.
 3. No address is advertised that cannot be reached: 0.0.0.0 and :: are refused there.
 4. Ports are bound at the start; they accept connections once the broker can serve them, a
-   controller's before its ACLs are loaded where `early.start.listeners` names it.
-5. Every listener has a security protocol, and so has each name of a controller's listener: brokers
-   that have none of their own reach controllers by it.
-6. A setting of a listener, or of a mechanism, that there is none of is refused, and so is a
-   misspelt one of security.
+   controller's before its ACLs are loaded unless `early.start.listeners` is set without it.
+5. Every listener has a security protocol, and so has the first of `controller.listener.names`, by
+   which a broker reaches controllers elsewhere.
+6. A setting with the prefix of a listener or a mechanism that does not exist is refused, and so is
+   a misspelt setting of security.
 7. An address that cannot be bound is refused in one line: the setting, why, and what to change.
 
 Source: Kafka's `SocketServerConfigs`, `KafkaConfig.effectiveAdvertisedBrokerListeners`,
@@ -228,7 +228,8 @@ def _early(
 
 def _inter_broker(config: BrokerConfig, names: Sequence[str]) -> str:
     """The listener of `inter.broker.listener.name` or `security.inter.broker.protocol`. Where
-    neither is set, PLAINTEXT as in Kafka, which refuses to start without it: else the first.
+    neither is set: PLAINTEXT, as in Kafka; where no listener has that name (Kafka refuses to start)
+    the first one.
     """
     setting = "inter.broker.listener.name"
     found = (config.text(setting) or "").upper()

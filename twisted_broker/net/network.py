@@ -35,8 +35,8 @@ from twisted_broker.reactor_watch import ReactorWatch
 
 # Read and copied in one piece, between two looks at whether the transport is full.
 _COPIED_BYTES = 131072
-# Of a connection to another broker, of what does not come into its frame's buffer. With Twisted's
-# own 64 KiB a read of bulk data takes a third more of the processor's time.
+# Bytes that a connection to another broker reads at once, where they do not go into a frame's
+# buffer. With Twisted's own 64 KiB a read of bulk data takes a third more of the processor's time.
 _COPIED_AT_ONCE = 1 << 18
 _HAS_SENDFILE = hasattr(os, "sendfile")
 _NO_SENDFILE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
@@ -107,7 +107,8 @@ class ReactorNetwork:
         return connected.addCallback(_received_directly)
 
     def send_slice(self, transport: Any, file: IFile, position: int, length: int) -> int:
-        """Bytes sent; 0 means full, and the transport's producer is resumed when it is not.
+        """Returns the bytes sent. 0: the socket is full; the transport's producer is resumed when
+        it has room.
 
         Raises EOFError when the file is shorter, OSError.
         """
@@ -139,9 +140,9 @@ class _Connecting:
 
 
 def _received_directly(protocol: Any) -> Any:
-    """Batches of a megabyte are usual between brokers and mirrors: they come into their frame's
-    buffer. An endpoint's own protocol stands before this one. What TLS or SASL stands before is
-    read in larger pieces instead.
+    """Batches of a megabyte are usual between brokers and mirrors: they are received into their
+    frame's buffer, past the endpoint's own protocol, which stands before this one. Where TLS or
+    SASL stands before it, larger pieces are read instead.
     """
     transport = protocol.transport
     if isinstance(transport, ClientTransport):

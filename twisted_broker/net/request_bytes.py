@@ -6,8 +6,8 @@ Owns `RequestBytes`: what is allocated, and who waits for room.
    less than the limit is allocated: at most one frame exceeds it. An allocated frame can always be
    read to its end, so no frame waits for itself.
 2. Short frames never wait: heartbeats, follower fetches, and what completes a waiting produce.
-3. Waiters are called in the order in which they came. Who ends meanwhile is forgotten: a waiter
-   keeps its connection and all that it has read.
+3. Waiters are called in the order in which they came. A connection that ends meanwhile is
+   forgotten: its waiter would keep it, and all that it has read, in memory.
 4. Connections that have yet to authenticate take nothing of this: their long frames, each bounded
    by `sasl.server.max.receive.size`, have `STRANGERS_LIMIT` together. What exceeds that is refused,
    since nobody's login is so long.

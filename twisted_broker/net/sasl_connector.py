@@ -4,7 +4,7 @@ Owns `SaslConnector` and `SaslSession`.
 
 1. `connect` fires when the connection is authenticated: until then no request is sent.
 2. A failure is one line, which names the setting to look at and no secret, and a `ConnectError`:
-   who called tries again as after any other.
+   the caller tries again as after any other.
 3. An authentication takes no longer than its caller's time to connect.
 4. Once it is over, what is received goes to the connection's own protocol without a call more.
 
@@ -73,7 +73,7 @@ class SaslConnector:
         return connecting.addCallback(connected)
 
     def begin(self) -> ClientAuthenticator:
-        """Of an authentication that begins now."""
+        """The client's side of an authentication that begins now."""
         mechanism: ClientMechanism = self._login(token_urlsafe(NONCE_BYTES))
         return ClientAuthenticator(mechanism, self._client_id)
 
@@ -95,7 +95,7 @@ class SaslConnector:
 
 
 class SaslSession:
-    """What was authenticated, and until when that holds."""
+    """An authentication, and until when it holds."""
 
     __slots__ = ("_again", "_clock", "_due")
 
@@ -199,7 +199,7 @@ class _Exchange(Protocol):
         done.errback(CannotAuthenticate(line, reason, cause))
 
     def _say(self, reason: str) -> None:
-        # Without one it had no token to begin with.
+        # Without an authenticator there was no token to begin with.
         authenticator = self._authenticator
         mechanism = OAUTHBEARER if authenticator is None else authenticator.mechanism
         self._connector.failed(self._address, reason, mechanism)

@@ -3,7 +3,8 @@
 Owns `SaslListener`, for all connections of one listener, and each connection's `SaslGate`.
 
 1. A gate stands before the dispatcher until the connection is authenticated. Then it is gone, and
-   costs nothing, unless the session ends: then it checks the time of each request.
+   costs nothing, unless sessions are limited in time: then it checks each request against the end
+   of the session.
 2. A frame before authentication is no longer than `sasl.server.max.receive.size`.
 3. A failure is answered after `connection.failed.authentication.delay.ms`, with one line in the
    log; meanwhile nothing is read, and then the connection ends. What breaks the protocol before

@@ -5,7 +5,7 @@
 2. A server that we call is refused unless its certificate is trusted, and for the name by which it
    was called (`ssl.endpoint.identification.algorithm`; empty: for any name).
 3. A failed handshake is one line, and a flood of them one line a minute for each reason of an
-   address; what is beyond 64 of these, or 8 of an address, shares one.
+   address. Beyond 64 of these, or 8 of one address, the others share a line.
 
 Ring 2. Source: Kafka's `SslChannelBuilder`, `SslTransportLayer`, RFC 9110 (names in certificates),
 by service-identity. Not here: settings (`net/tls_context.py`), bytes (`net/tls_protocol.py`).
@@ -71,7 +71,9 @@ class FailedHandshakes:
         )
 
     def _key(self, host: str, words: str, now: float) -> tuple[str, str]:
-        """What shares a line a minute: beyond the bounds an address's reasons, then addresses."""
+        """The key of one line a minute: beyond the bounds the reasons of an address share it, then
+        addresses do.
+        """
         key = host, words
         if key in self._silent:
             return key
@@ -125,7 +127,7 @@ class TlsServerFactory(Factory):
     # of `Peer`
 
     def established(self, tls: TlsProtocol) -> str | None:
-        """The client's name, where its certificate gives one."""
+        """Takes the client's name from its certificate; returns why it is refused, if it is."""
         if not self._settings.gives_principals:
             return None
         certificate = tls.connection.get_peer_certificate()

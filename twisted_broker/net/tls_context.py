@@ -76,7 +76,7 @@ _MOST_BYTES = 16 << 20
 
 
 class _Made(NamedTuple):
-    """What the settings and files of one moment give. `names`: of the key's certificate."""
+    """What the settings and files of one moment give. `own`: the key's certificate."""
 
     context: SSL.Context
     own: x509.Certificate | None
@@ -424,7 +424,7 @@ def _verified(
 
 
 def _shown(certificate: Any) -> str:
-    """Who it is of, as one short line: whoever connects chose what is in it."""
+    """Whose certificate it is, as one short line: the peer chose what is in it."""
     try:
         found = certificate.to_cryptography()
         subject, until = subject_of(found), found.not_valid_after_utc

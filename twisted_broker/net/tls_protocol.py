@@ -41,7 +41,7 @@ _NO_MORE = SSL.WantReadError()
 
 
 class Peer(Protocol):
-    """Who decides on the other side."""
+    """Decides whether the other side is accepted, and hears how the handshake ended."""
 
     def established(self, tls: TlsProtocol) -> str | None:
         """The handshake is over; why the other side is refused, if it is."""

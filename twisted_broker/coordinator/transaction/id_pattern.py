@@ -305,7 +305,7 @@ class IdPattern:
     def _closure(
         self, nodes: list[int] | State, at_start: bool = False, at_end: bool = False
     ) -> State:
-        """With all that is reached without a character."""
+        """`nodes`, and all that is reached from them without a character."""
         found, waiting = set[int](), list(nodes)
         while waiting:
             node = waiting.pop()
@@ -328,7 +328,7 @@ class IdPattern:
         return len(self._nodes) - 1
 
     def _compile(self, parsed: Parsed, after: int) -> int:
-        """The node where it begins; it goes on at `after`."""
+        """Returns the node where `parsed` begins; after it the walk goes on at node `after`."""
         kind = parsed[0]
         if kind == "characters":
             characters = parsed[1]

@@ -1,6 +1,7 @@
 """What the transaction coordinator needs of the rest of the broker. Ring 1.
 
-Owns `TransactionContext`, the coordinator's settings, and what an append's error is to a client.
+Owns `TransactionContext`, the coordinator's settings, and the error that a client gets when an
+append fails.
 
 Source: Apache Kafka 4.3.1 `TransactionConfig`, `TransactionStateManagerConfig`,
 `TransactionLogConfig`. Not here: the store of the log (`coordinator/offsets_store.py`).

@@ -5,11 +5,11 @@ Owns `TransactionCoordinator`, whose methods the APIs of transactions call. It h
 
 1. Decide, append, then answer: a client hears of a step when it is durable. EndTxn is answered when
    the outcome is durable, before the markers are written.
-2. Markers follow from what is in the log: from a step that is taken over, and from what was
-   prepared when a partition was loaded. COMPLETE_* is appended when all are written, and again
-   until it is, while this broker leads the partition.
-3. What waits for a producer id looks everything up again: meanwhile the id may have moved, or its
-   state.
+2. Markers are sent for what is durable in the log: a PREPARE_* step that was taken over, or one
+   that a load found. COMPLETE_* is appended when all markers are written; a refused append is tried
+   again while this broker leads the partition.
+3. A request that waited for a producer id looks everything up again: meanwhile the transactional id
+   may have another coordinator or another state.
 4. A transaction that is open for longer than its timeout is aborted and its producer fenced, within
    `transaction.abort.timed.out.transaction.cleanup.interval.ms`.
 5. A client that begins its next transaction while the markers of the one before are written waits
@@ -143,7 +143,7 @@ class TransactionCoordinator:
         self._expiry.start(settings.expiration_interval_ms / 1000)
 
     def stop(self) -> None:
-        """Ends all that runs; what waits for an append is answered by it."""
+        """Ends all that runs; a request that waits for an append is answered when that ends."""
         self.is_active = False
         self._abort.stop()
         self._expiry.stop()
@@ -171,8 +171,8 @@ class TransactionCoordinator:
         timeout_ms: int,
         expected: ProducerIdAndEpoch | None = None,
     ) -> ProducerIdAndEpoch:
-        """The producer that may use the id from now on; earlier ones are fenced. `expected`: what
-        one knows that goes on after an error. Raises BrokerError.
+        """The producer that may use the id from now on; earlier ones are fenced. `expected`: the id
+        and epoch of a producer that continues after an error. Raises BrokerError.
         """
         if not transactional_id:
             raise BrokerError(ErrorCode.INVALID_REQUEST, "a transactional id must not be empty")
@@ -227,8 +227,8 @@ class TransactionCoordinator:
         client_transaction_version: int = 0,
         waits: bool = False,
     ) -> None:
-        """They belong to the transaction, which begins with its first one. `waits`: for the end of
-        the one before. Raises BrokerError.
+        """Adds them to the transaction, which begins with its first partition. `waits`: for the end
+        of the transaction before. Raises BrokerError.
         """
         shard, metadata = self._find(transactional_id)
         is_its_own = producer == (metadata.producer_id, metadata.producer_epoch)
@@ -279,8 +279,8 @@ class TransactionCoordinator:
         is_commit: bool,
         client_transaction_version: int = 0,
     ) -> ProducerIdAndEpoch:
-        """What the producer goes on with, under version 2; NO_PRODUCER below. The outcome is
-        durable. Raises BrokerError.
+        """Returns, when the outcome is durable, the id and epoch that the producer goes on with;
+        NO_PRODUCER below version 2. Raises BrokerError.
         """
         new_producer_id: int | None = None
         while True:

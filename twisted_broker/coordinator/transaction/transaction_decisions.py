@@ -5,8 +5,9 @@ Owns `begin_producer`, `add_partitions`, `verify_partitions`, `end_transaction`,
 1. A decision is the next step, already pending (`TransactionMetadata`), or it raises BrokerError
    and changes nothing. Where it needs a producer id that nobody has, it is `NEEDS_PRODUCER_ID`, and
    changes nothing either: it is taken again with one, on what the id is by then.
-2. A pending step comes first: CONCURRENT_TRANSACTIONS, at which clients retry. The producer may
-   already use an epoch or an id that is pending.
+2. While a step is pending a change is refused with CONCURRENT_TRANSACTIONS, at which clients retry,
+   before its id and epoch are looked at: the producer may already use those that are pending. An
+   EndTxn below version 2 is refused for its id and epoch first.
 3. Under version 2 the epoch of an EndTxn says whether it comes again:
 
        |                | abort                   | commit                  |
@@ -15,7 +16,8 @@ Owns `begin_producer`, `add_partitions`, `verify_partitions`, `end_transaction`,
        | COMPLETE_ABORT | done   | PREPARE_ABORT  | invalid| invalid        |
        | COMPLETE_COMMIT| invalid| PREPARE_ABORT  | done   | invalid        |
 
-   Below it nothing is open in these three: an end like the last one is done, any other invalid.
+   Below version 2, in these three states an end like the last one is answered as done, any other
+   is INVALID_TXN_STATE.
 
 Source: Apache Kafka 4.3.1 `TransactionCoordinator`; KIP-98, KIP-360, KIP-890. Not here: which shard
 serves the id, records, markers (`transaction_coordinator.py`).
@@ -103,8 +105,9 @@ def begin_producer(
 
 
 def _may_go_on(metadata: TransactionMetadata, expected: ProducerIdAndEpoch) -> bool:
-    """Its id counts here, its epoch where it is raised. Without an epoch the id is new: it recovers
-    from one that expired. The previous id with the last epoch comes again.
+    """Only the producer id is checked here, the epoch where it is raised. Without an epoch the
+    transactional id is new: its producer recovers from one that expired. With the previous producer
+    id and the last epoch the request comes again.
     """
     return (
         metadata.producer_epoch == NO_PRODUCER_EPOCH
@@ -176,7 +179,7 @@ def end_transaction(
     wall_ms: int,
     new_producer_id: int | None = None,
 ) -> Step | None:
-    """EndTxn of its producer. None: it comes again, and is done."""
+    """EndTxn of its producer. None: the request comes again, and the transaction is complete."""
     if client_transaction_version < EPOCH_BUMP_VERSION:
         return _end_without_bump(metadata, producer, is_commit, wall_ms)
     _check_not_pending(metadata)
@@ -197,8 +200,8 @@ def end_transaction(
 
 
 def _check_end(metadata: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
-    """Whether it comes again. The epoch tells: it has been raised since, or, where it was
-    exhausted, the id was replaced.
+    """Whether the EndTxn comes again: then the epoch was raised since, or, where it was exhausted,
+    the producer id replaced.
     """
     producer_id, epoch = producer
     after_rotation = (

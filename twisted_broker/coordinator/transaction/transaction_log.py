@@ -1,11 +1,11 @@
 """Records of `__transaction_state`: bytes <-> transactional ids.
 Ring 0 (pure: docs/ARCHITECTURE.md 1).
 
-Owns which versions are written and what is made of what is read.
+Owns the versions that are written, and what records become when they are read.
 
 1. Written as Apache Kafka 4.3.1 writes: the value as version 0 while transaction.version is 0, else
-   1; without partitions (null) when nothing is open; a tombstone as a null value. Version 0 has no
-   place for the ids before and after: after a downgrade they are dropped.
+   1; null partitions in the state EMPTY; a tombstone as a null value. Version 0 has no place for
+   the ids before and after: after a downgrade they are dropped.
 2. Read: values 0 and 1 under key type 0. Any other key type is left alone (None); bytes that do not
    fit raise `MalformedRecord`, so that a load can skip and count them.
 3. The last epoch is not stored: a producer whose answer was lost is fenced when it comes again to

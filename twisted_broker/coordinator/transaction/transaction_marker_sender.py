@@ -5,9 +5,9 @@ Owns `TransactionMarkerSender`, `PendingCompletion`, and one queue for each dest
 1. A broker gets one request at a time, with all that waits for it meanwhile, up to
    `PARTITIONS_PER_REQUEST` partitions. This broker itself is one of them, over the network like the
    others.
-2. A marker is sent for ever: to whoever leads the partition then, `RETRY_MS` after an answer that
-   may change, later and later after a connection that failed. Where nobody leads, at the next
-   change of the metadata.
+2. A marker is sent until it is written, each time to the leader of that moment: again `RETRY_MS`
+   after an answer that may change; after a connection that failed, later and later, up to
+   `LONGEST_RETRY_MS`; where nobody leads, at the next change of the metadata.
 3. It is no longer sent when the shard it comes from is closed: the next coordinator sends it again.
    Nor when a leader knows a newer coordinator or a newer epoch: the transaction then is not
    completed here.
@@ -185,7 +185,9 @@ class TransactionMarkerSender:
 
     @property
     def waiting(self) -> int:
-        """Markers that no broker has been sent yet, by transaction and broker."""
+        """Entries that are not sent yet: the markers of one transaction for one broker are one
+        entry.
+        """
         queued = sum(len(queue.entries) for queue in self._queues.values())
         return queued + len(self._leaderless)
 
@@ -332,7 +334,9 @@ class TransactionMarkerSender:
         entry: _Entry,
         errors: dict[tuple[int, TopicPartition], ErrorCode],
     ) -> list[TopicPartition]:
-        """Takes the outcome for one transaction; the partitions that it is sent for again."""
+        """Takes the outcome for one transaction; returns the partitions that need their marker
+        again.
+        """
         pending, metadata, left = entry.pending, entry.pending.metadata, list[TopicPartition]()
         if pending.is_over:
             return left

@@ -302,7 +302,7 @@ class TransactionStateManager:
 
     @property
     def is_loading(self) -> bool:
-        """Whether ids are being read that are not known yet."""
+        """Whether a partition is still being read, so that its ids are not known."""
         return any(shard.state is CoordinatorState.LOADING for shard in self.shards.values())
 
     # ids
@@ -425,7 +425,7 @@ class TransactionStateManager:
                 )
 
     def _expire_of(self, shard: TransactionShard, refusals: Refusals) -> Steps:
-        """It adds to `refusals`."""
+        """Removes the expired ids of one shard; adds what is refused to `refusals`."""
         for names in in_steps(shard.transactions, CHECKED_PER_STEP):
             if shard.state is not CoordinatorState.ACTIVE:
                 break
@@ -493,7 +493,9 @@ def _failed(failure: Failure) -> None:
 def _in_batches(
     some: list[TransactionMetadata], most_bytes: int
 ) -> Iterator[list[TransactionMetadata]]:
-    """At least one id each: one whose tombstone alone is larger keeps no other."""
+    """At least one id each: one whose tombstone alone is larger than `most_bytes` is a batch of its
+    own.
+    """
     batch: list[TransactionMetadata] = []
     size = HEADER_BYTES
     for metadata in some:

@@ -1,13 +1,13 @@
 """Walking the batches of a segment file: by header only, or with every CRC checked.
 
-Owns `scan` (where batches lie), `scan_headers` (their headers), `find_batch` (where one is),
-`valid_batches` (recovery's walk) and `read_batch`.
+Owns `scan` (where batches lie), `scan_headers` (their headers), `find_batch` and `place_at` (where
+one is), `valid_batches` (recovery's walk) and `read_batch`.
 
-1. No batch is bigger than what is left of the file; whatever claims otherwise is damage and never
-   allocated.
-2. `valid_batches` ends at the first damaged byte; `scan` and `scan_headers` raise
+1. No batch is bigger than what is left of the file; a length that claims more is damage, and no
+   memory is allocated for it.
+2. `valid_batches` ends at the first damaged byte; `scan`, `scan_headers` and `find_batch` raise
    CorruptRecordError there.
-3. Headers of small batches come many to a read.
+3. One read takes the headers of many small batches.
 
 Source: Kafka's `FileLogInputStream`, `LogSegment.recover`; RL 3.3, 3.6. Entries of magic 0 and 1
 (left by old brokers) are walked too.
@@ -65,8 +65,8 @@ def _read_piece(file: IFile, position: int, wanted: int) -> bytes:
     """
     chunk = file.read_at(position, wanted)
     if len(chunk) == _SMALLEST_ENTRY:
-        # A message of magic 0 without key and value ends a byte before the last field of a head,
-        # which a batch of magic 2 only has; that one would reach beyond the end.
+        # A message of magic 0 without key and value is 26 bytes, a head 27: its last field is of
+        # magic 2 only. A batch of magic 2 would reach beyond the end, and is refused for that.
         chunk += b"\0"
     if len(chunk) < _HEAD.size:
         raise CorruptRecordError("file ends within a batch header", position)

@@ -4,12 +4,12 @@ Owns `write_aside`, offset checkpoints (recovery point, log start, high watermar
 leader-epoch checkpoint's text, `partition.metadata` and `.kafka_cleanshutdown`.
 
 1. A reader sees the old content or the new one, whole: written to `.tmp`, synced, renamed,
-   directory synced.
+   directory synced (`sync=False`: not synced).
 2. A file of another version, or whose count does not match, is a `CheckpointError`; an absent one
    is empty.
 
 Source: Kafka's `CheckpointFile`, `OffsetCheckpointFile`, `LeaderEpochCheckpointFile`,
-`PartitionMetadata`, `CleanShutdownFileHandler`; FEATURES 5.
+`PartitionMetadata`, `CleanShutdownFileHandler`; FILE_FORMATS 1, 2.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ def metadata_rows(offset: int) -> dict[TopicPartition, int]:
 
 
 def metadata_offset(offsets: Mapping[TopicPartition, int]) -> int | None:
-    """What `metadata_rows` wrote: the lower of two is true, whichever a flipped bit changed. None:
-    there are none.
+    """What `metadata_rows` wrote: the lower of the two is never too high, whichever a flipped bit
+    changed. None: there are none.
     """
     rows = (METADATA_PARTITION, _METADATA_AGAIN)
     return min((offsets[row] for row in rows if row in offsets), default=None)

@@ -5,13 +5,15 @@ shutdown file, and unlocks it.
 
 1. Logs are finished and synced, then checkpoints are written, then the clean shutdown file: it says
    that everything before it is on the disk.
-2. A directory that failed, was never loaded, or has a log with a hole that is not decided about,
-   gets no such file. The first two get nothing: what is there is perhaps another process's.
+2. A directory that failed, was never loaded, or has a log with a hole that an unclean stop left and
+   nobody has decided about, gets no such file. Nothing at all is written to the first two: another
+   process may use them.
 3. The file holds the broker epoch of the registration; a process that never registered keeps the
    epoch that it found.
-4. A few logs in a turn, and so many producers of one log: what else this process does goes on.
-5. A stop that fails is one line. It ends as well: files are closed, the directory is unlocked, and
-   what its logs had begun writes nothing behind that.
+4. One turn finishes a few logs, with a bounded number of producers: the rest of the process goes
+   on.
+5. A stop that fails logs one line, and ends as well: files are closed, the directory is unlocked,
+   and what its logs had begun writes nothing after that.
 
 Ring 1. Source: Kafka's `LogManager.shutdown`; RL 1.12, 3.6, 3.8. Not here: what is stopped before,
 and the workers, which end when all directories are closed (`log_manager.py`); one log's last jobs
@@ -54,7 +56,7 @@ class CleanStop:
                 path=directory.path,
                 error=error,
             )
-            # Some were not finished: what they still wait for is not done behind the end.
+            # Some logs were not finished: what they still wait for must not be done after the end.
             for log in logs:
                 log.directory_failed(OSError(f"the stop failed: {error!r}"))
             await _done_by(directory.disk, _nothing)
@@ -67,13 +69,13 @@ class CleanStop:
         directory = self._directory
         if directory.failed is None and directory.loaded:
             job = await self._finish_logs()
-            # No sync comes any more. One that fails has failed the directory then: a second one of
-            # the same files proves nothing (`durability.py` 5).
+            # After this no sync is left. If one failed, so has the directory: a second sync of the
+            # same files proves nothing (`durability.py` 5).
             await _done_by(directory.disk, _nothing)
             if directory.failed is None:
                 await _done_by(directory.disk, job)
         else:
-            await _done_by(directory.disk, _nothing)  # behind the end of the metadata log
+            await _done_by(directory.disk, _nothing)  # after the last jobs of the metadata log
         if directory.failed is not None:
             # Nothing was written to what is perhaps another process's.
             raise directory.failed
@@ -124,11 +126,11 @@ class CleanStop:
 
 
 def _nothing() -> None:
-    """Its end is what is waited for: what was submitted before is done, in a later turn."""
+    """A job to wait for: when it is done, so are the jobs submitted before it."""
 
 
 async def _snapshot_written(disk: IDiskWorker, log: Log) -> None:
-    """Each slice is a job; behind the one that is on its way the next may be."""
+    """Waits until the snapshot is written. Each slice is a job that may submit the next one."""
     while log.producers.writer is not None:
         await _done_by(disk, _nothing)
 

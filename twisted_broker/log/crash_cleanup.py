@@ -1,15 +1,16 @@
 """What a crash left between the segments of a partition's directory.
 
 Owns the resolution of `.deleted`, `.cleaned`, `.swap` and `.tmp` files and of indexes without a
-log.
+log, and `base_offset_of`.
 
-1. `.deleted`, `.cleaned`, `.tmp`: never happened, removed.
+1. `.deleted` files were being removed, `.cleaned` and `.tmp` files being written: all are removed.
 2. `.swap`: the replacement was whole before its first file got that name, so it wins over the
    segments it covers; but swaps at or above the smallest `.cleaned` base were still being made, and
    lose.
 3. Running it again changes nothing.
-4. Either kind says that a cleaner was at work below, perhaps Apache Kafka's, whose checkpoints may
-   be older than what it replaced: what is missing there is no torn tail (`gaps.py`).
+4. `.cleaned` and `.swap` files say that a cleaner was at work below, perhaps Apache Kafka's, whose
+   checkpoints may be older than what it replaced: offsets missing there are no torn tail
+   (`gaps.py`).
 
 Source: Kafka's `LogLoader`; RL 3.6.
 """
@@ -33,8 +34,8 @@ def base_offset_of(name: str) -> int:
 
 
 def clean_up_after_crash(files: IFileSystem, directory: str) -> int:
-    """Brings the directory to exactly one state; the offset below which a cleaner was at work, so
-    that offsets may be missing (0: none). Raises OSError.
+    """Brings the directory to exactly one state. Returns the offset below which a cleaner was at
+    work, so that offsets may be missing (0: none). Raises OSError.
     """
     # In this order: an unfinished swap must not be completed, and only then is it known which
     # indexes have a log.
@@ -45,7 +46,9 @@ def clean_up_after_crash(files: IFileSystem, directory: str) -> int:
 
 
 def _remove_unfinished(files: IFileSystem, directory: str) -> int:
-    """The first base that was not replaced yet: a cleaner goes from the log's start on."""
+    """Returns the first base offset that was not replaced yet (0: none): a cleaner works from the
+    log's start on.
+    """
     names = files.listdir(directory)
     cleaned = [base_offset_of(name) for name in names if name.endswith(CLEANED)]
     for name in names:
@@ -59,7 +62,7 @@ def _remove_unfinished(files: IFileSystem, directory: str) -> int:
 
 
 def _complete_swaps(files: IFileSystem, directory: str) -> int:
-    """The base of the segment behind the last one that was completed; 0 without one."""
+    """Returns the base offset of the segment after the last completed one; 0 without one."""
     behind = 0
     swaps = [name for name in files.listdir(directory) if name.endswith(SWAP)]
     for name in swaps:

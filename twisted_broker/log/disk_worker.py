@@ -1,4 +1,4 @@
-"""A thread per log directory for slow disk calls: sync, recovery scan, removal.
+"""A thread for slow disk calls of a log directory: syncs, recovery, removals, reads.
 
 Owns `DiskThread`, the port `IDiskWorker` in production.
 

@@ -3,25 +3,26 @@
 Owns `Durability`: the recovery point, syncs, what waits for one (`flush.messages`), and the
 leader-epoch checkpoint file.
 
-1. The recovery point moves only when everything below it was synced, file names and leader epochs
-   included. A truncation while the sync ran, or a failure, stops it. A truncation is a write as
+1. The recovery point rises only when everything below it was synced, file names and leader epochs
+   included; not if the log was truncated while the sync ran, or failed. A truncation is a write as
    well: the recovery point falls back to the segment that was truncated, so that the next sync
    makes its new end durable; until then recovery checks it.
    That sync begins when the recovery-point checkpoint of the truncation is written. Until it is
-   done the high-watermark checkpoint says no more than was committed before the cut: a loss of
-   power may bring back what was cut off.
-2. One sync runs at a time: what is wanted meanwhile is one more after it.
+   done the high-watermark checkpoint says no more than was committed before the truncation, and
+   kept: a loss of power may bring back what was truncated.
+2. One sync runs at a time: all that is wanted meanwhile is done by one more after it.
 3. An append that made a sync due is acknowledged when that sync is done, not before: acknowledged
    means synced.
-4. What is checkpointed is never above the high watermark, which no truncation goes below but after
-   an unclean election: what grows past an old recovery point meanwhile is not taken for synced.
-   After one that went below what the checkpoint may say, a follower waits (`when_synced`) until the
-   checkpoint was written again, before it appends more; a leader refuses appends until then. So
-   after one that went below the log start, for the checkpoint of log starts: by that one the next
-   start would drop what came since.
-   Nor is it above the base offset of the active segment. Its end may be changed and rolled there (a
-   preallocated tail goes, or a truncation came before): it would be trusted before that is synced.
-   Nor, while producers are looked for, above where the transaction indexes are complete: the next
+4. The recovery point that is checkpointed is limited three times.
+   It is not above the larger of the high watermark and the point that the start found. Few
+   truncations go below that (after an unclean election, of a mirror, of a follower that missed a
+   marker): so what grows past an old recovery point is not taken for synced. After one below what
+   the checkpoint may say, a follower appends no more until the checkpoint is written again
+   (`when_synced`); a leader refuses appends until then. After one below the log start both wait for
+   the checkpoint of log starts, by which the next start would drop what came since.
+   It is not above the base offset of the active segment. That one's end may change when it rolls (a
+   preallocated tail goes, or a truncation came before), and would be trusted before it is synced.
+   While producers are rebuilt, it is not above where the transaction indexes are complete: the next
    process would not look for what they lack.
 5. A failed sync is not tried again: the kernel may have dropped the pages that it could not write,
    so a second one proves nothing.
@@ -128,7 +129,7 @@ class Durability:
         entries that are merely lost would be made anew
         """
         self.indexed_upto = NOWHERE
-        """the transaction indexes have all aborted ones that end below; NOWHERE: all there are"""
+        """the transaction indexes have all aborted transactions that end below; NOWHERE: all"""
         self.name_is_durable = True
         """False: the directory's own name and `partition.metadata` are not synced yet"""
         self.awaiting_sync: LogOffsetMetadata | None = None
@@ -143,8 +144,8 @@ class Durability:
         self._epochs_version = self._epochs_synced = 0  # a version counts changes
 
     def attach(self, disk: IDiskWorker, on_short: Callable[[OSError], None] | None = None) -> None:
-        """Syncs run on `disk` from now on. `on_short(error)` is called where a sync found no
-        descriptor, or what else the log's owner is to try again: a little later.
+        """Syncs run on `disk` from now on. `on_short(error)` is called where a sync, or a read of
+        the rebuild, found no descriptor: the log's owner tries both again a little later.
         """
         self.disk, self._on_short = disk, on_short
 
@@ -160,27 +161,27 @@ class Durability:
         return self.stopped or self._is_ending
 
     def end(self) -> None:
-        """The log is about to be closed: after its last sync no other process is kept from the
-        files, so nothing is written or synced any more.
+        """The log is about to be closed: after its last sync another process may take the files, so
+        nothing is written or synced any more.
         """
         self._is_ending = True
 
     # -- the recovery point in the checkpoint
 
     def found_checkpoint(self, point: int) -> None:
-        """What the checkpoint said at the start: more than is taken for synced, perhaps."""
+        """Takes what the checkpoint said at the start: it may be above the recovery point."""
         self._written_point = self._being_written = point
         self._is_point_above = point > self.recovery_point
         self.is_checkpoint_above = self._is_point_above or self._is_start_above
 
     def begin_at(self, recovery_point: int) -> None:
-        """The log was loaded with this one."""
+        """Takes the recovery point with which the log was loaded."""
         self.recovery_point = self._loaded_point = recovery_point
         self._written_point = self._being_written = recovery_point
 
     def point_to_checkpoint(self, synced_upto: int | None = None) -> int:
         """What the checkpoint says of this log, `synced_upto` (the recovery point) at most."""
-        # Before the recovery point: when it rises that one has been lowered to what was added.
+        # Read before the recovery point: whoever raises it has lowered the recovery point first.
         indexed_upto = self.indexed_upto
         upto = self._recovery_point_of_whole_segments() if synced_upto is None else synced_upto
         # The high watermark is not known before the log has a role: what was read at the start was
@@ -188,19 +189,20 @@ class Durability:
         return min(upto, indexed_upto, max(self._watermarks.high_watermark, self._loaded_point))
 
     def _recovery_point_of_whole_segments(self) -> int:
-        # The active segment first: a roll on the reactor may come in between, and what it trims is
-        # not synced then.
+        # Read before the recovery point: the reactor may roll in between, and a tail that it trims
+        # is not synced then.
         active = self._segments.active.base_offset
         return min(self.recovery_point, active)
 
     def point_in_write(self) -> tuple[int, int]:
-        """What the checkpoint is about to say; to be handed to `point_written` with it. Runs on the
-        disk worker while the log may be truncated (`truncated_to` has the order).
+        """The recovery point that is about to be checkpointed, and a count of truncations:
+        `point_written` takes both. Runs on the disk worker while the log may be truncated
+        (`truncated_to` has the order).
         """
         while True:
             truncations = self._truncations
             self._being_written = point = self.point_to_checkpoint()
-            # One that came in between did not see what is about to be written.
+            # A truncation in between did not see what is about to be written.
             if truncations == self._truncations:
                 return point, truncations
 
@@ -215,13 +217,13 @@ class Durability:
 
     @property
     def start_to_write(self) -> int | None:
-        """Where the checkpoint of log starts may be above the log's: to be handed to
-        `start_written` when it was written; else None.
+        """A count of truncations for `start_written`, where the checkpoint of log starts may be
+        above this log's start and must be written; else None.
         """
         return self._truncations if self._is_start_above else None
 
     def start_written(self, truncations: int) -> None:
-        """The checkpoint has the log start of then."""
+        """The checkpoint has the log start as of that count of truncations."""
         if self._is_start_above and truncations == self._truncations:
             self._is_start_above = False
             self._checkpoint_written()
@@ -248,11 +250,11 @@ class Durability:
     # -- syncs
 
     def flush(self, upto: int | None = None) -> None:
-        """Syncs everything below `upto` (the log end, and that at most) and moves the recovery
-        point there when done; never blocks with a `disk`.
+        """Syncs everything below `upto` (default and upper bound: the log end) and moves the
+        recovery point there when done; never blocks with a `disk`.
         """
         end = self._segments.log_end_offset
-        # Whoever waited in between may ask for what was truncated since: what is appended there
+        # A caller that waited may name offsets that were truncated since: what is appended there
         # next would count as synced.
         upto = end if upto is None else min(upto, end)
         if (upto <= self.recovery_point and self._cut == NOWHERE) or self._is_ending:
@@ -287,7 +289,7 @@ class Durability:
         if error is None:
             self._sync_what_is_due(disk)
         elif self._on_short is not None and not (self.is_over or self._is_retrying):
-            # At once it would fail again, and again.
+            # Not tried at once: it would only fail again.
             self._is_retrying = True
             assert isinstance(error, OSError)  # else the log has stopped
             self._on_short(error)
@@ -307,12 +309,12 @@ class Durability:
             self._submit_sync(disk, wanted)
 
     def found_no_descriptor(self, error: OSError) -> None:
-        """What is read on the worker beside the syncs: told as theirs is."""
+        """Another read on the worker found no descriptor: reported as that of a sync."""
         if self._on_short is not None and not self.is_over:
             self._on_short(error)
 
     def sync_again(self) -> None:
-        """Descriptors may be free again."""
+        """Begins what is due: descriptors may be free again."""
         self._is_retrying = False
         if self.disk is not None:
             self._sync_what_is_due(self.disk)
@@ -333,8 +335,8 @@ class Durability:
             self.unflushed_since = min(self.unflushed_since, self.recovery_point)
 
     def rewritten_from(self, offset: int) -> None:
-        """What lies from `offset` on is other bytes now: the recovery point falls back to it, and
-        no sync that runs raises it.
+        """The bytes from `offset` on have changed: the recovery point falls back to it, and a sync
+        that is running does not raise it.
         """
         self._generation += 1
         self.recovery_point = min(self.recovery_point, offset)
@@ -352,8 +354,8 @@ class Durability:
         self.name_is_durable = False
 
     def await_sync_from(self, place: LogOffsetMetadata) -> None:
-        """Appends from `place` on were to be synced before they are acknowledged, in the log that
-        this one replaces: they wait for this one's sync.
+        """In the log that this one replaces, appends from `place` on waited for a sync: now they
+        wait for a sync of this log.
         """
         self.flush()
         if self.recovery_point < self._segments.log_end_offset and not self.stopped:
@@ -363,8 +365,8 @@ class Durability:
         """The log ends at `offset` now, in the active segment. `lowers_start`: that is below where
         it began.
         """
-        # The point, then the count, then the look at what is being written: `point_in_write`, in
-        # its thread, reads the point between two looks at the count.
+        # In this order: lower the point, raise the count, look at what is being written.
+        # `point_in_write`, in its thread, reads the point between two looks at the count.
         self.rewritten_from(min(offset, self._segments.active.base_offset))
         self._truncations += 1
         if offset < max(self._written_point, self._being_written):
@@ -447,16 +449,17 @@ class Durability:
                 self.awaiting_sync = first
 
     def sync_what_was_loaded(self) -> None:
-        """Before a loaded log is used, under its topic's `flush.messages`: a process that was
-        killed may have written more than it synced, and what it did not acknowledge for that must
-        not be acknowledged now, as a duplicate for one. Raises BrokerError (no descriptor).
+        """Before a loaded log is used, under its topic's `flush.messages`: syncs what is due. A
+        process that was killed may have written records that it neither synced nor acknowledged;
+        if they are sent again, as duplicates, they must not be acknowledged before a sync. Raises
+        BrokerError (no descriptor).
         """
         if self._segments.log_end_offset - self.unflushed_since >= self.flush_messages:
             first = max(self.recovery_point, self._watermarks.log_start_offset)
             self.sync_if_due(self._watermarks.find_place(first))
 
     def update_awaiting_sync(self) -> None:
-        """After a sync, a truncation or a failure: what was due and is no longer."""
+        """After a sync, a truncation or a failure: sets what still waits for a sync."""
         due, end = self.awaiting_sync, self._segments.log_end_offset
         if due is None:
             return
@@ -469,8 +472,8 @@ class Durability:
             self.awaiting_sync = self._place_or_offset(first) if enough else None
 
     def _place_or_offset(self, offset: int) -> LogOffsetMetadata | None:
-        """The place, or the offset alone where that cannot be read now: who waits for the sync
-        that is done must hear of it. None where the disk fails: the log has stopped then.
+        """The place, or the offset alone where the place cannot be read now: the waiters of the
+        sync that is done must be called. None where the disk fails: the log has stopped then.
         """
         try:
             return self._watermarks.find_place(offset)
@@ -478,8 +481,8 @@ class Durability:
             return None if self.stopped else LogOffsetMetadata(offset)
 
     def when_synced(self, offset: int, call: Callable[[], None]) -> None:
-        """Calls when no append below `offset` waits for a sync, nor a truncation for the
-        checkpoint: at once, or when it is synced, truncated, or failed.
+        """Calls `call` when no append below `offset` waits for a sync, and no truncation for a
+        checkpoint: at once, or when that is done or truncated, or the log fails.
         """
         if self._waits(offset):
             self._sync_waiters.append((offset, call))
@@ -492,7 +495,7 @@ class Durability:
         return waits and not self.stopped
 
     def stop(self) -> None:
-        """The log is offline. Who waits is called later: whoever failed it is in the middle of
+        """The log is offline. The waiters are called later: the caller is in the middle of
         something.
         """
         self.stopped = True

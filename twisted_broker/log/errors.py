@@ -1,12 +1,14 @@
 """Failures of a log beyond a refused request.
 
 Owns `LogDirFailure` (the disk failed), `OutOfDescriptors` (it did not: the process may open no more
-files for now), `UnexpectedAppendOffset` (a replica's records do not continue the log),
-`WorkerStopped` (a disk job came too late), and `refuse`.
+files for now), `OffsetsOutOfOrder` and `UnexpectedAppendOffset` (a replica's records do not
+continue the log), `WorkerStopped` (a disk job came too late), `CheckpointError`, and
+`is_out_of_descriptors`.
 
-1. A disk failure takes its log offline for good; every later call answers KAFKA_STORAGE_ERROR.
-2. EMFILE and ENFILE say nothing of the disk: what was refused for them is tried again, by its
-   client or by us.
+1. A disk failure takes its log offline until a restart: later reads and appends answer
+   KAFKA_STORAGE_ERROR.
+2. EMFILE and ENFILE say nothing about the disk: what was refused for them is tried again, by the
+   client or by the broker.
 
 Source: Kafka's `KafkaStorageException`, `UnexpectedAppendOffsetException`,
 `OffsetsOutOfOrderException`; RL 1.12.
@@ -27,8 +29,8 @@ def is_out_of_descriptors(error: BaseException | None) -> bool:
 
 
 class LogDirFailure(BrokerError):
-    """A disk error in a log directory: `directory`, and `cause`, the OSError (None on a log that
-    failed before).
+    """A disk error in a log directory: `directory`, and `cause`, the OSError (None: no directory is
+    left, each one's error was reported before).
     """
 
     def __init__(self, directory: str, cause: OSError | None = None) -> None:

@@ -6,12 +6,13 @@ Owns `OsFile` and `OsFileSystem`, the port `IFileSystem` over the operating syst
    raises.
 2. A lock is held on the open file and gone with the process. Where the system can, it is a record
    lock as Java takes it, so that Apache Kafka and we keep each other out.
-3. A read may be asked for only if it waits for no disk (`preadv2` with RWF_NOWAIT). Where system or
-   file system do not offer that, nothing is known to wait. Nor is `preadv` or `pwritev` needed.
+3. `is_resident` and `read_resident` wait for no disk (`preadv2` with RWF_NOWAIT). Where the system
+   or the file system lacks that, all counts as resident. `preadv`, `pwritev` may be missing, too.
 4. A few descriptors are kept in reserve: where the process may open no more, one of them is given
    for the file, so that a flood of connections does not stop the writing of a checkpoint. The
    reserve fills up again.
-5. Synced is on the disk, not in its cache: where `fsync` promises less (macOS), F_FULLFSYNC.
+5. Synced means on the disk, not in its cache: where `fsync` promises less (macOS), F_FULLFSYNC is
+   used.
 
 Ring 2. Source: `interfaces.IFileSystem`. Not here: the thread that syncs (`disk_worker.py`), the
 bounded set of open files (`segment_file.py`).

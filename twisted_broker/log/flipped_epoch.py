@@ -1,11 +1,12 @@
-"""A leader epoch that nobody led: what is likely, and the remedy.
+"""A leader epoch that the metadata does not know: the likely cause, and the remedy.
 
 Owns `start_of_last_epoch`, `may_be_flipped`, and the remedies `flipped_epoch` and `flipped_epochs`.
 
-The leader epoch of a batch is in no checksum (a leader writes it into batches whose checksum is the
-producer's). A log whose newest epoch is above what the metadata knows has a flipped bit there, or
-the metadata is older than the log: nothing in the log tells which, an operator does. Recovery drops
-what lies behind such a batch (`recovery.py`, epochs that go back), so it is the last one.
+No checksum covers the leader epoch of a batch (a leader writes it into batches whose checksum is
+the producer's). Where a log's newest epoch is above all that the metadata knows, a bit of it was
+flipped, or the metadata is older than the log: the log does not tell which, an operator decides.
+Recovery drops what follows such a batch (`recovery.py`, epochs that go back), so its epoch is the
+log's last.
 
 Not here: who compares (`cluster.metadata_check`, `replication`).
 """
@@ -52,7 +53,7 @@ def start_of_last_epoch(log: Log) -> EpochStart | None:
 
 
 def flipped_epoch(directory: str, start: EpochStart | None) -> str:
-    """What to do where it is a flipped bit: to be added to a line that says the epochs."""
+    """The remedy for a flipped bit, to be added to a line that names the epochs."""
     alone = (
         ""
         if start is None
@@ -67,8 +68,8 @@ def flipped_epoch(directory: str, start: EpochStart | None) -> str:
 
 
 def may_be_flipped(log: Log, start: EpochStart, known: int) -> bool:
-    """Whether one flipped bit makes the epoch that `start` has of one that the metadata knows
-    (`known`: its newest) and that the batches before it do not exceed.
+    """Whether the epoch of `start` differs in one bit from an epoch that the metadata knows
+    (`known`: its newest) and that is not below those of the batches before.
     """
     before = [epoch for epoch, _ in log.leader_epochs.entries() if epoch <= known]
     lowest = max(before, default=0)

@@ -2,8 +2,8 @@
 
 Owns `FreeSpace`: what was found last, and the lines before a disk is full.
 
-1. A disk is looked at by its directory's worker: one that does not answer holds nobody up, and then
-   nothing is looked at meanwhile.
+1. A directory's worker looks at its disk: a disk that does not answer holds up nobody else, and is
+   not looked at again meanwhile.
 2. One warning when less than `replog.log.dir.free.warn.bytes` is free, one line when there is a
    tenth more again; a disk that goes up and down about the limit says nothing. The service starts
    it with the broker (`broker_service.py`): a simulated disk is not looked at.
@@ -45,7 +45,7 @@ class FreeSpace:
 
     @property
     def limit(self) -> int:
-        """Below that a disk is nearly full."""
+        """With fewer bytes free a disk is nearly full."""
         return self._config.integer("replog.log.dir.free.warn.bytes")
 
     def start(self) -> None:
@@ -57,7 +57,7 @@ class FreeSpace:
         self._task.stop()
 
     def look(self) -> None:
-        """At each disk; what is found is known when its worker came to it."""
+        """Has each directory's worker look at its disk; `found` changes when the worker is done."""
         online = self._directories.online()
         for path in self.found.keys() - {directory.path for directory in online}:
             del self.found[path]

@@ -4,15 +4,15 @@ crash.
 Owns the name of a future log (`topic-partition.<32 hex>-future`), the mark of one that takes a
 current log's place, and which of two logs counts when a crash left both.
 
-1. A future log is marked, durably, before it is renamed, and again where it was truncated since;
-   the log that it replaces goes only when that name, and all records up to the swap, are durable,
-   after a restart as well; the mark goes when all that it replaced are durably gone. So a crash
-   leaves the old log alone, both with one of them marked, or the new one alone.
-2. Of both the one counts whose last record has the newest leader epoch (the other lacks a
-   truncation that came after the swap), then the longer one: until the old one goes nothing is
-   acknowledged as synced that the new one lacks. Two that end alike hold the same records.
-3. A future log syncs only when it rolls and before it is swapped, whatever `flush.messages` says:
-   what it holds the current log holds as well.
+1. A future log is marked, durably, before it is renamed, and again where it was truncated since.
+   The log that it replaces is deleted only when the new name, and all records up to the swap, are
+   durable, after a restart as well. The mark goes when all logs that it replaced are durably gone.
+   So a crash leaves the old log alone, both with one of them marked, or the new one alone.
+2. Of two logs the one counts whose last record has the newer leader epoch (the other lacks a
+   truncation that came after the swap), then the longer one: until the old log is deleted nothing
+   is acknowledged as synced that the new one lacks. Two that end alike hold the same records.
+3. Whatever `flush.messages` says, a future log syncs only when it rolls, after a truncation and
+   before the swap: the current log holds the same records.
 
 Source: RL 3.8; Kafka's `LogManager.replaceCurrentWithFutureLog`, which refuses to start with both.
 Pure. Not here: when (`replication.fetcher.alter_log_dirs_manager`), the swap (`log_moves.py`).
@@ -52,7 +52,9 @@ def future_config(config: LogConfig) -> LogConfig:
 
 
 def mark_promoted(files: IFileSystem, directory: str, replaced: str, synced_upto: int) -> None:
-    """Durably, when all below `synced_upto` is: on the disk worker. Raises OSError."""
+    """Marks a copy, durably, when all below `synced_upto` is durable: on the disk worker. Raises
+    OSError.
+    """
     path = posixpath.join(directory, PROMOTED)
     file = files.open(path, create=True)
     try:
@@ -89,8 +91,8 @@ def one_that_counts(first: Log, second: Log) -> Log | None:
 
 
 def _newest(log: Log) -> tuple[int, int]:
-    """The leader epoch of its last record that is whole, and where that ends. A record, no entry
-    of the epochs' checkpoint: that one may be durable where records below it are not.
+    """The leader epoch of its last whole record, and the offset after that. The last entry of the
+    epochs' checkpoint does not do: it may be durable where records below it are not.
     """
     end = _whole_end(log)
     return log.leader_epochs.epoch_for_offset(end - 1) if end > log.log_start_offset else -1, end

@@ -7,31 +7,31 @@ has one.
 1. Loading only notes the first gap above the log start, the first that an unclean stop may have
    left, and one behind it that only empty segments follow: a topic's policy is not known yet.
    Whoever opens the log for a role decides about it first (`resolve_gap`).
-2. Compacted topics have gaps and keep them; so has what was cleaned before a topic's policy
-   changed: below the cleaner's offset loading notes none. Except that after an unclean stop a
-   segment above the recovery point that does not begin where the one before ends is a torn tail
-   (3) in a compacted topic, too, where another broker leads or the segment is empty: a follower
-   that kept the hole would miss the last value of some key for ever. Who leads keeps what lies
-   behind: it may be acknowledged and nowhere else. Who may be elected keeps it until somebody is.
-   But for empty segments at the log's end, behind one more hole: there are no records in them to
-   keep, only the names of offsets that are lost.
+2. Compacted topics have gaps and keep them; so have logs that were cleaned before their topic's
+   policy changed: below the cleaner's offset loading notes none. One gap of a compacted topic is a
+   torn tail (3) all the same: that before a segment above the recovery point, after an unclean
+   stop, where another broker leads or the segment is empty. A follower that kept the hole would
+   miss the last value of some key for ever. A leader keeps what lies behind the hole: it may be
+   acknowledged and nowhere else. A replica that may be elected keeps it until somebody is. Empty
+   segments at the log's end, behind one more hole, are not kept: they hold no records, and only
+   name offsets that are lost.
 3. After an unclean stop a gap above the recovery point ends the log there, as a torn tail does.
-   What lay behind is kept as `.log.aside`. A follower fetches what follows from its leader; who
-   leads has lost it, and one line says which offsets. To serve what lies behind the hole would
+   What lay behind is kept as `.log.aside`. A follower fetches what follows from its leader; a
+   leader has lost it, and one line says which offsets. To serve what lies behind the hole would
    hide the loss; to refuse would keep the partition offline for records that are in no file.
 4. Every other gap means that a file is lost which was whole: the partition is refused, nothing is
    served, changed or deleted. Offsets that the leader, or the source of a mirror, does not have
-   are none: a segment of ours begins where the one before ends, unless they are 2^31 (Kafka's
-   followers name theirs by the first batch).
+   make no gap: a segment of ours begins where the one before ends, unless more than 2^31 - 1 are
+   missing (Kafka's followers name a segment by its first batch).
 5. After an unclean stop a segment may begin, from the recovery point on, below the end of the one
-   before: the loss of power took a truncation back. Where it holds newer leader epochs, recovery
-   drops that end. Else the log had grown past it: it is not loaded, it and what follows are kept as
-   `.log.aside`.
-6. A base offset is in no checksum: where a bit was flipped in one, offsets are left out before the
-   batch, and the batches behind it were dropped by recovery. After an unclean stop the log ends
-   before a last batch that leaves offsets out, but in compacted topics.
-7. An empty segment leaves no gap, and neither does one whose end cannot be read: damage is an
-   error to its reader.
+   before: the loss of power took a truncation back. If the later segment has newer leader epochs,
+   recovery drops the end of the earlier one. Else the log had grown past the later segment: it is
+   not loaded, and it and what follows are kept as `.log.aside`.
+6. A base offset is in no checksum. If a bit of one is flipped upwards, offsets are left out before
+   the batch, and recovery drops the batches after it. So after an unclean stop the log ends before
+   a last batch that leaves offsets out, except in compacted topics.
+7. An empty segment leaves no gap, and neither does one whose end cannot be read: the reader of
+   the damage gets the error.
 
 Source: our own; Kafka's `LogLoader` serves what is left, with the hole. Not here: other gaps
 within a segment.
@@ -61,9 +61,8 @@ class Gap(NamedTuple):
     in no file; where `offset` is above, they are in both. Or the log's last batch begins at
     `following`, within a segment.
 
-    `torn`: an unclean stop may have done it. For compacted topics: `torn_tail`, behind one that is
-    not torn the first that is; `empty_tail`, behind both, one with nothing but empty segments
-    behind it.
+    `torn`: an unclean stop may have done it. For compacted topics: `torn_tail`, the first torn gap
+    behind one that is not torn; `empty_tail`, one behind both that only empty segments follow.
     """
 
     offset: int
@@ -142,7 +141,7 @@ def _last_indexed(segment: LogSegment) -> int:
 
 def resolve_gap(log: Log, is_led_elsewhere: bool, wall_ms: int, is_led: bool = True) -> str | None:
     """Decides about the gap that loading found, if any, by the topic's settings; a line for the
-    operator when the log was ended there. `is_led_elsewhere`: a leader has what is cut off.
+    operator when the log was ended there. `is_led_elsewhere`: a leader has what is dropped.
     `is_led`: False while nobody leads; what depends on the leader is decided with a later role, and
     `log.gap` stays.
 
@@ -199,7 +198,7 @@ def _is_torn_tail(log: Log, gap: Gap, is_led_elsewhere: bool) -> bool:
     """Whether the gap of a compacted topic is the work of an unclean stop, not of a cleaner.
 
     A follower copies gaps from a leader that was cleaned: above the recovery point the two look
-    alike, and fetching again is right for both. Who leads cannot, and keeps what lies behind.
+    alike, and fetching again is right for both. A leader cannot, and keeps what lies behind.
     """
     if gap.is_overlap:
         return True

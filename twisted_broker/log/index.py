@@ -32,8 +32,9 @@ _TIME_ENTRY = struct.Struct(">qi")
 _INT_MAX = 2**31 - 1
 _KEY, _VALUE = itemgetter(0), itemgetter(1)
 LOADED_BYTES = 1 << 15
-"""Of a larger file a look-up reads a score of entries. To load that of a whole segment takes up to
-0.1 s, and as much memory as it has bytes: for each segment that was ever read, or asked for a time.
+"""Of a larger file a look-up reads about 20 entries. To load the index of a full segment would take
+up to 0.1 s, and as much memory as the file has bytes, for each segment ever read or searched by
+time.
 """
 
 
@@ -103,11 +104,11 @@ class Index:
         return keys if keys is not None else self._load()
 
     def load(self) -> None:
-        """Before it is written: its entries are in memory from now on."""
+        """Loads the entries of an index that is to be written."""
         self._rows()
 
     def _stored(self) -> StoredEntries | None:
-        """The entries in the file, of a large one that is not loaded; None: in memory, by now."""
+        """The entries in a large file that is not loaded; None: use those in memory (`_rows`)."""
         if self._keys is not None or not self.file.exists():
             return None
         file = self.file.open()
@@ -142,7 +143,7 @@ class Index:
         self.held_from = len(self._rows())
 
     def write_held(self) -> None:
-        """In one write. Raises OSError: `drop_from` then."""
+        """Writes the held entries in one write. Raises OSError: then `drop_from` must follow."""
         start, self.held_from = self.held_from, -1
         if start < 0:
             return

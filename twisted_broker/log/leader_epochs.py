@@ -3,9 +3,9 @@
 Owns `LeaderEpochFileCache`: the epochs of a log with their start offsets, and where epoch E ends.
 
 1. Epochs and start offsets both grow strictly.
-2. The list in memory is the truth; every change is handed to `changed`, which brings it to the
-   checkpoint file, but not while the log is loaded. What the file misses after a crash, recovery
-   finds again in the batches.
+2. The list in memory is authoritative. `changed` is called after every change, except while the log
+   is loaded, and has the checkpoint file written. What the file lacks after a crash, recovery finds
+   again in the batches.
 
 Source: Kafka's `LeaderEpochFileCache`, KIP-101, KIP-320; RL 3.5, 6.3. Not here: the file
 (`checkpoints.py`), the requests (`replication`).
@@ -82,11 +82,11 @@ class LeaderEpochFileCache:
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(largest epoch known that is <= `epoch`, the offset at which it ends); `UNDEFINED`
-        when it is not known.
+        """(largest epoch known that is <= `epoch`, the offset at which it ends); where all known
+        ones are newer, (`epoch`, the first start offset); `UNDEFINED` above the newest one.
         """
         epochs = self.epochs
-        # A newer epoch than any here: only who led in it knows where it ends.
+        # A newer epoch than any here: only a replica that has it knows where it ends.
         if epoch < 0 or not epochs or epoch > epochs[-1]:
             return UNDEFINED
         if epoch == epochs[-1]:
@@ -95,7 +95,7 @@ class LeaderEpochFileCache:
         return (epochs[higher - 1] if higher else epoch), self.start_offsets[higher]
 
     def epoch_for_offset(self, offset: int) -> int:
-        """The epoch of the entry at `offset`, -1 when unknown."""
+        """The epoch of the record at `offset`, -1 when unknown."""
         row = bisect_right(self.start_offsets, offset) - 1
         return self.epochs[row] if row >= 0 else -1
 

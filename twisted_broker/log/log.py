@@ -1,7 +1,7 @@
 """One replica's log: the records of a partition on this broker's disk.
 
-Owns `Log`: appends, as leader and as follower, truncation, the log start, and the step offline,
-over its parts: segments (`segments.py`), watermarks (`watermarks.py`), durability
+Owns `Log`: appends (as leader, as follower, from a mirror), truncation, the log start, and the step
+offline, over its parts: segments (`segments.py`), watermarks (`watermarks.py`), durability
 (`durability.py`), producer state (`producer_state.py`, `producer_append.py`,
 `producer_rebuild.py`) and leader epochs (`leader_epochs.py`).
 
@@ -11,20 +11,21 @@ over its parts: segments (`segments.py`), watermarks (`watermarks.py`), durabili
     online, rebuilding producers --finish, the job it gives, release_files--> closed (clean stop)
     any --delete, set aside by the LogManager--> failed, without a call of `on_fatal`
 
-   Rebuilding, the log is read and replicated; a leader refuses batches with a producer id. Failed,
-   every call raises `LogDirFailure`. A truncation that an error leaves midway always fails the log;
-   elsewhere EMFILE and ENFILE leave it online. Offsets missing (`gap`) are no state: the log is
-   online and nobody uses it before `gaps.resolve_gap`.
+   While producers are rebuilt the log is read and replicated, but a leader refuses batches with a
+   producer id. In a failed log every read, append and truncation raises `LogDirFailure`. An error
+   midway in a truncation, in `replace_segments`, or between a marker and its index entry always
+   fails the log; elsewhere EMFILE and ENFILE leave it online. A log with missing offsets (`gap`)
+   is online, too, but nobody uses it before `gaps.resolve_gap`.
 
 1. An append is visible when it is whole: bytes first, in one write, then the published end, then
    producers and watermarks.
 2. What is refused is refused before a byte is written.
-3. Appends never wait for a sync; what follows from one that makes a sync due does
-   (`Durability.acknowledgeable_end`).
+3. An append never waits for a sync. If it makes one due, its acknowledgement and the high watermark
+   wait (`Durability.acknowledgeable_end`).
 4. The common case, one batch of magic 2 that needs no look inside, copies no record bytes.
-5. After a truncation nothing remembers what is gone: epochs, producers, snapshots, indexes,
-   recovery point, high watermark. It costs the reactor what was truncated and a bounded part more:
-   producers that are far from a snapshot are found behind it.
+5. After a truncation nothing refers to the truncated offsets: not epochs, producers, snapshots,
+   indexes, recovery point or high watermark. The reactor's work is bounded but for what was
+   truncated: if the last snapshot is far away, producers are rebuilt afterwards, in slices.
 6. Files are removed so that a crash in between leaves no hole (`segments.py`).
 
 Source: Kafka's `UnifiedLog`, `LocalLog`; RL 3.1, 3.2, 3.5, 3.7. Not here: loading and repair
@@ -177,11 +178,12 @@ class Log:
         self.on_producers_found: Callable[[Log], None] | None = None
         self.failed: OSError | None = None
         self.gap: Gap | None = None
-        self.dropped_at_load: str | None = None
         """offsets that loading found missing, not decided about yet"""
+        self.dropped_at_load: str | None = None
+        """one line for the operator: what recovery dropped"""
         self.truncations = 0
         self.copied: CopiedTransactions | None = None
-        """of a replica that follows; None before it met an open transaction"""
+        """of a follower; None until it has met an open transaction"""
 
     def attach(
         self,
@@ -194,14 +196,13 @@ class Log:
         on_short: Callable[[Log, OSError], None] | None = None,
         on_producers_found: Callable[[Log], None] | None = None,
     ) -> None:
-        """Loaded or made, it is used from now on: syncs run on `disk`,
-        `remove_later(paths, seconds)` takes the files of removed segments (None: they are removed
-        at once).
+        """Puts the log online: syncs run on `disk` from now on, `remove_later(paths, seconds)`
+        takes the files of removed segments (None: they are removed at once).
 
         `on_truncated(log)` is called after every truncation, `on_fatal(log)` at the first disk
-        error, `on_synced(log)` when a sync that was due is done, `on_short(log, error)` when one
-        found no descriptor (`descriptors_may_be_free` is then called later), and
-        `on_producers_found(log)` when the producers are known again behind a truncation.
+        error, `on_synced(log)` when a sync that was due is done, `on_short(log, error)` when a sync
+        or a rebuild found no descriptor (call `descriptors_may_be_free` a little later), and
+        `on_producers_found(log)` when the producers are rebuilt after a truncation.
         """
         self.durability.attach(disk, None if on_short is None else partial(on_short, self))
         self.segments.attach(remove_later)
@@ -209,12 +210,12 @@ class Log:
         self.on_producers_found = on_producers_found
 
     def descriptors_may_be_free(self) -> None:
-        """What found none is tried again."""
+        """Tries again the sync and the rebuild that found no descriptor."""
         self.durability.sync_again()
         self.rebuild.resume()
 
     def detach(self) -> None:
-        """Nobody hears of it any more: it is deleted, or set aside."""
+        """Removes these callbacks: the log is deleted, or set aside."""
         self.on_truncated = self.on_fatal = self.on_synced = self.on_producers_found = None
 
     # -- what others see of the parts
@@ -281,13 +282,15 @@ class Log:
         return LogDirFailure(posixpath.dirname(self.directory), error)
 
     def directory_failed(self, error: OSError) -> None:
-        """Offline with all logs of its directory, whose owner knows. One of ten thousand."""
+        """Takes the log offline with its directory, whose owner knows: `on_fatal` is not called.
+        There may be ten thousand such logs at once.
+        """
         if self.failed is None:
             self.set_failed(error)
             self.durability.update_awaiting_sync()
 
     def set_failed(self, error: OSError) -> None:
-        """Offline from now on; nobody is called."""
+        """Takes the log offline without a call of `on_fatal`."""
         self.failed = error
         self.durability.stop()
         self.producers.stop_snapshot()
@@ -296,8 +299,8 @@ class Log:
         self.durability.write_leader_epochs()
 
     def retire(self, error: OSError) -> None:
-        """Taken out for good: offline, and no part of it knows the whole any more (a cycle would
-        be left, see `garbage_collection.py`). Whoever still holds it is refused.
+        """Takes the log out for good: offline, and its parts refer to it no more (a reference cycle
+        would be left, see `garbage_collection.py`). Calls by those who still hold it are refused.
         """
         self.set_failed(error)
         refusal = LogDirFailure(posixpath.dirname(self.directory), error)
@@ -502,7 +505,7 @@ class Log:
         segments, epochs = self.segments, self.leader_epochs.epochs
         first = segments.log_end_offset
         last = first + delta
-        if last >= LONG_MAX:  # of a mirror once: see `mirrored_batches.with_leader_epoch`
+        if last >= LONG_MAX:  # only a former mirror: see `mirrored_batches.with_leader_epoch`
             raise InvalidRecordError(f"the log ends at offset {first}: none is left")
         try:
             # Before the bytes: an epoch without records is harmless, records without their epoch
@@ -575,7 +578,8 @@ class Log:
             self.watermarks.update_first_unstable()
 
     def _index_aborted(self, aborted: AbortedTxn | None, segment: LogSegment) -> None:
-        # While producers are rebuilt the rebuild finds it, knowing where its transaction began.
+        # While producers are rebuilt, the rebuild adds the entry: it knows where the transaction
+        # began.
         if aborted is not None and self.producers.rebuilt is None:
             try:
                 segment.txn_index.append(aborted)
@@ -592,10 +596,10 @@ class Log:
         """Writes what the leader sent, as it is: whole batches, offsets growing from the log end
         on.
 
-        A partial batch at the end, and everything from a batch of a newer epoch than `leader_epoch`
-        on, is not taken, nor what would need another segment while no file can be opened for one.
+        Leaves out a partial batch at the end, everything from the first batch of an epoch above
+        `leader_epoch` on, and batches that need a new segment while no file can be opened.
         Raises BrokerError. With `may_copy_again` it looks for ends of transactions that the
-        leader's cleaner has taken: raises MarkersMissed, ProducersUnknown, with nothing written.
+        leader's cleaner has removed: raises MarkersMissed, ProducersUnknown, with nothing written.
         """
         self.check_online()
         batches = replicated_batches(records, leader_epoch)
@@ -609,8 +613,9 @@ class Log:
     def _append_batches(
         self, records: Buffer, batches: list[BatchView], wall_ms: int, *, or_fewer: bool = False
     ) -> LogAppendInfo:
-        """Batches that were checked, one after the other in `records`; with `or_fewer` perhaps not
-        the last ones. Raises BrokerError.
+        """Writes checked batches, which lie one after the other in `records`. With `or_fewer`, a
+        lack of descriptors after some of them is no error: it returns what was written. Raises
+        BrokerError.
         """
         first, last, before = batches[0], batches[-1], self.segments.log_end
         # A gap is fine (the leader compacted); an overlap is not.
@@ -624,7 +629,7 @@ class Log:
                 written += len(run)
         except OSError as error:
             failure = self.fail(error)
-            # What is in the log counts: who fetches goes on behind it.
+            # What is in the log counts: the fetcher goes on after it.
             batches = [each for each in batches if each.last_offset < self.log_end_offset]
             if not (or_fewer and batches and isinstance(failure, OutOfDescriptors)):
                 raise failure from error
@@ -695,8 +700,8 @@ class Log:
         newest = max(batch.max_timestamp for batch in batches)
         if not segments.should_roll(size, last.last_offset, newest, wall_ms):
             return batches
-        # Where the log ends, not where the batch begins: offsets that the leader, or the source of
-        # a mirror, does not have must not look like a file that is missing (`gaps.py` 4).
+        # The segment begins at the log end, not at the batch: offsets that the leader, or the
+        # source of a mirror, does not have must not look like a missing file (`gaps.py` 4).
         is_far = first.last_offset - segments.log_end_offset > _INT_MAX
         self._roll(wall_ms, first.base_offset if is_far else 0)
         base, left = segments.active.base_offset, self.config.segment_bytes
@@ -712,7 +717,7 @@ class Log:
         segments, epochs, producers = self.segments, self.leader_epochs, self.producers
         segment = segments.active
         segment.write((memoryview(records)[start:end],), end - start)
-        # One entry at most is due in less: holding it would cost more than its write.
+        # In fewer bytes at most one index entry is due: to hold it costs more than to write it.
         is_held = len(run) > 1 and end - start > segment.index_interval_bytes
         try:
             if is_held:
@@ -748,12 +753,13 @@ class Log:
         active = self.segments.active
         if active.base_offset == base:
             assert active.size == 0, (base, active.size)
-            # Nothing was written to it: it begins again, instead of a second one of the same name.
+            # Nothing was written to it: it begins again; a second one would have the same name.
             active.create()
             active.created_ms = wall_ms
             return
         if active.become_inactive():
-            # Its records may be synced already: the tail would come back with a loss of power.
+            # The file may be synced already, with the preallocated tail that was just truncated: a
+            # loss of power would bring that back.
             self.durability.rewritten_from(active.base_offset)
         self.producers.map_end_offset = base
         self.producers.take_snapshot(self.durability.disk, self.fail)
@@ -765,8 +771,8 @@ class Log:
     # -- truncation
 
     def end_below(self, offset: int) -> int:
-        """Where a truncation to `offset` ends: batches are dropped whole, and no hole may stay
-        below the end.
+        """Where the log ends after a truncation to `offset`: batches are dropped whole, and no hole
+        may stay below the end.
         """
         self.check_online()
         segment = self.segments.at(self.segments.row_of(offset))
@@ -832,10 +838,8 @@ class Log:
             self.on_truncated(self)
 
     def end_before_gap(self, gap: Gap, wall_ms: int, suffix: str) -> int:
-        """Ends the log where offsets are missing or come a second time; the record files behind are
-        kept under another name, with `suffix`.
-
-        Their number.
+        """Ends the log where offsets are missing or come a second time. The record files after that
+        are kept under another name, with `suffix`; returns their number.
         """
         self.check_online()
         try:
@@ -857,7 +861,7 @@ class Log:
     def increment_log_start_offset(self, offset: int) -> bool:
         """Raises the log start (DeleteRecords, retention, a leader's answer to a follower).
 
-        OFFSET_OUT_OF_RANGE above the high watermark.
+        False: it was there or above. Raises OFFSET_OUT_OF_RANGE above the high watermark.
         """
         self.check_online()
         # What is not committed may still be truncated; a log start above it would be lost with it.
@@ -881,8 +885,8 @@ class Log:
         return retention.delete_old_segments(self, wall_ms, most)
 
     def replace_segments(self, bases: Sequence[int], wall_ms: int) -> None:
-        """Takes what a cleaner wrote in place of the segments of these base offsets, which are
-        still neighbours and not the active one. Raises BrokerError.
+        """Puts the segment that a cleaner wrote in place of those of these base offsets, which are
+        still neighbours below the active one. Raises BrokerError.
         """
         self.check_online()
         try:
@@ -895,9 +899,9 @@ class Log:
     # -- settings, and the end
 
     def update_config(self, config: LogConfig) -> None:
-        """Acts at once; index sizes from the next segment on."""
+        """Applies settings at once; index sizes and jitter from the next segment on."""
         if config.delete_retention_ms != self.config.delete_retention_ms:
-            self.copied = None  # what is open was copied under another time
+            self.copied = None  # it judged by the old time
         self.config = self.segments.config = config
         self._needs_preparation = needs_preparation(config)
         self.durability.flush_messages = config.flush_messages
@@ -905,8 +909,9 @@ class Log:
         self.segments.active.index_interval_bytes = config.index_interval_bytes
 
     def begin_last_snapshot(self) -> bool:
-        """Before `finish`, which writes a snapshot of however many producers in one go: whether one
-        is being written in slices, this one or that of an earlier roll. Raises OSError.
+        """Begins a producer snapshot; returns whether one is being written in slices, this one or
+        that of an earlier roll. To be called before `finish`, which writes a snapshot of any
+        number of producers in one go. Raises OSError.
         """
         if self.failed is None:
             self.producers.take_snapshot(self.durability.disk, self.fail)
@@ -917,9 +922,9 @@ class Log:
         worker. Raises OSError.
 
         When that has run, records, epochs, transactions and producers are durable; `release_files`
-        comes last. Indexes are not synced, but where entries were dropped: lost ones are rebuilt.
-        With the recovery point at the end nothing needs to be done: an epoch that began since has
-        no records. Except where recovery dropped all of the last segment, which no sync covers yet.
+        comes last. Offset and time indexes are synced only if entries were dropped
+        (`indexes_shrank`): lost entries are rebuilt. If none were, and the recovery point is at the
+        log end, nothing is left to sync: an epoch that began since has no records.
         """
         if self.failed is not None:
             return _nothing
@@ -938,8 +943,8 @@ class Log:
         return partial(self._remove_behind, job, lacking) if lacking else job
 
     def _remove_behind(self, job: Callable[[], None], paths: list[str]) -> None:
-        """A segment without an offset index is gone over at the next start, after a clean stop as
-        well. On the disk worker.
+        """Removes these offset indexes after `job`: the next start checks a segment without one,
+        after a clean stop as well. On the disk worker.
         """
         job()
         for path in paths:

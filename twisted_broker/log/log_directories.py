@@ -6,7 +6,7 @@ Owns `LogDirectories`: which of them work, jobs for their workers, and files to 
    `on_directory_failure(directory, error)` is called once.
 2. A job that fails because of the disk fails its directory; a file that is gone already is no
    failure, nor is a worker that was stopped.
-3. Where descriptors are short nothing fails: one line a minute says so, and the work comes again.
+3. Where descriptors are short nothing fails: one line a minute says so, and work is tried again.
 
 Ring 1. Source: Kafka's `LogManager` (live and offline log directories), `LogDirFailureChannel`; RL
 1.12. Not here: one directory's content (`log_directory.py`), the logs (`log_manager.py`).
@@ -61,7 +61,7 @@ class LogDirectories:
                 share,
                 runtime.random,
                 self._warn,
-                # Of its own: who reads old records must not wait for a sync or a recovery.
+                # A worker of its own: reads of old records must not wait for a sync or a recovery.
                 reader=runtime.disk(path),
             )
             for path in known
@@ -112,7 +112,8 @@ class LogDirectories:
         """The broker epoch in the clean shutdown files; -1 unless every directory is here, has one,
         and all say the same.
 
-        A directory that was away has that of an older stop: what its logs lost since is not known.
+        A directory that was away has the epoch of an older stop: what its logs lost since is not
+        known.
         """
         epochs = {
             each.previous_broker_epoch if each.failed is None else -1
@@ -185,7 +186,7 @@ class LogDirectories:
 
     def call_later(self, delay: float, call: Callable[[], None]) -> None:
         """Calls after `delay` seconds unless the broker stops before."""
-        # By number: a timer that its own call names is a cycle.
+        # Kept by number: a timer whose call refers to it would be a reference cycle.
         self._delayed_count += 1
         self._delayed[self._delayed_count] = self._runtime.clock.callLater(
             delay, self._due, self._delayed_count, call

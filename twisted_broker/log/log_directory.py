@@ -1,7 +1,8 @@
 """One entry of `log.dirs`: whose it is, what is in it, whether it still works.
 
-Owns `LogDirectory`: lock, meta.properties, the clean shutdown file, checkpoints, loading all logs
-of the directory, and the topic ids of new ones.
+Owns `LogDirectory`: lock, meta.properties, the clean shutdown file, what the checkpoints said at
+the start, loading all logs of the directory, and the topic ids of new ones; `partition_of`,
+`log_starts`, `make_directory`, `sync_names`.
 
 1. One process at a time: the lock is taken first and held to the end.
 2. The clean shutdown file is removed before anything is loaded: a crash while loading counts as
@@ -9,11 +10,11 @@ of the directory, and the topic ids of new ones.
 3. Only what is named like a partition is opened, and its copy in progress (`-future`). `-delete`
    is finished, `-stray` is left alone.
 4. A directory fails as a whole and alone.
-5. Rows of the offset checkpoints have no topic id. A new log has its topic id on the disk only when
-   no row of an older log of its name is left there; after an unclean stop the rows of a log without
-   one do not count. A copy in progress that has none, or lacks offsets, is begun again. Where a
-   copy lies beside a log of its partition, which a move replaced, the recovery point is the copy's:
-   both are checked whole.
+5. Rows of the offset checkpoints have no topic id. A new log's topic id is written only when no row
+   of an older log of its name is left; after an unclean stop the rows of a log without a topic id
+   do not count. A copy in progress without one, or that lost offsets in a crash, is begun again.
+   Where a copy lies beside a log of its partition, which a move replaced, the recovery point is the
+   copy's: both are checked whole.
 6. No offset of the cleaner is above the end of its log.
 
 Source: Kafka's `LogManager.loadLogs`, `MetaPropertiesEnsemble`; RL 1.12, 3.6, 3.8. Not here: which
@@ -296,7 +297,7 @@ class LogDirectory:
         self.lost_futures.append((partition, topic_id))
 
     def _say_dropped(self, lines: list[str]) -> None:
-        """After a loss of power very many logs may have a torn end."""
+        """Warns of `_MOST_LINES` logs at most: after a loss of power many may have a torn end."""
         for line in lines[:_MOST_LINES]:
             self.warn(line)
         if len(lines) > _MOST_LINES:
@@ -344,8 +345,8 @@ class LogDirectory:
         )
 
     def forget_rows(self, partition: TopicPartition) -> None:
-        """An older log of that name may have left them: the records of a new one would count as
-        synced.
+        """Drops the rows that an older log of that name may have left: by them the records of a new
+        log would count as synced.
         """
         for rows in (self.recovery_points, self.log_starts, self.cleaner_offsets):
             rows.pop(partition, None)
@@ -362,8 +363,8 @@ class LogDirectory:
 
         Raises OSError, BrokerError INCONSISTENT_TOPIC_ID.
         """
-        # Where a disk was unmounted (`umount -l`), its open files go on, but this path is one of
-        # the disk above.
+        # Where a disk was unmounted (`umount -l`), its open files still work, but this path is now
+        # on the disk above.
         if not self.files.exists(posixpath.join(self.path, META_PROPERTIES)):
             raise FileNotFoundError(ENOENT, "it is gone; was its disk unmounted?", self.path)
         path = posixpath.join(self.path, name or str(partition))

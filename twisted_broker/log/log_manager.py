@@ -1,21 +1,22 @@
 """All logs of this broker.
 
 Owns `LogManager`: loading, making and deleting logs, their checkpoints, and when periodic tasks
-run. Its `directories`, `cleaner`, `moves` and `upkeep` have rooms of their own, as has the end of a
-directory.
+run. Its `directories`, `cleaner`, `moves` and `upkeep` have modules of their own, as has the stop
+of a directory.
 
 1. A partition has one log, in one directory; a new one goes to the directory with the fewest logs,
    not to a cordoned one. Two of different topic ids are found where a directory was away while a
    topic was deleted and made again (or its removal was lost with the power): the metadata settles
    which one counts.
-2. Loading, syncs, checkpoints and removal of files run on the directory's disk worker; nothing here
-   waits for the disk but the making of a log and the very end of a stop.
+2. Loading, syncs, checkpoints and removal of files run on the directory's disk worker. Here the
+   reactor waits for the disk only at the start, to make or rename a log, and at the very end of a
+   stop.
 3. A log is loaded with the broker's own settings; the topic's come with `get_or_create`: they are
    known only when the metadata is.
-4. A periodic task that fails is logged and comes again.
+4. A periodic task that fails is logged and runs again at its next time.
 5. After a truncation, and after a start that found less than was checkpointed, the recovery point
    is on its way to the disk at once (RL 3.5); so is a log start that a truncation lowered.
-6. A stop is once: no periodic task, round of the cleaner or removal begins behind it.
+6. A stop happens once: after it no periodic task, round of the cleaner or removal begins.
 7. The copy of a log that moves is loaded, checkpointed, failed and stopped as logs are.
 
 Ring 1. Source: Kafka's `LogManager`; RL 1.5, 1.12, 3.2, 3.5-3.8. Not here: the directories
@@ -160,7 +161,7 @@ class LogManager:
         return [
             log
             for log in (
-                # First: its name may be another one's here by now, whose rows count.
+                # First: another log may have its name here by now, and its rows must replace these.
                 *self.moves.replaced,
                 *self.logs.values(),
                 *self.moves.futures.values(),
@@ -258,8 +259,8 @@ class LogManager:
         other = self.logs.get(log.topic_partition)
         if other is not None:
             ids = {log.topic_id, other.topic_id}
-            # Without an id and a record a log may be of any topic that had the name: a loss of
-            # power took both, or what was deleted came back by it.
+            # A log without topic id and records may be of any topic that had the name: a loss of
+            # power took both, or brought back what was deleted.
             may_be_rivals = len(ids) > 1 or (
                 ids == {None} and 0 in (log.log_end_offset, other.log_end_offset)
             )
@@ -295,9 +296,9 @@ class LogManager:
             listener.copy_begun(log)
 
     def settle_rivals(self, topic_id_of: Callable[[TopicPartition], bytes | None]) -> None:
-        """Two topics of one name, one of them deleted while its directory was away: the log with
-        the id that is given stays, else one that lost its id with the power, rather one that has
-        records; the other is kept as `-stray`.
+        """Two topics had one name, one of them deleted while its directory was away: the log with
+        the topic id that is given stays, else one that lost its id in a loss of power, preferably
+        one with records. The other is kept as `-stray`.
         """
 
         def claim(log: Log) -> tuple[bool, bool, bool]:
@@ -358,8 +359,8 @@ class LogManager:
     def _directory_for(
         self, directory_id: bytes | None, topic_partition: TopicPartition
     ) -> LogDirectory:
-        """The directory with this id, else the one with the fewest logs; but where a try that ended
-        midway left something, that one.
+        """The directory where a try that ended midway left something, else the one with this id,
+        else the `preferred` one, else the one with the fewest logs that is not cordoned.
         """
         online = self.directories.online()
         if not online:
@@ -384,8 +385,8 @@ class LogManager:
         return min(open_ones, key=lambda directory: counts[directory.path])
 
     def _logs_in_each(self) -> dict[str, int]:
-        """Logs by directory. Counted once for those that are made one after the other: of a new
-        topic with a thousand partitions each would look at all logs of the broker.
+        """Number of logs by directory. Counted once for logs that are made one after the other:
+        else each partition of a new topic would go through all logs of the broker.
         """
         if self._counted != len(self.logs):
             self._counted = len(self.logs)
@@ -451,8 +452,8 @@ class LogManager:
         self._sync_names_soon(directory)  # the sync that was due may have been before this
 
     def _give_id(self, log: Log, topic_id: bytes) -> None:
-        """Of a log that had none (made by an old broker): written on the worker, for all logs of a
-        broker may get theirs in one piece of the metadata.
+        """Gives a topic id to a log that had none (made by an old broker). It is written on the
+        worker: all logs of a broker may get theirs in one metadata update.
         """
         directory = self.directories.of(log)
         log.topic_id = topic_id
@@ -600,8 +601,8 @@ class LogManager:
             self._checkpoint_recovery_points(directory)
 
     def _checkpoint_recovery_points(self, directory: LogDirectory) -> None:
-        # One that waits for the worker will find what is the case then: a thousand logs that are
-        # truncated together want one checkpoint, not as many of all logs.
+        # A job that still waits will read the points of its own time: a thousand logs that are
+        # truncated together need one checkpoint of all logs, not a thousand.
         if directory.is_checkpoint_waiting:
             return
         directory.is_checkpoint_waiting = True
@@ -609,7 +610,7 @@ class LogManager:
         points: list[tuple[Log, int, int]] = []
 
         def job() -> None:
-            # First: what happens from here on wants a job of its own.
+            # First: a change from here on needs another job.
             directory.is_checkpoint_waiting = False
             points.extend(
                 (log, *log.durability.point_in_write())

@@ -10,10 +10,10 @@ were replaced, until they are durably gone.
 3. The log that was replaced goes when the copy is durable under its new name, and the copy's mark
    when that log is durably gone. Until then the partition is replacing (`is_replacing`). A stop
    leaves what is not done to the next start, which finds both logs (`finish_swap`).
-4. A copy takes the place of a log that is lost when the controller knows the copy's directory as
-   the replica's.
-5. A copy of a topic that was deleted, and made again, meanwhile goes. One that a crash damaged is
-   begun anew, for its move was answered (RL 3.8), once no directory is offline.
+4. A copy takes the place of a lost log if, for the controller, the replica is in the copy's
+   directory.
+5. A copy whose topic was deleted and made again meanwhile is dropped. A copy that a crash damaged
+   is begun anew once no directory is offline, for the move was acknowledged (RL 3.8).
 6. Copies that are dropped, and logs that were replaced, go as deleted logs do.
 
 Ring 1. Source: Kafka's `LogManager` (`futureLogs`, `replaceCurrentWithFutureLog`); KIP-113,
@@ -114,13 +114,13 @@ class LogMoves:
 
     def _attach(self, directory: LogDirectory, log: Log) -> None:
         self._logs.attach(directory, log)
-        # After its swap they would not be found by the name of now.
+        # Removed at once: after the swap the files would not be found under their present names.
         log.segments.attach(self._directories.remover_at_once(directory))
 
     def finish_swap(self, directory: LogDirectory, log: Log, other: Log) -> None:
-        """A stop came between the two renames of a move: the one that counts stays, the other goes
-        when that one is durable. The process that copied it may have been killed before it was.
-        Raises BrokerError when it was no move.
+        """A stop came between the two renames of a move: the log that counts stays, the other goes
+        when the first is durable, for the process that wrote it may have been killed before it
+        synced. Raises BrokerError when it was no move.
         """
         kept = one_that_counts(log, other)
         if kept is None:
@@ -177,7 +177,7 @@ class LogMoves:
             self._lost.pop(name, None)
 
     def forget_lost(self, topic_partition: TopicPartition) -> None:
-        """Another move of it was asked for, or none."""
+        """Its lost copy is not begun anew: another move was requested, or none is any more."""
         self._lost.pop(topic_partition, None)
 
     def settle(self, is_replica: Callable[[Log], bool]) -> None:
@@ -237,9 +237,9 @@ class LogMoves:
         config: LogConfig,
         directory_id: bytes | None,
     ) -> Log | None:
-        """Its log is lost, and the controller knows the copy's directory as the replica's: the
-        copy had caught up when it learned that (KIP-858). None: it has no such copy. Raises
-        LogDirFailure.
+        """The copy of a lost log takes its place, if for the controller the replica is in the
+        copy's directory: the copy had caught up when the controller was told (KIP-858). None: there
+        is no such copy. Raises LogDirFailure.
         """
         future = self.futures.get(topic_partition)
         if (

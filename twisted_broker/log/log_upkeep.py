@@ -6,8 +6,8 @@ Owns `LogUpkeep`: retention, expiry of producers, and syncs by age, of all logs.
    its way. Syncs by age begin together: the disk workers do them.
 2. Retention leaves alone a log that failed, is cleaned, moves, or has a hole, and one that was
    taken out since the walk began.
-3. A log whose disk fails is one line; the others are gone on with. Where descriptors are short it
-   comes again.
+3. A log whose disk fails is logged in one line, and the walk goes on. Where descriptors are short
+   the next walk tries again.
 
 Ring 1. Source: Kafka's `LogManager.cleanupLogs`, `flushDirtyLogs`, and the expiry of producer ids
 that `UnifiedLog` schedules; RL 3.2, 3.8. Not here: when (`log_manager.py`); which segments are old
@@ -153,7 +153,7 @@ class LogUpkeep:
             self._is_expiring = False
 
     def flush_dirty_logs(self) -> None:
-        """Syncs logs whose last sync is `flush.ms` ago, whatever became of the calendar."""
+        """Syncs each log every `flush.ms`, by the monotonic clock."""
         now_ms = self._runtime.now_ms()
         for log in self._logs:
             durability = log.durability

@@ -251,8 +251,8 @@ class MemoryFileSystem:
 
 
 class InlineWorker:
-    """A disk worker that runs each job at once and reports before `submit` returns: right where
-    the disk never stalls.
+    """A disk worker that runs each job at once and reports before `submit` returns: for disks that
+    never stall.
     """
 
     def submit(

@@ -5,8 +5,8 @@ Owns the reading and writing of node id, cluster id and directory id.
 1. A directory belongs to one node of one cluster for ever; its directory id never changes.
 2. Version 1 is written; version 0 (`broker.id`) is read too.
 
-Source: Kafka's `MetaProperties`; FILE_FORMATS 1. Not here: which directories must agree
-(`log_manager.py`).
+Source: Kafka's `MetaProperties`; FILE_FORMATS 1. Not here: whether a directory is this node's
+(`log_directory.py`).
 """
 
 from __future__ import annotations

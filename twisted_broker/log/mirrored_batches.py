@@ -1,6 +1,7 @@
 """What a leader takes of the records that `replog mirror` brought from another cluster.
 
-Owns `with_leader_epoch`, `count_already_there` and the two refusals (`Differs`, `not_mirrored`).
+Owns `with_leader_epoch`, `count_already_there`, `first_offset_of` and the two refusals (`Differs`,
+`not_mirrored`).
 
 How batches reach the leader, and why so. They come by an API of ours, `AppendMirrored`
 (`wire/messages/mirror.py`), not by a tagged field of Produce: what ApiVersions lists is the check
@@ -11,11 +12,11 @@ that such a topic always takes).
 
 1. Of a batch's bytes only the partition leader epoch changes, to the local leader's; the CRC does
    not cover it. Offsets, times, producer fields, compressed bytes stay; control batches too.
-2. The log end that the mirror knows is checked under the append: two mirrors, or one that resends,
-   make neither gap nor duplicate. What is there already is compared, and counts when its bytes are
-   the same.
-3. Offsets only need to grow: what the source has no more (compaction, deleted records) is a gap
-   here as well.
+2. The log end that the mirror knows is checked in the turn of the append (`partition.py`): two
+   mirrors, or one that resends, make neither gap nor duplicate. Batches that are there already are
+   compared, and count as appended when their bytes are the same.
+3. Offsets only need to grow: offsets that the source no longer has (compaction, deleted records)
+   are a gap here as well.
 
 Source: none, ours; `Log.append_as_follower` does the rest. Not here: what the source lost
 (`mirror/`), the log start (`partition.py`).

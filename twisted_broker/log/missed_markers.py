@@ -1,26 +1,26 @@
-"""Ends of transactions that a follower came too late for.
+"""Ends of transactions that the leader's cleaner removed before a follower copied them.
 
 Owns `CopiedTransactions`, which knows from where on the open transactions of a log were copied
 early enough, and `MarkersMissed`, by which a log is truncated and copied again.
 
-1. The cleaner of a leader takes the marker of a transaction, or empties its batch, once the records
+1. A leader's cleaner removes the marker of a transaction, or empties its batch, once the records
    that it decided are gone and `delete.retention.ms` is over. A follower that holds such records,
-   and was away for longer, finds no offset, or no record, where the marker was. Kafka's keeps the
-   transaction open: the last stable offset stays there, or the producer's next marker decides, and
-   what was aborted counts as committed.
-2. Here the log is truncated to where the first such transaction begins, and copied on from there. A
-   leader that has its records has the marker, too, unless it missed it itself.
-3. Doubtful is a transaction whose first record was copied from another leader, before the log was
+   and was away for longer, finds no offset, or no record, where the marker was. Kafka's follower
+   keeps the transaction open: its last stable offset stays there, or the producer's next marker
+   decides the transaction, and aborted records may count as committed.
+2. Here the log is truncated to where the first such transaction begins, and copied again from
+   there. A leader that has its records has the marker, too, unless it missed it itself.
+3. A transaction is doubtful if its first record was copied from another leader, before the log was
    loaded, or more than a quarter of `delete.retention.ms` ago (the clocks of two machines differ,
-   and step). A mark is a time and where the log ended then: a transaction that begins at or above
-   it was copied later. A new one is set each eighth of `delete.retention.ms`; two are kept.
-4. Behind a truncation nothing is doubted until twice as much is copied as was truncated: it ends,
-   however short that time is, and costs a few times the log at most. Whoever was away meanwhile
-   doubts all again.
-5. An answer is cut before missing offsets: what comes first may bring the marker.
-6. Nothing is looked at while no transaction is open, nor for a replica that is in the ISR or may be
-   elected: it has all that is committed, and may be the only one. An unclean election of one that
-   is copied again loses what it has not copied yet, as of any that is behind.
+   and step). A mark is a time and the log end of then: a transaction that begins at or above that
+   was copied later. A new mark is set each eighth of `delete.retention.ms`; two are kept.
+4. After such a truncation no transaction is doubted until twice as much is copied as was truncated.
+   So the copying ends, however short that time is, and costs a few times the log at most. A
+   follower that was away meanwhile doubts every open transaction again.
+5. Of an answer only the batches before the missing offset are taken: they may hold the marker.
+6. Nothing is checked while no transaction is open, nor on a replica that is in the ISR or may be
+   elected: it has all that is committed, and may be the only one. An unclean election of a replica
+   that is copied again loses what it has not copied yet, as with any replica that is behind.
 
 Source: our own; KIP-534 says when markers go. Not here: who may be elected (`Partition`), the
 truncation (`fetcher`).
@@ -48,15 +48,15 @@ class MarkersMissed(Exception):
 
 
 class ProducersUnknown(Exception):
-    """Which transactions are open is being found out; what may hide an end waits."""
+    """Producers are being rebuilt, so open transactions are not known: the batches wait."""
 
 
 _AWAY_MS = 10_000
-"""No answer for so long, or for the time of (3) where that is longer: it was away."""
+"""A follower without an answer for this long, or for the quarter of (3) if longer, was away."""
 
 
 class _Mark(NamedTuple):
-    """The log ended at `offset`; what came behind was requested after `wall_ms`."""
+    """The log ended at `offset`; what was copied after that was requested after `wall_ms`."""
 
     wall_ms: int
     offset: int
@@ -67,7 +67,7 @@ class _Mark(NamedTuple):
 
 
 class CopiedTransactions:
-    """Of one log. All that is open at first is doubtful."""
+    """Of one log. Every transaction that is open at first is doubtful."""
 
     __slots__ = ("_again_upto", "_answered_ms", "_newer", "_older")
 
@@ -85,9 +85,9 @@ class CopiedTransactions:
         delete_retention_ms: int,
         wall_ms: int,
     ) -> list[BatchView]:
-        """Those of an answer's batches, which follow `log_end`, that come before one that may hide
-        the end of a doubtful transaction. Raises `MarkersMissed` where it is the first of them, and
-        `ProducersUnknown`.
+        """The batches of an answer, which follow `log_end`, up to the first that may hide the end
+        of a doubtful transaction. If that is the first of all, raises `MarkersMissed`, or
+        `ProducersUnknown` while producers are rebuilt.
         """
         doubtful_below = self._doubtful_below(log_end, delete_retention_ms // 4, wall_ms)
         first_open = next(iter(producers.ongoing), doubtful_below)
@@ -107,7 +107,7 @@ class CopiedTransactions:
         return batches
 
     def _doubtful_below(self, log_end: int, most_ms: int, wall_ms: int) -> int:
-        """Open transactions that begin below are; 0: none is."""
+        """Open transactions that begin below this offset are doubtful; 0: none is."""
         if not self._newer.is_younger_than(most_ms // 2, wall_ms):
             # What comes now was requested after the last answer came, whenever its leader read it.
             self._older, self._newer = self._newer, _Mark(self._answered_ms, log_end)
@@ -123,7 +123,7 @@ class CopiedTransactions:
 
 
 def _is_emptied(batch: BatchView, producers: ProducerStateManager, doubtful_below: int) -> bool:
-    """Whether it was the marker of a doubtful transaction, as far as is known."""
+    """Whether a cleaner emptied it, and it may have been the marker of a doubtful transaction."""
     if not batch.is_control or batch.records_count:
         return False
     if producers.is_rebuilding:

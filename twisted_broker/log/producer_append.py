@@ -5,9 +5,11 @@ Owns `check_append`: whether the batch is a duplicate, or may follow what its pr
 
 1. A batch that repeats one of a producer's last five is a duplicate. Any other sequence follows the
    last one (0 after 2^31-1), and is 0 under a new epoch. For a producer that is not known it may be
-   anything: its records may have been deleted.
+   anything, since its records may have been deleted; but 0 if it is verified under transaction
+   version 2.
 2. Nothing is changed here: what is refused leaves no trace.
-3. While the producers are being found again nothing can be judged: the client comes again.
+3. While producers are rebuilt nothing can be judged: the client gets LEADER_NOT_AVAILABLE and tries
+   again.
 4. A transactional batch, a client's or a coordinator's, goes on with the open transaction of its
    epoch, or brings the guard of a verification (`verification.py`).
 5. Under transaction version 2 every marker has a newer epoch than the records that it ends: an
@@ -47,8 +49,8 @@ def check_append(
     origin: AppendOrigin,
     guard: Guard,
 ) -> BatchMetadata | None:
-    """Raises BrokerError when the producer may not write this batch; what is remembered of its
-    first arrival when it wrote it already; None: it may be appended.
+    """Raises BrokerError when the producer may not write this batch. Returns what is remembered of
+    the first arrival of a duplicate; None: the batch may be appended.
     """
     _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _ = header
     if producers.rebuilt is not None:

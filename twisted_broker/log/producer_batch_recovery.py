@@ -8,9 +8,10 @@ Owns `recover_producer_batches`.
 2. What is recovered is what memory held: batches of the producer's present epoch, newest first,
    until five are known.
 3. The cost is bounded, however many producers there are: at most `MOST_HEADERS` batch headers a
-   log, from its end back, and none when nobody of a few has more batches than are known. Who wrote
-   nothing among those has nothing in flight that matters; its snapshot's last batch stays known.
-4. Damage ends the search, never the loading: whoever reads it sees the error.
+   log, from its end back, and none when the producers are few and no batch of theirs is missing. A
+   producer without a batch among those headers has nothing in flight that matters; its last batch
+   is known from the snapshot.
+4. Damage ends the search, never the loading: its reader gets the error.
 
 Source: KIP-98; Kafka's `ProducerStateManager` (its snapshots hold one batch too, and it recovers
 nothing). Not here: the snapshot (`producer_snapshot.py`); batches before sequence 0 of an epoch,
@@ -46,7 +47,7 @@ from twisted_broker.wire.records import (
     read_batch_header,
 )
 
-# Bounds the work for one producer on the reactor's thread.
+# Bounds the work for one log on the reactor's thread.
 MOST_HEADERS = 256
 # Up to here one read costs less than a read for each header.
 _READ_WHOLE_BYTES = 1 << 16
@@ -59,7 +60,7 @@ def recover_producer_batches(
     """Completes the batches of `producers`, by their ids, out of `segments`, newest first. Raises
     OSError.
     """
-    lacking = -1  # not counted: of very many some do
+    lacking = -1  # not counted: among very many some lack batches
     if len(producers) <= SLICE_PRODUCERS:
         lacking = sum(map(_lacks_batches, producers.values()))
     try:

@@ -8,17 +8,17 @@ truncation.
     in slices --all is truncated--> complete (nothing is left to know)
     in slices --EMFILE--> waiting --a producer is refused, or a second later--> in slices
 
-1. What is found is what the log holds from the snapshot to its end, and of each producer the
-   batches before that may be sent again.
+1. The result is the state of the snapshot, plus the batches from there to the log's end, plus the
+   earlier batches of each producer that may be sent again.
 2. In slices: a snapshot of many producers is loaded (`producer_snapshot_reader.py`), then the disk
-   worker reads headers, at most `SLICE_HEADERS` at a time, the reactor takes them in. Appends go on
-   meanwhile and are found like the others; those that need to know producers are refused until
-   then, with a code that makes them come again (`producer_append.py`).
-3. Until it is done no transaction from there on counts as decided, and the transaction indexes are
-   filled from here alone. Where the process ends before, the next one fills them: recovery begins
-   where they are complete, and a clean stop leaves no offset index behind there, so that the
-   segment is gone over.
-4. Damage costs memory of producers, never the log: the reader of it sees the error.
+   worker reads headers, at most `SLICE_HEADERS` at a time, and the reactor adds them. Appends go on
+   meanwhile and are found like the others; batches with a producer id are refused until the end,
+   with a code that makes the client try again (`producer_append.py`).
+3. Until it is done no transaction above the offset reached counts as decided, and nothing else
+   writes the transaction indexes. If the process ends before, the next one fills them: recovery
+   begins where they are complete, and a clean stop removes the offset indexes from there on, so
+   that these segments are checked.
+4. Damage in the log costs knowledge of producers, never the log: its reader gets the error.
 
 Source: Kafka's `UnifiedLog.rebuildProducerState` (in one go). Not here: snapshots
 (`producer_state.py`), batches older than the snapshot (`producer_batch_recovery.py`).
@@ -133,7 +133,7 @@ class ProducerRebuild:
         self._replay(recovered)
 
     def after_truncation(self, wall_ms: int) -> None:
-        """As `after_load`, but what takes long goes on behind it, in slices. Raises OSError."""
+        """As `after_load`, but what takes long goes on afterwards, in slices. Raises OSError."""
         producers, end, disk = self._producers, self._segments.log_end_offset, self._durability.disk
         # The transaction indexes hold all below the new end, as far as an unfinished rebuild
         # before had filled them.
@@ -177,8 +177,8 @@ class ProducerRebuild:
             if segment.base_offset > start:
                 producers.map_end_offset = segment.base_offset
                 producers.take_snapshot()
-            # Below the recovery point files are trusted: damage there costs memory of producers,
-            # and the reader of it sees the error.
+            # Below the recovery point files are trusted: damage there costs knowledge of producers,
+            # and its reader gets the error.
             with contextlib.suppress(CorruptRecordError):
                 for position, header in segment.headers_from(start):
                     # By its last offset: the log may start inside a batch.
@@ -200,7 +200,7 @@ class ProducerRebuild:
         self._watermarks.update_first_unstable()
 
     def _is_short(self, start: int) -> bool:
-        """Whether what lies from `start` to the log's end is read in no time."""
+        """Whether there are AT_ONCE_BYTES at most from `start` to the log's end."""
         length = 0
         for segment in self._segments.between(start, self._segments.log_end_offset):
             begin = 0
@@ -213,8 +213,8 @@ class ProducerRebuild:
     # -- in slices
 
     def resume(self) -> None:
-        """Goes on where no file could be opened for a slice; nothing where one is on its way. A
-        producer that is refused meanwhile calls it, and who was told that descriptors are short.
+        """Reads the slice again for which no file could be opened, if any. Called when a producer
+        is refused meanwhile, and a second after the lack of descriptors was reported.
         """
         disk = self._durability.disk
         if disk is not None and self._is_stuck and not self._durability.is_over:
@@ -333,7 +333,7 @@ class ProducerRebuild:
     def _failed(self, error: BaseException | None) -> None:
         """Nothing was done, or the disk fails."""
         if is_out_of_descriptors(error):
-            self._is_stuck = True  # not ready: a worker that answers at once would be asked at once
+            self._is_stuck = True  # not `_ready`: that would try again at once
             assert isinstance(error, OSError)
             self._durability.found_no_descriptor(error)
         else:
@@ -353,8 +353,7 @@ class ProducerRebuild:
     def _add_slice(self, state: ProducerStateManager, segment: LogSegment, found: _Slice) -> None:
         """Raises OSError."""
         if any(control is not None for _, control in found.found):
-            # First: where there is no descriptor for it nothing may have been added, for the slice
-            # is read again.
+            # Before anything is added: where there is no descriptor for it the slice is read again.
             segment.txn_index.file.create()
         for header, control in found.found:
             aborted = _add(state, header, control)

@@ -1,9 +1,9 @@
-"""A producer snapshot of many producers, loaded a slice at a time; and a map of many, let go of so.
+"""A producer snapshot of many producers, loaded a slice at a time; a large map, freed likewise.
 
 Owns `SnapshotReader` and `let_go`.
 
 1. The worker reads the file and checks its CRC; the reactor decodes one slice in a turn.
-2. What is damaged is removed, and the one before it is read; with none left nothing is known.
+2. A damaged snapshot is removed, and the one before it is read; with none left nothing is known.
 3. Until all is loaded the state's map ends at the log's start: no transaction counts as decided.
 
 Source: our own; Kafka's `ProducerStateManager.loadFromSnapshot` reads all in one go. Not here: the
@@ -61,8 +61,8 @@ class SnapshotReader:
         self._opened: list[tuple[int, int]] = []
 
     def next_job(self) -> Callable[[], bytes | None] | None:
-        """Takes in one slice; what the worker must do before the next call, after which `job_done`
-        is called. None: the state is loaded. Raises OSError.
+        """Loads one slice. Returns the job that the worker must do before the next call, whose
+        result `job_done` takes; None: the state is loaded. Raises OSError.
         """
         if self._content is None:
             offset = max(self._state.snapshots, default=-1)
@@ -82,7 +82,9 @@ class SnapshotReader:
         return None
 
     def job_done(self, content: bytes | None, error: BaseException | None) -> bool:
-        """What became of it; False where an error is no matter of this file. Raises OSError."""
+        """Takes the result of the job. False: it failed, but not because of this file. Raises
+        OSError.
+        """
         if self._content is not None:
             return error is None  # nothing was to be read
         if isinstance(error, CheckpointError):
@@ -138,4 +140,4 @@ class _LettingGo:
 
 
 def _nothing() -> None:
-    """Its end is in a later turn."""
+    """A job that only gives the reactor a turn."""

@@ -5,7 +5,7 @@ Owns `SnapshotWriter`.
 1. The file holds the producers as they were when it was begun: whoever changes an entry calls
    `keep` first.
 2. One slice is encoded in a turn of the reactor; the worker writes it, and the head with the CRC
-   last. Until then whoever reads the file finds it damaged, and takes an older one.
+   last. Until then a reader finds the file damaged, and takes an older one.
 3. The file is synced with its head: the sync of the roll may have been before it.
 
 Source: our own; Kafka's `ProducerStateManager.writeSnapshot` encodes and writes all in one go.
@@ -29,7 +29,7 @@ from twisted_broker.log.producer_snapshot import (
 )
 
 SLICE_PRODUCERS = 4000
-"""2 to 3 ms"""
+"""To encode so many takes 2 to 3 ms."""
 
 
 class SnapshotOwner(Protocol):
@@ -84,7 +84,7 @@ class SnapshotWriter:
         self._owner = owner
 
     def keep(self, entry: ProducerEntry) -> None:
-        """It is about to change."""
+        """Keeps the row of an entry that is about to change."""
         if entry not in self._kept:
             self._kept[entry] = encode_row(entry)
 

@@ -1,15 +1,15 @@
 """Idempotent and transactional producers of one log.
 
 Owns `ProducerStateManager`: the newest batches per producer, open and not yet replicated
-transactions, the snapshot files.
+transactions, verifications, the snapshot files.
 
 1. The map holds what the log holds below `map_end_offset`, no more.
 2. The first unstable offset is that of the oldest transaction that is open, or whose marker is not
    below the high watermark; while the state is being rebuilt, at most where the rebuild is.
 3. A producer with an open transaction never expires.
 4. While the state is being rebuilt no snapshot is taken of the empty map.
-5. A snapshot of many producers is written in slices, of the map as it was; one at a time. What is
-   cut below its offset meanwhile takes it along. It is loaded in slices, too, but at the start.
+5. A snapshot of many producers is written in slices, of the map as it was; one at a time. A
+   truncation meanwhile drops it. It is loaded in slices, too, except at the start.
 
 Source: Kafka's `ProducerStateManager`; KIP-98; RL 3.2. Not here: checks before an append
 (`producer_append.py`), the snapshot's format (`producer_snapshot.py`), its slices
@@ -84,15 +84,15 @@ class ProducerStateManager:
     def __init__(self, files: IFileSystem, directory: str, expiration_ms: int) -> None:
         self._files, self.directory, self.expiration_ms = files, directory, expiration_ms
         self.producers: dict[int, ProducerEntry] = {}
-        # Its first entry is read with each append. Of a plain dict whose first entries were removed
-        # that takes as long as they are many.
+        # Its first entry is read with each append. In a plain dict that takes time in proportion to
+        # the entries that were removed before it.
         self.ongoing: OrderedDict[int, int] = OrderedDict()
         """first offset -> producer id, in order of offsets"""
         self.unreplicated: deque[tuple[int, int]] = deque()
         """(first offset, offset of the marker), in order of the markers"""
         self.oldest_unreplicated: deque[tuple[int, int]] = deque()
-        """those of them before which none began that ends later: the first is the oldest. There
-        may be as many as a follower that stays behind lets come.
+        """of these, each that began before all that end later: the first one is the oldest. While a
+        follower in the ISR is behind, both may grow long.
         """
         self.verifications: OrderedDict[int, VerificationStateEntry] = OrderedDict()
         """producer id -> its verification (`verification.py`), oldest first"""
@@ -101,15 +101,15 @@ class ProducerStateManager:
         self.newest_offset = -1
         """no producer wrote at an offset above it"""
         self.loaded_upto = 0
-        """the offset of the snapshot that was loaded: of what was decided below it nobody knows
-        by which marker, so until the high watermark is there some of them may be truncated yet
+        """the offset of the snapshot that was loaded: it does not say where the markers below it
+        are, so until the high watermark is there some of them may still be truncated
         """
         self.rebuilt: ProducerStateManager | None = None
         """the state that is brought to the log's end (`producer_rebuild.py`); until it is
         adopted the map here is empty
         """
         self.writer: SnapshotWriter | None = None
-        """of the snapshot that is written in slices; hears of an entry before that changes"""
+        """of the snapshot that is written in slices; `keep` is called before an entry changes"""
 
     @property
     def is_rebuilding(self) -> bool:
@@ -157,7 +157,7 @@ class ProducerStateManager:
         is_abort: bool,
     ) -> AbortedTxn | None:
         """Remembers an end marker, and that it decided its producer's open transaction, if any;
-        what goes into the index of aborted ones.
+        returns what goes into the index of aborted transactions.
         """
         entry = self.producers.get(producer_id)
         if entry is None:
@@ -183,8 +183,8 @@ class ProducerStateManager:
         return AbortedTxn(producer_id, first_offset, offset, stable) if is_abort else None
 
     def add_batch(self, batch: BatchView) -> AbortedTxn | None:
-        """Remembers any batch with a producer id that is in the log; what it adds to the index of
-        aborted transactions.
+        """Remembers any batch with a producer id that is in the log; returns what it adds to the
+        index of aborted transactions.
         """
         if not batch.attributes & CONTROL_FLAG:
             self.add_data(
@@ -210,8 +210,8 @@ class ProducerStateManager:
                     is_abort,
                 )
         except InvalidRecordError:
-            # It is in the log (of the leader, or of before), and ends nothing: whoever reads it
-            # sees the error. The rest of the log is not lost for it.
+            # The marker cannot be read, but is in the log (the leader's, or an older one): it ends
+            # no transaction, and its reader gets the error. The rest of the log stays readable.
             return None
         return None
 
@@ -228,9 +228,9 @@ class ProducerStateManager:
         return min(first, undecided)
 
     def has_late_transaction(self, wall_ms: int, longest_ms: int) -> bool:
-        """Whether one is open whose newest record is older than any coordinator leaves it open:
-        `longest_ms` (`transaction.max.timeout.ms`) and some time for its end. Of records without a
-        timestamp nobody can tell.
+        """Whether a transaction is open whose producer's newest record is older than `longest_ms`
+        (`transaction.max.timeout.ms`) and LATE_AFTER_MS: a coordinator would have ended it. Records
+        without a timestamp do not count.
         """
         since_ms = wall_ms - longest_ms - LATE_AFTER_MS
         return bool(self.ongoing) and any(
@@ -239,7 +239,7 @@ class ProducerStateManager:
         )
 
     def knows_what_is_decided(self, high_watermark: int) -> bool:
-        """Whether a marker that is not below the high watermark yet is one of `unreplicated`."""
+        """Whether all markers at or above the high watermark are known (in `unreplicated`)."""
         loaded_upto = self.loaded_upto if self.rebuilt is None else self.rebuilt.loaded_upto
         return loaded_upto <= high_watermark
 
@@ -270,7 +270,7 @@ class ProducerStateManager:
         wall_ms: int,
     ) -> Guard:
         """What an append of this batch must bring, once the coordinator said that the transaction
-        holds the partition; None where it goes on with an open transaction.
+        contains the partition; None where the batch continues an open transaction.
 
         Raises INVALID_PRODUCER_EPOCH for an epoch below the producer's last one here.
         """
@@ -294,11 +294,11 @@ class ProducerStateManager:
         return entry
 
     def take_verifications(self, other: ProducerStateManager) -> None:
-        """Those of another log that this one, which holds the same, replaces."""
+        """Takes those of another log, which this one, with the same records, replaces."""
         self.verifications, other.verifications = other.verifications, OrderedDict()
 
     def end_verification(self, producer_id: int, entry: VerificationStateEntry) -> None:
-        """Refused for good."""
+        """Forgets one that was refused for good."""
         if self.verifications.get(producer_id) is entry:
             del self.verifications[producer_id]
 
@@ -347,9 +347,9 @@ class ProducerStateManager:
         disk: IDiskWorker | None = None,
         on_fatal: Callable[[OSError], object] | None = None,
     ) -> int:
-        """Writes a snapshot at the map's end unless there is one; its offset, or -1. Of many
-        producers `disk` writes it in slices, and it counts when it is whole: until then, and where
-        the next is due before that, whoever loads the log begins from the one before.
+        """Writes a snapshot at the map's end; returns its offset, or -1: there is one, or another
+        one is being written, or the state is being rebuilt. With many producers `disk` writes it in
+        slices, and it counts when it is whole: until then a load begins from the one before.
 
         Raises OSError; what fails later goes to `on_fatal`.
         """
@@ -399,14 +399,14 @@ class ProducerStateManager:
             self.last_snapshot_offset = max(self.last_snapshot_offset, offset)
 
     def stop_snapshot(self) -> None:
-        """What is left of one that is being written is not: the log is offline."""
+        """Ends the writing of a snapshot in slices: the log is offline."""
         for state in (self, self.rebuilt):
             if state is not None and state.writer is not None:
                 state.writer.cancel()
                 state.writer = None
 
     def drop_unfinished_snapshot(self) -> None:
-        """As if it had not been begun. Raises OSError."""
+        """Removes a snapshot that is still being written. Raises OSError."""
         for state in (self, self.rebuilt):
             if state is not None and state.writer is not None:
                 self.remove_snapshot(state.writer.offset)
@@ -431,8 +431,8 @@ class ProducerStateManager:
             self.remove_snapshot(offset)
 
     def truncate(self, log_start_offset: int, log_end_offset: int) -> bool:
-        """Drops snapshots outside the log; False when the map holds as it is: no producer wrote
-        what was truncated. Else it is to be loaded again.
+        """Drops snapshots outside the log. False: the map is right as it is, for no producer wrote
+        what was truncated; True: it is to be loaded again.
         """
         self.drop_unfinished_snapshot()
         for offset in sorted(self.snapshots):
@@ -449,8 +449,8 @@ class ProducerStateManager:
         return False
 
     def takes_long(self) -> bool:
-        """Whether more producers than one slice are to be forgotten, or loaded: of the newest
-        snapshot.
+        """Whether the producers that `begin_reload` frees, or those of the newest snapshot, are
+        more than one slice.
         """
         states = (self,) if self.rebuilt is None else (self, self.rebuilt)
         if any(len(state.producers) > SLICE_PRODUCERS for state in states):
@@ -486,8 +486,8 @@ class ProducerStateManager:
         return self.begin_rebuild()
 
     def load_some(self, entries: list[ProducerEntry], wall_ms: int) -> list[tuple[int, int]]:
-        """Takes in some producers of a snapshot, but for expired ones; their open transactions, as
-        of `loaded`.
+        """Adds some producers of a snapshot, except expired ones; returns their open transactions
+        as `loaded` takes them.
         """
         kept = [entry for entry in entries if not self._is_expired(entry, wall_ms)]
         self.producers.update([(entry.producer_id, entry) for entry in kept])
@@ -498,7 +498,7 @@ class ProducerStateManager:
         ]
 
     def loaded(self, offset: int, opened: list[tuple[int, int]]) -> None:
-        """All that the snapshot at `offset` holds was taken in. `opened`: first offset and producer
+        """All producers of the snapshot at `offset` were added. `opened`: first offset and producer
         id of the transactions that were open there.
         """
         self.ongoing = OrderedDict(sorted(opened))
@@ -548,7 +548,7 @@ class ProducerStateManager:
         self.last_snapshot_offset, self.map_end_offset, self.newest_offset = 0, offset, -1
 
     def let_go(self, disk: IDiskWorker | None) -> None:
-        """Of the producers, of which nobody asks any more: of many in slices."""
+        """Frees the producers, which nobody uses any more; many of them in slices."""
         for state in (self, self.rebuilt):
             if state is not None:
                 let_go(state.producers, disk)

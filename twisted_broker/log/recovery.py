@@ -4,14 +4,15 @@ Owns `new_log`, `load_log`.
 
 1. After an unclean stop every batch from the recovery point's segment on is checked; at the first
    bad byte, or leader epoch that goes back or is below none (-1), the log ends: the segment is
-   truncated, later segments are deleted. Below the recovery point the files are trusted; one above
-   the log end is older than a truncation, and nothing is.
+   truncated, later segments are deleted. Below the recovery point the files are trusted. A recovery
+   point above the log end is older than a truncation: then nothing is trusted.
 2. Indexes, leader epochs, producer state and aborted transactions of what was checked are made
-   anew; a missing or impossible index is too. So are epochs that begin above the log start where
-   batches below have one: they were trimmed to a log start that was lost.
+   anew; a missing or impossible index is too. Epochs are completed where they begin above the log
+   start though batches below have one: they were trimmed to a log start that was lost.
 3. Offsets that are missing between segments or before the last batch, or are in two segments, are
-   noted, and nothing is deleted for them: `gaps.py`. Except that, of two, the end of a segment goes
-   where the next one has newer leader epochs: a truncation had dropped it before the loss of power.
+   noted, and nothing is deleted for them: `gaps.py`. With one exception: if offsets are in two
+   segments and the second has newer leader epochs, the end of the first is truncated. A truncation
+   had dropped it before the loss of power.
 4. Loading twice gives the same log and the same files. No damage makes it raise; only the disk
    itself does (OSError).
 
@@ -112,7 +113,7 @@ def load_log(
         # before it synced it: the next sync makes it durable.
         recovery_point = min(recovery_point, active)
         log.durability.indexes_shrank = True
-        # So may its name and `partition.metadata` be: the process that made them was killed.
+        # Its name and `partition.metadata` may not be synced either, for the same reason.
         log.durability.name_is_durable = False
     _set_offsets(log, log_start_offset, recovery_point, wall_ms)
     _finish_epochs(log, epochs_lost, clean)
@@ -200,8 +201,8 @@ def _load_segments(
             newest_epoch = log.leader_epochs.latest_epoch if scanned else -1
             if unchecked and not scanned:
                 scanned = True
-                # From the first unchecked segment on the batches say which epochs there are, the
-                # checkpoint may be ahead of them.
+                # From the first unchecked segment on, the batches decide which epochs there are:
+                # the checkpoint may be ahead of them.
                 log.leader_epochs.truncate_from_end(base)
             truncated, jump = recover_segment(log, segment, newest_epoch)
             recovered.add(base)
@@ -209,7 +210,7 @@ def _load_segments(
                 if row + 1 == len(bases):
                     log.gap = log.gap or jump
                 elif segment.next_offset() > bases[row + 1]:
-                    # Both cannot be true, and a base offset is in no checksum.
+                    # The batch's base offset is in no checksum, and contradicts the next segment's.
                     truncated += segment.truncate_to(jump.offset, wall_ms)
         elif row + 1 == len(bases) and not _opens(log, segment):
             recovered.add(base)
@@ -239,7 +240,7 @@ def _dropped_line(log: Log, segment: LogSegment, size: int, behind: int) -> str:
 
 
 def _is_of_interest(noted: Gap | None, torn: bool) -> bool:
-    """Whether a gap here would be noted beside the one that is: `gaps.py` 1."""
+    """Whether a gap here would be noted besides the one noted before: `gaps.py` 1."""
     return noted is None or (torn and not noted.torn and noted.torn_tail is None)
 
 
@@ -299,7 +300,7 @@ def recover_segment(
     returns the bytes dropped, and the offsets left out before the last batch, if any.
     `newest_epoch`: of the segments before. Raises OSError.
     """
-    # Held: where descriptors are short, the one of an index would be taken from it.
+    # Held open: where descriptors are short this file would be closed for that of an index.
     segment.log.acquire()
     try:
         return _recover(log, segment, newest_epoch)

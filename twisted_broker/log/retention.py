@@ -56,7 +56,7 @@ def _by_time(log: Log, wall_ms: int) -> _Old:
 
 
 def age_from(log: Log, segment: LogSegment) -> int:
-    """Its newest record's timestamp, in ms; where none has one, when its file was modified. Raises
+    """Its largest timestamp, in ms; where no record has one, when its file was modified. Raises
     OSError.
     """
     largest = segment.largest_timestamp()

@@ -1,13 +1,14 @@
 """One segment of a log: the record file and its three indexes.
 
-Owns `LogSegment`, and names `FileSlice`, what reads return.
+Owns `LogSegment`, and the names of its files.
 
 1. The published end is `size`: nothing behind it is ever read, and only whole batches lie before
    it.
 2. An index entry is due when more than `index.interval.bytes` came since the last one, decided
-   batch by batch; it says last offset and first byte of the batch. While descriptors are short
-   it stays due: to refuse a batch that is written would leave its bytes where the next one goes,
-   with the same offset and epoch, and a loss of power may bring them back.
+   batch by batch; it holds the batch's last offset and first byte. While descriptors are short the
+   entry stays due and the batch is accepted: its bytes are in the file already. If it were refused,
+   the next batch would overwrite it with the same offset and epoch, and a loss of power might bring
+   it back.
 3. The places of the newest batches are kept while the segment is written (`_tail_*`), so a read
    near the end needs no scan.
 
@@ -152,7 +153,7 @@ class LogSegment:
         self.size = self.log.pool.files.size(self.log.path)
 
     def load_indexes(self) -> None:
-        """It is written from now on. Slow. Raises OSError."""
+        """Loads the indexes of a segment that is to be written. Slow. Raises OSError."""
         self.offset_index.load()
         self.time_index.load()
 
@@ -169,8 +170,8 @@ class LogSegment:
                         header[MAX_TIMESTAMP],
                         header[BASE_OFFSET] + header[LAST_OFFSET_DELTA],
                     )
-                    # An entry of the time index is missing: after a truncation its last one is no
-                    # bound.
+                    # The time index lacks an entry: after a truncation its last one may be below
+                    # the largest timestamp.
                     lags = lags or position <= indexed
         except CorruptRecordError:
             # Damage ends the walk: only what can be read counts.
@@ -186,8 +187,8 @@ class LogSegment:
         """The largest timestamp after a truncation to `offset`, without a walk over the whole
         segment where timestamps do not grow.
 
-        With every entry of the offset index the largest timestamp so far is noted: only what lies
-        behind the last entry is looked at. Not so when the time index was found to lack entries.
+        With each entry of the offset index the time index notes the largest timestamp so far: only
+        batches after the last entry are read. More are read where the time index lacks entries.
         """
         if self.max_timestamp != _UNKNOWN_TIMESTAMP and self.offset_of_max_timestamp < offset:
             self._found_timestamps(self.max_timestamp, self.offset_of_max_timestamp)
@@ -262,8 +263,8 @@ class LogSegment:
             self.full = offsets.is_full or times.is_full
 
     def hold_indexes(self) -> None:
-        """Entries of the batches that are published now are written together, by `write_indexes`:
-        one write for each costs as much as the batch's own. Raises OSError as `publish` does.
+        """From now on index entries stay in memory until `write_indexes` writes them together: one
+        write for each costs as much as the batch's own. Raises OSError as `publish` does.
         """
         try:
             self.offset_index.hold()
@@ -274,8 +275,8 @@ class LogSegment:
                 raise
 
     def write_indexes(self) -> None:
-        """Raises OSError as `publish` does. Neither index has the entries then: those that come
-        later must not stand behind a hole.
+        """Writes the held entries. After an error neither index has them: later entries must not
+        stand behind a hole. Raises OSError as `publish` does.
         """
         offsets, times = self.offset_index, self.time_index
         starts = offsets.held_from, times.held_from
@@ -291,7 +292,9 @@ class LogSegment:
             self.full = offsets.is_full or times.is_full
 
     def first_timestamp(self) -> int:
-        """Timestamp that starts the segment's age: the first batch's largest, -1 when empty."""
+        """Timestamp that starts the segment's age: the first batch's largest. -1: the segment is
+        empty, or it is not known (magic 0 and 1).
+        """
         if self.size == 0:
             return -1
         if self._first_timestamp == _UNKNOWN_TIMESTAMP:
@@ -304,9 +307,9 @@ class LogSegment:
         return self._first_timestamp
 
     def become_inactive(self) -> bool:
-        """Completes and trims the indexes of a segment that is written no more; whether a
-        preallocated tail of the records went, which a sync before this one does not cover.
-        Raises OSError.
+        """Completes and trims the indexes of a segment that is written no more. Returns whether a
+        preallocated tail of the record file was truncated: no earlier sync covers that. Raises
+        OSError.
         """
         if self.max_timestamp >= 0:
             self.time_index.append(
@@ -390,7 +393,9 @@ class LogSegment:
         return place
 
     def upper_bound_offset(self, position: int) -> int:
-        """An offset above all batches before `position`, or -1 when only the segment's end is."""
+        """An offset above all batches before `position`; -1: only the segment's end is known to
+        be one.
+        """
         return self.offset_index.offset_from(position)
 
     def next_offset(self) -> int:

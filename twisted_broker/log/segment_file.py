@@ -32,8 +32,8 @@ class SliceGone(Exception):
 class OpenFiles:
     """At most about `capacity` files open; more only while more are referenced.
 
-    It sinks below `wanted` where descriptors are short, and recovers. `reader` reads what the
-    system does not hold in memory; None: it is read where it is needed.
+    `capacity` sinks below `wanted` where descriptors are short, and recovers. `reader` reads what
+    the system does not hold in memory; None: it is read where it is needed.
     """
 
     __slots__ = ("_open", "capacity", "files", "reader", "wanted")
@@ -60,8 +60,8 @@ class OpenFiles:
         return len(self._open)
 
     def _evict(self, most: int | None = None) -> None:
-        """Second chance: one round forgives recent use, the next one closes. `most`: how many are
-        tried; what is too much then goes with the next ones.
+        """Second chance: the first visit spares a file that was used, the next one closes it.
+        `most`: how many files are visited; later calls close what is still too much.
         """
         waiting = self._open
         tries = 2 * len(waiting)
@@ -144,7 +144,7 @@ class SegmentFile:
         self, position: int, length: int, done: Callable[[BaseException | None], None]
     ) -> None:
         """Has these bytes read away from the reactor, so that the system holds them in memory;
-        then `done(error)`. The file stays open so long.
+        then calls `done(error)`. The file stays open until then.
         """
         reader, file = self.pool.reader, self.open()
         assert reader is not None

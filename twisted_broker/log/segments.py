@@ -1,6 +1,7 @@
 """The segments of one log, in order, and where the log ends.
 
-Owns `LogSegments`: the log end, finding an offset, when to roll, and removing from either end.
+Owns `LogSegments`: the log end, finding an offset, when to roll, removing from either end, and the
+cleaned segment that replaces others.
 
 1. There is always at least one segment; the last one is written ("active").
 2. Base offsets grow strictly; every batch of a segment lies at or above its base and below the next
@@ -130,8 +131,8 @@ class LogSegments:
         try:
             segment.create(self.config.segment_bytes if self.config.preallocate else 0)
         except OSError:
-            # For want of descriptors the log stays, and may go on in the segment before: a recovery
-            # would find this one amid its records, and truncate there.
+            # Where descriptors are short the log stays online and may go on in the segment before:
+            # a recovery would find this one among its records, and end the log there.
             with suppress(OSError):
                 for file in segment.files():
                     file.remove()
@@ -201,7 +202,7 @@ class LogSegments:
         return age_ms > config.max_segment_ms - active.jitter_ms
 
     def remove_above(self, offset: int) -> None:
-        """Deletes the segments whose base offset is above `offset`; slices of them are gone.
+        """Deletes the segments whose base offset is above `offset`; their slices raise SliceGone.
 
         Raises OSError.
         """
@@ -215,7 +216,7 @@ class LogSegments:
             self._drop(len(self._all) - 1)
 
     def set_aside_above(self, offset: int, suffix: str) -> int:
-        """As `remove_above`, but the record files are kept under another name; their number.
+        """As `remove_above`, but keeps the record files under another name; returns their number.
 
         Raises OSError.
         """
@@ -230,8 +231,8 @@ class LogSegments:
         return count
 
     def set_aside_not_loaded(self, base_offset: int, wall_ms: int, suffix: str) -> int:
-        """Keeps the record files of segments from `base_offset` on that are not of this list under
-        another name, for good; their number. Raises OSError.
+        """Renames the record files of segments from `base_offset` on that were not loaded, to keep
+        them for good; returns their number. Raises OSError.
         """
         files = self.pool.files
         bases = [

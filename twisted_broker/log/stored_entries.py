@@ -2,9 +2,9 @@
 
 Owns `StoredEntries`, rows of one size in a file, for looks into an index that is not loaded.
 
-1. Rows are read `at_once` at a time, and those that were read last are kept: one for who bisects,
-   more for who goes on from there.
-2. The caller knows how many there are, and that nobody writes meanwhile.
+1. Rows are read `at_once` at a time, and those read last are kept: one suits a binary search, more
+   suit a walk from there.
+2. The caller knows how many rows there are, and that nobody writes meanwhile.
 
 Not here: which indexes are loaded (`index.py`, `txn_index.py`).
 """

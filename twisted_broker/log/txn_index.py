@@ -5,12 +5,12 @@ Owns `AbortedTxn` and `TransactionIndex` (`.txnindex`, 34 bytes an entry).
 1. An entry is in the segment of its abort marker; last offsets grow within a file, and the last
    stable offsets never fall.
 2. The file is made with its first entry; no file means no entries.
-3. Entries are loaded on first use, which is the start, and kept: what becomes of the file
-   meanwhile is read by the next start. But of a segment that is written no more `MOST_KEPT` at
-   most: of more, each look reads some where they lie. A torn tail counts as none, and `is_sound`
-   says so. Entries have no checksum: a flipped bit that leaves them possible (a producer id, the
-   low bits of a first offset) goes unnoticed below the recovery point, as in Kafka, which checks
-   less; `replog verify` finds it.
+3. Entries are loaded on first use, which is at the start, and kept in memory: the file is read
+   again at the next start only. But if a segment that is written no more has above `MOST_KEPT`,
+   they are not kept: each look-up reads some from the file. A torn tail counts as no entries, and
+   `is_sound` is False then. Entries have no checksum: a flipped bit that leaves them possible (a
+   producer id, the low bits of a first offset) goes unnoticed below the recovery point, as in
+   Kafka, which checks less; `replog verify` finds it.
 
 Source: Kafka's `TransactionIndex`, `AbortedTxn`; RL 3.3. Not here: who computes the last stable
 offset (`producer_state.py`).
@@ -31,7 +31,7 @@ _ENTRY = struct.Struct(">hqqqq")
 _VERSION = 0
 _LAST_OFFSET, _STORED_LAST_OFFSET = attrgetter("last_offset"), itemgetter(3)
 MOST_KEPT = 1000
-"""In memory each takes five times what it has in the file: a million, 0.2 GB."""
+"""In memory an entry takes five times its 34 bytes: a million take 0.2 GB."""
 _READ_ROWS = 128
 
 
@@ -75,12 +75,12 @@ class TransactionIndex:
         return found
 
     def unload(self) -> None:
-        """Of a segment that is written no more: many entries leave memory."""
+        """Frees the entries of a segment that is written no more, if there are many."""
         if self._entries is not None and len(self._entries) > MOST_KEPT:
             self._entries = None
 
     def _stored(self) -> StoredEntries | None:
-        """Many that are not in memory; None: they are, or shall be."""
+        """The entries in the file, if there are many and they are not in memory; else None."""
         if self._entries is not None or not self.file.exists():
             return None
         file = self.file.open()

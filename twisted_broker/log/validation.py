@@ -7,15 +7,16 @@ rewritten).
    epoch are written over its first 16 bytes.
 2. Records are walked in these cases only: a compacted topic; conversion of magic 0 and 1;
    recompression; `replog.validate.records`; a topic that bounds how far in the past a time may lie;
-   a base or largest time in the header that is out of bounds or contradicts the other. A walk names
-   every refused record (KIP-467) and corrects a largest time that no record has. Records are
-   counted where a compressed batch claims more of them than it has bytes. A walk is bounded:
-   a compressed batch has `MOST_RECORDS` and decompresses to `most_inflated` at most.
+   a base or largest time in the header that is out of bounds or contradicts the other; a producer's
+   batch that claims LogAppendTime. A walk names every refused record (KIP-467) and corrects a
+   largest time that no record has. Records are counted where a compressed batch claims more of them
+   than it has bytes. A walk is bounded: a compressed batch has `MOST_RECORDS` and decompresses to
+   `most_inflated` at most.
 3. The number of records fits the bytes: what claims more than they can hold takes no offsets
    (`wire.records_count`).
 4. Whatever is refused, is refused before a byte is written.
-5. A mirrored topic takes nothing of a client: such a topic's batches always come to `prepare`,
-   so that others pay nothing for the check.
+5. A mirrored topic takes nothing from a client. Its batches always go through `prepare`, which
+   checks that, so that other topics pay nothing for the check.
 
 Source: Kafka's `LogValidator`, `UnifiedLog.analyzeAndValidateRecords`; RL 3.2. Not here: producer
 sequences (`producer_append.py`).
@@ -124,11 +125,11 @@ def check_header(
                     f"producer {producer_id} sent the invalid sequence {base_sequence}"
                 )
         elif attributes & TRANSACTIONAL_FLAG:
-            # No coordinator ends it, and no cleaner can write it anew.
+            # No coordinator would end that transaction, and no cleaner could rewrite the batch.
             raise InvalidRecordError("transactional records without a producer id")
     if attributes & CODEC_MASK > _ZSTD:
         raise UnsupportedCodecError(f"there is no codec {attributes & CODEC_MASK}")
-    # What an honest batch passes is checked here, without a call: every append comes through here.
+    # The check that an honest batch passes is inline: every append comes through here.
     if count * SMALLEST_RECORD > len(records) - HEADER_BYTES:
         check_records_count(records, attributes & CODEC_MASK, count)
     if attributes & CONTROL_FLAG:
@@ -194,7 +195,7 @@ def prepare(
         check_not_mirrored(config.replog_mirror_source)
     if check_first_entry(records) < 2:
         return [_converted(records, config, origin, wall_ms)]
-    # What is no whole batch at the end is dropped, as Kafka drops it.
+    # A partial batch at the end is dropped, as in Kafka.
     batches = list(iterate_batches(records, partial_tail=True))
     if origin == _CLIENT and len(batches) != 1:
         raise InvalidRecordError(

@@ -1,20 +1,20 @@
-"""Transactions that their coordinator is asked about before the first write of theirs (KIP-890).
+"""Transactions that are verified with their coordinator before their first write (KIP-890).
 
 Owns `VerificationStateEntry`, one per producer and log, and the guards that an append brings.
 
     (nothing) --begin_verification--> entry --a transactional batch or a marker is written-->
     (nothing)
 
-1. An append to a transaction that is not open here needs the entry that was here when the
-   coordinator was asked, itself: a marker that came since has removed it, and a later transaction
-   has another. So no late answer lets a record in behind its marker.
-2. The lowest sequence seen since goes first: a later batch, verified before it, would make it out
-   of sequence for ever.
-3. At most `MOST` per log, oldest dropped: its append is refused and verified again. A refusal for
-   good, `producer.id.expiration.ms`, a truncation and a restart end them, too. A move to another
-   directory takes them along.
-4. An epoch below the producer's last one here is refused by that, before anybody is asked and
-   before its guard is looked at.
+1. An append to a transaction that is not open here must bring the very entry that was here when the
+   coordinator was asked: a marker that came since has removed it, and a later transaction has
+   another. So no late answer lets a record in after its marker.
+2. The batch with the lowest sequence seen since is written first: after a later batch that was
+   verified earlier it would be out of sequence for ever.
+3. There are at most `MOST` per log; the oldest is dropped, and its append is refused and verified
+   again. A refusal for good, `producer.id.expiration.ms`, a truncation that reloads the producers,
+   and a restart end them, too. A move to another directory takes them along.
+4. An epoch below the producer's last one here is refused before the coordinator is asked, and
+   before the guard is checked.
 
 Source: Kafka 4.3.1's `VerificationStateEntry`, `VerificationGuard`, `ProducerStateManager`. Not
 here: asking (`coordinator/add_partitions_to_txn_manager.py`), the checks

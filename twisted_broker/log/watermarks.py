@@ -3,12 +3,14 @@
 Owns `Watermarks`: the three offsets, the places of two of them, and what holds the last stable
 offset back.
 
-1. log start <= last stable offset <= high watermark <= log end. `set_high_watermark` keeps it when
-   the high watermark moves; whoever moves the log's start or end calls it after.
+1. log start <= last stable offset <= high watermark <= log end. `set_high_watermark` keeps this
+   when the high watermark moves, `after_truncation` after a truncation; otherwise the log start
+   does not rise above the high watermark.
 2. Whether the high watermark may go back is the caller's decision: it does on a truncation, and on
    a follower.
-3. The last stable offset is the first unstable one below the high watermark: that of the oldest
-   transaction that is open, or whose marker is not below the high watermark yet.
+3. The last stable offset is the first unstable offset, or the high watermark if that is lower or
+   nothing is unstable. The first unstable offset is that of the oldest transaction that is open, or
+   whose marker is not below the high watermark yet.
 4. A place is looked up once: followers of an idle log need it again and again.
 
 Source: Kafka's `UnifiedLog` (`updateHighWatermarkMetadata`, `maybeIncrementFirstUnstableOffset`);

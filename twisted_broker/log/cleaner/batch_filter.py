@@ -2,8 +2,7 @@
 
 Owns `BatchFilter`.
 
-1. Of the records that have a newer one of their key below the map's end nothing stays; a record
-   above it stays.
+1. A record goes if the offset map has a newer one of its key; a record above the map's end stays.
 2. A tombstone stays until the batch's delete horizon, `delete.retention.ms` after the first
    cleaning that met it; so does a marker of a transaction of which nothing is left.
 3. A batch keeps its base offset, last offset, sequences and leader epoch, whatever goes out of it.
@@ -12,7 +11,7 @@ Owns `BatchFilter`.
    producer comes back. So does the last batch of the range: replicas must not lose the end offset.
 5. A record without a key is dropped: nothing says what replaces it.
 6. Entries of magic 0 and 1 (an old broker's) have no horizon: their tombstones go with the age of
-   their segment (`cleaning.py`). They cannot be empty, so the end of the range is not kept by them.
+   their segment (`cleaning.py`). They cannot be empty, so none is kept to hold the range's end.
 
 Source: Kafka's `Cleaner`, `MemoryRecords.filterTo`; KIP-534. Not here: reading and writing
 (`cleaning.py`).
@@ -175,8 +174,8 @@ def _rebuilt(batch: BatchView, kept: set[int], delete_horizon_ms: int | None) ->
     if delete_horizon_ms is not None and not (
         latest - _MOST_MS <= delete_horizon_ms <= earliest + _MOST_MS
     ):
-        # A producer chose its times. A tombstone stays; a log that cannot be cleaned would be
-        # worse.
+        # The producer chose times too far from the horizon. Without one the tombstone stays for
+        # ever; a log that cannot be cleaned would be worse.
         delete_horizon_ms = None
     builder = BatchBuilder(
         base_offset=batch.base_offset,
@@ -188,7 +187,7 @@ def _rebuilt(batch: BatchView, kept: set[int], delete_horizon_ms: int | None) ->
         producer_id=batch.producer_id,
         producer_epoch=batch.producer_epoch,
         base_sequence=batch.base_sequence,
-        # Without a producer it is of no transaction, whatever a client wrote.
+        # A batch without a producer id is of no transaction, whatever its client wrote.
         is_transactional=batch.is_transactional and batch.has_producer_id,
         is_control=batch.is_control,
         leader_epoch=batch.partition_leader_epoch,

@@ -3,10 +3,10 @@
 Owns `CleanedTransactions`.
 
 1. Records of an aborted transaction may go at once.
-2. A marker stays while a record of its transaction is left below it; then its delete horizon
-   begins (`batch_filter.py`).
-3. The index of aborted transactions of a cleaned segment has an entry for each abort marker whose
-   records are still there.
+2. A marker stays while the round still reads a batch of its transaction below it; then its delete
+   horizon begins (`batch_filter.py`).
+3. The index of aborted transactions of a cleaned segment has an entry for each abort marker for
+   which the round still read such a batch, though it drops the batch.
 
 Source: Kafka's `CleanedTransactionMetadata`; KIP-98, KIP-534. Not here: the last stable offset,
 which no cleaner passes (`selection.py`).
@@ -51,8 +51,8 @@ class CleanedTransactions:
         return True
 
     def take_left(self) -> list[AbortedTxn]:
-        """The aborted transactions of which there were records, in order of their markers; those
-        since the last call. They belong into the index of what was cleaned.
+        """The aborted transactions of which batches were read, in order of their markers, since the
+        last call. They belong in the index of the cleaned segment.
         """
         left, self._left = self._left, []
         return left

@@ -1,4 +1,6 @@
-"""What the cleaner makes of one log, for people.
+"""How one log stands with the cleaner, to be shown to people.
+
+Owns `CleanerView`.
 
 Source: our own. Not here: how it comes about (`log_cleaner.py`), what it means
 (`replication/explain/cleaning_state.py`).
@@ -10,8 +12,8 @@ from typing import NamedTuple
 
 
 class CleanerView(NamedTuple):
-    """What the cleaner makes of one compacted log now. `last`: (calendar ms of its end, bytes read,
-    bytes kept) of this run's last round. `uncleanable`: why, "" where it can be cleaned.
+    """How one compacted log stands now. `last`: (calendar ms of its end, bytes read, bytes kept) of
+    the last round of this process. `uncleanable`: why, "" where it can be cleaned.
     """
 
     uncleanable: str

@@ -10,7 +10,7 @@ Owns `CleaningPlan`, what a round does, `CleaningResult`, what came of it, and `
    (`CannotBeCleaned`).
 4. Neighbouring segments are written into one, within `segment.bytes` and the size of an index;
    `MOST_IN_GROUP` at most, for they are replaced in one turn. The next rounds put more together.
-5. The dirty part is as long as the offset map takes; the next round goes on behind it.
+5. The dirty part of a round ends where the offset map is full; the next round goes on from there.
 6. Entries of magic 0 and 1 (an old broker's) are cleaned in their format. Their tombstones go from
    segments that are `delete.retention.ms` older than the last clean one.
 

@@ -8,16 +8,16 @@ the logs that cannot be cleaned; `PiecewiseWorker`, which runs rounds where no o
 2. Its result is taken, a group of segments in each turn, only where the log is as it was planned:
    online, compacted, not truncated since, the same segments. Else its files are removed.
 3. Retention leaves a log alone while it is cleaned, and no round begins, or is taken, while a log
-   moves to another directory. No other round writes where a round's files
-   may be left, for a topic that has its name by then either.
+   moves to another directory. Where files of a round may be left, no other round writes, not even
+   for a new topic of that name.
 4. The checkpoint moves when the segments are durable: a round that is lost in between is done
-   again. What it calls clean must not come back as it was: a key whose tombstone went would live
-   again.
+   again. What the checkpoint calls clean must not come back uncleaned: a deleted key would
+   reappear, for its tombstone is gone.
 5. Before the first segment is replaced, the recovery point on disk is above the round: after a kill
    the offsets that are missing would look like a torn tail (`log/gaps.py` 2).
 6. A log with damage, or with what must not be rewritten, is left alone until a restart, and one
-   line says so; not where a truncation came between, which a round cannot tell from damage. A full
-   disk, or too few descriptors, delays it.
+   line says so; not if the log was truncated meanwhile, which a round cannot tell from damage. A
+   full disk, or a lack of descriptors, delays the round.
 
 Ring 1. Source: Kafka's `LogCleaner`, `LogCleanerManager`. Not here: which log is next
 (`selection.py`), the round (`cleaning.py`).
@@ -59,15 +59,15 @@ from twisted_broker.wire.errors import BrokerError
 _logger = Logger()
 LOGS_PER_STEP = 100
 SYNCS_WAITED_FOR = 3
-"""One may run already, and end below the round."""
+"""A sync may be running already that ends below the round."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _AGAIN_SECONDS = 1.0
 
 
 class LogCleaner:
     """`logs` gives all logs of the broker; `checkpoint_recovery_points` submits that job to a
-    directory's worker. `uncleanable`: partition -> why. `most_dirty`: the dirty
-    share of the dirtiest log, 0 to 1, when it was looked last, at `looked_ms` (monotonic).
+    directory's worker. `uncleanable`: partition -> why. `most_dirty`: the dirty share of the
+    dirtiest log, 0 to 1, at the last look for one, at `looked_ms` (monotonic).
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class LogCleaner:
             self._is_choosing = False
         if chosen is None or not self._may_be_cleaned(chosen.log):
             return
-        # As it is now: it may have been truncated since the walk came by it.
+        # Once more: it may have been truncated since the walk looked at it.
         found = self._log_to_clean(chosen.log, wall_ms)
         if found is not None and found.is_due:
             yield from self._begin(found, wall_ms)
@@ -215,7 +215,8 @@ class LogCleaner:
             1, config.integer("log.cleaner.threads")
         )
         truncations, began_ms = log.truncations, self._runtime.now_ms()
-        # From now on, as planning takes turns: nobody else begins, and retention waits.
+        # Set before the planning, which takes several turns: no other round begins, and retention
+        # waits.
         self.running[log.topic_partition] = log
         plan: CleaningPlan | None = None
         try:
@@ -243,7 +244,7 @@ class LogCleaner:
             if result is not None and log.failed is None:
                 self._turns.start(self._take(log, plan, result, truncations, began_ms))
                 return
-            # What a truncation cut off while it was read looks like damage.
+            # What was truncated while the round read it looks like damage.
             is_as_read = log.truncations == truncations or isinstance(error, OSError)
             if error is not None and log.failed is None and is_as_read:
                 self._failed(log, error)
@@ -296,8 +297,8 @@ class LogCleaner:
             yield None
         del self.running[log.topic_partition]
         if log.failed is not None or log.truncations != truncations:
-            # What was appended behind a truncation in this last turn was not cleaned; the offset
-            # that it left, and the one of before, are true.
+            # What was appended after a truncation in this last turn was not cleaned: the offset
+            # stays as `truncated` left it.
             return
         self._set_offset(log, result.first_dirty, synced_first=log.directory)
         self._last[log.topic_partition] = (
@@ -342,7 +343,7 @@ class LogCleaner:
         ] == [(base, sizes[base]) for base in group.bases]
 
     def _discard(self, log: Log, plan: CleaningPlan) -> None:
-        """The files of the round go; until then no other round begins under this name."""
+        """Removes the files of the round; until then no other round begins under this name."""
         if self._is_stopped:
             return  # the next start removes them
         files, path = self._runtime.files, plan.directory
@@ -355,8 +356,8 @@ class LogCleaner:
             if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
                 self._directories.fail(directory.path, error)
                 if is_out_of_descriptors(error):
-                    # Beside files of this round a recovery would not take what another one has
-                    # put in place halfway (`crash_cleanup.py` 2).
+                    # Until they are gone no other round may begin: with them there, a recovery
+                    # would drop what that one has put in place halfway (`crash_cleanup.py` 2).
                     self._directories.call_later(_AGAIN_SECONDS, submit)
                     return
             del self.running[log.topic_partition]

@@ -5,7 +5,8 @@ Owns `LogToClean`, `log_to_clean`, `dirtiest` and `plan_for`.
 1. A log is cleaned from its start to its first segment that may not be: the active one, one that
    reaches above the last stable offset (so above the high watermark), one with a record younger
    than `min.compaction.lag.ms` (a file younger than that where records have no timestamps). After
-   a restart nothing is cleaned until the high watermark is where the log was loaded.
+   a restart nothing is cleaned until the high watermark has reached the producer snapshot that was
+   loaded.
 2. The dirtiest log is next: the one with the largest share of bytes that were never cleaned, if it
    is above `min.cleanable.dirty.ratio`, or has dirty records older than `max.compaction.lag.ms`.
 3. Where the offset in the checkpoint is outside the log, the whole log is dirty.
@@ -56,7 +57,7 @@ class LogToClean(NamedTuple):
 
 
 def first_dirty_offset(log: Log, checkpoint: int | None) -> int:
-    """Up to there the log was cleaned."""
+    """The offset up to which the log was cleaned."""
     if checkpoint is None or not log.log_start_offset <= checkpoint <= log.log_end_offset:
         return log.log_start_offset
     return checkpoint
@@ -72,8 +73,8 @@ def log_to_clean(log: Log, checkpoint: int | None, wall_ms: int) -> LogToClean:
     ]
     stable = min(log.last_stable_offset, log.segments.active.base_offset)
     if not log.producers.knows_what_is_decided(log.high_watermark):
-        # Since a restart: a transaction may count as committed by a marker that is truncated yet.
-        # What its records would replace must stay. Kafka takes it.
+        # After a restart: a transaction may count as committed by a marker that may still be
+        # truncated. Older records of its keys must stay until then; Kafka removes them.
         stable = first_dirty
     upper = max(first_dirty, min(stable, _too_young(log, dirty, wall_ms)))
     # Segments are cleaned whole: the one that holds the bound is not.
@@ -163,8 +164,8 @@ def _last_records(
     log: Log, upper: int
 ) -> Generator[None, None, tuple[dict[int, LastRecord], tuple[int, ...]]]:
     """The last records below the high watermark of producers that have them below `upper`, and the
-    producers of which only the log can tell: what is above the high watermark may be truncated yet.
-    Kafka counts the last record, wherever it is.
+    producers whose last record there must be looked up in the log. Records above the high watermark
+    do not count, for they may still be truncated; in Kafka they do.
 
     What a producer writes between two steps lies above `upper`: its last record here stays, or a
     later one is committed.

@@ -185,7 +185,7 @@ def encode_result(result: CleaningResult) -> str:
 
 
 def encode_error(error: Exception) -> str:
-    """One line, from which `decode_answer` raises as good an error."""
+    """One line, from which `decode_answer` raises an equivalent error."""
     if isinstance(error, CannotBeCleaned):
         return json.dumps({"cannot": str(error)})
     if isinstance(error, OSError):

@@ -1,9 +1,9 @@
 """CreateAcls, DeleteAcls: what the controller decides; and which ACLs a filter matches.
 
-1. What an ACL has wrong is its own error, and the others are created; one that is there already is
+1. An invalid ACL gets an error of its own, and the others are created; one that exists already is
    answered as created, and writes nothing.
 2. An ACL that several filters match is in the answers of all of them, and is removed once.
-3. Decisions pause after so many ACLs: the cluster may have a hundred thousand.
+3. Decisions pause after every `_ACLS_PER_STEP` ACLs: a cluster may have a hundred thousand.
 
 Source: Kafka's `AclControlManager`, `AclApis`, `AclBindingFilter`, `CreateAclsRequest`. Not here:
 what ACLs allow (`security/standard_authorizer.py`), who may change them (`api/controller.py`).
@@ -207,7 +207,7 @@ def matching(table: Table, wanted: Filter) -> Generator[None, None, list[AccessC
 
 
 def _names(pattern_type: int, name: str | None, acl: AccessControlEntryRecord) -> bool:
-    """MATCH is what the name would be matched by: also `*` and prefixes of it."""
+    """MATCH finds every pattern that applies to the name: itself, `*` and prefixes of it."""
     if pattern_type == PatternType.MATCH:
         if name is None:
             return True

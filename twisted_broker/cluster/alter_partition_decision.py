@@ -114,7 +114,7 @@ def _decide(
 ) -> PartitionRegistration:
     """The partition after the change, whose record goes to `found`.
 
-    Raises BrokerError; nothing is written then, but with NEW_LEADER_ELECTED, whose record is in
+    Raises BrokerError; nothing is written then, except with NEW_LEADER_ELECTED: its record is in
     `found` already.
     """
     partition = topic.partitions.get(requested.partition_index)
@@ -239,8 +239,8 @@ def _assign(
     number: int,
     found: list[Record],
 ) -> ErrorCode:
-    """A replica in a directory that failed (or in none: LOST) is out of the ISR; it, and one
-    whose former directory is gone, is not eligible.
+    """A replica in a directory that failed (or in none: LOST) leaves the ISR. It is no eligible
+    leader replica, and neither is one whose former directory is gone.
     """
     partition = None if topic is None else topic.partitions.get(number)
     if topic is None:

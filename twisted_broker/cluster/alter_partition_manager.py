@@ -2,10 +2,10 @@
 
 Owns `AlterPartitionManager`, which gathers proposals into AlterPartition requests.
 
-1. One request is in flight, of `MOST_PARTITIONS`; what is proposed meanwhile goes with the next
-   one, at once after a good answer.
-2. An answer is per partition. An error of the whole request, or none at all, is tried again after
-   50 ms with what is still wanted; where the broker is denied it, less and less often
+1. One request is in flight, of at most `MOST_PARTITIONS`; what is proposed meanwhile goes with the
+   next one, at once after a good answer.
+2. An answer is per partition. After an error of the whole request, or without an answer, what is
+   still wanted is sent again after 50 ms; while the broker is denied it, less and less often
    (`denials.py`).
 3. One proposal of a partition at a time; another one is answered OPERATION_NOT_ATTEMPTED.
 
@@ -36,7 +36,7 @@ from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_me
 _logger = Logger()
 # Kafka's pause: a leader's acks=all may wait for this change.
 RETRY_MS = 50
-# To make, and to take the answer of, as many takes some ten milliseconds each.
+# To make so large a request, and to process its answer, takes some ten milliseconds each.
 MOST_PARTITIONS = 1000
 _Key = tuple[bytes, int]
 
@@ -141,7 +141,7 @@ class AlterPartitionManager:
     def _take(
         self, response: broker_lifecycle_messages.AlterPartitionResponse, sent: dict[_Key, Any]
     ) -> set[_Key]:
-        """Hands answers out; the partitions that had one."""
+        """Hands the answers to their proposals; returns the partitions that had one."""
         answered = set()
         for topic in response.topics:
             for partition in topic.partitions:

@@ -47,7 +47,7 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
 
 _logger = Logger()
-# While it waits to be unfenced, or to leave, each answer may be the one: more often than usual.
+# While the broker waits to be unfenced, or to leave, it sends heartbeats more often than usual.
 _EAGER_INTERVAL_MS, _RETRY_MS = 50, 200
 
 
@@ -197,11 +197,11 @@ class BrokerLifecycleManager:
         return self.state in (BrokerState.RECOVERY, BrokerState.RUNNING)
 
     async def _registered(self, epoch: int) -> None:
-        """Under this epoch; goes on when the metadata includes the registration.
+        """Takes the broker epoch, and goes on when the metadata includes the registration.
 
-        Metadata at the epoch that lacks it: the broker was unregistered right away, or the
+        If metadata at that offset lacks it, the broker was unregistered right away, or the
         controller's log was set back and the observer is about to end this broker. By such metadata
-        it would lead under an epoch that has passed.
+        the broker would lead under an old leader epoch.
         """
         self.broker_epoch = epoch
         self._schedule(self._interval_ms)
@@ -306,8 +306,8 @@ class BrokerLifecycleManager:
             self._schedule(max(delay_ms, refused_ms))
 
     def _cordoned_to_report(self) -> list[bytes] | None:
-        """KIP-1066: the directories that take no new replica, when the metadata says others; None
-        where nothing is to be said, or nobody would understand.
+        """KIP-1066: the directories that take no new replica, when the metadata has others; None
+        when it has the same, or metadata.version does not include them.
         """
         image = self._observer.image
         own = image.brokers.get(self._config.node_id)
@@ -319,7 +319,7 @@ class BrokerLifecycleManager:
     def _heartbeat_refused(self, error: BrokerError) -> None:
         """Logged once for each reason.
 
-        An epoch that is not ours any more: whoever leaves may go, whoever serves registers again.
+        STALE_BROKER_EPOCH: a broker that is shutting down may go, one that serves registers again.
         """
         if (
             error.code is ErrorCode.STALE_BROKER_EPOCH
@@ -360,8 +360,8 @@ class BrokerLifecycleManager:
     # controlled shutdown
 
     def controlled_shutdown(self) -> Deferred[None]:
-        """Wants to leave; fires when the controller moved all leaders away, or that was waited
-        for long enough. Never fails.
+        """Requests a controlled shutdown; fires when the controller has moved all leaders away, or
+        when the wait is over. Never fails.
         """
         if self.state in (BrokerState.RUNNING, BrokerState.RECOVERY):
             self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN

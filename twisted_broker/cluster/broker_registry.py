@@ -15,14 +15,15 @@ Its states, and what moves a broker between them:
 - controlled shutdown -> fenced: it leads nothing, and every broker that serves has the metadata
   that says so; its session is over; no directory left.
 
-1. One live incarnation per id: another one is refused while the first one's session holds.
+1. One live incarnation per id: another one is refused while the first one's session holds, unless
+   the first one is in controlled shutdown.
 2. A registration is accepted only if its feature ranges hold every finalised level, and its
    directories are nobody else's.
 3. A session begins with a heartbeat (or registration) heard in this controller's life; a broker
    that was unfenced when the controller started has a full session before it is fenced. Time in
    which the controller's own process did not run does not count.
-4. A registration that does not name the last epoch was an unclean stop: the node leaves all ISRs
-   and is eligible nowhere.
+4. A new incarnation leaves all ISRs. If it does not name the last broker epoch, it stopped
+   uncleanly, and is no eligible leader replica of any partition (with ELR).
 
 Source: Kafka's `ClusterControlManager`, `BrokerHeartbeatManager`, `ReplicationControlManager`;
 KRAFT 3.4, 3.5; `RL 8.2`. Not here: heartbeats
@@ -81,8 +82,8 @@ class BrokerSessions:
         self._looked_ms: int | None = None
 
     def touch(self, broker: int, epoch: int, metadata_offset: int, now_ms: int) -> BrokerSession:
-        """A heartbeat of a broker under this broker epoch, which knows the metadata up to
-        `metadata_offset`. Its session, new for a new epoch.
+        """Notes a heartbeat of a broker under this broker epoch, which knows the metadata up to
+        `metadata_offset`. Returns its session, a new one for a new epoch.
         """
         session = self._sessions.get((broker, epoch))
         if session is None:
@@ -96,11 +97,11 @@ class BrokerSessions:
         return session
 
     def session_of(self, broker: BrokerRegistration) -> BrokerSession | None:
-        """That of this incarnation; None where it was never looked for."""
+        """The session of this incarnation; None when there is none yet."""
         return self._sessions.get((broker.id, broker.epoch))
 
     def forget(self, broker: int, epoch: int) -> None:
-        """Nobody waits for that incarnation any more."""
+        """Drops the session of that incarnation."""
         self._sessions.pop((broker, epoch), None)
 
     def alive(self, broker: BrokerRegistration, now_ms: int) -> bool:
@@ -114,8 +115,8 @@ class BrokerSessions:
         """Unfenced brokers whose session is over. One that was never heard here has its full
         session from the first look on.
 
-        It is called again and again; a long time since the last look is one in which no
-        heartbeat could be heard.
+        It is called periodically. When the last call was more than `SESSION_STALL_MS` ago, this
+        process could hear no heartbeat meanwhile, and that time does not count.
         """
         if self._looked_ms is not None and now_ms - self._looked_ms > SESSION_STALL_MS:
             for session in self._sessions.values():
@@ -161,8 +162,9 @@ def register(
     next_offset: int,
     now_ms: int,
 ) -> Generator[None, None, RegistrationDecision]:
-    """The records of a registration; the broker's epoch is `next_offset`, the offset of the
-    first of them. Pauses where the broker has many partitions. Raises BrokerError.
+    """The records of a registration. The epoch of a new incarnation is `next_offset`, the offset of
+    the first of them; the same incarnation keeps its own. Pauses where the broker has many
+    partitions. Raises BrokerError.
     """
     image = view.image
     existing = image.brokers.get(request.broker_id)
@@ -292,7 +294,7 @@ def check_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> Brok
 
 
 def fence(view: ClusterView, broker: BrokerRegistration) -> Generator[None, None, list[Record]]:
-    """A broker that is no longer heard, or leaves. Pauses where it has many partitions."""
+    """The records that fence a broker. Pauses where it has many partitions."""
     change = records.BrokerRegistrationChangeRecord(
         broker_id=broker.id, broker_epoch=broker.epoch, fenced=1
     )

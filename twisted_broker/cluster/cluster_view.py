@@ -36,8 +36,8 @@ LOOKED_AT_PER_STEP, PARTITIONS_PER_STEP = 2000, 100
 
 
 class ClusterView:
-    """`image` as decided, `config` the controller's own settings under the cluster's dynamic
-    defaults.
+    """`image`: as decided so far; `config`: the controller's settings, overridden by the dynamic
+    ones of the cluster and of its own node.
     """
 
     __slots__ = ("_of_topics", "config", "image")
@@ -221,8 +221,9 @@ class ClusterView:
             found.append(change)
 
     def preferred_leaders(self, allowed_percentage: int) -> Generator[None, None, list[Record]]:
-        """Gives partitions back to those of their preferred leaders that lead too little of what
-        is theirs, as far as those may lead. Pauses after every `PARTITIONS_PER_STEP`.
+        """Moves leadership back to preferred leaders: for each broker that may lead and of whose
+        preferred partitions more than `allowed_percentage` have another leader. At most
+        `MAX_GIVEN_BACK`. Pauses after every `PARTITIONS_PER_STEP`.
         """
         theirs: Counter[int] = Counter()
         elsewhere: Counter[int] = Counter()
@@ -261,8 +262,8 @@ class ClusterView:
 def with_dynamic_defaults(
     config: BrokerConfig, image: MetadataImage
 ) -> tuple[BrokerConfig, list[str]]:
-    """A controller's settings under the cluster-wide dynamic ones, and a line for each that is
-    refused as it is.
+    """A controller's settings, overridden by the dynamic ones of the cluster and of its own node;
+    and a line for each stored value that is refused.
     """
     return config.with_stored(
         image.config(BROKER_RESOURCE, ""), image.config(BROKER_RESOURCE, str(config.node_id))

@@ -6,8 +6,8 @@ values.
 1. A resource changes as a whole or not at all; others of the request are not touched by its
    refusal.
 2. Only what differs is written.
-3. A topic's or the cluster's minimum ISR that changes takes back the eligible leader replicas it
-   was the measure of (KIP-966).
+3. When the minimum ISR of a topic or of the cluster changes, the eligible leader replicas that
+   depend on it are cleared (KIP-966).
 
 Source: Kafka's `ConfigurationControlManager`, `ConfigAdminManager`, KIP-339; `RL 1.11`. Not here:
 loggers (the broker's own), permission.
@@ -282,8 +282,8 @@ def _check_node(view: ClusterView, name: str) -> None:
 
 
 def _check_broker_values(name: str, changed: Mapping[str, str]) -> None:
-    """Dynamic settings of the broker `name`, "" all: only those that act without a restart; of
-    listeners only one broker's, each listener's by itself.
+    """Dynamic settings of the broker `name`, "" all: only those that act without a restart. Those
+    of a listener can be set for one broker and one listener only.
 
     Raises BrokerError.
     """

@@ -119,8 +119,8 @@ def _rows_with_zookeeper() -> Mapping[str, Setting]:
 
 
 def broker_entries(config: BrokerConfig) -> Iterator[ConfigEntry]:
-    """Every setting of a broker; one that nothing here obeys, too, but for internal ones. Those of
-    ZooKeeper for its members only.
+    """Every setting of a broker, also those that it does not obey; internal ones only if they are
+    set, ZooKeeper's only for a member of a ZooKeeper cluster.
     """
     for row in _broker_rows(config).values():
         if row.internal and not config.is_set(row.name):

@@ -7,10 +7,12 @@ records, and what happens by the clock: sessions that lapse, empty records, snap
    `committed`.
 2. A decision and the append of its records are one step: nothing comes between. One about
    thousands of partitions is taken in steps (`decide`), on one image: where another change came
-   meanwhile, it is taken again. All of it is one batch.
-3. An answer leaves when everything decided before it is durable, and not at all (NOT_CONTROLLER)
-   when the disk fails.
-4. A new cluster is finalised in one metadata transaction before anything else is written.
+   meanwhile, it is taken again. Its records are one batch, or one metadata transaction where they
+   do not fit.
+3. An answer leaves when everything decided before it is durable; when the disk fails, it is
+   NOT_CONTROLLER.
+4. The features of a new cluster are finalised in one metadata transaction, before any other
+   metadata record.
 
 Source: Kafka's `QuorumController`; KIP-500, KIP-631, KIP-835; `RL 8.1`. Not here: what is decided
 (`broker_registry`, `topic_changes`, ...), the requests (`api/controller.py`), reading of the log by
@@ -207,7 +209,7 @@ class Controller:
         self._last_snapshot_ms = self._last_balance_ms = self.runtime.now_ms()
         self._last_token_check_ms = self._last_balance_ms
         self._ticks.start(_TICK_MS / 1000)
-        # The one before may have ended between a setting and the elections that follow from it.
+        # An earlier run may have ended between a setting and the elections that follow from it.
         self._turns.start(self._elect())
         return started
 
@@ -237,8 +239,8 @@ class Controller:
         ]
 
     def stop(self) -> None:
-        """Decides no more, not to the end of what is decided in steps either; what waits is
-        refused. The log is closed, on the disk worker.
+        """Decides no more; decisions in steps end, and answers that wait are refused. The log is
+        closed, on the disk worker.
         """
         self._is_stopped = True
         self._ticks.stop()
@@ -262,9 +264,9 @@ class Controller:
         decision: Callable[[ClusterView], Generator[None, None, T]],
         records_of: Callable[[T], Sequence[Record]],
     ) -> Generator[None, None, tuple[T, Prepared | None]]:
-        """What `decision(view)` gives, and its records prepared where they are many. What comes
-        of it is to be written at once: nothing else was decided since. A short decision does not
-        pause. Raises what `decision` raises, BrokerError(NOT_CONTROLLER).
+        """What `decision(view)` returns, and its records prepared where they are many. The caller
+        writes them in the same turn, since nothing else has been decided meanwhile. A short
+        decision does not pause. Raises what `decision` raises, BrokerError(NOT_CONTROLLER).
         """
         for _ in range(_TRIES):
             before = self.decided
@@ -277,7 +279,7 @@ class Controller:
         return run_whole(decision(self.view)), None
 
     def _noting_steps(self, work: Generator[None, None, T]) -> Generator[None, None, T]:
-        """No empty record comes between two of its steps: it would begin again."""
+        """Notes when each step ends: an empty record between two would make it begin again."""
         while True:
             try:
                 next(work)
@@ -297,7 +299,8 @@ class Controller:
 
     def write(self, found: Sequence[Record], prepared: Prepared | None = None) -> Deferred[int]:
         """Appends what was decided; fires with the last offset when that, and all before it, is
-        durable. Nothing to write: waits for the rest. `prepared`: what `prepare` made of it.
+        durable. Without records it fires when all before is durable. `prepared`: what `prepare`
+        made of it.
         """
         delta, large = None, set[str]()
         try:
@@ -320,8 +323,8 @@ class Controller:
         return done
 
     def _elect_where_allowed(self, delta: MetadataDelta) -> set[str]:
-        """A topic that may elect uncleanly from now on does so at once, if it has nobody. Those
-        that together are too large for one turn are returned instead.
+        """Topics whose settings changed and allow unclean elections elect leaders for partitions
+        without one at once. Topics that together are too large for one turn are returned instead.
         """
         electing = self.view.electing_uncleanly(
             {name for kind, name in delta.configs if kind == TOPIC_RESOURCE}
@@ -334,7 +337,7 @@ class Controller:
         return set()
 
     def _elect(self, topics: set[str] | None = None) -> Generator[None, None, None]:
-        """In those of `topics` (None: of all) that may elect uncleanly."""
+        """Elects leaders in those of `topics` (None: of all) that allow unclean elections."""
         try:
             found, prepared = yield from self.decide(
                 lambda view: view.unclean_leaders(topics), lambda found: found
@@ -464,7 +467,7 @@ class Controller:
             self.log.write_snapshot(self.committed)
 
     def _fence(self, broker: BrokerRegistration) -> Generator[None, None, None]:
-        """Its session is over. A heartbeat that comes before that is decided counts."""
+        """Fences a broker whose session is over, unless a heartbeat comes before the decision."""
 
         def decision(view: ClusterView) -> Generator[None, None, list[Record]]:
             now = view.image.brokers.get(broker.id)
@@ -493,7 +496,7 @@ class Controller:
             self._being_fenced.discard(broker.id)
 
     def _remove_tokens(self) -> Generator[None, None, None]:
-        """Of the delegation tokens those that hold no more."""
+        """Removes the delegation tokens that have expired."""
         from twisted_broker.cluster.token_changes import removals
 
         wall_ms = self.runtime.wall_ms()
@@ -537,8 +540,8 @@ class Controller:
         self.write(found, prepared).addErrback(lambda failure: failure.trap(BrokerError) and None)
 
     def _snapshot_due(self, now_ms: int) -> bool:
-        # Whatever waits for the disk: something always may, an empty record in each tick. But what
-        # the start has read may be beyond the high watermark until then.
+        # Also while records wait for the disk: with an empty record in each tick, some always may.
+        # But not before the high watermark has passed what the start has replayed.
         if (
             not self.log.bytes_since_snapshot
             or not 0 <= self.committed.offset < self.log.high_watermark
@@ -554,7 +557,7 @@ class Controller:
 
 
 def _may_elect_elsewhere(delta: MetadataDelta) -> bool:
-    """Whether what the brokers say of unclean elections is something else now."""
+    """Whether `unclean.leader.election.enable` of the cluster, or of a node, has changed."""
     name = "unclean.leader.election.enable"
     return any(
         delta.before.configs.get(key, {}).get(name) != delta.after.configs.get(key, {}).get(name)

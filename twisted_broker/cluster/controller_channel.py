@@ -34,7 +34,7 @@ Address = tuple[str, int]
 
 
 class ControllerNodeProvider(Protocol):
-    """Who knows where the active controller is (None: nobody does now), and fires
+    """Knows the address of the active controller (None: not known now), and fires
     `leader_waiters` once when that changes.
     """
 
@@ -45,7 +45,7 @@ class ControllerNodeProvider(Protocol):
 
 
 class RegisteredBroker(Protocol):
-    """Who knows this broker's epoch (-1: not registered)."""
+    """Knows this broker's epoch (-1: not registered)."""
 
     broker_epoch: int
 
@@ -155,7 +155,7 @@ class ControllerChannel:
         return paused
 
     def _current(self) -> BrokerConnection | None:
-        """The connection to the leader of now."""
+        """The connection to the present leader; None when that is not known."""
         address = self._leader.leader_address
         known = self._connection
         # What is in flight there fails, and is sent to the new leader.

@@ -1,11 +1,11 @@
-"""When a node that another one denies a request tries again.
+"""When a node tries again after a peer has denied it a request.
 
-Owns `Denials`: who is denied is denied until an operator has done something, so it comes less and
-less often.
+Owns `Denials`: a denial lasts until an operator has done something, so the node tries less and less
+often.
 
-1. The pause doubles with each denial, from the usual one up to `MOST_MS` or the caller's limit. An
-   answer that is none ends that. Other errors keep their usual pause: they pass by themselves, and
-   clients wait.
+1. The pause doubles with each denial, from the usual one up to `MOST_MS` or the caller's limit. A
+   success ends that. Other errors keep their usual pause: they pass by themselves, and clients
+   wait.
 2. One line names the reason and the remedy, until a request succeeds.
 
 Source: Kafka's `ExponentialBackoff` in `BrokerLifecycleManager`, `AssignmentsManager` and

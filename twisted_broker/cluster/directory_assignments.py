@@ -1,15 +1,18 @@
 """Reports to the controller in which log directory this broker's replicas lie.
 
+Owns `DirectoryAssignments`.
+
 1. A replica whose registration names no directory, or another one than it lies in, is reported
-   once, and again until the controller took it.
+   until the controller has accepted that.
 2. A replica that could not be made, because its directory failed before the controller knew of any,
-   is reported as LOST: heartbeats report directories only, so nobody else would ever move its
-   leadership.
-   So is one that stopped by itself, or could not take its role, while its directory goes on, until
-   this broker starts again.
-3. A replica that is about to move is reported where it goes, and who moves it hears when the
-   controller took that, by its answer or by the metadata; one that stays after all where it is.
-4. One request is in flight, of `MOST_PARTITIONS`; what was refused is sent again behind the rest.
+   is reported as LOST: heartbeats report directories only, so nothing else would move its
+   leadership. So is one that stopped by itself, or could not take its role, while its directory
+   goes on, until this broker starts again.
+3. A replica that is about to move is reported with its target directory, and the mover is called
+   when the controller has accepted that, by its answer or by the metadata. A replica that stays
+   after all is reported with the directory in which it stays.
+4. One request is in flight, of at most `MOST_PARTITIONS`; what was refused is sent again behind the
+   rest.
 5. Below metadata.version 3.7-IV2 the controller knows no directories and refuses the request:
    nothing is sent, and a move need not wait for it. So Kafka moves where no controller is to be
    informed (ZooKeeper); its own brokers of that level take one directory only.
@@ -42,7 +45,7 @@ from twisted_broker.wire.messages import log_dirs as log_dirs_messages
 _logger = Logger()
 # Nobody waits for this: only a failed directory makes the controller need it.
 _RETRY_MS = 500
-# To make, and to take the answer of, as many takes some ten milliseconds each.
+# To make so large a request, and to process its answer, takes some ten milliseconds each.
 MOST_PARTITIONS = 1000
 _Key = tuple[bytes, int]
 
@@ -119,7 +122,9 @@ class DirectoryAssignments:
         directory_id: bytes,
         accepted: Callable[[], None],
     ) -> None:
-        """It moves there when the controller took it: `accepted` is called then, perhaps twice."""
+        """The replica moves there once the controller has accepted it: `accepted` is called then,
+        perhaps twice.
+        """
         if not self._is_supported:
             accepted()
             return
@@ -150,7 +155,7 @@ class DirectoryAssignments:
             accepted()
 
     def moved(self, topic_id: bytes, topic_partition: TopicPartition) -> None:
-        """It lies where it was announced."""
+        """The replica lies in the assigned directory now."""
         self._moving.pop((topic_id, topic_partition.partition), None)
 
     def revert(self, topic_id: bytes, topic_partition: TopicPartition, directory_id: bytes) -> None:

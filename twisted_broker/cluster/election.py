@@ -70,8 +70,8 @@ def elect(candidates: Candidates, acceptable: Acceptable, election: Election) ->
 
 def _unclean(candidates: Candidates, acceptable: Acceptable, election: Election) -> Elected:
     known = candidates.last_known_elr
-    # The leader that was last, when the ISR and the ELR are empty: only one such replica is known
-    # to be as far as any (KIP-966).
+    # The last known leader, when the ISR and the ELR are empty: only a single one is known to be as
+    # far ahead as any other (KIP-966).
     if (
         not candidates.isr
         and not candidates.elr

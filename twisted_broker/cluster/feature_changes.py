@@ -31,7 +31,7 @@ from twisted_broker.wire.messages.cluster import FeatureUpdateKey
 from twisted_broker.wire.schema import Record
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
-# With these levels records changed, of those from 3.3 to 4.3.
+# The levels, among those of 3.3 to 4.3, that changed records.
 CHANGED_RECORDS = frozenset({7, 8, 11, 13, 14, 15, 17, 23, 30})
 _ABSENT = FeatureRange(0, 0)
 _MIN_ISR = "min.insync.replicas"
@@ -85,7 +85,7 @@ def _refusal(
     if level > current and kind != UPGRADE:
         return f"it is {current}, which is no downgrade"
     if name == METADATA_VERSION:
-        # Unsafe ones are refused as well: no record is known how to be rewritten (KAFKA-13896).
+        # Unsafe downgrades are refused, too: there is no way to rewrite records (KAFKA-13896).
         if any(level < each <= current for each in CHANGED_RECORDS):
             return f"it is {current}, and lower ones lack records that may be in use"
     elif name == ELR_FEATURE and level and after[METADATA_VERSION] < ELR_LEVEL:

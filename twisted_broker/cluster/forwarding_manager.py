@@ -58,7 +58,7 @@ T = TypeVar("T")
 LONGEST_WAIT_MS = 20_000
 """For a client's request to the controller: clients wait 30 s (request.timeout.ms)."""
 _SHORTEST_WAIT_MS = 1_000
-"""Where a request names less: the way to the controller and back."""
+"""The least wait, for a request that names less: time for the way to the controller and back."""
 _CREATE_TOPICS_VERSION = 7  # every controller of KRaft's has it
 PRODUCER_ID_WAIT_MS, PRODUCER_ID_PAUSE_MS = 5_000, 50
 _MOST_PRODUCER_ID = 2**63 - 1
@@ -137,7 +137,7 @@ class ForwardingManager:
         sent = ensureDeferred(self.channel.send_until_answered(envelope, 0, wait_ms))
         answer = await _within(sent, self._runtime, wait_ms)
         if answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            # Of this broker, not of its client: who sends it, and how often, is the client's.
+            # The broker is denied, not its client; how often this is sent depends on clients.
             denied = BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, DENIED_TO_NODE)
             self._denials.pause_ms(denied, 0)
             raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -157,8 +157,8 @@ class ForwardingManager:
     def create_for(
         self, context: ForwardableRequest, request: CreateTopicsRequest
     ) -> Deferred[CreateTopicsResponse]:
-        """Has topics created that a client named: it is the client's doing, so its permission, its
-        quota and its line of the audit count.
+        """Has topics created that a client named: as that client, with its permission, its quota
+        and its line in the audit log.
         """
         header = RequestHeader(
             request.api_key, _CREATE_TOPICS_VERSION, context.correlation_id, context.client_id
@@ -179,7 +179,7 @@ class ForwardingManager:
         self, context: ForwardableRequest, topics: Iterable[CreatableTopic]
     ) -> None:
         """Has topics created that the client of `context` named; one that is being created already
-        is not asked for again, and nobody waits.
+        is not requested again, and nobody waits.
         """
         fresh = [topic for topic in topics if topic.name not in self._creating]
         if fresh:
@@ -235,7 +235,7 @@ class ProducerIdManager:
         self._next = self._end = 0
         self._is_refusal_logged = False
         self._denials = Denials("requests for producer ids")
-        # Of the last request for a block, if it failed: for whoever comes before the pause ends.
+        # The error of the last request for a block: raised to callers until the pause ends.
         self._failed: Exception | None = None
         self._paused_until_ms = 0
         self._is_fetching = False
@@ -244,8 +244,8 @@ class ProducerIdManager:
     async def next(self) -> int:
         """A producer id that nobody else has.
 
-        Raises BrokerError, REQUEST_TIMED_OUT after `PRODUCER_ID_WAIT_MS`: the request for a block
-        goes on, and the client comes again. One that failed is not made again for
+        Raises BrokerError: REQUEST_TIMED_OUT after `PRODUCER_ID_WAIT_MS`, while the request for a
+        block goes on and the client tries again. After a failure no block is requested for
         `PRODUCER_ID_PAUSE_MS`, or longer where it is denied.
         """
         deadline = self._runtime.now_ms() + PRODUCER_ID_WAIT_MS

@@ -6,10 +6,10 @@ Owns `heartbeat` and, in it, the controller's side of a controlled shutdown:
 is `broker_controlled_shutdown.py`.
 
 1. A heartbeat that wants to shut down, of a broker that leads something, begins its controlled
-   shutdown. It may end when it leads nothing, and every broker that serves has the metadata that
-   says so.
+   shutdown. The broker may stop when it leads nothing, and every broker that serves has the
+   metadata that says so.
 2. A heartbeat names all directories that failed since the broker started; those that are out of its
-   registration already change nothing. Without any directory it is fenced, and may go.
+   registration already change nothing. A broker without any directory left is fenced, and may stop.
 
 Source: Kafka's `BrokerHeartbeatManager`, `ReplicationControlManager`; KRAFT 3.5; `RL 8.2`. Not
 here: the sessions, and the states of a broker (`broker_registry.py`); time (an
@@ -111,7 +111,7 @@ def _may_shut_down(
     who leads now.
     """
     if session.shutdown_offset is None:
-        # Granted by a controller before this one: all that is known here is to be seen.
+        # Begun under an earlier controller: the others must have seen all that is known here.
         session.shutdown_offset = view.image.offset
     lowest = sessions.lowest_offset(view.image)
     seen = lowest is None or session.shutdown_offset <= lowest
@@ -135,8 +135,8 @@ def _unfence(view: ClusterView, broker: BrokerRegistration) -> Generator[None, N
 
 
 def _has_no_directory_left(broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> bool:
-    """No record could say so (an empty list changes nothing), and there is nothing that such a
-    broker could serve, or be waited for.
+    """Whether all its directories have failed. No record could say so (an empty list changes
+    nothing), and such a broker could serve nothing: it is fenced instead.
     """
     return bool(broker.directories) and set(broker.directories) <= {
         bytes(directory) for directory in request.offline_log_dirs

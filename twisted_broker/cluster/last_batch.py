@@ -1,7 +1,8 @@
-"""The last batch of a metadata log: what no other log has at its offset.
+"""The last batch of a metadata log: it tells the log from every other, which has another batch at
+that offset.
 
-Owns `LastBatch`, and the file that keeps it beside a copy's snapshot, for when the log behind that
-is gone.
+Owns `LastBatch`, and the file that keeps it beside a copy's snapshot, for when the log before the
+snapshot's end is gone.
 
 1. `<end offset>-<epoch>.last-batch` is durable before the snapshot of that name is there, and is
    removed once a newer one is: a copy's own snapshot never lacks it, whenever the process ends.
@@ -29,7 +30,7 @@ _VERSION = 0
 
 
 class LastBatch(NamedTuple):
-    """What no other batch at its offset has in common with it. `previous_epoch`: of the batch
+    """The fields that tell a batch from any other at its offset. `previous_epoch`: of the batch
     before it, -1 unknown.
     """
 

@@ -3,7 +3,7 @@
 Owns the durable end (the offset below which all was synced), the walk over a directory's batches,
 and what is damage and what a torn tail.
 
-1. Whatever lacks below the durable end, or cannot be read, is damage. Above it a controller
+1. Whatever is missing or unreadable below the durable end is damage. Above it a controller
    acknowledged nothing, and a loss of power may have left anything there, good batches behind a
    hole as well: that is truncated.
 2. In a broker's copy, and in a directory without a durable end (an older version's, Apache
@@ -236,8 +236,8 @@ def check_logs(image: MetadataImage, logs: Iterable[Log]) -> None:
     or_flipped = ""
     if len(found) == 1:
         or_flipped = f". {flipped_epoch(log.directory, start)}"
-    # Records of elections that took place are dropped by nobody: one epoch among several that no
-    # flipped bit makes tells that the metadata is older.
+    # Nobody drops records of elections that took place. Of several logs that are ahead, one epoch
+    # that no flipped bit can have made proves that the metadata is older.
     elif all(may_be_flipped(each, begins, newest) for each, newest, begins in found):
         or_flipped = f". {flipped_epochs([(each.directory, begins) for each, _, begins in found])}"
     raise MetadataDamage(
@@ -258,7 +258,7 @@ def check_metadata(
 def check_in_steps(
     files: IFileSystem, directory: str, is_copy: bool, applied: Applied = NOT_APPLIED
 ) -> Generator[None, None, Checked]:
-    """When all is there. `is_copy`: all of it was committed. Pauses while it decodes a long
+    """Returns when all is there. `is_copy`: all of it was committed. Pauses while it decodes a long
     snapshot, and after every `BATCHES_PER_STEP` of the log. Raises MetadataDamage, OSError.
     """
     durable_end = read_durable_end(files, directory)
@@ -352,7 +352,7 @@ class Walk:
 
     @property
     def end(self) -> int:
-        """What the snapshot holds counts."""
+        """Where the metadata ends; the snapshot counts, too."""
         return max(self.offset, self.start)
 
     def batches(self) -> Iterator[tuple[str, BatchPlace, BatchView]]:
@@ -455,7 +455,7 @@ def _newest_epoch(files: IFileSystem, directory: str) -> int | None:
     try:
         found = read_quorum_state(files, directory)
     except CheckpointError as error:
-        # which epochs were led is not known: one that is led twice would be believed
+        # An epoch that was led already could be led again, and its records would be believed.
         raise MetadataDamage(error.path, error.reason) from error
     return None if found is None else found.leader_epoch
 

@@ -8,8 +8,8 @@ known of a copy that was damaged.
 2. Nothing waits for a sync. The copy is synced every `SYNC_MS` while records come, with snapshots
    and at a clean end, and its durable end moves then; a loss of power takes no more than the
    newest part of it.
-3. Beside each snapshot of its own stands the last batch that this holds (`last_batch.py`): a copy
-   that ends at its snapshot is compared by it. A controller's snapshot says nothing of its own.
+3. Beside each snapshot that the copy wrote stands its last batch (`last_batch.py`): a copy that
+   ends at its snapshot is compared by it. For a snapshot from the controller there is none.
 4. A damaged copy is renamed; the newest `MOST_DAMAGED_COPIES` are kept. The new copy is empty. Its
    durable end, synced before it takes the name, is where the damaged copy ended (`known_end`): the
    metadata went at least that far. It stays until the new copy has reached it.
@@ -244,9 +244,9 @@ class MetadataCopy(MetadataStore):
         most_bytes: int,
         interval_ms: int,
     ) -> None:
-        """A snapshot of `image`, which includes everything here, when enough came or time
-        passed. Not within a metadata transaction. A sync, when one is due. `last`: the batch
-        that `image` ends with, None not known.
+        """Writes a snapshot of `image`, if that includes everything here, and `most_bytes` came or
+        `interval_ms` passed since the last one; syncs when that is due. Not to be called within a
+        metadata transaction. `last`: the batch that `image` ends with, None not known.
         """
         if self._last_snapshot_ms is None:
             self._last_snapshot_ms = now_ms

@@ -5,7 +5,8 @@ Ring 0 (pure: docs/ARCHITECTURE.md 1).
    partitions in one change are one line.
 2. What costs is bounded: of a change of very many partitions the first `_MOST_LOOKED_AT` are
    looked at.
-3. Of the ISR only what a broker's end changes is here: else its leader says how it changes.
+3. A change of an ISR has a line here only if a change of a broker comes with it: every other one
+   is logged by the partition's leader.
 
 Source: Kafka's `ReplicationControlManager`, `ClusterControlManager`, `ConfigurationControlManager`
 (their info lines). Not here: the form of lines (`event_lines.py`).
@@ -68,7 +69,9 @@ def events(delta: MetadataDelta) -> Iterator[Event]:
 
 
 def unclean_elections(delta: MetadataDelta) -> int:
-    """How many partitions got a leader from outside of the ISR, or truncate as their source did."""
+    """How many partitions got a leader from outside of ISR and ELR, or truncate as their source
+    did.
+    """
     return sum(
         before is not None
         and after is not None
@@ -165,10 +168,10 @@ def _elections(changed: list[PartitionDelta]) -> Iterator[Event]:
 
 
 def _is_unclean(before: PartitionRegistration, after: PartitionRegistration) -> bool:
-    """Whether it has a leader from outside of the ISR, or one that truncates."""
+    """Whether it has a leader from outside of the ISR and the ELR, or one that truncates."""
     if after.leader == NO_LEADER or after.leader_recovery_state != RECOVERING:
         return False
-    # A leader that comes back may be recovering still: it says so with its next ISR change only.
+    # A leader that returns may still be marked as recovering: its next ISR change ends that.
     return after.leader not in (*before.isr, *before.elr) or _truncates(before, after)
 
 

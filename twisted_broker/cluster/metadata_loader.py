@@ -1,21 +1,19 @@
 """What an observer has read of the metadata log, and the image it makes of it.
 
 Owns the place to read from next, the batches above the high watermark, open transactions, and what
-must never change any more. No network:
-bytes in, deltas out.
+must never change any more. No network: bytes in, deltas out.
 
 1. Nothing is applied before the high watermark has passed it.
 2. Everything that one answer brings is applied at once and gives one delta.
 3. After a snapshot the delta comes from comparing images; the published image never goes back.
 4. What was applied was committed: a leader whose log ends below it, differs in it, or has only
-   an older snapshot raises `MetadataRegression`,
-   and changes nothing. On a new connection the last batch applied is read again and compared.
+   an older snapshot raises `MetadataRegression`, and changes nothing. On a new connection the last
+   batch applied is read again and compared.
 5. `on_committed(batches)` is called with committed batches, byte for byte, in order, before they
    are published.
 
 Source: Kafka's `MetadataLoader`, `KafkaRaftClient` (truncation below the high watermark is fatal);
-KRAFT 3.2; `RL 8.2`. Not here: asking
-(`observer.py`), the copy on disk (`metadata_copy.py`).
+KRAFT 3.2; `RL 8.2`. Not here: fetching (`observer.py`), the copy on disk (`metadata_copy.py`).
 """
 
 from __future__ import annotations
@@ -139,7 +137,7 @@ class MetadataLoader:
                 )
             records = yield from records_in_steps(batch, self.fetch_offset)
             count += len(records)
-            # what begins within the image is not read again to be compared: it is not behind it
+            # -1: a batch that begins within the image cannot be read again for a comparison
             before = self.last_epoch if batch.base_offset == self.fetch_offset else -1
             copy = bytes(
                 memoryview(batch.buffer)[batch.offset : batch.offset + batch.size_in_bytes]
@@ -148,7 +146,7 @@ class MetadataLoader:
                 _Pending(LastBatch.of(batch, before), batch.max_timestamp, records, copy)
             )
             self.fetch_offset, self.last_epoch = batch.last_offset + 1, batch.partition_leader_epoch
-        if not whole:  # asked again at once, it would come again at once
+        if not whole:  # without an error it would be fetched again, and come again, at once
             raise CorruptRecordError(
                 f"an answer of {len(data)} bytes for offset {self.fetch_offset} holds "
                 "no whole batch"
@@ -220,7 +218,7 @@ class MetadataLoader:
             )
         if self._compared:
             return True
-        self._go_on()  # what would be compared is cut off there; the log behind it may still be
+        self._go_on()  # the leader lacks the batch to compare; the log behind it may be there
         return False
 
     def snapshot(self, content: Buffer, snapshot: SnapshotId) -> MetadataDelta | None:

@@ -92,7 +92,9 @@ def format_metadata(
 
 
 def _is_tools_format(files: IFileSystem, log_directory: str) -> bool:
-    """What `replog format` and `kafka-storage format` make, and no node has written to since."""
+    """Whether it holds only what `replog format` or `kafka-storage format` makes: no node has
+    written to it since.
+    """
     names = set(files.listdir(log_directory)) - {LOCK, "lost+found"}
     return names == {META_PROPERTIES, BOOTSTRAP}
 
@@ -164,7 +166,7 @@ def _sync_loaded(opened: Opened) -> None:
 
 
 class _NotLed(MetadataDamage):
-    """It is another node's to lead."""
+    """The metadata was not led by this node."""
 
 
 def _remedy(damage: MetadataDamage, log_directory: str) -> str:
@@ -179,8 +181,8 @@ def _remedy(damage: MetadataDamage, log_directory: str) -> str:
 
 
 def _check_leadership(files: IFileSystem, log_directory: str, node_id: int) -> None:
-    """Records that a broker copied, or that a voter of a larger quorum got, are led by nobody but
-    who led them. Raises MetadataDamage, OSError.
+    """Refuses records that this node never led: a broker's copy, or the log of a voter of a larger
+    quorum. Raises MetadataDamage, OSError.
     """
     directory = posixpath.join(log_directory, METADATA_DIRECTORY)
     if not holds_records(files, directory):
@@ -188,7 +190,7 @@ def _check_leadership(files: IFileSystem, log_directory: str, node_id: int) -> N
     try:
         known = read_quorum_state(files, directory)
     except CheckpointError:
-        return  # the check says it
+        return  # the check of the log raises for it
     if known is None:
         raise _NotLed(
             directory, f"it is a broker's copy of the metadata (there is no {QUORUM_STATE})"
@@ -246,7 +248,7 @@ class MetadataLog(MetadataStore):
         try:
             known = read_quorum_state(self.files, self.directory)
         except CheckpointError as error:
-            # which epochs were led is not known: one that is led twice would be believed
+            # An epoch that was led already could be led again, and its records would be believed.
             hint = recover_hint(target=posixpath.dirname(self.directory))
             reason = (
                 f"{error.reason}; nothing was changed. Rebuild the controller's metadata: {hint}"
@@ -387,8 +389,8 @@ class MetadataLog(MetadataStore):
     # the end
 
     def close(self, on_failure: Callable[[BaseException], None]) -> None:
-        """A clean end, on the disk worker, behind what is there: syncs everything, and writes the
-        durable end. `on_failure(error)`: not all is known to be durable.
+        """A clean end, on the disk worker, after the jobs that it has: syncs everything, and writes
+        the durable end. `on_failure(error)`: not all is known to be durable.
         """
         if self.is_over:
             return

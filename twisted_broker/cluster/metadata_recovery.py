@@ -2,13 +2,12 @@
 
 Owns reading a source, choosing the most advanced one, and writing a new `__cluster_metadata-0`.
 
-1. A source is only read; nothing of it that is damaged is taken. One whose log ends in damage is
-   used up to it: where good batches lie behind, only when that is wanted; otherwise it says so.
+1. A source is only read, and nothing damaged is taken from it. A log that ends in damage is used up
+   to there; if that is more than a torn tail, only with `up_to_damage`, else `CannotRecover`.
 2. The new directory appears under its name when all of it is durable, and after the cluster's id;
    what was there is refused, or kept under another name.
-3. The next controller's epoch is above every one seen by `EPOCHS_AHEAD`: the lost controller
-   may have
-   led epochs that the source has not heard of.
+3. The next controller's epoch is above every epoch seen by more than `EPOCHS_AHEAD`: the lost
+   controller may have led epochs of which the source knows nothing.
 4. Offsets, epochs and bytes of the records are the source's own, so that brokers go on from there.
 
 Source: Kafka has no such tool; KIP-630 (snapshots), KIP-595. Not here: options (`cli/metadata.py`).
@@ -69,7 +68,7 @@ class CannotRecover(Exception):
 @dataclass(frozen=True, slots=True)
 class Source:
     """What a directory or a snapshot file holds. `snapshot_path` "" without one; `cluster_id`
-    None: it does not say; `damage`: one line about what lies behind it and is not used, or "".
+    None: not known; `damage`: one line about what lies behind its end and is not used, or "".
     """
 
     path: str
@@ -181,8 +180,8 @@ def _cluster_of(files: IFileSystem, log_directory: str) -> str | None:
 
 
 def most_advanced(sources: list[Source]) -> Source:
-    """The one that brokers have applied no more than: of the newest epoch, the longest.
-    CannotRecover when they are of several clusters.
+    """The source that is furthest ahead: of the newest epoch, the longest. CannotRecover when they
+    are of several clusters.
     """
     clusters = {each.cluster_id for each in sources if each.cluster_id is not None}
     if len(clusters) > 1:
@@ -372,7 +371,7 @@ def _write_log(
 
 
 def _check(files: IFileSystem, source: Source, stage: str) -> None:
-    """What was written is read back, and says the same."""
+    """Reads back what was written. CannotRecover when its image is not the source's."""
     config = LogConfig(cleanup_policy=frozenset(), max_message_bytes=INT_MAX, segment_jitter_ms=0)
     base = check_metadata(files, stage, is_copy=False).image
     log = load_log(

@@ -1,10 +1,10 @@
 """`__cluster_metadata-0` on a disk: what a controller's log and a broker's copy have in common.
 
-Owns opening, replay, the durable end, snapshots, and truncating the log behind them.
+Owns opening, replay, the durable end, snapshots, and deleting the log before a snapshot's end.
 
 1. It is opened only when all that was ever durable is there (`metadata_check.py`), and truncated
    exactly where the check found its end.
-2. The log is truncated only behind a durable snapshot.
+2. The beginning of the log is deleted only up to the end of a durable snapshot.
 3. A failed write or sync ends it (`failed`): nobody knows what the disk holds.
 
 Source: Kafka's `KafkaMetadataLog`; `RL 8.1`. Not here: who writes (`metadata_log.py`: the
@@ -138,7 +138,7 @@ def _mend_topic_id(files: IFileSystem, directory: str) -> None:
 
 
 def _truncate(files: IFileSystem, directory: str, torn: TornTail) -> None:
-    """From the top down: a crash in between leaves no hole."""
+    """Removes the newest segments first: a crash in between leaves no hole."""
     for path in reversed(torn.removed):
         files.remove(path)
     if torn.path:
@@ -268,8 +268,8 @@ class MetadataStore:
     # snapshots
 
     def write_snapshot(self, image: MetadataImage, last: LastBatch | None = None) -> None:
-        """Writes a snapshot of a committed image in the background, then truncates the log behind
-        it. `last`: the batch that it ends with, where that must be known once the log is gone.
+        """Writes a snapshot of a committed image in the background, then deletes the log before its
+        end. `last`: the batch that it ends with, where that must be known once the log is gone.
         """
         before, self._bytes_since_snapshot = self._bytes_since_snapshot, 0
 
@@ -301,7 +301,7 @@ class MetadataStore:
             return
         old, self.snapshots = self.snapshots, [snapshot]
         self.log.increment_log_start_offset(snapshot.end_offset)
-        # Without descriptors the segment goes on: it is cut off behind the next snapshot.
+        # Without a free descriptor the segment stays active: it is deleted after a later snapshot.
         with contextlib.suppress(OutOfDescriptors):
             self.log.roll(self.wall_ms())
         self.log.delete_old_segments(self.wall_ms())

@@ -12,11 +12,11 @@ Owns the fetch loop, which node leads, and the publishing of images.
    its port now), and is tried again like silence.
 5. A leader whose metadata contradicts what was applied ends it as well, and nothing of it is
    published. Where its log shows that, at once. Where it leads an older epoch, or its log ends
-   before what is known, only after it has said so for `_CONTRADICTED_MS`. An older epoch counts
-   only from a quorum of one: a voter that is cut off from the others may lead, or name, an old
-   leader.
-6. What is committed goes to the own copy (`copy`) before it is published; at a start following goes
-   on from there.
+   before what is known, only after it has said so for `_CONTRADICTED_MS`, or when that log grows
+   meanwhile. An older epoch counts only from a quorum of one: a voter that is isolated from the
+   others may lead an old epoch, or name its leader.
+6. What is committed goes to the own copy (`copy`) before it is published; after a start the broker
+   follows on from the copy's end.
 
 Source: Kafka's `KafkaRaftClient` (observer), `MetadataLoader`; KRAFT 3.2; `RL 8.2`. Not here: what
 is done with an image, the copy itself (`metadata_copy.py`).
@@ -54,8 +54,8 @@ T = TypeVar("T")
 _logger = Logger()
 _FETCH_BYTES = 8 << 20
 _MAX_WAIT_MS = 500
-# for so long a leader may be behind what is known: it has just started, or has lost its place and
-# not heard of it
+# So long a leader may be behind what is known: it has just started, or does not know yet that
+# another one leads.
 _CONTRADICTED_MS = 10_000
 _SILENCE_MS = 1_000  # between two answers more than this counts as this: nothing was heard
 _FETCH, _DESCRIBE_QUORUM, _FETCH_SNAPSHOT = 1, 55, 59
@@ -63,7 +63,7 @@ Subscriber = Callable[[MetadataDelta], None]
 
 
 class _Contradiction:
-    """For how long a leader was heard that is behind what is known."""
+    """For how long a leader that is behind what is known has answered."""
 
     def __init__(self) -> None:
         self._heard_ms = 0
@@ -71,8 +71,8 @@ class _Contradiction:
         self._end_offset = -1
 
     def is_final(self, now_ms: int, end_offset: int = -1) -> bool:
-        """After one more such answer: whether it will not pass. `end_offset` (-1 not known): new
-        records below what is known are another log.
+        """Counts one more such answer. True when the contradiction has lasted too long, or when
+        `end_offset` (-1 not known) has grown: new records below what is known are another log.
         """
         if self._last_ms is not None:
             self._heard_ms += min(now_ms - self._last_ms, _SILENCE_MS)
@@ -239,11 +239,11 @@ class MetadataObserver:
 
     @property
     def address(self) -> Address:
-        """Of the controller that is, or was last, asked."""
+        """The address of the controller that is, or will be next, fetched from."""
         return self._address()
 
     def _contradicts(self, found: LogEnd, reason: str, end_offset: int = -1) -> None:
-        """It may pass. MetadataRegression when it did not."""
+        """Notes a contradiction that may pass. MetadataRegression when it did not pass."""
         if self._contradiction.is_final(self._runtime.now_ms(), end_offset):
             known_end = EMPTY_LOG if self._copy is None else self._copy.known_end
             applied = self._loader.applied
@@ -256,7 +256,9 @@ class MetadataObserver:
     async def _check_older_epoch(
         self, connection: BrokerConnection, leader: fetch_messages.LeaderIdAndEpoch
     ) -> None:
-        """Who answers names an older epoch than is known. MetadataRegression, ConnectionLost."""
+        """The node that answered names an older epoch than is known here: queries whether it is a
+        quorum of one. MetadataRegression, ConnectionLost.
+        """
         try:
             version = connection.highest_version(_DESCRIBE_QUORUM, 2)
             response = await _answered(connection.send(_quorum_request(), version))
@@ -277,7 +279,7 @@ class MetadataObserver:
     def _lost_leader(self) -> None:
         """Nobody answers there: try the next bootstrap address.
 
-        The address stays known to channels until there is a better one.
+        Channels have no address until an answer names the leader.
         """
         self._requested += 1
         self._disconnect()
@@ -514,7 +516,7 @@ def _quorum_request() -> cluster_messages.DescribeQuorumRequest:
 
 
 async def _answered(answer: Deferred[Any]) -> Any:
-    """What was answered; what is no answer fails like a lost connection."""
+    """The answer; bytes that are not Kafka's protocol fail like a lost connection."""
     try:
         return await answer
     except WireError as error:

@@ -4,8 +4,8 @@ leader.
 Owns `change_partition`, which turns what is wanted of a partition into the smallest
 PartitionChangeRecord, or none.
 
-1. With ELR (KIP-966) the ISR may become empty, and who leaves it below the minimum ISR stays
-   eligible; without ELR the last member stays.
+1. With ELR (KIP-966) the ISR may become empty, and a replica that leaves it below the minimum ISR
+   stays eligible; without ELR the last member stays.
 2. After an unclean election the ISR is the new leader alone, nobody is eligible, and the partition
    is recovering.
 3. The leader is named exactly when it changes (which raises the leader epoch), when a replica

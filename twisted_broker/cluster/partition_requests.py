@@ -5,9 +5,9 @@ Owns the decisions on ElectLeaders, AlterPartitionReassignments and ListPartitio
 1. One partition's refusal does not touch the others of the request; a partition is changed once per
    request.
 2. ElectLeaders for all partitions is silent about those that have the leader wanted already.
-3. A reassignment of what nobody leads elects a leader, also an unclean one where that is allowed.
-   One back to replicas none of which is in sync needs `unclean.leader.election.enable`, and is
-   recorded as recovering.
+3. A reassignment of a partition without leader elects one, also an unclean one where that is
+   allowed. A cancellation that leaves no replica in sync needs `unclean.leader.election.enable`,
+   and is recorded as recovering.
 
 Source: Kafka's `ReplicationControlManager`; KIP-455, KIP-460, KIP-860; `RL 8.3`, `RL 8.5`. Not
 here: how a reassignment ends (`partition_change.py`).
@@ -197,7 +197,7 @@ def _reassign(
         requested.partition_index,
         rules,
         assignment=wanted,
-        # Where nobody leads, and anyone may, one that is added may be the first that lives.
+        # Without a leader, where unclean elections are allowed, an added replica may lead.
         election=Election.ONLINE if partition.leader != NO_LEADER else rules.election,
     )
 

@@ -1,4 +1,4 @@
-"""`quorum-state`: which epochs this node has seen, and who led them.
+"""`quorum-state`: the newest epoch that this node has seen, and its leader.
 
 Owns reading and writing the file.
 

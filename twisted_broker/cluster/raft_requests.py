@@ -8,8 +8,8 @@ of observers.
 2. A reader under another epoch gets an error with the leader and its address: that is how the
    leader is found.
 3. A reader from offset 0, or from before the log's start, is sent to the newest snapshot.
-4. A negative replica id reads and leaves no trace; of the others, those heard last are known,
-   `MOST_OBSERVERS` at most: anybody may make ids up.
+4. A reader with a negative replica id is not remembered. Of the others the last `MOST_OBSERVERS`
+   heard are remembered, no more: anybody may make up ids.
 
 Source: Kafka's `KafkaRaftClient` (fetch parts), KIP-595, KIP-630, KIP-1166; KRAFT 3.2; `RL 8.1`.
 Not here: voters.
@@ -98,7 +98,7 @@ class RaftRequests:
     def _requested(
         self, request: fetch_messages.FetchRequest, version: int
     ) -> fetch_messages.FetchPartition:
-        """The one partition of a request. Raises BrokerError when it asks for anything else."""
+        """The one partition of a request. Raises BrokerError when it names anything else."""
         if request.cluster_id is not None and request.cluster_id != self._controller.cluster_id:
             raise BrokerError(ErrorCode.INCONSISTENT_CLUSTER_ID)
         if len(request.topics) == 1 and len(request.topics[0].partitions) == 1:
@@ -252,7 +252,7 @@ class RaftRequests:
     ) -> cluster_messages.DescribeQuorumResponse:
         """The quorum as its leader knows it.
 
-        Asked for anything else, every partition named is unknown.
+        In a request for anything else every partition gets UNKNOWN_TOPIC_OR_PARTITION.
         """
         topics = request.topics
         if not (

@@ -3,7 +3,7 @@
     assigned --reassign--> merged: target, then those to be removed --(the target is in the ISR)-->
     the target alone
         ^                                |
-        +------------cancel--------------+   who was being added goes, who was to be removed stays
+        +------------cancel--------------+   added replicas go, those to be removed stay
 
 1. While it lasts the replicas are the target followed by those to be removed; the first of the
    target is the preferred leader.

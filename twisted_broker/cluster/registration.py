@@ -4,13 +4,13 @@ controller has lost it.
 Owns `Registration`, the broker's side: what it sends, when it tries again, and what it logs about a
 refusal. The controller's side, which grants it, is `broker_registry.register`.
 
-1. A broker that starts waits for the session of whoever is registered under its id: mostly that is
-   its own earlier incarnation, which died.
+1. A broker that starts waits until the session of the broker registered under its id is over:
+   mostly that is its own earlier incarnation, which died.
 2. A broker that runs and finds itself unknown (UnregisterBroker, a controller that lost its log)
    registers again at once, under the same incarnation. If another incarnation lives under its id
-   then, it must end: two brokers of one id would answer for each other.
-3. A refusal that may pass is logged once for each reason, not at each try. Who is denied tries
-   less and less often, up to a session's length apart (`denials.py`).
+   then, this broker must end: two brokers of one id would answer for each other.
+3. A refusal that may pass is logged once for each reason, not at each try. A broker that is denied
+   tries less and less often, up to a session's length apart (`denials.py`).
 
 Source: Kafka's `BrokerLifecycleManager` (which does not register again); KRAFT 3.4; `RL 8.2`. Not
 here: heartbeats (`broker_lifecycle_manager.py`).
@@ -187,7 +187,7 @@ class Registration:
         )
 
     def _beyond_us(self) -> str:
-        """The finalised features of which our ranges know nothing."""
+        """The finalised levels that are outside of this broker's ranges."""
         ranges = {each.name: each for each in self._request.features}
         found = []
         for name, level in sorted(self._observer.image.features.items()):

@@ -2,10 +2,10 @@
 by one.
 
 1. A record holds no secret: a token's HMAC is derived from its id (`security/sasl/tokens.py`).
-2. A token holds until its expiry or its longest lifetime, whichever is first. From then on nobody
-   logs in by it, though its record is removed later.
-3. The tokens that one principal requested are `MOST_OF_ONE` at most, the names in one of them
-   `MOST_BYTES` long: who may log in cannot fill the metadata.
+2. A token is valid until its expiry or the end of its longest lifetime, whichever is first. From
+   then on nobody logs in by it, though its record is removed later.
+3. One principal can have requested `MOST_OF_ONE` tokens at most; owner and renewers of one token
+   have `MOST_BYTES` characters at most. So a client that may log in cannot fill the metadata.
 4. The owner is of type User, as a login by the token makes a user of that name.
 
 Source: Kafka's `DelegationTokenControlManager`, `DelegationTokenManager`; KIP-48, KIP-373, KIP-900.
@@ -82,7 +82,7 @@ def secret_of(settings: TokenSettings, image: MetadataImage) -> TokenSecret:
 
 
 def is_over(token: DelegationTokenRecord, wall_ms: int) -> bool:
-    """Whether it holds no more."""
+    """Whether it is no longer valid."""
     return min(token.max_timestamp, token.expiration_timestamp) < wall_ms
 
 
@@ -98,12 +98,12 @@ def login_of(
     token_id: str,
     wall_ms: int,
 ) -> TokenLogin | None:
-    """What a token gives who knows its HMAC; None where none holds that has this id."""
+    """The login of a client that knows the token's HMAC; None without a valid token of this id."""
     token = image.tokens.get(token_id)
     if token is None or is_over(token, wall_ms):
         return None
     owner = parse_principal(token.owner)
-    # One of another type, by a controller that allows it, would log in as the user of that name.
+    # An owner of another type (some controllers allow it) would log in as the user of that name.
     if owner.kind != USER:
         return None
     credential = secret.credential(mechanism, token_id)
@@ -194,8 +194,8 @@ def expire(
     principal: Principal,
     wall_ms: int,
 ) -> Generator[None, None, TokenDecision]:
-    """The token with this HMAC, with another expiry; without it where `period_ms` is below 0.
-    Raises BrokerError.
+    """The token with this HMAC, with another expiry; `period_ms` below 0 removes it. Raises
+    BrokerError.
     """
     token = yield from _found(image, settings, given)
     _check_may_change(token, principal)
@@ -218,7 +218,9 @@ def _found(
 
 
 def _check_may_change(token: DelegationTokenRecord, principal: Principal) -> None:
-    """Of who has the HMAC only the owner and the renewers may: not even who requested it."""
+    """Besides knowing its HMAC one must be the owner or a renewer: being the requester is not
+    enough.
+    """
     if str(principal) not in (token.owner, *token.renewers):
         raise BrokerError(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
 
@@ -241,7 +243,7 @@ def _with_expiry(token: DelegationTokenRecord, wall_ms: int) -> DelegationTokenR
 
 
 def removals(image: MetadataImage, wall_ms: int) -> Generator[None, None, list[Record]]:
-    """Of the tokens that hold no more; pauses where there are many."""
+    """The records that remove expired tokens; pauses where there are many."""
     found: list[Record] = []
     for number, token in enumerate(image.tokens.values(), 1):
         if is_over(token, wall_ms):

@@ -4,8 +4,8 @@ Owns the decisions on CreateTopics, CreatePartitions and DeleteTopics. Each give
 write and the answer for when they are.
 
 1. A topic's records come together: the topic, its settings, its partitions.
-2. One topic's refusal does not touch the others of the request; but one that would create more
-   partitions than a request may is refused whole (`wanted_partitions`).
+2. One topic's refusal does not touch the others of the request. But a CreateTopics of more than
+   `MAX_PARTITIONS_PER_REQUEST` partitions is refused as a whole (`wanted_partitions`).
 3. `validate_only` decides everything and writes nothing.
 
 Source: Kafka's `ReplicationControlManager`, `ControllerApis`; `RL 8.5`. Not here: create policies
@@ -44,7 +44,7 @@ Permit = Callable[[str, int], None]
 
 
 def _permitted(topic: str, partitions: int) -> None:
-    """Nobody counts."""
+    """There is no quota."""
 
 
 # CreateTopics
@@ -169,8 +169,8 @@ def _new_partitions(
 
 
 def wanted_partitions(view: ClusterView, topic: topics_messages.CreatableTopic) -> int:
-    """How many partitions a topic has in a request's `MAX_PARTITIONS_PER_REQUEST`, whatever else is
-    wrong with it.
+    """How many partitions a topic counts towards a request's `MAX_PARTITIONS_PER_REQUEST`, even if
+    it is refused for another reason.
     """
     if topic.assignments:
         return len(topic.assignments)

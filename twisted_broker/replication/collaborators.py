@@ -24,13 +24,13 @@ class IAlterPartitionManager(Protocol):
     """Takes ISR changes to the controller (AlterPartition)."""
 
     def submit(self, proposal: IsrProposal) -> Deferred[IsrAnswer]:
-        """Fires with the controller's answer; what failed on the way is tried again below, so it
-        never fails.
+        """Fires with the controller's answer. It never fails: a request that is lost, or refused as
+        a whole, is sent again.
         """
         ...
 
     def withdraw(self, topic_id: bytes, partition: int) -> None:
-        """The partition is no longer led here: what was submitted for it need not go on."""
+        """The partition is no longer led here: its submitted change need not be sent any more."""
         ...
 
 
@@ -52,13 +52,13 @@ class IDirectoryAssignments(Protocol):
         directory_id: bytes,
         accepted: Callable[[], None],
     ) -> None:
-        """It is about to lie there: sent until the controller took it; then `accepted` is
-        called.
+        """The replica is about to move to that directory. This is sent until the controller has
+        accepted it; then `accepted` is called.
         """
         ...
 
     def moved(self, topic_id: bytes, topic_partition: TopicPartition) -> None:
-        """It lies there now."""
+        """The replica lies in the assigned directory now."""
         ...
 
     def revert(self, topic_id: bytes, topic_partition: TopicPartition, directory_id: bytes) -> None:

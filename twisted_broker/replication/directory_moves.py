@@ -3,12 +3,12 @@
 Owns `alter_replica_log_dirs` (AlterReplicaLogDirs), `go_on` (after a change of roles, and at a
 start) and `directory_failed`.
 
-1. One move per partition: another target gives the one before up; the directory where the replica
-   is already ends it.
-2. None begins while any directory is offline: a copy may be there.
-3. A directory that is asked for before the replica is here is noted, for the partitions of the
-   cluster; the replica is made there, unless the controller says otherwise.
-4. A copy that a restart finds goes on.
+1. One move per partition: a request with another target gives up the move before; one with the
+   directory where the replica already lies ends it.
+2. No move begins while any directory is offline: a copy may be in that one.
+3. A directory that is requested before the replica exists here is noted, if the metadata has the
+   partition; the replica is created there, unless the controller says otherwise.
+4. After a restart a move goes on from the copy that is found.
 
 Source: RL 3.8; KIP-113, KIP-858; Kafka's `ReplicaManager.alterReplicaLogDirs`,
 `maybeAddLogDirFetchers`. Not here: filling copies (`fetcher.alter_log_dirs_manager`), permission
@@ -108,8 +108,8 @@ def _give_up(replicas: ReplicaManager, partition: Partition, reason: str) -> Non
 
 
 def go_on(replicas: ReplicaManager, changes: Iterable[PartitionDelta]) -> None:
-    """RL 3.8: after roles were taken, moves go on under their leader epochs; at a start those
-    that it finds.
+    """RL 3.8: after a change of roles, moves go on under the new leader epochs; at a start, those
+    whose copies were found on disk.
     """
     if not replicas.log_manager.moves.futures:
         return
@@ -135,7 +135,9 @@ def go_on(replicas: ReplicaManager, changes: Iterable[PartitionDelta]) -> None:
 
 
 def directory_failed(replicas: ReplicaManager, path: str) -> None:
-    """Copies in a directory that failed are given up; what moves from there has failed itself."""
+    """Copies in a directory that failed are given up; a replica that moves away from it has failed
+    itself.
+    """
     for name, future in list(replicas.log_manager.moves.futures.items()):
         if posixpath.dirname(future.directory) != path:
             continue
@@ -143,5 +145,5 @@ def directory_failed(replicas: ReplicaManager, path: str) -> None:
         if move is not None:
             replicas.moves.remove([name])
             move.partition.end_move()
-        # One that is not begun yet as well: retention and the cleaner would wait for it.
+        # Also a copy whose move has not begun: retention and the cleaner would wait for it.
         replicas.log_manager.moves.forget(name)

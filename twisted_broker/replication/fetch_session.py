@@ -7,11 +7,11 @@ Owns the sessions and their cache, and decides which partitions an answer shows.
    nothing.
 2. An incremental answer shows a partition when it has records, an error, a diverging epoch, a
    preferred replica, or when its high watermark or log start moved. After an error or a divergence
-   it is shown again when that is gone: a follower takes no watermarks that come beside them.
+   it is shown again with the next good result: a follower ignores watermarks that come with them.
 3. A partition that had records goes to the end of its session's order, so that every partition gets
    its turn under the byte limit.
 4. A follower's session reads its active partitions; one where nothing happens is idle
-   (`idle_partitions`) until something does. Nobody outside of here can tell.
+   (`idle_partitions`) until something does. The follower sees no difference.
 5. The cache holds at most `slots` sessions. A new one takes the place of one unused for 120 s, or
    else of the least valuable one older than 120 s that is worth less than it; followers' sessions
    are worth more than consumers', large ones more than small ones. A follower may also take the
@@ -46,7 +46,7 @@ FINAL_EPOCH = -1
 # Kafka's value: a session in use survives two minutes against a larger one.
 EVICTION_MS = 120_000
 FINISHED_PER_STEP = 400
-"""1 to 2 ms"""
+"""Results per step, which takes 1 to 2 ms."""
 _MAX_EPOCH = 2**31 - 1
 
 Answer = tuple[ErrorCode, int, list[FetchPartitionResult]]
@@ -72,8 +72,8 @@ class CachedPartition:
         self.log_start_offset = -1
 
     def update_request(self, request: FetchPartitionRequest) -> None:
-        """Under another leader epoch its client may have dropped the last answer, watermarks and
-        all.
+        """Under another leader epoch the client may have dropped the last answer with its
+        watermarks: they are shown again.
         """
         if request.current_leader_epoch != self.request.current_leader_epoch:
             self.high_watermark = self.log_start_offset = -1
@@ -161,7 +161,7 @@ class FetchSession:
             self.activate_woken()
 
     def activate_woken(self) -> list[FetchPartitionRequest]:
-        """What was idle and is not any more is read from now on."""
+        """Makes woken partitions active: they are read from now on."""
         if self.idle is None or not self.idle.woken:
             return []
         woken = {key: self.partitions[key] for key in self.idle.take_woken()}
@@ -284,8 +284,8 @@ class FetchContext:
 
     @property
     def reads_now(self) -> bool:
-        """Whether nothing may happen between its beginning and the read: of what is idle it
-        answers, unread, as of its beginning.
+        """Whether the read must follow in the same turn of the reactor: idle partitions are
+        answered without a read, as they were when this was made.
         """
         return False
 
@@ -301,16 +301,16 @@ class FetchContext:
 
     @property
     def watch_keys(self) -> Sequence[Hashable]:
-        """Under what it waits besides its partitions."""
+        """The keys under which it waits besides its partitions."""
         return ()
 
     @property
     def woken(self) -> Collection[tuple[FetchPartitionRequest, LogOffsetMetadata]]:
-        """What its session has added since it was opened, and where its client reads there."""
+        """The partitions woken since it began, and where in the log its client reads them."""
         return ()
 
     def wake_unregistered(self) -> None:
-        """Nothing is idle any more for a follower that registered again since."""
+        """Wakes all idle partitions if the follower has registered again since."""
 
     def take_woken(self) -> list[FetchPartitionRequest]:
         """As `woken`: from now on a part of this request, after `requests`."""
@@ -385,8 +385,8 @@ class IncrementalFetchContext(FetchContext):
 
     @property
     def reads_now(self) -> bool:
-        # With nothing idle it is read as any other: in the first round of a large session that is
-        # all of it.
+        # With nothing idle the read may pause as any other: so in the first round of a large
+        # session, which reads all of it.
         return bool(self._session.idle)
 
     @property
@@ -427,7 +427,7 @@ class IncrementalFetchContext(FetchContext):
         for start in range(0, max(len(entries), len(results)), FINISHED_PER_STEP):
             if start:
                 yield
-            # What is idle by now holds on its own; the later request reads the rest.
+            # What has become idle so far stays idle; the later request reads the rest.
             if not self._is_current:
                 return ErrorCode.INVALID_FETCH_SESSION_EPOCH, self._session.session_id, []
             end = start + FINISHED_PER_STEP

@@ -2,16 +2,16 @@
 
 Owns reading them once and writing them now and then, for leaders and followers alike.
 
-1. A log created at start begins with its checkpointed high watermark, not above its end and not
-   below its start.
+1. A log that is opened begins with its checkpointed high watermark, not above its end and not below
+   its start.
 2. A write happens aside on the directory's disk worker, at most one at a time per directory. The
    worker reads the values, too, each as it is then: with 20,000 logs that takes longer than a turn
    of the reactor may. The reactor only lists the logs.
 3. A directory that cannot be read or written is reported; the others go on. A checkpoint that is
    damaged counts as empty.
-4. With the partitions' goes how far the metadata was applied: metadata that ends below it is an
-   older copy (`cluster.metadata_check`). It alone makes no write due, but where nothing else on
-   this node keeps the metadata any more: then no start would know otherwise.
+4. The file also says up to which offset the metadata was applied: metadata that ends below it is an
+   older copy (`cluster.metadata_check`). A change of that offset alone makes no write due, except
+   where no disk of this node keeps the metadata: then the next start knows it from here only.
 
 Source: RL 1.12. Not here: the file's format (`log.checkpoints`).
 """
@@ -67,14 +67,14 @@ class HighWatermarkCheckpoint:
         self._written: dict[str, dict[TopicPartition, int]] = {}
 
     def start(self, log: Log) -> None:
-        """Gives a log that was just opened its high watermark. OutOfDescriptors: not yet;
-        LogDirFailure.
+        """Gives a log that was just opened its high watermark. Raises OutOfDescriptors (to be tried
+        again), LogDirFailure.
         """
         directory = posixpath.dirname(log.directory)
         if directory not in self._loaded:
             self._loaded[directory] = self._read(directory)
-        # Once only: a log of that name made later must not take it. One whose role was put off for
-        # want of descriptors comes again, and has it.
+        # Once only: a log of that name made later must not take it. A log whose role was put off
+        # for lack of descriptors comes here again, and keeps what it has.
         high_watermark = self._loaded[directory].pop(log.topic_partition, log.high_watermark)
         log.set_high_watermark(max(log.log_start_offset, min(high_watermark, log.log_end_offset)))
 

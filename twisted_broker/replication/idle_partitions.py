@@ -15,10 +15,10 @@ nothing.
 1. A partition is idle only while a new read would say the same: the replica is in the ISR and at
    the leader's end, and its session was sent the watermarks.
 2. Whatever may change that is an event of the partition, and its listeners are called before
-   anybody else. The events of a failed directory's partitions, which serve nobody any more, come
-   some at a time: a round in between says nothing of those that wait for theirs.
+   anything else. After a failure of a directory the events of its partitions come in portions: a
+   round in between does not name a partition whose event is still to come.
 3. A replica is idle in one session at a time: a fetch in another one wakes it in the old one. A
-   request that still waits in that one, or in one that was evicted, is answered when its time is
+   request that still waits in the old session, or in an evicted one, is answered when its time is
    up.
 4. Each round counts as a fetch of every idle partition: the follower is caught up now (RL 1.10).
    One number, the session's last round, says so for all.
@@ -105,7 +105,7 @@ class IdleRead:
 
     # what its partition says
     def partition_changed(self) -> None:
-        """The request that waits in its session is checked at this partition's events, too."""
+        """Wakes it; the fetch that waits in its session is checked at this partition's events."""
         self._session.wake(self)
         self._session.watch(self._session, self.partition.topic_partition)
 
@@ -201,7 +201,7 @@ class IdlePartitions:
 
     # what ends it
     def wake(self, idle: IdleRead) -> None:
-        """It is read again from now on. It listens to its partition no more."""
+        """It is read again from now on. The caller has ended its subscription."""
         del self._reads[idle.key]
         self._uncount(idle.partition.stats)
         idle.replica.leave_round(self.last_round)
@@ -223,7 +223,7 @@ class IdlePartitions:
         self.wake_all()
 
     def forget(self, key: PartitionKey) -> None:
-        """Its follower fetches it otherwise than before, or no longer."""
+        """The follower changed its request for that partition, or fetches it no longer."""
         idle = self._reads.get(key)
         if idle is not None:
             idle.partition.unsubscribe(idle)

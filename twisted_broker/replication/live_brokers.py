@@ -1,6 +1,8 @@
 """What a leader must know of other brokers: fenced or not, shutting down, broker epoch, rack; all
 read from the metadata image.
 
+Owns `LiveBrokers` and `ImageSource`.
+
 Source: KRAFT 3.6; Kafka's `Partition.isReplicaIsrEligible`. Not here: the image
 (`image`).
 """
@@ -41,6 +43,6 @@ class LiveBrokers:
         return -1 if broker is None else broker.epoch
 
     def rack_of(self, broker_id: int) -> str | None:
-        """None for one that does not live, or does not say."""
+        """None for a broker that is not known, is fenced, or has no rack."""
         broker = self._source.image.brokers.get(broker_id)
         return None if broker is None or broker.fenced else broker.rack

@@ -3,9 +3,9 @@
 Owns the choice that a leader makes for a consumer that names its rack (KIP-392), when
 `replica.selector.class` says so.
 
-1. Only replicas in the ISR that live and hold the requested offset come into question.
-2. The leader itself when it is in that rack, or when nobody is; else the one furthest ahead, then
-   the one caught up last, then the highest id.
+1. Only replicas in the ISR that are not fenced and hold the requested offset come into question.
+2. The leader itself when it is in that rack, or when no replica is; else the one furthest ahead,
+   then the one caught up last, then the highest id.
 
 Source: RL 2.7; Kafka's `ReplicaManager.findPreferredReadReplica`, `RackAwareReplicaSelector`.
 Not here: selectors of other names (no class is ever loaded), the reading itself (`partition`).

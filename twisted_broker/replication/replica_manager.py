@@ -4,10 +4,10 @@ happened.
 Owns the partitions, the event queue with its table, the three purgatories, the fetch sessions and
 the periodic tasks.
 
-1. Partitions emit events into `events`; effects run from there, first in, first out, to
+1. Partitions emit events into `events`; effects run from there, first in, first out, until it is
    empty, never inside a partition's transition. `produce`, `fetch`, timers and role changes drain
    before they return; `append` (for coordinators, in the middle of transitions of their own) leaves
-   it to `drain`, which is called at the latest in the reactor's next turn.
+   the events to `drain`, which is called at the latest in the reactor's next turn.
 2. An effect that raises fails its partition only. A failing directory fails the partitions in it
    only.
 3. Errors are per partition: the others of a request go on.
@@ -532,7 +532,9 @@ class ReplicaManager:
             self._drain_soon()
 
     def copy_begun(self, log: Log) -> None:
-        """The move goes on with the next role; it is given the present one again."""
+        """A copy was made for this log. Its move begins when a role is applied, so the present one
+        is applied again.
+        """
         name = log.topic_partition
         partition = self.partitions.get(name)
         if partition is not None and partition.log is log:
@@ -588,7 +590,7 @@ class ReplicaManager:
             )
 
     def apply_later(self, change: PartitionDelta, is_new: bool) -> None:
-        """No file could be opened for it: its role of then is applied a little later."""
+        """No file could be opened for it: within a second the role that it has then is applied."""
         self._apply_later(change.topic, change.topic_id, change.partition, is_new)
 
     def _apply_later(self, topic: str, topic_id: bytes, partition: int, is_new: bool) -> None:
@@ -642,9 +644,9 @@ class ReplicaManager:
         sequence: int,
         supports_epoch_bump: bool,
     ) -> Guard:
-        """What an append of that batch (its first sequence; -1: it has none) must bring after the
-        transaction's coordinator was asked; None: it goes on with an open transaction, nobody need
-        be asked. Raises `BrokerError` where it is not led here.
+        """The guard that the append of this batch must carry after the transaction coordinator has
+        verified it; None: the batch continues an open transaction, and needs no verification.
+        `sequence`: the batch's first, -1 for none. Raises `BrokerError` if it is not led here.
         """
         partition = self.partition(topic_partition)
         if partition.leader_log is None:
@@ -807,8 +809,8 @@ class ReplicaManager:
             stats.failed_produces += 1
 
     def must_wait(self, outcomes: Sequence[AppendOutcome], acks: int = -1) -> bool:
-        """RL 1.7, after an append: whether its answer waits, for replicas or (acks=1) for the
-        leader's sync. Settles at once what can be.
+        """RL 1.7, after an append: whether its answer must wait, for replicas or (acks=1) for the
+        leader's sync. With acks=-1 it settles the outcomes that need not wait.
         """
         if acks == -1:
             return not DelayedProduce(outcomes, self._partition_of).is_complete()
@@ -1026,11 +1028,11 @@ class ReplicaManager:
 
     # periodic tasks, stopping
     def shrink_isrs(self) -> None:
-        """isr-expiration: looks for followers that fell behind (RL 1.1, 2.4). Where one did so in
-        very many partitions, a part of them in this turn.
+        """isr-expiration: looks for followers that fell behind (RL 1.1, 2.4). If very many
+        partitions shrink, it goes on in later turns.
 
-        One outside the ISR that fell silent stops holding the high watermark back (RL 2.3) by time
-        alone: no event shows that.
+        A follower outside the ISR that stops fetching ceases to hold the high watermark back (RL
+        2.3) after `replica.lag.time.max.ms`: no event shows that, only this look.
         """
         if self._shrink_call is None:
             self._shrink_some(iter(list(self.partitions.values())), self.runtime.now_ms())

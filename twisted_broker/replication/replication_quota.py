@@ -5,10 +5,8 @@ follower, one for what it copies between its directories; and `SimpleRate`, the 
 compares.
 
 1. The bytes of all throttled replicas count, also of those that are in sync; only replicas that are
-   not in sync wait. Who calls knows which they are: a replica in sync that waited would leave the
-   ISR.
-2. A quota bounds the mean over its windows: what is sent at once may pass it, and is paid for by
-   what comes after.
+   not in sync wait, for one in sync would leave the ISR. The caller knows which are in sync.
+2. A quota bounds the mean over its windows: a burst may exceed it, and later bytes wait for that.
 3. One entry per topic that has throttled replicas: bounded by the settings of topics, which the
    controller bounds. Nothing of it outlives the process: the settings come again with the image.
 
@@ -34,8 +32,8 @@ _EVERY = "*"
 
 
 class SimpleRate(Rate):
-    """By the time since the oldest sample began, at least one window: windows that are missing do
-    not count as empty ones.
+    """Divides by the time since the oldest sample began, at least by one window: unlike in `Rate`,
+    windows that are missing do not count as empty ones.
     """
 
     __slots__ = ()
@@ -67,7 +65,7 @@ class ReplicationQuota:
 
     def set_topic(self, topic: str, replicas: str, broker_id: int) -> None:
         """`replicas`: the topic's setting, `*` or partition:broker,..., "" for none. It was
-        checked when it was set; what another controller let through is passed over.
+        checked when it was set; malformed entries that another controller accepted are ignored.
         """
         entries = [entry.strip() for entry in replicas.split(",") if entry.strip()]
         if not entries:
@@ -80,7 +78,7 @@ class ReplicationQuota:
             self.topics.pop(topic, None)
 
     def is_throttled(self, topic_partition: TopicPartition) -> bool:
-        """Whether the replica here is."""
+        """Whether this broker's replica is throttled."""
         topic, partition = topic_partition
         if topic not in self.topics:
             return False

@@ -6,12 +6,13 @@ Owns the order in which roles change.
    then leaders, then followers, then settings.
 2. A partition whose log cannot be opened is held offline; the others go on. Where only descriptors
    are short it has no role yet, and is tried again.
-3. Older metadata changes nothing; leader updates may be missed in between.
-4. Coordinators are called last, when all of them have their new roles.
+3. Older metadata changes nothing; a delta may skip leader epochs.
+4. Coordinators are called last, when all partitions have their new roles.
 5. A replica whose log has records of a newer leader epoch than the metadata's does not lead: the
-   metadata is older than it is.
-6. Fetchers lose a partition before its role changes, and get followers when all of them
-   have theirs; only where the leader epoch rose. So do the fetchers of copies that move.
+   metadata is older than the log.
+6. A partition leaves its fetcher before it is stopped or made leader. Followers with a new leader
+   epoch leave their fetchers, and are added again, when all followers have their roles; then moves
+   between directories go on under the new epochs.
 
 Source: RL 1.3-1.5; Kafka's `ReplicaManager.applyDelta`, `LocalReplicaChanges`. Not here: fetching
 (`fetcher`).
@@ -104,7 +105,7 @@ def _say(
     lost: list[tuple[TopicPartition, int]],
     gained: list[tuple[TopicPartition, int]],
 ) -> None:
-    """One line for all that this delta made of the roles here."""
+    """One line for each kind of change that this delta made to the roles here."""
     led = {
         TopicPartition(change.topic, change.partition)
         for change in changes
@@ -213,7 +214,7 @@ def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
 def _may_get_its_id(replicas: ReplicaManager, log: Log) -> bool:
     """Whether a log without a topic id is of the topic that has its name now: records may be those
     of a topic that was deleted meanwhile. As Kafka's `LogManager.isStrayKraftReplica`; but where
-    `partition.metadata` is damaged, not lost, it was durable, and the records are kept.
+    `partition.metadata` is damaged, not lost, it was durable, and the log counts as the topic's.
     """
     if not log.log_end_offset:
         return True
@@ -291,8 +292,8 @@ def _make_leader(
         if state.partition_epoch < partition.partition_epoch and replicas.newest_metadata_reaches(
             newest, change
         ):
-            # A role that was tried again came from the newest metadata, before the pieces of a
-            # large delta that still wait: what this one says is no sign of an older controller.
+            # The retry of a role came from the newest metadata, before the pieces of a large delta
+            # that still wait: an older epoch in this piece is no sign of an older controller.
             return
         try:
             begins = start_of_last_epoch(log)
@@ -316,7 +317,7 @@ def _make_leader(
         if partition.make_leader(state, log, replicas.runtime.now_ms()):
             gained.append((partition.topic_partition, state.leader_epoch))
     except OutOfDescriptors:
-        # Its role of before goes on until then.
+        # Its previous role goes on until the retry.
         replicas.apply_later(change, is_new=False)
     except LogDirFailure as failure:
         replicas.directory_failed(failure.directory, failure.cause)
@@ -338,7 +339,7 @@ def _make_follower(
     partition, log = _partition_and_log(replicas, change, state, delta, settings)
     if log is None and not partition.offline:
         return None
-    # One that failed leads no more, and nobody was told that it lost the leadership.
+    # A leader that failed is none any more, but coordinators were not told that it lost that role.
     led = partition.is_leader or partition.leader_id == replicas.node_id
     epoch_is_new = partition.make_follower(state, log, replicas.runtime.now_ms())
     if led and not partition.is_leader:
@@ -351,7 +352,7 @@ def _start_fetching(
 ) -> None:
     """RL 1.4.
 
-    A broker that leaves does not catch up any more with what it is no longer in the ISR of.
+    A broker in controlled shutdown no longer fetches the partitions whose ISR it has left.
     """
     own = image.brokers.get(replicas.node_id)
     if own is None or not own.in_controlled_shutdown:
@@ -368,8 +369,9 @@ def _start_fetching(
 
 
 def _is_led_elsewhere(replicas: ReplicaManager, state: PartitionRegistration) -> bool:
-    """Whether what a log lost is fetched again. Who leads, or may be elected, is asked by nobody to
-    truncate: what it cuts off may be acknowledged and nowhere else.
+    """Whether another broker leads, or will lead, from which lost records are fetched again. A
+    leader, or a replica that may be elected, does not truncate: what it would drop may be
+    acknowledged and nowhere else.
     """
     if state.leader >= 0:
         return state.leader != replicas.node_id
@@ -400,7 +402,8 @@ def _partition_and_log(
     if partition.offline:
         return partition, None
     if partition.log is not None:
-        # Nobody led when it was opened, if there is one. Older metadata decides nothing.
+        # A gap is left if there was no leader when the log was opened. Older metadata decides
+        # nothing about it.
         is_decided = partition.log.gap is None or (
             state.partition_epoch >= partition.partition_epoch
             and _decide_about_gap(replicas, change, partition, partition.log, state)
@@ -444,8 +447,9 @@ def _partition_and_log(
 def _is_counted_nowhere(
     replicas: ReplicaManager, state: PartitionRegistration, directory_id: bytes
 ) -> bool:
-    """Whether a replica may begin anew where its directory is here without it, as Kafka's always
-    do: it is in sync with nobody, nor a candidate. The controller knows of no other directory.
+    """Whether a replica may begin empty because its assigned directory is online here without its
+    log (Kafka's always may): it neither leads nor may be elected, and the controller knows of no
+    other directory.
     """
     own = replicas.node_id
     return not (state.leader == own or state.may_elect(own)) and any(
@@ -471,7 +475,7 @@ def _decide_about_gap(
     log: Log,
     state: PartitionRegistration,
 ) -> bool:
-    """Of a log that is open; False: it can have no role, for now or at all."""
+    """Decides about the gap of an open log. False: it can have no role, for now or at all."""
     try:
         _resolve_gap(replicas, log, state)
         return True

@@ -44,7 +44,8 @@ EPOCHS_SHOWN = 10
 class TruncationInfo:
     """A truncation.
 
-    `below_high_watermark`: offsets that consumers may have seen and acks=all had acknowledged.
+    `below_high_watermark`: how many dropped offsets were below the high watermark: consumers may
+    have seen them, and acks=all had acknowledged them.
     """
 
     at_ms: int
@@ -169,7 +170,7 @@ def explain(
     move_throttled: str = "",
 ) -> Explanation:
     """`watching`: the operations that wait for it, with the ms left to each; `fetching`: see
-    `fetching_now`; `move`: to another directory; `cleaner`: what it makes of a compacted log;
+    `fetching_now`; `move`: to another directory; `cleaner`: the cleaner's view of a compacted log;
     `throttled`: why a leader sends nothing to replicas that are not in sync; `move_throttled`: why
     the move waits.
     """

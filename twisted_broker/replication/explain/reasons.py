@@ -4,7 +4,7 @@ waits.
 Owns the shapes of the answers and the functions that find them, out of the partition as it stands
 and its `PartitionHistory`.
 
-1. Nothing is changed and nothing is kept: an explanation costs only who wants one.
+1. Nothing is changed and nothing is kept: without a request an explanation costs nothing.
 2. A reason is a rule with its numbers, and `why`, the same in one sentence. Times come as monotonic
    milliseconds and leave as the calendar's (`since_ms`, 0 unknown) and as a length (`for_ms`).
 
@@ -47,7 +47,7 @@ class Moment:
 
 
 def duration(length_ms: int) -> str:
-    """A length of time for people: two digits that matter."""
+    """A length of time for people, rounded: ms, s, min or h."""
     seconds = length_ms / 1000
     if seconds < 1:
         return f"{length_ms} ms"
@@ -221,7 +221,7 @@ def _change_holds_back(partition: Partition, broker: int, now: Moment) -> list[s
 class LaggingReplica:
     """A replica that holds the high watermark back.
 
-    `counts_as`: why it counts; `since_ms`: when it last had everything.
+    `counts_as`: why it counts; `since_ms`: when it was last caught up.
     """
 
     broker: int

@@ -3,9 +3,10 @@ transaction holds the last stable offset, and since when.
 
 Owns `LastStableWait` and `last_stable_wait`.
 
-1. One is named, the oldest: behind it nothing becomes stable. How many more are open is a number.
+1. Only the oldest open transaction is named: behind it nothing becomes stable. `open` is the number
+   of all.
 2. Times are those of the records, which producers may set. Of a transaction that was open before
-   this log was loaded only the newest batch's is known.
+   this log was loaded only the time of the newest batch is known.
 
 Source: our own; Kafka's `ProducerStateManager.hasLateTransaction`; KIP-664. Not here: the offset
 itself (`log/watermarks.py`).
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from twisted_broker.log.log import Log
 
 LATE_MS = 15 * 60_000 + LATE_AFTER_MS
-"""Kafka's default `transaction.max.timeout.ms` and five minutes: no coordinator leaves one open for
-so long after its last record.
+"""Kafka's default `transaction.max.timeout.ms` plus five minutes: no coordinator leaves a
+transaction open for so long after its last record.
 """
 
 

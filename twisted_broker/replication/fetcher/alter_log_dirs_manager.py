@@ -7,12 +7,13 @@ Owns `ReplicaAlterLogDirsManager`, the fetchers of copies.
     announced --accepted, synced, at the log's end again--> swapped
     any --cancelled, stopped, failed--> ended; the controller hears where the replica stays
 
-1. A copy takes its log's place only after the controller knows (KIP-858): a directory that fails
-   right after it must make the controller choose another leader.
-2. A move that ends otherwise after the controller may have been told is reverted there.
-3. A partition that gets a new leader epoch goes on under it, where epochs are compared first; so
-   does one whose log was truncated.
-4. A log with a hole about which nobody has decided (`log.gaps`) is copied when somebody has.
+1. A copy takes its log's place only after the controller knows (KIP-858): if the new directory
+   fails right after the swap, the controller must choose another leader.
+2. When a move ends without a swap, and the controller may have been told of it, the controller is
+   told that the replica stays.
+3. A move of a partition with a new leader epoch goes on under that epoch, and compares epochs
+   first; so does one whose log was truncated.
+4. A log with a hole (`log.gaps`) is copied only after a role has decided what becomes of it.
 5. A failed move stays as it is, shown with its reason, until it is requested again, cancelled, or
    the broker restarts; the replica serves on.
 
@@ -104,7 +105,7 @@ class ReplicaAlterLogDirsManager(FetcherManager):
 
     # which moves
     def begin(self, partition: Partition) -> None:
-        """Its copy is filled from now on; again, under the partition's leader epoch."""
+        """Fills the partition's copy from now on, or again, under the current leader epoch."""
         name, log, future = partition.topic_partition, partition.log, partition.future_log
         if log is None or future is None:
             return
@@ -120,8 +121,8 @@ class ReplicaAlterLogDirsManager(FetcherManager):
         known.error, known.leader_epoch = "", partition.leader_epoch
         super().remove([name])
         if log.gap is not None:
-            # The copy would have it, and no start would know that it is one. With the role that
-            # decides about it the move begins.
+            # The copy would have the hole, too, and no start would know it as one. The move begins
+            # with the role that decides about the hole.
             known.leader_epoch = NO_EPOCH
             return
         if not self._truncate_to_log(known, log, future):
@@ -131,8 +132,9 @@ class ReplicaAlterLogDirsManager(FetcherManager):
         self.add({name: FollowedPartition(local_endpoint(self._replicas.node_id), initial)})
 
     def _truncate_to_log(self, move: Move, log: Log, future: Log) -> bool:
-        """What the log was truncated to copy it again is of the same leader epoch: no epoch tells.
-        False when the copy cannot be truncated.
+        """Truncates the copy to the log's end. A log that was truncated to be copied again has lost
+        records of the current leader epoch, which a comparison of epochs does not show. False when
+        the copy cannot be truncated.
         """
         end = log.log_end_offset
         if future.log_end_offset <= end:
@@ -145,7 +147,7 @@ class ReplicaAlterLogDirsManager(FetcherManager):
         return True
 
     def remove(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Moves that end before their swap; what becomes of the copies is the caller's."""
+        """Ends moves before their swap; the caller decides what becomes of the copies."""
         names = [name for name in topic_partitions if name in self.moves]
         if not names:
             return
@@ -163,7 +165,7 @@ class ReplicaAlterLogDirsManager(FetcherManager):
 
     # the swap
     def _is_due(self, name: TopicPartition) -> bool:
-        """Whether another look at a copy that has caught up brings it further."""
+        """Whether a copy that has caught up needs another round: to announce, mark or swap it."""
         move = self.moves.get(name)
         return move is not None and (
             move.assignment is Assignment.NONE
@@ -172,8 +174,9 @@ class ReplicaAlterLogDirsManager(FetcherManager):
         )
 
     def _is_marked_before_a_truncation(self, move: Move) -> bool:
-        """What its mark calls durable was cut off since, and other records may be there: after a
-        loss of power a hole in them would count as a cleaner's (`log.future_logs`).
+        """The copy was truncated after its mark, so other records may be where the mark says that
+        all is durable: after a loss of power a hole in them would count as a cleaner's
+        (`log.future_logs`).
         """
         future = move.partition.future_log
         return future is not None and move.is_synced and move.truncations != future.truncations
@@ -185,10 +188,10 @@ class ReplicaAlterLogDirsManager(FetcherManager):
             and move.assignment is Assignment.ACCEPTED
             and move.is_synced
             and move.truncations == future.truncations
-            # These know its files by their names.
+            # A sync or a rebuild under way knows the copy's files by their names.
             and not future.durability.is_busy
             and not future.producers.is_rebuilding
-            # The move before may not be done: a log under its name may be in the way.
+            # The log that an earlier move replaced may not be removed yet.
             and not self._log_manager.moves.is_replacing(partition.topic_partition)
         )
 

@@ -22,7 +22,7 @@ class Assignment(Enum):
 
 class Move:
     """`source`, `target`: ids of directories. `error`: why it stands still, empty while it goes
-    on. `is_synced`: what was copied is durable, and marked, as of so many `truncations` of it.
+    on. `is_synced`: the copy is durable and marked, as it was after `truncations` truncations.
     """
 
     __slots__ = (

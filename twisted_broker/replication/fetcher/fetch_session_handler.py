@@ -80,7 +80,7 @@ class RequestedPartitions:
             return
         if before is not None and before.topic_id != requested.topic_id:
             self._forgotten[topic_partition, before.topic_id] = None
-        # Back before the leader heard that it is forgotten.
+        # It is requested again before the leader was told to forget it.
         self._forgotten.pop((topic_partition, requested.topic_id), None)
         self.current[topic_partition] = self._changed[topic_partition] = requested
 

@@ -11,14 +11,14 @@ records go to.
    what is ready. A round costs what changed.
 2. With nothing to request it waits for the backoff, for the end of a delay, or until something is
    added.
-3. What goes wrong with one partition delays or fails that one; a lost connection delays all of this
-   fetcher, and nobody else's.
-4. Where epochs are known the leader says where one of them ends, until the logs agree; where none
+3. An error of one partition delays or fails that partition; a lost connection delays all partitions
+   of this fetcher, and of no other.
+4. Where epochs are known, the leader tells where an epoch ends, until the logs agree; where none
    are, a log is truncated to where fetching begins, the high watermark.
-5. A log that holds a transaction whose end it came too late for is truncated to where that begins,
-   and copied again (`log.missed_markers`).
+5. A log that may have missed the end marker of an open transaction is truncated to where that
+   transaction begins, and copied again from there (`log.missed_markers`).
 6. A log with records of a newer leader epoch than its leader's is neither truncated nor appended
-   to: its metadata is older than it is.
+   to: the metadata is older than the log.
 
 Source: RL 6.2-6.5, 7.1; Kafka's `AbstractFetcherThread`. Not here: what an answer means
 (`fetcher_state`), what is done with it (`followed_replicas`), which fetcher a partition belongs to
@@ -96,8 +96,8 @@ class FetchTarget(Protocol):
         ...
 
     def added(self, topic_partition: TopicPartition) -> None:
-        """It is fetched from now on; another fetcher may have left something to `wait_for_syncs`.
-        Raises `BrokerError`.
+        """The partition is fetched from now on. What an earlier fetcher left unsynced is waited for
+        in `wait_for_syncs`. Raises `BrokerError`.
         """
         ...
 
@@ -117,8 +117,8 @@ class FetchTarget(Protocol):
     def truncate(
         self, topic_partition: TopicPartition, fetch_offset: int, leader_end: EpochEnd | None
     ) -> OffsetTruncationState:
-        """Drops what the leader does not have. `leader_end`: the end of an epoch there; None where
-        no epochs are known: to `fetch_offset`.
+        """Drops what the leader does not have. `leader_end`: the end of an epoch at the leader;
+        None where no epochs are known: truncates to `fetch_offset`.
         """
         ...
 
@@ -131,7 +131,7 @@ class FetchTarget(Protocol):
         ...
 
     def reset_offset(self, topic_partition: TopicPartition, reset: OffsetReset) -> None:
-        """Goes there."""
+        """Does what `reset` says; the fetcher goes on at its offset."""
         ...
 
     def partition_failed(
@@ -141,12 +141,12 @@ class FetchTarget(Protocol):
         ...
 
     def answers_processed(self) -> None:
-        """All partitions of an answer were: what follows from it may run."""
+        """An answer, or a part of a long one, is processed: the effects may run."""
         ...
 
     async def wait_for_syncs(self) -> None:
-        """Waits until what was appended may be confirmed, and more appended after a truncation:
-        the next request does so.
+        """Waits until the next request may be sent: its offset confirms what was appended, and its
+        answer is appended behind what was truncated, so either may need a sync first.
         """
         ...
 
@@ -177,7 +177,7 @@ class Fetcher:
         self._pause: Deferred[None] | None = None
         self._unreachable = False
         self._fenced: list[TopicPartition] = []  # in this round
-        # Where one went on that was refused within the leader's range.
+        # By partition: where its last reset without a truncation went.
         self._last_resets: dict[TopicPartition, int] = {}
 
     # which partitions
@@ -226,7 +226,7 @@ class Fetcher:
 
     @property
     def reaches_leader(self) -> bool:
-        """As of its last request."""
+        """Whether the last request reached it."""
         return not self._unreachable
 
     @property
@@ -302,8 +302,8 @@ class Fetcher:
         return True
 
     def _requests(self, now_ms: int) -> RequestFor:
-        """What makes the requests of this round. Whoever returns another one marks those for which
-        it gives another answer than before.
+        """The function that makes the requests of this round. A subclass that returns another one
+        marks the partitions for which that makes a difference (`FetcherState.mark_changed`).
         """
         return self._request_for
 
@@ -346,8 +346,8 @@ class Fetcher:
         requests: Mapping[TopicPartition, RequestedPartition],
         answers: Mapping[TopicPartition, FetchedPartition],
     ) -> None:
-        """RL 6.4: what an answer means for each partition. That of very many takes turns: what
-        was requested otherwise meanwhile is not answered any more.
+        """RL 6.4: what an answer means for each partition. A long answer is processed over several
+        turns of the reactor: what it says of a partition whose request changed meanwhile is stale.
         """
         errors: list[TopicPartition] = []
         out_of_range: list[TopicPartition] = []
@@ -536,7 +536,7 @@ class Fetcher:
         return not self._stopped and state is not None and state.is_as_requested(requested)
 
     def _is_reset_in_vain(self, topic_partition: TopicPartition, reset: OffsetReset) -> bool:
-        """Going on at the same place was refused already: only time may change that."""
+        """Whether the leader has refused a fetch at that offset already: only a delay can help."""
         if reset.truncate or reset.truncate_fully:
             return False
         before = self._last_resets.get(topic_partition)

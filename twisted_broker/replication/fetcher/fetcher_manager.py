@@ -9,8 +9,8 @@ partitions that began to follow to fetchers, and knows the addresses of their le
 3. A fetcher whose leader has moved to another address is replaced; its partitions go along.
 4. A follower is taken out of its fetcher before its initial offset is read: no answer in flight may
    move its log meanwhile.
-5. A leader that is not known, or has no listener of the inter-broker name, is not fetched from
-   until the metadata changes.
+5. A leader that is not known, is fenced, or has no listener of the inter-broker name, is not
+   fetched from until the metadata changes.
 6. The client id is `broker-<id>-fetcher-<n>`.
 
 Source: RL 1.4, 6.1, 6.2, 7.1; Kafka's `AbstractFetcherManager`, `ReplicaFetcherManager`,

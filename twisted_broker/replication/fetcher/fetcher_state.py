@@ -11,18 +11,19 @@ for them, and the decisions: who may be fetched, whether an answer still counts,
     both --error--> delayed (the same phase, later)
     both --failed--> removed, in `failed`, until added again
 
-1. An answer counts only while its partition is here, not delayed, at the offset and under the
-   leader epoch that were requested.
-2. Order is turn: what got records, was truncated or was delayed goes to the end.
+1. A fetch answer counts only while its partition is here, fetching, not delayed, and at the
+   offset, leader epoch and topic id requested; an answer about an epoch's end only while the
+   partition is truncating under the leader epoch requested.
+2. Partitions take turns in their order: one that got records, was truncated, was reset or was
+   delayed goes to the end.
 3. A partition added again under the same leader epoch keeps its state.
 4. A round looks only at partitions whose request may have changed: all that are truncating,
-   delayed or paused, gone, new, answered, or marked so. It makes `requested` those of all that are
-   ready.
+   delayed or paused, gone, new, answered, or marked so. After it `requested` has the requests of
+   all that are ready and not paused.
 
 Source: RL 6.2-6.5; Kafka's `AbstractFetcherThread`; KIP-320, KIP-595. Pure: times are monotonic
 milliseconds. Not here: rounds (`fetcher`), where to truncate and where to go on
-(`truncation_decision`),
-doing it (`followed_replicas`), throttling (`replica_fetcher`).
+(`truncation_decision`), doing so (`followed_replicas`), throttling (`replica_fetcher`).
 """
 
 from __future__ import annotations
@@ -142,13 +143,13 @@ class PartitionFetchState:
         return (
             self.fetch_offset == requested.fetch_offset
             and self.leader_epoch == requested.leader_epoch
-            # Its topic may have been made anew since, and be followed from the same place.
+            # Its topic may have been deleted and created again, and be fetched at the same offset.
             and self.topic_id == requested.topic_id
         )
 
     @property
     def initial(self) -> InitialFetchState:
-        """To go on elsewhere."""
+        """Where another fetcher goes on with it."""
         return InitialFetchState(self.topic_id, self.leader_epoch, self.fetch_offset)
 
 
@@ -226,9 +227,9 @@ class FetcherState:
         now_ms: int,
         request_for: RequestFor,
     ) -> list[TopicPartition]:
-        """A round begins: `requested` are those of all that are ready, made by `request_for`. Those
-        that it refuses with `BrokerError` are returned; for which it returns None are not requested
-        in this round.
+        """Begins a round: `requested` gets the requests of all partitions that are ready, made by
+        `request_for`. Returns those for which it raises `BrokerError`; those for which it returns
+        None are not requested in this round.
         """
         refused: list[TopicPartition] = []
         later: dict[TopicPartition, None] = {}  # a new one: a dict that was large once stays so
@@ -328,9 +329,7 @@ class FetcherState:
     def outcome_of_error(
         self, topic_partition: TopicPartition, requested_epoch: int, error: ErrorCode
     ) -> FetchOutcome:
-        """RL 6.5: FENCED when the leader has moved on past the epoch that is still the newest
-        here.
-        """
+        """RL 6.5: FENCED when the leader has a newer leader epoch than the newest known here."""
         state = self.partitions.get(topic_partition)
         if state is None:
             return FetchOutcome.STALE

@@ -2,12 +2,12 @@
 
 Owns `FollowedReplicas`, the `FetchTarget` of this broker's followers.
 
-1. Records go in only at the own log end, but for the batch that an empty log begins in; anything
-   else fails the partition.
+1. Records are appended only at the own log end; the one exception is the first batch of an empty
+   log, which may begin below it. Anything else fails the partition.
 2. The high watermark is min(own end, the leader's); the log start follows the leader's, after the
    high watermark.
 3. Every truncation is logged; one below the high watermark is a warning, for a consumer may have
-   seen what is gone.
+   seen what is gone (unless it is only to be copied again).
 4. A partition that cannot be truncated or appended to fails, and only that one; a failed directory
    is the replica manager's.
 
@@ -136,9 +136,9 @@ class FollowedReplicas:
         return info
 
     async def wait_for_syncs(self) -> None:
-        """With `flush.messages`: to request what follows says that all before is held, so the next
-        round waits for the syncs of this one. After a truncation below the high watermark: what is
-        appended must not be taken for what was synced there before.
+        """With `flush.messages`: the next request says that all before its offset is held, so it
+        waits for the syncs of this round. After a truncation below the recovery point or log start
+        on disk: what is appended must not be taken for what was synced there before.
 
         Kafka's fetcher thread waits within the append.
         """

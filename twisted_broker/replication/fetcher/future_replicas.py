@@ -3,10 +3,11 @@ truncated from them.
 
 Owns `FutureReplicas`, the `FetchTarget` of moves.
 
-1. Records go in only at the copy's end, but for the batch that an empty copy begins in.
-2. The copy's high watermark and log start are the log's, as far as it goes.
-3. What the log truncated is truncated from the copy, by epochs.
-4. What goes wrong fails the move, never the partition, unless the failed directory is its own too.
+1. Records are appended only at the copy's end, but for the first batch of an empty copy, which may
+   begin below it.
+2. The copy's high watermark and log start are the log's, as far as the copy reaches.
+3. What was truncated from the log is truncated from the copy, by epochs.
+4. An error fails the move, never the partition, unless the log's own directory has failed, too.
 
 Source: RL 3.8; Kafka's `ReplicaAlterLogDirsThread`. Not here: when it takes the log's place
 (`alter_log_dirs_manager`), reading (`local_leader_endpoint`), where to truncate
@@ -68,7 +69,7 @@ class FutureReplicas:
         return self._copy(topic_partition).log_start_offset
 
     def added(self, topic_partition: TopicPartition) -> None:
-        """A copy that begins again stays with its fetcher. It may have been truncated."""
+        """A move may begin again with a copy that was truncated: its checkpoint is waited for."""
         self._was_truncated(self._copy(topic_partition))
 
     def process_partition_data(
@@ -97,7 +98,7 @@ class FutureReplicas:
         except OutOfDescriptors:
             if info is None:
                 raise
-            # The swap comes again. What was appended counts: its next read begins behind it.
+            # The swap is tried again. The appended records count: the next read begins behind them.
         return info
 
     async def wait_for_syncs(self) -> None:

@@ -250,7 +250,7 @@ class RemoteLeaderEndPoint:
         response: fetch_messages.FetchResponse,
         current: Mapping[TopicPartition, RequestedPartition],
     ) -> dict[TopicPartition, FetchedPartition]:
-        """Of what is requested under the topic id answered."""
+        """The answers for partitions that are still requested, under the topic id answered."""
         answers: dict[TopicPartition, FetchedPartition] = {}
         for topic in response.responses:
             topic_id = bytes(topic.topic_id)
@@ -262,7 +262,7 @@ class RemoteLeaderEndPoint:
             for data in topic.partitions:
                 name = TopicPartition(topic_name, data.partition_index)
                 # Requested again under another topic id meanwhile: the answer is of the deleted
-                # topic. By name none can be told from the other.
+                # topic. An answer by name (below Fetch 13) does not show that.
                 if name in current and (topic.topic or current[name].topic_id == topic_id):
                     answers[name] = _fetched_partition(data)
         return answers

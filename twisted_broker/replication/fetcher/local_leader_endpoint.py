@@ -1,12 +1,12 @@
 """The log that moves, as the fetcher of its copy sees it: this broker is its own leader.
 
-Owns `LocalLeaderEndPoint`, and `MoveThrottle`, what all moves of a broker may copy together.
+Owns `LocalLeaderEndPoint`, and `MoveThrottle`, the rate limit that all moves of a broker share.
 
 1. One partition at a time: the one in progress while it is there, else the first by name.
 2. It reads as replica -3, to the log end, whoever leads: a follower's log moves as well.
-3. Each read is a turn of the reactor of its own, and bytes that are not in memory are loaded on the
-   directory's reader first. What is in memory is in the copy before anybody else runs: where it
-   reaches the log end, both end alike at that moment, whatever is produced.
+3. Each read runs in a turn of the reactor of its own; bytes that are not in memory are loaded on
+   the directory's reader first. Bytes in memory are read and appended in one turn: a copy that
+   reaches the log end then ends where the log ends, however fast producers write.
 4. Truncation is never part of an answer: epochs are compared first.
 
 Source: RL 1.8, 3.8; Kafka's `LocalLeaderEndPoint`, its settings
@@ -40,7 +40,7 @@ from twisted_broker.replication.partition.fetch_data import (
 from twisted_broker.replication.replication_quota import ReplicationQuota
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
-# So soon a limit that was raised is seen.
+# In seconds: a limit that was raised acts after this time at the latest.
 _LONGEST_WAIT = 1.0
 
 
@@ -56,7 +56,7 @@ class MoveThrottle:
         self.quota = ReplicationQuota(rate, windows, window_ms, setting)
 
     def copied(self, size: int, now_ms: int) -> None:
-        """Whole batches only: what is read of one more is read again."""
+        """Counts whole batches only: what was read of one more is read again."""
         self.quota.record(size, now_ms)
 
     def wait_seconds(self, now_ms: int) -> float:
@@ -64,7 +64,7 @@ class MoveThrottle:
         return min(self.quota.throttle_ms(now_ms) / 1000, _LONGEST_WAIT)
 
     def most(self, max_bytes: int) -> int:
-        """Of one read: what one second allows."""
+        """The limit of one read, in bytes: no more than one second allows."""
         return min(max_bytes, self._rate())
 
 
@@ -198,5 +198,5 @@ class LocalLeaderEndPoint:
 
 
 def local_endpoint(node_id: int) -> BrokerEndPoint:
-    """The place of a leader that no network reaches."""
+    """The end point that stands for this broker itself; nothing connects to it."""
     return BrokerEndPoint(node_id, "localhost", -1)

@@ -4,8 +4,8 @@ Owns `ReplicaFetcher`.
 
 1. A replica is held back while it is throttled, not in sync, and the rate is above its bound. It is
    looked at again in every round, and forgotten in the fetch session meanwhile.
-2. One in sync is always fetched: else it would leave the ISR. Nobody knows that of one that was
-   not answered yet.
+2. A replica in sync is always fetched: otherwise it would leave the ISR. Before its first answer it
+   does not count as in sync.
 3. Truncation is not held back, and costs no bytes.
 
 Source: RL 5.3, 6.2; Kafka's `RemoteLeaderEndPoint.shouldFollowerThrottle`. Not here: which replicas
@@ -41,7 +41,7 @@ class ReplicaFetcher(Fetcher):
 
     def _requests(self, now_ms: int) -> RequestFor:
         quota = self._quota
-        # What was held back before is looked at in each round as it is.
+        # Partitions that were held back before are looked at in each round anyway.
         if not quota.topics or not quota.is_exceeded(now_ms):
             return self._request_for
         for name, state in self.state.partitions.items():

@@ -6,9 +6,9 @@ truncate (`truncation_for`), and where to go on when the leader no longer has wh
 
 1. A truncation never goes above the own end, and never above the leader's end of an epoch that both
    know.
-2. When the leader answers with an epoch that is not known here, it truncates to the end of the next
-   older one and is not complete: the next request is about that one.
-3. An offset reset without a truncation keeps all that the log has, or nothing of it.
+2. When the leader answers with an epoch that the own log lacks, the log is truncated to the end of
+   its next older epoch. That is not complete: the next request is about the older epoch.
+3. An offset reset truncates to the leader's end, drops the whole log, or keeps all of it.
 
 Called by `followed_replicas` (`truncate`, `offset_reset_for`), which then calls
 `Partition.truncate_to` or `truncate_fully_and_start_at`.
@@ -79,7 +79,7 @@ def truncation_for(leader: EpochEnd, fetch_offset: int, own: OwnLog) -> OffsetTr
     """
     own_end = own.log_end_offset
     if leader.end_offset < 0:
-        # The high watermark: there a partition without agreed epochs begins.
+        # `fetch_offset` is the high watermark then: fetching begins there without agreed epochs.
         return OffsetTruncationState(min(fetch_offset, own_end), True)
     # An old leader answers without an epoch: its end is all that is known.
     if leader.epoch < 0:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 class LogEndChanged(NamedTuple):
-    """The log end moved, the high watermark did not: records were appended, or truncated."""
+    """Records were appended or truncated, and the high watermark did not advance; or the last
+    stable offset is known again.
+    """
 
     partition: Partition
 
@@ -59,7 +61,7 @@ class IsrChangeWanted(NamedTuple):
 
 
 class IsrChanged(NamedTuple):
-    """The controller confirmed another ISR. `grew` is for the rate it is marked on."""
+    """The controller confirmed another ISR. `grew`: it counts as an expansion, else as a shrink."""
 
     partition: Partition
     grew: bool
@@ -72,15 +74,15 @@ class LeaderEpochBegan(NamedTuple):
 
 
 class BecameFollower(NamedTuple):
-    """This broker follows it under a new leader epoch, or led it until now: whoever waits here
-    under the last one waits in vain.
+    """This broker follows it under a new leader epoch, or led it until now: requests that wait
+    under the old epoch cannot be satisfied here.
     """
 
     partition: Partition
 
 
 class ReplicaStopped(NamedTuple):
-    """This broker does not hold it any more: whoever waits for it here waits in vain."""
+    """This broker does not hold it any more: requests that wait for it cannot be satisfied here."""
 
     partition: Partition
 

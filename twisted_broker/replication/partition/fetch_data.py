@@ -1,7 +1,7 @@
 """What a fetch requests and gets, between `api/fetch`, the replica manager and the partitions.
 
-Owns `FetchParams` (one request), `FetchPartitionRequest` (one partition of it) and
-`FetchPartitionResult`.
+Owns `FetchParams` (one request), `FetchPartitionRequest` (one partition of it),
+`FetchPartitionResult` and `FollowerId`.
 
 1. A result of an error carries -1 for the watermarks and no records (RL 5.1).
 2. A result owns its file slice until `release()` is called or the connection took the slice over.
@@ -134,9 +134,9 @@ class FetchPartitionRequest:
 
 
 class FetchPartitionResult:
-    """What one partition answered. `fetch_offset` is where the reader stood, in full, for a fetch
-    that goes on to wait; `first_entry_incomplete`: the first batch is not whole; `converted`: the
-    records in an old client's format, instead of the slice.
+    """What one partition answered. `fetch_offset`: where it was read, with segment and position,
+    for a fetch that goes on to wait; `first_entry_incomplete`: the first batch is not whole;
+    `converted`: the records in an old client's format, instead of the slice.
     """
 
     __slots__ = (

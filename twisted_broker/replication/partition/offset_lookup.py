@@ -42,7 +42,7 @@ def list_offset(
     only_leader: bool,
 ) -> TimestampAndOffset:
     """The offset for `timestamp` (ms, or one of the special ones); `NOT_FOUND` when there is
-    none. Raises `BrokerError` as the card says.
+    none. Raises `BrokerError`: OFFSET_NOT_AVAILABLE, or as `Partition.log_for`.
     """
     log = _log(partition, current_leader_epoch, only_leader)
     end_offset = partition.end_for(isolation).offset
@@ -89,7 +89,7 @@ def end_offset_for_epoch(
 
 
 def _log(partition: Partition, current_leader_epoch: int, only_leader: bool) -> Log:
-    """Only -1 is no epoch, as in Kafka's `RequestUtils`; a fetch takes all below 0 for none."""
+    """Only -1 means no epoch (Kafka's `RequestUtils`); for a fetch any negative number does."""
     log = partition.log_for(current_leader_epoch, only_leader)
     if current_leader_epoch < -1:
         raise BrokerError(ErrorCode.FENCED_LEADER_EPOCH)
@@ -99,8 +99,8 @@ def _log(partition: Partition, current_leader_epoch: int, only_leader: bool) -> 
 def segment_offsets_before(
     partition: Partition, timestamp: int, max_offsets: int, ordinary: bool, wall_ms: int
 ) -> list[int]:
-    """ListOffsets v0: starts of segments last written at or before `timestamp`, newest first,
-    the end before them. `ordinary`: a client asks.
+    """ListOffsets v0: the starts of segments last written at or before `timestamp`, newest first,
+    after the log end, which counts as written now. `ordinary`: the request is a client's.
     """
     log = partition.log_for(-1, True)
     points = _segment_points(log, wall_ms)

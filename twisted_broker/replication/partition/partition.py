@@ -13,9 +13,9 @@ Owns its role, its in-sync replicas and what moves its high watermark.
 1. A leader is in its own ISR; a follower's ISR is empty. Leader epochs and partition epochs
    only grow; older metadata changes nothing.
 2. A leader's high watermark moves forward only (but for a mirrored log whose source lost records:
-   `truncate_as_granted`), to the least log end of the maximal ISR and of those about to join it,
-   and not at all while the ISR is below the minimum (RL 2.3). A follower's is the lesser of its
-   log end and the leader's high watermark, and may go back.
+   `truncate_as_granted`), to the least log end of the maximal ISR and of the eligible replicas that
+   are caught up, and not at all while the ISR is below the minimum (RL 2.3). A follower's is the
+   lesser of its log end and the leader's high watermark, and may go back.
 3. At most one ISR change is on its way (RL 2.5): while it is, nothing else is proposed. A follower
    joins when its log end reached the high watermark and the start of the leader epoch; it leaves
    when it was not caught up for `replica.lag.time.max.ms`, but never while it is at the leader's
@@ -112,22 +112,22 @@ class Brokers(Protocol):
 
 
 def is_registered(broker_id: int, broker_epoch: int, brokers: Brokers) -> bool:
-    """Whether a follower fetches under the broker epoch that it has, as far as is known here, or
-    names none (KIP-903).
+    """False when a follower fetches under an older broker epoch than the newest known here; one
+    that names no epoch (-1) passes (KIP-903).
     """
     return broker_epoch == -1 or broker_epoch >= brokers.epoch_of(broker_id)
 
 
 def is_current(broker_epoch: int, registered: int) -> bool:
-    """Whether a broker that is alive fetches under the epoch that it registered. -1 for either: it
-    is not known; a ZooKeeper cluster tells nobody's.
+    """Whether a broker that is alive fetches under the epoch that it registered. True when either
+    is not known (-1), as always in a ZooKeeper cluster.
     """
     return broker_epoch in (-1, registered) or registered == -1
 
 
 def _begin_inside_batch(log: Log, refusal: UnexpectedAppendOffset, wall_ms: int) -> None:
-    """An empty log may begin before its own start, with the batch that holds it. Raises
-    `refusal` where it is anything else.
+    """Lets an empty log begin below its log start, with the batch that contains that offset. Raises
+    `refusal` in every other case.
     """
     end = log.log_end_offset
     if log.log_start_offset != end or not refusal.first_offset < end <= refusal.last_offset:
@@ -137,9 +137,9 @@ def _begin_inside_batch(log: Log, refusal: UnexpectedAppendOffset, wall_ms: int)
 
 class Partition:
     """See the module's card. `leader_log` is the log while this broker leads it, else None;
-    `times_deposed`: how often it led here and does not any more, or truncated what it led
-    (`truncate_as_granted`). Between two looks that find another number, others may have led, and
-    records may have been truncated.
+    `times_deposed`: how often this broker ceased to lead it, or truncated the log that it leads
+    (`truncate_as_granted`). When the number has changed, others may have led, and records may have
+    been truncated.
     """
 
     __slots__ = (
@@ -210,7 +210,7 @@ class Partition:
         self._make_events()
 
     def _make_events(self) -> None:
-        """The usual events, once a role: every append emits one."""
+        """The most frequent events, made once for each role: every append emits one."""
         self._log_end_changed = LogEndChanged(self)
         self.high_watermark_advanced = HighWatermarkAdvanced(self)
 
@@ -235,7 +235,7 @@ class Partition:
         self.events.append(event)
 
     def subscribe(self, listener: PartitionListener) -> None:
-        """It is called for fetches, and once for the next change."""
+        """The listener is called for each follower's fetch, and once for the next change."""
         self.listeners += (listener,)
 
     def unsubscribe(self, listener: PartitionListener) -> None:
@@ -295,8 +295,8 @@ class Partition:
         return leader_is_new
 
     def truncate_as_granted(self, state: PartitionRegistration, wall_ms: int) -> Truncation | None:
-        """Before `make_leader`: what `truncate_mirrored` proposed and the controller granted, under
-        the leader epoch that begins now. Raises LogDirFailure.
+        """Called before `make_leader`: truncates what `truncate_mirrored` proposed, when the
+        controller granted it with the leader epoch that begins now. Raises LogDirFailure.
         """
         pending, log = self.isr_state, self.leader_log
         if (
@@ -304,7 +304,7 @@ class Partition:
             or not isinstance(pending, PendingShrink)
             or pending.truncate_to < 0
             or state.leader_epoch <= self.leader_epoch
-            # A record that another change made: the mirror requests it again.
+            # The record is of another change: the mirror requests the truncation again.
             or state.leader_recovery_state != RECOVERING
             or tuple(state.isr) != (self.node_id,)
         ):
@@ -312,7 +312,7 @@ class Partition:
         truncation = Truncation.of(log, pending.truncate_to, self.leader_epoch, wall_ms)
         if not log.truncate_to(pending.truncate_to, wall_ms):
             return None
-        self.times_deposed += 1  # who waits for what is gone is not answered by what comes next
+        self.times_deposed += 1  # what waits for dropped offsets is not answered by later records
         return self._truncated(log, truncation)
 
     def make_follower(self, state: PartitionRegistration, log: Log | None, now_ms: int = 0) -> bool:
@@ -488,9 +488,9 @@ class Partition:
         wall_ms: int,
         now_ms: int,
     ) -> LogAppendInfo | None:
-        """Appends what `replog mirror` brought, offsets as they came, where the log ends at
-        `log_end_offset` (or holds them already); None: without records. The log start follows
-        `source_log_start` (-1: not known) as far as the high watermark.
+        """Appends what `replog mirror` brought, with the source's offsets, if the log ends at
+        `log_end_offset` or holds the records already. None when there are no `records`. The log
+        start follows `source_log_start` (-1: not known) as far as the high watermark.
 
         Raises `BrokerError`: those of `log_for`, NOT_ENOUGH_REPLICAS, OFFSET_OUT_OF_RANGE where
         the log ends elsewhere, or what the log refuses.
@@ -501,8 +501,8 @@ class Partition:
             self.stats.produces += 1
             if len(self.isr_state.isr) < self.min_isr:
                 raise self._not_enough_replicas()
-            # The mirror may know of less than is here: it sends again what it got no answer to.
-            # Beginning behind what it does not know of would leave that unchecked.
+            # The mirror may know a lower log end: it sends again what was not answered. Records
+            # that begin at the own end then would leave those in between unchecked.
             end = log.log_end_offset
             if log_end_offset > end or (log_end_offset < end <= first_offset_of(records)):
                 raise BrokerError(
@@ -526,12 +526,12 @@ class Partition:
 
     def truncate_mirrored(self, offset: int, leader_epoch: int, now_ms: int) -> None:
         """`replog mirror --follow-loss`: proposes a new leader epoch that begins at `offset`, with
-        the leader alone in the ISR (as after an unclean election). The log is truncated when it
-        comes (`truncate_as_granted`); until then nothing has changed.
+        the leader alone in the ISR (as after an unclean election). The log is truncated when that
+        epoch begins (`truncate_as_granted`); until then nothing has changed.
 
         Raises `BrokerError`: those of `log_for` (FENCED_LEADER_EPOCH when it is done),
-        POLICY_VIOLATION where the topic is no mirror, LEADER_NOT_AVAILABLE while it is on its way,
-        INVALID_REQUEST where the controller refused.
+        POLICY_VIOLATION where the topic is no mirror, LEADER_NOT_AVAILABLE while the controller has
+        not granted it, INVALID_REQUEST where the controller refused.
         """
         log = self.log_for(leader_epoch, True)
         if not log.config.replog_mirror_source:
@@ -574,9 +574,9 @@ class Partition:
     def append_as_follower(self, records: Buffer, leader_epoch: int, wall_ms: int) -> LogAppendInfo:
         """RL 6.4: appends what the leader sent, offsets as they came.
 
-        The leader's log may start inside a batch (DeleteRecords): it sends all of it, and a log
-        that holds nothing yet begins with it. Raises NOT_LEADER_OR_FOLLOWER when this broker leads
-        it by now; MarkersMissed, ProducersUnknown where it may not be elected.
+        The leader's log may start inside a batch (DeleteRecords): the leader sends the whole batch,
+        and an empty log begins with it. Raises NOT_LEADER_OR_FOLLOWER when this broker leads the
+        partition by now; MarkersMissed, ProducersUnknown if this replica may not be elected.
         """
         log, may_copy_again = self.followed_log(), not self.may_be_elected
         try:
@@ -593,7 +593,7 @@ class Partition:
     def follow_high_watermark(self, leader_high_watermark: int) -> bool:
         """RL 6.4: a follower's high watermark is the leader's, as far as its own log goes.
 
-        True when it moved.
+        True when it advanced; it may also go back.
         """
         log = self.followed_log()
         before = log.high_watermark
@@ -649,9 +649,9 @@ class Partition:
     def replace_log(self, log: Log, now_ms: int) -> None:
         """RL 3.8: the copy, which ends where the log ends, is the log from now on."""
         assert self.log is not None and log.log_end_offset == self.log.log_end_offset
-        # Who asked a coordinator before appends after; in Kafka such an append is refused.
+        # A producer that was verified before the swap may append after it; Kafka refuses that.
         log.producers.take_verifications(self.log.producers)
-        # The copy's own says when it was copied from the log.
+        # What counts is when records were copied from the leader, not from the log.
         log.copied = self.log.copied
         self.future_log, self.log = None, log
         if self.leader_log is not None:
@@ -820,8 +820,8 @@ class Partition:
             return True
         if len(self.isr_state.isr) < self.min_isr:
             return False
-        # With `flush.messages` the leader counts as far as it synced, as its followers do: they ask
-        # on when they synced.
+        # With `flush.messages` the leader counts as far as it synced, as its followers do: they
+        # fetch the next records only after a sync.
         target = self._least_log_end(log.durability.acknowledgeable_end, now_ms)
         current = watermarks.high_watermark_metadata
         if target.offset > current.offset or (
@@ -971,7 +971,7 @@ class Partition:
             self.stats.reassignment_bytes_out += size
 
     def uncount_read(self, params: FetchParams, size: int) -> None:
-        """What a read brought is not sent: its reader waits, and reads again."""
+        """Takes a read out of the byte counts: its records are not sent."""
         if params.replica_id < 0:
             self.stats.bytes_out -= size
         else:
@@ -983,7 +983,7 @@ class Partition:
     def divergence(self, request: FetchPartitionRequest) -> tuple[int, int] | None:
         """(epoch, end offset) from which the reader's log differs, None when it agrees.
 
-        Raises OFFSET_OUT_OF_RANGE when that is not known here.
+        Raises OFFSET_OUT_OF_RANGE when that is not known, or the reader is below the log start.
         """
         log = self.log
         assert log is not None
@@ -1042,7 +1042,7 @@ class Partition:
             self.emit(LogStartAdvanced(self))
 
     def low_watermark(self) -> int:
-        """RL 2.8: the least log start over this broker and the live followers."""
+        """RL 2.8: the least log start over this broker, the live followers, and a move's copy."""
         log = self.leader_log
         assert log is not None
         starts = [

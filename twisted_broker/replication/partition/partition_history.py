@@ -176,8 +176,8 @@ class PartitionHistory:
 
     # the ISR
     def isr_proposed(self, partition: Partition, pending: PendingIsr, now_ms: int) -> None:
-        """A change goes to the controller; how far those are that are to leave is kept until it
-        is confirmed.
+        """A change goes to the controller; the positions of replicas that are to leave are kept
+        until it is confirmed.
         """
         self.proposed_ms = now_ms
         self._leaving = _NOBODY
@@ -190,7 +190,7 @@ class PartitionHistory:
             }
 
     def isr_confirmed(self, partition: Partition, before: IsrState, now_ms: int) -> None:
-        """The controller took the change; `before` is the state it was proposed from."""
+        """The controller took the change; `before` is the state in which it was pending."""
         self.refusal = None
         self._note_isr(partition, before, None, now_ms)
 
@@ -231,8 +231,8 @@ class PartitionHistory:
 
 
 def older_metadata(newest_epoch: int, reason: str, remedy: str) -> str:
-    """Why a replica is neither led nor fetched whose log is ahead of the metadata. `remedy`: where
-    it is a flipped bit (`log.flipped_epoch`).
+    """Why a replica whose log is ahead of the metadata neither leads nor follows. `remedy`: what to
+    do if a flipped bit made the epoch (`log.flipped_epoch`).
     """
     return (
         f"its log has records of leader epoch {newest_epoch}, but {reason}: the controller's "
@@ -250,9 +250,9 @@ def _out_of_isr(reason: Cause, replica: RemoteReplica, leader_end: int, now_ms: 
 
 
 def _cause(partition: Partition, broker: int, before: IsrState, leader_before: int | None) -> Cause:
-    """Why a replica is out of the ISR that this leader did not propose to remove.
+    """Why a replica is out of the ISR although this leader did not propose to remove it.
 
-    Who led until now was in the ISR until now.
+    The broker that led until now was in the ISR until now.
     """
     led_already = leader_before is None
     if broker == leader_before or (

@@ -1,7 +1,7 @@
 """What a leader knows of one follower.
 
 Owns the follower's log end and start as of its last fetch, when it was last caught up, and under
-which broker epoch it fetches.
+which broker epoch it fetches; and `LastRound`, which the replicas idle in one session share.
 
 1. Caught up now: the fetch offset reached the leader's end. Caught up then: it reached the leader's
    end as of its previous fetch; so a follower that always reads all there was stays in sync under
@@ -9,8 +9,7 @@ which broker epoch it fetches.
 2. `last_caught_up_ms` never goes back within a leader epoch.
 3. While it shares the rounds of its fetch session, every round is a fetch at the leader's end: the
    session's last round says when.
-
-4. What never was is `NEVER_MS`, not 0: a monotonic clock is near 0 when a machine has just booted.
+4. A time that never was is `NEVER_MS`, not 0: a monotonic clock is near 0 after a machine's boot.
 
 Source: RL 1.10, 2.2; Kafka's `Replica`. Times are monotonic milliseconds. Not here: the local log
 (`partition`), when a session's round stands for a fetch (`idle_partitions`).
@@ -25,7 +24,7 @@ NEVER_MS = -(1 << 62)
 
 
 class LastRound:
-    """When a follower last fetched what its session does not read again."""
+    """When a follower last fetched the idle partitions of its session."""
 
     __slots__ = ("ms",)
 

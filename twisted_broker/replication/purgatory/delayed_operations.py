@@ -3,11 +3,10 @@
 Owns the conditions of a delayed produce, a delayed fetch and a delayed DeleteRecords, and the
 outcomes they complete.
 
-1. A condition is tested any number of times; what it found out about one partition it does not test
-   again.
+1. A condition is tested any number of times. A partition of a produce or DeleteRecords that is
+   satisfied is not tested again; a fetch tests all of its partitions each time.
 2. What happened to a partition between its part of a long request and the first test counts: an
-   outcome knows the partition that it is of, and records the leadership under which they were
-   appended.
+   outcome knows its `Partition`, and that of an append `times_deposed` as of the append.
 3. Time-out is an answer too: what is not satisfied gets REQUEST_TIMED_OUT; a fetch is simply read
    again.
 
@@ -63,7 +62,7 @@ class AppendOutcome:
     """What became of one partition's records.
 
     Offsets and times are -1 where nothing was appended; `error` may change while it waits.
-    `partition`: to which it was appended now; None: the one that is found first.
+    `partition`: to which it was appended; None: the one that the first test finds.
     """
 
     __slots__ = (
@@ -111,7 +110,7 @@ class AppendOutcome:
             self.last_offset,
             partition=self.partition,
         )
-        made.times_deposed = self.times_deposed  # of then
+        made.times_deposed = self.times_deposed  # as of the append
         return made
 
     def __repr__(self) -> str:
@@ -119,8 +118,8 @@ class AppendOutcome:
 
 
 class DelayedOutcomes(Generic[OutcomeT]):
-    """What waits for every partition of a request: outcomes leave as they are satisfied, refused
-    ones never come in.
+    """Waits for every partition of a request: an outcome leaves when it is satisfied; one with an
+    error is not waited for.
     """
 
     __slots__ = ("_first", "_partition_of", "_waiting")
@@ -144,7 +143,9 @@ class DelayedOutcomes(Generic[OutcomeT]):
         return not self._waiting
 
     def _same(self, outcome: OutcomeT) -> Partition:
-        """The partition that it is of, or that was there at the first look. BrokerError."""
+        """The outcome's partition, or the one that was there at the first test. Raises BrokerError
+        when it is gone, or another one of that name is there.
+        """
         name = outcome.topic_partition
         found = self._partition_of(name)
         if (outcome.partition or self._first.setdefault(name, found)) is not found:
@@ -161,7 +162,7 @@ class DelayedOutcomes(Generic[OutcomeT]):
 
 class DelayedProduce(DelayedOutcomes[AppendOutcome]):
     """RL 1.7: waits until the high watermark passed what was appended to each partition; with
-    acks=1 until the leader synced what must be.
+    acks=1 until the leader synced it, where `flush.messages` requires that.
     """
 
     __slots__ = ("acks",)
@@ -291,8 +292,8 @@ class DelayedFetch:
         return len(self._waiting) + len(self._session.woken) > 1
 
     def _may_be_completed_by(self, changed: Hashable) -> bool:
-        """Whether what happened there may complete it: most often a high watermark moved, which
-        followers do not wait for.
+        """Whether a change of that partition may complete it. Most often only a high watermark
+        moved, for which followers do not wait.
         """
         try:
             return any(
@@ -310,7 +311,7 @@ class DelayedFetch:
         yield from self._session.woken
 
     def expire(self) -> None:
-        """Whoever waits reads again, unless it would see what it saw."""
+        """The waiting request reads again, unless it would find what the first read found."""
         self._session.wake_unregistered()  # what is idle is not in the first read
         first_read, woken = self._first_read, self._session.woken
         if first_read is not None and not woken and all(map(self._would_read_the_same, first_read)):
@@ -414,7 +415,7 @@ class DeleteOutcome:
 
 
 class DelayedDeleteRecords(DelayedOutcomes[DeleteOutcome]):
-    """RL 2.8: waits until the low watermark of each partition reached what was asked."""
+    """RL 2.8: waits until the low watermark of each partition reached its required offset."""
 
     __slots__ = ()
 

@@ -10,8 +10,8 @@ Owns the lists of what waits, by key, and the Deferreds that are fired when it w
    re-enters the code that caused it.
 4. Completed operations leave the lists when their number passes `purge_interval`, or when their key
    is looked at.
-5. One that raises when tried is completed and logged once it is watched; the others go on. At the
-   first try, before that, it raises to the caller.
+5. An operation that raises when it is tried after it was watched is logged and completed; the
+   others go on. At the first try, before it is watched, the error goes to the caller.
 
 Woken by the effects in `ReplicaManager._event_table` (`check_and_complete`), after a metadata delta
 (`check_all`, DeleteRecords only), by the timing wheel, and at shutdown (`complete_all`).
@@ -35,10 +35,9 @@ _logger = Logger()
 
 class Operation(Protocol):
     """What can wait. `is_complete` may be called any number of times until it returns True;
-    `expire` is called instead of a yes when time is up.
+    `expire` is called when time is up before that.
 
-    `changed`: the key under which something happened, when nothing else did since it was asked
-    last.
+    `changed`: the only key under which something happened since the last call; None: not known.
     """
 
     def is_complete(self, changed: Hashable = None) -> bool: ...

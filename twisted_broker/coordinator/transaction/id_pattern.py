@@ -38,7 +38,8 @@ _POSIX = {
     "xdigit": (("0", "9"), ("A", "F"), ("a", "f")),
 }
 _CONTROLS = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-_ANYTHING = (("\0", "\U0010ffff"),)
+_LEAST, _MOST = "\0", "\U0010ffff"
+_ANYTHING = ((_LEAST, _MOST),)
 
 Ranges = tuple[tuple[str, str], ...]
 State = frozenset[int]
@@ -65,6 +66,13 @@ class _Characters:
 # What was parsed: ("characters", _Characters), ("start",), ("end",), ("all", [..]), ("any", [..]),
 # ("repeat", of, least, most or None).
 Parsed = tuple[object, ...]
+
+
+def _all_but(ranges: Ranges) -> Ranges:
+    """`ranges` in order, apart from each other."""
+    lows = (_LEAST, *(chr(ord(high) + 1) for _, high in ranges))
+    highs = (*(chr(ord(low) - 1) for low, _ in ranges), _MOST)
+    return tuple(zip(lows, highs, strict=True))
 
 
 class _Parser:
@@ -206,8 +214,9 @@ class _Parser:
             low = self.next()
             if low == "\\":
                 low = self.next()
-                if low in _CLASSES:
-                    ranges += _CLASSES[low]
+                if low.lower() in _CLASSES:
+                    of_class = _CLASSES[low.lower()]
+                    ranges += _all_but(of_class) if low.isupper() else of_class
                     continue
                 low = self.literal(low)
             high = low

@@ -45,6 +45,10 @@ def test_keys_are_read_again(tmp_path: Path) -> None:
     assert [each.key_id for each in keys.keys] == ["two"] and "stay" in str(formatEvent(logs[0]))
     keys.stop()
     assert not clock.getDelayedCalls()
+    write(path, "three")
+    clock.advance(AGAIN_SECONDS)
+    keys.load_again()
+    assert [each.key_id for each in keys.keys] == ["two"]  # it reads no more
 
 
 def test_keys_for_which_there_is_no_thread_are_read_later(tmp_path: Path) -> None:

@@ -87,7 +87,9 @@ class JwksKeys:
 
     def load_again(self) -> None:
         """A token named a key that is not there."""
-        if not self._is_loading and self._clock.seconds() - self._began >= AGAIN_SECONDS:
+        if self._is_stopped or self._is_loading:
+            return
+        if self._clock.seconds() - self._began >= AGAIN_SECONDS:
             self._again()
 
     def stop(self) -> None:

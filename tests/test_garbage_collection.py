@@ -13,6 +13,7 @@ import pytest
 from tests.log.batches import batch
 from tests.memory_broker import MemoryBroker
 from twisted_broker import garbage_collection
+from twisted_broker.coordinator.coordinator_loader import freeze_loaded
 from twisted_broker.wire.messages import offsets, topics
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from twisted_broker.wire.messages.produce import (
@@ -84,6 +85,17 @@ def test_a_cycle_that_was_frozen_is_found_by_a_later_collection() -> None:
         collections += 1
         assert collections <= 100
     assert collections > 1, "it was not frozen"
+
+
+def test_a_load_freezes_only_where_the_process_does() -> None:
+    """A program that embeds a broker may leave cycles, which it would keep for ever."""
+    freeze_loaded()
+    assert not gc.get_freeze_count()
+    garbage_collection.spare_start()
+    before = gc.get_freeze_count()
+    kept = [[] for _ in range(1000)]
+    freeze_loaded()
+    assert gc.get_freeze_count() > before and len(kept) == 1000
 
 
 def test_a_start_that_waits_for_long_collects_its_garbage() -> None:

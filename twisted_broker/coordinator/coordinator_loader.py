@@ -273,10 +273,12 @@ def freeze_loaded() -> None:
 
     It would walk over all groups again and again while they become more: 0.2 s for 100,000 of them,
     in the middle of a step. Counting references frees them still; only cycles that are garbage at
-    this moment stay.
+    this moment stay. Nothing in a process that freezes nothing itself: a program that embeds a
+    broker may leave more cycles (`garbage_collection.py`).
     """
-    gc.collect(1)
-    gc.freeze()
+    if gc.get_freeze_count():
+        gc.collect(1)
+        gc.freeze()
 
 
 def forget_steps(replays: Iterable[LogReplay]) -> Iterator[None]:

@@ -8,8 +8,8 @@ Owns `TopicState` (a topic as one cluster has it), `plan_for` and `TopicPlan`.
 2. A topic that is there and is no mirror is refused, as is one with more partitions than the
    source: nothing is ever taken over or deleted.
 3. Settings follow: what the source sets is set, what it does not set is deleted. What the target
-   does not know is left out, and named. What concerns one cluster only (throttles, tiers,
-   `min.insync.replicas` beyond what the target can hold is no such thing) does not follow.
+   does not know is left out, and named. What concerns one cluster only (throttles, tiered storage)
+   does not follow.
 
 Source: none, ours; docs/MIRROR.md. Pure. Not here: requests (`clusters`).
 """

@@ -1,7 +1,7 @@
 """Walking the batches of a segment file: by header only, or with every CRC checked.
 
 Owns `scan` (where batches lie), `scan_headers` (their headers), `find_batch` and `place_at` (where
-one is), `valid_batches` (recovery's walk) and `read_batch`.
+one is) and `valid_batches` (recovery's walk).
 
 1. No batch is bigger than what is left of the file; a length that claims more is damage, and no
    memory is allocated for it.
@@ -168,11 +168,6 @@ def scan_headers(file: IFile, position: int, end: int) -> Iterator[tuple[int, Ba
             chunk, start, at = _read_piece(file, position, end - position), position, 0
             size = len(chunk)
         position += place_at(chunk, at, position, end).size_in_bytes
-
-
-def read_batch(file: IFile, place: BatchPlace) -> BatchView:
-    """The batch (magic 2) at `place`, loaded."""
-    return BatchView(file.read_at(place.position, place.size_in_bytes))
 
 
 def valid_batches(

@@ -93,7 +93,7 @@ def test_a_load_freezes_only_where_the_process_does() -> None:
     assert not gc.get_freeze_count()
     garbage_collection.spare_start()
     before = gc.get_freeze_count()
-    kept = [[] for _ in range(1000)]
+    kept: list[list[int]] = [[] for _ in range(1000)]
     freeze_loaded()
     assert gc.get_freeze_count() > before and len(kept) == 1000
 

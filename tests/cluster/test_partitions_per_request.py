@@ -4,12 +4,17 @@ request.
 
 from __future__ import annotations
 
+import pytest
+
 from tests.memory_broker import MemoryBroker
+from twisted_broker.api.controller import _AT_A_TIME
 from twisted_broker.cluster.topic_changes import MAX_PARTITIONS_PER_REQUEST
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
     CreateTopicsRequest,
 )
 
@@ -44,4 +49,25 @@ def test_a_manual_assignment_keeps_to_the_limit() -> None:
         ErrorCode.INVALID_REQUEST,
         ErrorCode.NONE,
     ]
+    house.stop()
+
+
+@pytest.mark.parametrize("validate_only", [True, False])
+def test_the_limit_counts_over_all_parts_of_a_request(validate_only: bool) -> None:
+    """Also where nothing is written: what is validated is what would be done."""
+    house = MemoryBroker().start()
+    names = [f"t{number}" for number in range(_AT_A_TIME + 1)]
+    made = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
+    house.ask(CreateTopicsRequest(topics=made, timeout_ms=1000), 7)
+    counts = [MAX_PARTITIONS_PER_REQUEST - len(names) + 3, *[2] * (len(names) - 2), 3]
+    request = CreatePartitionsRequest(
+        topics=[
+            CreatePartitionsTopic(name=name, count=count, assignments=None)
+            for name, count in zip(names, counts, strict=True)
+        ],
+        timeout_ms=1000,
+        validate_only=validate_only,
+    )
+    refused = [each.error_code for each in house.ask(request, 3).results]
+    assert refused == [*[0] * (len(names) - 1), ErrorCode.POLICY_VIOLATION]
     house.stop()

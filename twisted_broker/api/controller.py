@@ -338,13 +338,18 @@ async def create_partitions(
     refused = await permissions.refuse_growth(context, request, counts)
     response = topics.CreatePartitionsResponse()
     permit = permits(context, 3)
+    added: dict[str, int] = {}
+
+    def permit_and_count(name: str, partitions: int) -> None:
+        permit(name, partitions)
+        added[name] = partitions
 
     def decide(
         some: list[topics.CreatePartitionsTopic],
     ) -> Decision[topics.CreatePartitionsResponse]:
         part = topics.CreatePartitionsRequest(topics=some, validate_only=request.validate_only)
         return topic_changes.create_partitions(
-            controller.view, part, controller.runtime.random, counts, budget, permit
+            controller.view, part, controller.runtime.random, counts, budget, permit_and_count
         )
 
     def done(
@@ -355,7 +360,8 @@ async def create_partitions(
 
     async for some, found, answer in _written(context, request.topics, decide, done):
         response.results += answer.results
-        budget -= len(found)
+        budget -= sum(added.values())  # with `validate_only` there are no records
+        added.clear()
         context.elements_left -= len(some) + len(found) // 4
     response.results += refused
     return response

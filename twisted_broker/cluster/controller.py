@@ -56,6 +56,7 @@ from twisted_broker.image.metadata_image import (
     MetadataImage,
 )
 from twisted_broker.interfaces import Runtime
+from twisted_broker.log.errors import OutOfDescriptors
 from twisted_broker.periodic import PeriodicTask
 from twisted_broker.security.quota.quotas import Quotas
 from twisted_broker.turns import Turns
@@ -324,7 +325,8 @@ class Controller:
 
     def _elect_where_allowed(self, delta: MetadataDelta) -> set[str]:
         """Topics whose settings changed and allow unclean elections elect leaders for partitions
-        without one at once. Topics that together are too large for one turn are returned instead.
+        without one at once. Topics that together are too large for one turn are returned instead,
+        or those for which no descriptor was left: they elect in later turns.
         """
         electing = self.view.electing_uncleanly(
             {name for kind, name in delta.configs if kind == TOPIC_RESOURCE}
@@ -332,8 +334,11 @@ class Controller:
         if sum(electing.values()) > PARTITIONS_PER_STEP:
             return set(electing)
         found = run_whole(self.view.unclean_leaders(electing)) if electing else []
-        if found:
-            self._append(found)
+        try:
+            if found:
+                self._append(found)
+        except OutOfDescriptors:
+            return set(electing)  # what was decided before is written, and answered for
         return set()
 
     def _elect(self, topics: set[str] | None = None) -> Generator[None, None, None]:

@@ -266,6 +266,15 @@ def test_the_past_is_not_news() -> None:
     assert delta is not None and names(loader) == ["t", "t1"]
 
 
+def test_a_catch_up_ends_where_the_leader_was_at_its_first_answer() -> None:
+    """RL 8.2: its log grows by more than one answer brings, each time (seed 1031171)."""
+    loader = MetadataLoader()
+    assert loader.advance(-1) is None  # it has not committed in its epoch
+    assert loader.batches(batch(0, topic(0)), 2) is None
+    delta = loader.batches(batch(1, topic(1)), 4)
+    assert delta is not None and delta.before is EMPTY and names(loader) == ["t0", "t1"]
+
+
 def test_a_hole_in_an_answer_is_damage() -> None:
     """Offsets of the metadata log have no holes: a picture with one would be worse than none."""
     loader = MetadataLoader()

@@ -81,6 +81,7 @@ class MetadataLoader:
         self._last = last_batch
         self._compared = True
         self._caught_up = self._compare = False
+        self._catch_up_to = -1
         self._pending: deque[_Pending] = deque()
         self._go_on()
 
@@ -164,6 +165,12 @@ class MetadataLoader:
             )
         self._go_on()
 
+    def note_high_watermark(self, high_watermark: int) -> None:
+        """The leader's; -1: it has not committed in its epoch yet."""
+        self.high_watermark = max(self.high_watermark, high_watermark)
+        if self._catch_up_to < 0:
+            self._catch_up_to = high_watermark
+
     def advance(self, high_watermark: int) -> MetadataDelta | None:
         """As `_advance_in_steps`, without a pause."""
         return run_whole(self._advance_in_steps(high_watermark))
@@ -172,7 +179,7 @@ class MetadataLoader:
         """The high watermark is here; what lies below it is applied. None when nothing new is
         below it.
         """
-        self.high_watermark = max(self.high_watermark, high_watermark)
+        self.note_high_watermark(high_watermark)
         ready: list[Record] = []
         done: list[_Pending] = []
         while self._pending and self._pending[0].batch.last_offset < self.high_watermark:
@@ -196,8 +203,12 @@ class MetadataLoader:
     def _publish(self, delta: MetadataDelta) -> Generator[None, None, MetadataDelta | None]:
         """Nothing before the first catch-up: the past (a topic that was deleted and created again)
         must not be acted upon as if it were news.
+
+        It ends where the high watermark was when the leader first answered: over a slow connection,
+        with a snapshot or a new segment in each round trip, an observer may never be at its end.
+        Kafka's waits until it is at the high watermark of the last answer.
         """
-        if not self._caught_up and self.fetch_offset < self.high_watermark:
+        if not self._caught_up and not 0 <= self._catch_up_to <= self.fetch_offset:
             self._compare = True
             return None
         self._caught_up = True

@@ -364,9 +364,7 @@ class MetadataObserver:
         if answer.snapshot_id.end_offset >= 0:
             snapshot = SnapshotId(answer.snapshot_id.end_offset, answer.snapshot_id.epoch)
             if self._loader.wants(snapshot):
-                self._loader.high_watermark = max(
-                    self._loader.high_watermark, answer.high_watermark
-                )
+                self._loader.note_high_watermark(answer.high_watermark)
                 await self._load_snapshot(connection, snapshot)
         elif answer.diverging_epoch.epoch >= 0 or answer.diverging_epoch.end_offset >= 0:
             self._loader.diverged(answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset)

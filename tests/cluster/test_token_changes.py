@@ -120,6 +120,7 @@ def test_owners_and_renewers_are_users() -> None:
 
 def test_nobody_fills_the_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused(created, wanted=request("x" * 8192)) == CODES.INVALID_REQUEST
+    assert refused(created, wanted=request("\U0001f511" * 2048)) == CODES.INVALID_REQUEST
     assert created(wanted=request(*"a" * 500))
     monkeypatch.setattr(token_changes, "MOST_OF_ONE", 2)
     image = applied(HELD, created(token_id="u"))

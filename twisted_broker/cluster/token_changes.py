@@ -5,7 +5,7 @@ by one.
 2. A token is valid until its expiry or the end of its longest lifetime, whichever is first. From
    then on nobody logs in by it, though its record is removed later.
 3. One principal can have requested `MOST_OF_ONE` tokens at most; owner and renewers of one token
-   have `MOST_BYTES` characters at most. So a client that may log in cannot fill the metadata.
+   have `MOST_BYTES` bytes at most. So a client that may log in cannot fill the metadata.
 4. The owner is of type User, as a login by the token makes a user of that name.
 
 Source: Kafka's `DelegationTokenControlManager`, `DelegationTokenManager`; KIP-48, KIP-373, KIP-900.
@@ -147,10 +147,10 @@ def check_principals(request: CreateDelegationTokenRequest, owner: Principal) ->
             ErrorCode.INVALID_PRINCIPAL_TYPE, "owner and renewers are of type User only"
         )
     names = (owner.name, *(each.principal_name for each in request.renewers))
-    if sum(len(each) + len(USER) + 1 for each in names) > MOST_BYTES:
+    if sum(len(each.encode()) + len(USER) + 1 for each in names) > MOST_BYTES:
         raise BrokerError(
             ErrorCode.INVALID_REQUEST,
-            f"owner and renewers of a token are at most {MOST_BYTES} characters together",
+            f"owner and renewers of a token are at most {MOST_BYTES} bytes together",
         )
 
 

@@ -1014,6 +1014,20 @@ def test_bytes_of_ids_are_bounded() -> None:
     assert isinstance(run.init("b" * 100), ProducerIdAndEpoch)
 
 
+def test_an_id_of_wide_characters_counts_as_what_it_takes() -> None:
+    """One character beyond U+FFFF makes four bytes of each in memory."""
+    run = TransactionRun(max_id_bytes=1000)
+    wide = "a" * 249 + "\U0001f511"
+    assert run.init("b" + wide) is NOT_AVAILABLE
+    assert isinstance(run.init(wide), ProducerIdAndEpoch)
+    assert run.init("c") is NOT_AVAILABLE
+    shards = run.coordinator.states.shards.values()
+    assert sum(shard.id_bytes for shard in shards) == 1000
+    for shard in shards:
+        shard.remove(wide)
+    assert not any(shard.id_bytes for shard in shards)
+
+
 def test_stop_leaves_no_timer() -> None:
     run = TransactionRun()
     run.cluster.answers = False

@@ -76,6 +76,12 @@ _LOADS_KEPT = 200
 _logger = Logger()
 
 
+def _bytes_of(transactional_id: str) -> int:
+    """What it takes in memory, at most."""
+    # One wide character makes all of them wide, which UTF-8 does not show.
+    return len(transactional_id) * (1 if transactional_id.isascii() else 4)
+
+
 class TransactionShard:
     """The transactional ids of one partition, led here at `leader_epoch`; `ongoing`: those with an
     open transaction.
@@ -100,14 +106,14 @@ class TransactionShard:
 
     def loaded(self, metadata: TransactionMetadata) -> None:
         """It is among `transactions` now, and was not before."""
-        self.id_bytes += len(metadata.transactional_id)
+        self.id_bytes += _bytes_of(metadata.transactional_id)
         if metadata.state is ONGOING:
             self.ongoing[metadata.transactional_id] = metadata
 
     def remove(self, transactional_id: str) -> None:
         if transactional_id in self.transactions:
             del self.transactions[transactional_id]
-            self.id_bytes -= len(transactional_id)
+            self.id_bytes -= _bytes_of(transactional_id)
             self.forget_ongoing(transactional_id)
 
     def note(self, metadata: TransactionMetadata) -> None:
@@ -323,7 +329,7 @@ class TransactionStateManager:
         ids_count = sum(len(each.transactions) for each in shards)
         if (
             ids_count >= settings.max_transactional_ids
-            or sum(each.id_bytes for each in shards) + len(metadata.transactional_id)
+            or sum(each.id_bytes for each in shards) + _bytes_of(metadata.transactional_id)
             > settings.max_id_bytes
         ):
             if not self._is_limit_logged:

@@ -28,6 +28,7 @@ from twisted_broker.log.segment import OpenFiles, file_name
 from twisted_broker.replication.explain.explanation import explain
 from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.testing.sim.disk_faults import Crash
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.produce import (
     PartitionProduceData,
@@ -108,6 +109,32 @@ def test_an_unclean_stop_may_have_taken_it() -> None:
     again = open_log(disk.after_kill(), settings=SMALL)
     assert again.gap is None and again.log_end_offset == 7 and values(again)[-1] == b"new"
     assert disk.after_kill().content(f"{DIRECTORY}/{file_name(8, '.log')}.aside") == behind[8]
+
+
+def test_a_kill_while_segments_are_set_aside_makes_no_further_hole() -> None:
+    """RL 3.6: a follower of a compacted topic sets aside what lies behind a torn hole. Killed in
+    between, and elected, it keeps what is left there: the lower part, without another hole.
+    """
+    compacted = config(segment_bytes=300, cleanup_policy=frozenset({"compact"}))
+    found = set()
+    for at in range(200):
+        disk = without(disk_with_segments(), 6)
+        log = loaded(disk, recovery_point=4)
+        log.update_config(compacted)
+        before = values(log)
+        disk.operations, disk.crash_at = 0, at
+        try:
+            resolve_gap(log, True, NOW_MS)
+        except Crash:
+            killed = disk.after_kill()
+            led = loaded(killed, recovery_point=4)
+            led.update_config(compacted)
+            resolve_gap(led, False, NOW_MS)
+            assert values(led) == before[: len(values(led))], at
+            found.add(len(values(led)))
+        else:
+            break
+    assert found == {6, 8, 10, 12, 14}
 
 
 def test_the_only_replica_ends_there_too() -> None:

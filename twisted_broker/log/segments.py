@@ -221,7 +221,8 @@ class LogSegments:
         Raises OSError.
         """
         count, files = 0, self.pool.files
-        for segment in self._all:
+        # From the top down: a crash in between leaves no hole.
+        for segment in reversed(self._all):
             if segment.base_offset > offset and files.exists(segment.log.path):
                 segment.log.generation += 1
                 segment.log.close()

@@ -659,6 +659,19 @@ def test_a_copy_beside_the_log_that_a_move_replaced_has_its_row(beside: bool) ->
     assert (A in found.moves.futures) is beside
 
 
+def test_a_copy_whose_place_is_taken_is_not_the_log_itself() -> None:
+    """A directory that somebody left there under the copy's name is opened, not the log's own."""
+    manager = World(log_dirs="/d1").manager()
+    log = create(manager)
+    fill(log, 3)
+    directory = manager.directories.of(log)
+    name = f"{A}.{7:032x}-future"
+    directory.create(A, TOPIC_ID, log.config, NOW_MS, name).release_files()
+    copy = directory.create(A, TOPIC_ID, log.config, NOW_MS, name)
+    assert copy.directory == f"/d1/{name}" and copy.log_end_offset == 0
+    assert directory.create(A, TOPIC_ID, log.config, NOW_MS).log_end_offset == 3
+
+
 def test_retention_deletes_a_few_segments_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """One log may have ten thousand that are old at once: their time was made shorter."""
     monkeypatch.setattr("twisted_broker.log.log_upkeep.SEGMENTS_PER_STEP", 3)

@@ -369,7 +369,7 @@ class LogDirectory:
             raise FileNotFoundError(ENOENT, "it is gone; was its disk unmounted?", self.path)
         path = posixpath.join(self.path, name or str(partition))
         if self.files.exists(path):
-            log = self.open(partition, topic_id, config, wall_ms, is_new=True)
+            log = self.open(partition, topic_id, config, wall_ms, is_new=True, path=path)
             log.durability.name_is_durable = False
             return log
         return new_log(self.pool, path, partition, topic_id, config, wall_ms, self.random)

@@ -125,6 +125,19 @@ def test_an_unfinished_cleaning_never_happened() -> None:
     assert offsets(disk) == EXPECTED
 
 
+@pytest.mark.parametrize("foreign", ["notes.cleaned", "copy.log.swap"])
+def test_foreign_files_decide_about_no_segment(foreign: str) -> None:
+    """RL 3.6: a name without a base offset says nothing of a cleaner. Kafka's loader fails."""
+    disk = swapped(disk_with_segments())
+    for base in (2, 4, 6):  # the crash came after this
+        disk.remove(f"{DIRECTORY}/{file_name(base, '.log')}")
+    records = disk.content(f"{DIRECTORY}/{file_name(14, '.log')}")
+    disk.open(f"{DIRECTORY}/{foreign}", create=True).write_at(0, (records,))
+    disk.sync_all()
+    clean_up_after_crash(disk, DIRECTORY)
+    assert [one.base_offset for one in all_batches(open_log(disk, settings=SMALL))] == EXPECTED
+
+
 def test_deleted_files_and_orphans_go() -> None:
     """RL 3.6: `.deleted` files, aside files and indexes without a log are removed; foreign names
     are left.

@@ -50,7 +50,10 @@ def _remove_unfinished(files: IFileSystem, directory: str) -> int:
     log's start on.
     """
     names = files.listdir(directory)
-    cleaned = [base_offset_of(name) for name in names if name.endswith(CLEANED)]
+    # A foreign file says nothing of a cleaner, whatever its name ends with.
+    cleaned = [
+        base for name in names if name.endswith(CLEANED) and (base := base_offset_of(name)) >= 0
+    ]
     for name in names:
         unfinished_swap = name.endswith(SWAP) and cleaned and base_offset_of(name) >= min(cleaned)
         if name.endswith((DELETED, ".tmp")) or unfinished_swap:
@@ -64,7 +67,11 @@ def _remove_unfinished(files: IFileSystem, directory: str) -> int:
 def _complete_swaps(files: IFileSystem, directory: str) -> int:
     """Returns the base offset of the segment after the last completed one; 0 without one."""
     behind = 0
-    swaps = [name for name in files.listdir(directory) if name.endswith(SWAP)]
+    swaps = [
+        name
+        for name in files.listdir(directory)
+        if name.endswith(SWAP) and base_offset_of(name) >= 0
+    ]
     for name in swaps:
         if name.endswith(LOG + SWAP):
             base = base_offset_of(name)

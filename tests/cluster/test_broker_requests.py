@@ -583,6 +583,49 @@ def test_a_replica_that_failed_alone_is_reported_as_lost(fixture: ControllerFixt
     again.stop()
 
 
+def test_above_3_7_iv2_what_happened_below_is_reported(fixture: ControllerFixture) -> None:
+    """KIP-858: a replica that failed alone, and those whose directories no record names; not one
+    that came again after it had failed.
+    """
+    two = [DIRECTORY_ID[:15] + b"\x02", DIRECTORY_ID[:15] + b"\x62"]
+    member, _ = members(fixture, 2, 3)
+    fixture.register(2, bytes([2]) * 16, log_dirs=two)
+    fixture.place_topic("t", [2, 3], [2, 3], [2, 3])
+    fixture.settle()
+    topic_id = fixture.controller.image.topics_by_name["t"].id
+    assignments = DirectoryAssignments(
+        member.runtime, 2, member.channel("directories"), member.lifecycle, lambda partition: two[0]
+    )
+    image = fixture.controller.image
+
+    def below(without: int | None = None) -> MetadataImage:
+        kept = {n: p for n, p in image.topics_by_id[topic_id].partitions.items() if n != without}
+        topic = image.topics_by_id[topic_id]._replace(partitions=kept)
+        return replace(
+            image,
+            features={**image.features, "metadata.version": 16},
+            topics_by_id={**image.topics_by_id, topic_id: topic},
+            topics_by_name={**image.topics_by_name, "t": topic},
+        )
+
+    assignments.apply_delta(MetadataDelta.between(MetadataImage(), below()))
+    for number in (0, 2):
+        assignments.failed(topic_id, TopicPartition("t", number))
+    assignments.apply_delta(MetadataDelta.between(below(), below(without=2)))
+    assignments.apply_delta(MetadataDelta.between(below(without=2), below()))
+    fixture.settle()
+    assert fixture.controller.image is image
+    raised = MetadataDelta.between(below(), image)
+    assert not raised.partitions
+    assignments.apply_delta(raised)
+    fixture.settle()
+    partitions = fixture.controller.image.topics_by_name["t"].partitions
+    placed = [(each.leader, each.directory_of(2)) for each in partitions.values()]
+    assert placed == [(3, LOST), (2, two[0]), (2, two[0])]
+    assert not assignments._wanted
+    assignments.stop()
+
+
 def test_a_replica_that_no_directory_holds_is_reported_as_lost(fixture: ControllerFixture) -> None:
     """KRAFT 3.6: only while the controller knows of no directory for it: of a known one the
     heartbeats tell, and which one it was is kept.

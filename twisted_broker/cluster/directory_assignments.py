@@ -15,7 +15,8 @@ Owns `DirectoryAssignments`.
    rest.
 5. Below metadata.version 3.7-IV2 the controller knows no directories and refuses the request:
    nothing is sent, and a move need not wait for it. So Kafka moves where no controller is to be
-   informed (ZooKeeper); its own brokers of that level take one directory only.
+   informed (ZooKeeper); its own brokers of that level take one directory only. When the level
+   rises, all replicas here are compared once.
 
 Source: Kafka's `AssignmentsManager`; KIP-858; KRAFT 3.6. Not here: moves between directories
 (`replication.fetcher.alter_log_dirs_manager`).
@@ -37,7 +38,7 @@ from twisted_broker.cluster.controller_channel import (
 from twisted_broker.cluster.denials import Denials
 from twisted_broker.cluster.records import DIRECTORIES_LEVEL
 from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
-from twisted_broker.image.entries import LOST, UNASSIGNED
+from twisted_broker.image.entries import LOST, UNASSIGNED, PartitionRegistration
 from twisted_broker.image.metadata_image import MetadataDelta
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.wire.messages import log_dirs as log_dirs_messages
@@ -83,37 +84,39 @@ class DirectoryAssignments:
         where they should be.
         """
         level = delta.after.metadata_version
+        was_supported = self._is_supported
         self._is_supported = not 0 < level < DIRECTORIES_LEVEL
         if not self._is_supported:
             self._accept_all()
-            return
         for key, change in delta.partitions.items():
             if change.after is None or self._node_id not in change.after.replicas:
                 self._wanted.pop(key, None)
                 self._moving.pop(key, None)
                 self._failed.discard(key)
-                continue
-            if key in self._failed:
-                self._report_lost(key, change.after.directory_of(self._node_id))
-                continue
-            moving = self._moving.get(key)
-            directory, known = (
-                self._located(TopicPartition(change.topic, change.partition))
-                if moving is None
-                else moving[0],
-                change.after.directory_of(self._node_id),
-            )
-            if moving is not None and known == moving[0]:
-                moving[1]()
-            if (
-                directory is None
-                or directory == known
-                or (directory == LOST and known != UNASSIGNED)
-            ):
-                self._wanted.pop(key, None)
-            else:
-                self._wanted[key] = directory
+            elif self._is_supported:
+                self._compare(TopicPartition(change.topic, key[1]), key, change.after)
+        if self._is_supported and not was_supported:
+            # Nothing was sent so far, and no later delta needs to name them.
+            for topic_id, topic in delta.after.topics_by_id.items():
+                for number, partition in topic.partitions.items():
+                    if self._node_id in partition.replicas:
+                        name = TopicPartition(topic.name, number)
+                        self._compare(name, (topic_id, number), partition)
         self._send_soon(0)
+
+    def _compare(self, name: TopicPartition, key: _Key, partition: PartitionRegistration) -> None:
+        known = partition.directory_of(self._node_id)
+        if key in self._failed:
+            self._report_lost(key, known)
+            return
+        moving = self._moving.get(key)
+        directory = self._located(name) if moving is None else moving[0]
+        if moving is not None and known == moving[0]:
+            moving[1]()
+        if directory is None or directory == known or (directory == LOST and known != UNASSIGNED):
+            self._wanted.pop(key, None)
+        else:
+            self._wanted[key] = directory
 
     def assign(
         self,

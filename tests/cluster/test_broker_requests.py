@@ -291,6 +291,69 @@ def test_a_request_survives_the_restart_of_the_controller(fixture: ControllerFix
     assert answer.result.topics[0].error_code == 0
 
 
+def test_what_is_in_flight_survives_the_loss_of_another_connection() -> None:
+    """Kafka's channels keep their connections while nobody else leads. Sent twice, a client's
+    CreateTopics would be refused: the first one made the topic.
+    """
+    worker = StalledWorker()
+    fixture = ControllerFixture(worker)
+    fixture.start()
+    fixture.serve()
+    worker.run()
+    member = MemberSide(fixture, 2).follow()
+    pump(fixture, worker)
+    member.join()
+    pump(fixture, worker)
+    requests = [
+        topics.CreateTopicsRequest(
+            topics=[topics.CreatableTopic(name=name, num_partitions=1, replication_factor=1)]
+        )
+        for name in ("t", "u")
+    ]
+    first = forwarded(member, requests[0], "alice", "10.1.2.3")
+    fixture.settle()
+    assert worker.jobs and not first.called
+    fetching = member.observer._connection
+    assert fetching is not None
+    fetching._protocol.transport.peer.loseConnection()
+    fixture.settle()
+    second = forwarded(member, requests[1], "alice", "10.1.2.3")
+    pump(fixture, worker)
+    fixture.pass_time(0.2)
+    pump(fixture, worker)
+    codes = [answer.result.topics[0].error_code for answer in (first, second)]
+    assert codes == [0, 0]
+
+
+def test_what_is_in_flight_is_sent_again_where_its_connection_is_silent(
+    fixture: ControllerFixture,
+) -> None:
+    """Nobody knows a leader for a moment, and the old connection brings no answer."""
+    (member,) = members(fixture, 2)
+    requests = [
+        topics.CreateTopicsRequest(
+            topics=[topics.CreatableTopic(name=name, num_partitions=1, replication_factor=1)]
+        )
+        for name in ("t", "u", "v")
+    ]
+    answers = [forwarded(member, requests[0], "alice", "10.1.2.3")]
+    fixture.settle()
+    silent = member.forwarding.channel._connection
+    assert silent is not None
+    silent._protocol.transport.peer.pauseProducing()
+    leader = member.observer.leader_address
+    answers.append(forwarded(member, requests[1], "alice", "10.1.2.3"))
+    member.observer.leader_address = None
+    answers.append(forwarded(member, requests[2], "alice", "10.1.2.3"))
+    member.observer.leader_address = leader
+    fixture.pass_time(1.9)
+    assert [answer.called for answer in answers] == [True, False, True]
+    fixture.pass_time(0.2)
+    assert [answer.result.topics[0].error_code for answer in answers] == [0, 0, 0]
+    fixture.pass_time(3.0)
+    member.stop()
+
+
 def test_a_topic_is_asked_for_once_however_many_name_it(fixture: ControllerFixture) -> None:
     """Kafka's AutoTopicCreationManager: while a creation is on its way the topic is not asked
     for again.

@@ -11,6 +11,9 @@ the leader changes.
    tried again.
 5. Connecting is given up after `_CONNECT_MS` and started again by the next try: after a network
    outage the kernel retries too seldom for a session of a few seconds.
+6. While no leader is known nothing is sent, and what is in flight may be answered for `_LEFT_MS`:
+   perhaps only the observer's connection was lost. Sent twice, a client's CreateTopics would be
+   refused.
 
 Source: Kafka's `NodeToControllerChannelManager`; KRAFT 3.1. Not here: who leads (`observer.py`).
 """
@@ -30,6 +33,7 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
 
 # Well below the session timeout: a controller whose host is gone must not use it up.
 _CONNECT_MS = 2000
+_LEFT_MS = 2000
 Address = tuple[str, int]
 
 
@@ -86,6 +90,8 @@ class ControllerChannel:
         self._runtime, self._leader, self._client_id = runtime, leader, client_id
         self._request_timeout_ms, self._retry_ms = request_timeout_ms, retry_ms
         self._connection: BrokerConnection | None = None
+        self._left: BrokerConnection | None = None
+        self._left_timer: Any = None
         self._unexpected_errors = UnexpectedErrors(f"requests of {client_id} to the controller")
         self._closed = False
 
@@ -157,11 +163,17 @@ class ControllerChannel:
     def _current(self) -> BrokerConnection | None:
         """The connection to the present leader; None when that is not known."""
         address = self._leader.leader_address
-        known = self._connection
+        known, left = self._connection, self._left
         # What is in flight there fails, and is sent to the new leader.
+        if left is not None and address is not None and address != (left.host, left.port):
+            self._close_left()
         if known is not None and address != (known.host, known.port):
-            known.close()
             self._connection = None
+            # Not one that still connects: another program may have the port by now.
+            if address is None and known.api_versions and known.in_flight:
+                self._leave(known)
+            else:
+                known.close()
         if self._connection is None and address is not None and not self._closed:
             self._connection = BrokerConnection(
                 self._runtime,
@@ -173,9 +185,23 @@ class ControllerChannel:
             )
         return self._connection
 
+    def _leave(self, connection: BrokerConnection) -> None:
+        self._close_left()
+        self._left = connection
+        self._left_timer = self._runtime.clock.callLater(_LEFT_MS / 1000, self._close_left)
+
+    def _close_left(self) -> None:
+        left, self._left = self._left, None
+        timer, self._left_timer = self._left_timer, None
+        if timer is not None and timer.active():
+            timer.cancel()
+        if left is not None:
+            left.close()
+
     def close(self) -> None:
         """Requests under way fail; nothing is sent any more."""
         self._closed = True
+        self._close_left()
         if self._connection is not None:
             self._connection.close()
             self._connection = None

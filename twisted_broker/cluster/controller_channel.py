@@ -26,7 +26,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 
 from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
-from twisted_broker.interfaces import Runtime
+from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.net.connector import PLAIN, Connector
 from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
@@ -91,7 +91,7 @@ class ControllerChannel:
         self._request_timeout_ms, self._retry_ms = request_timeout_ms, retry_ms
         self._connection: BrokerConnection | None = None
         self._left: BrokerConnection | None = None
-        self._left_timer: Any = None
+        self._left_timer: IDelayedCall | None = None
         self._unexpected_errors = UnexpectedErrors(f"requests of {client_id} to the controller")
         self._closed = False
 

@@ -238,6 +238,17 @@ def test_an_answer_behind_the_marker_lets_nothing_in() -> None:
     assert answers == [ErrorCode.INVALID_TXN_STATE] and api.end() == 1
 
 
+def test_a_former_instance_that_is_refused_takes_no_verification_from_its_successor() -> None:
+    """Both wait for the coordinator: INVALID_TXN_STATE would end the new producer for good."""
+    api = Made()
+    former = api.send((0, records(5, 0)), version=12)
+    successor = api.send((0, records(0, 1)), version=12)
+    api.coordinator.waiting[0].callback({TP: ErrorCode.INVALID_PRODUCER_EPOCH})
+    api.coordinator.answer()
+    assert former == [ErrorCode.INVALID_PRODUCER_EPOCH]
+    assert successor == [NONE] and api.end() == 1
+
+
 def test_a_leadership_lost_meanwhile_is_the_answer() -> None:
     """As of any produce: the client looks for the new leader."""
     api = Made()

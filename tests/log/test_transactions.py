@@ -195,6 +195,18 @@ def test_an_old_epoch_is_refused_by_its_epoch() -> None:
     assert not log.producers.verifications
 
 
+def test_an_older_epoch_that_is_refused_keeps_the_verification_of_the_newer_one() -> None:
+    """Both wait for the coordinator: a former instance of the program, and the one that fenced
+    it.
+    """
+    log = new_log()
+    old = begin(log, 5, 0)
+    guard = begin(log, 0, 1)
+    assert old is not None and guard is old
+    log.producers.end_verification(P, old, 0)
+    assert write(log, 0, 1, guard=guard)() == 0
+
+
 def test_what_is_never_written_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """By time, by a refusal for good, by a truncation, and the oldest of too many."""
     log = new_log()
@@ -202,9 +214,9 @@ def test_what_is_never_written_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> 
     guard = begin(log, producer=8)
     other = begin(log, producer=9)
     assert guard is not None and other is not None
-    log.producers.end_verification(8, other)
+    log.producers.end_verification(8, other, 0)
     assert list(log.producers.verifications) == [8, 9]
-    log.producers.end_verification(8, guard)
+    log.producers.end_verification(8, guard, 0)
     assert list(log.producers.verifications) == [9]
     log.producers.expire_verifications(NOW_MS + log.config.producer_id_expiration_ms - 1)
     assert list(log.producers.verifications) == [9]

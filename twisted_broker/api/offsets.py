@@ -260,7 +260,7 @@ async def _verify(context: RequestContext, request: TxnOffsetCommitRequest, inde
     if code is ErrorCode.NONE:
         return guard if verifies else NOT_REQUIRED
     if code in _REFUSED_FOR_GOOD:
-        context.replica_manager.end_verification(partition, producer_id, guard)
+        context.replica_manager.end_verification(partition, producer_id, guard, producer_epoch)
     if code is ErrorCode.TRANSACTION_ABORTABLE and context.version < FIRST_WITH_ABORTABLE:
         code = ErrorCode.INVALID_TXN_STATE
     raise BrokerError(code)

@@ -140,7 +140,9 @@ async def verify(
             continue
         guard = guards[topic_partition]
         if code in _FOR_GOOD and guard is not None:
-            context.replica_manager.end_verification(topic_partition, batches.producer_id, guard)
+            context.replica_manager.end_verification(
+                topic_partition, batches.producer_id, guard, batches.producer_epoch
+            )
         refusals[topic_partition] = _refusal(code, context.version)
     return guards if verifies else dict.fromkeys(guards, NOT_REQUIRED), refusals
 

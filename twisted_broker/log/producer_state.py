@@ -297,9 +297,12 @@ class ProducerStateManager:
         """Takes those of another log, which this one, with the same records, replaces."""
         self.verifications, other.verifications = other.verifications, OrderedDict()
 
-    def end_verification(self, producer_id: int, entry: VerificationStateEntry) -> None:
-        """Forgets one that was refused for good."""
-        if self.verifications.get(producer_id) is entry:
+    def end_verification(
+        self, producer_id: int, entry: VerificationStateEntry, producer_epoch: int
+    ) -> None:
+        """Forgets one that was refused for good for a batch of `producer_epoch`."""
+        # A newer epoch that is being verified has the same entry, and may be allowed.
+        if self.verifications.get(producer_id) is entry and entry.producer_epoch <= producer_epoch:
             del self.verifications[producer_id]
 
     def expire_verifications(self, wall_ms: int) -> None:

@@ -11,8 +11,8 @@ Owns `VerificationStateEntry`, one per producer and log, and the guards that an 
 2. The batch with the lowest sequence seen since is written first: after a later batch that was
    verified earlier it would be out of sequence for ever.
 3. There are at most `MOST` per log; the oldest is dropped, and its append is refused and verified
-   again. A refusal for good, `producer.id.expiration.ms`, a truncation that reloads the producers,
-   and a restart end them, too. A move to another directory takes them along.
+   again. A refusal for good of its newest epoch, `producer.id.expiration.ms`, a truncation that
+   reloads the producers, and a restart end them, too. A move to another directory takes them along.
 4. An epoch below the producer's last one here is refused before the coordinator is asked, and
    before the guard is checked.
 

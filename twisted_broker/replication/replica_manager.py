@@ -656,12 +656,18 @@ class ReplicaManager:
         )
 
     def end_verification(
-        self, topic_partition: TopicPartition, producer_id: int, guard: VerificationStateEntry
+        self,
+        topic_partition: TopicPartition,
+        producer_id: int,
+        guard: VerificationStateEntry,
+        producer_epoch: int,
     ) -> None:
-        """The coordinator refused for good: nothing will be written under this guard."""
+        """The coordinator refused this epoch for good: nothing of it will be written under the
+        guard.
+        """
         partition = self.partitions.get(topic_partition)
         if partition is not None and partition.log is not None:
-            partition.log.producers.end_verification(producer_id, guard)
+            partition.log.producers.end_verification(producer_id, guard, producer_epoch)
 
     def append_end_markers(
         self, entries: Iterable[tuple[TopicPartition, EndMarker]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ from twisted_broker.coordinator.transaction.transaction_metadata import (
     PREPARED,
     TransactionMetadata,
 )
+from twisted_broker.image.metadata_delta import MetadataDelta
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.errors import OutOfDescriptors
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -1121,6 +1123,68 @@ def test_no_leader_yet(run: TransactionRun) -> None:
     assert run.coordinator.markers.leaderless == 1
     run.change_image(image_of({T0: 3, T1: 2}))
     assert run.metadata().state is COMPLETE_COMMIT and not run.coordinator.markers.waiting
+
+
+def test_a_change_elsewhere_is_none_for_what_has_no_leader(run: TransactionRun) -> None:
+    """There may be ten thousand of them, at each change of the metadata."""
+    there, other = TopicPartition("u", 0), TopicPartition("w", 0)
+    run.cluster.image = image_of({T0: -1, there: -1, other: 3})
+    producers = {name: run.begun(T0, name=name) for name in ("a", "b")}
+    producers["c"] = run.begun(T0, there, name="c")
+    for name, producer in producers.items():
+        run.end(producer, name=name)
+    looked_at: list[str] = []
+
+    class Looked(dict[str, Any]):
+        def get(self, name: str, default: Any = None) -> Any:
+            looked_at.append(name)
+            return super().get(name, default)
+
+    for leader, expected in ((-1, set[str]()), (2, {"u"})):
+        image = image_of({T0: -1, there: leader, other: 2})
+        run.change_image(replace(image, topics_by_name=Looked(image.topics_by_name)))
+        assert {"t", "u"}.intersection(looked_at) == expected
+    assert run.metadata("c").partitions == {T0} and run.coordinator.markers.leaderless == 3
+    run.change_image(image_of({there: 2, other: 2}))
+    for name in producers:
+        assert run.metadata(name).state is COMPLETE_COMMIT
+    assert not run.coordinator.markers.waiting
+
+
+def test_a_leader_in_a_zookeeper_cluster(run: TransactionRun) -> None:
+    """The delta of an UpdateMetadata names no partition."""
+    before, after = image_of({T0: -1, T1: 2}), image_of({T0: 3, T1: 2})
+    run.cluster.image = before
+    run.end(run.begun(T0))
+    run.cluster.image = after
+    run.coordinator.markers.image_changed(MetadataDelta(before, after))
+    assert run.metadata().state is COMPLETE_COMMIT
+
+
+def test_a_leader_that_is_there_again(run: TransactionRun) -> None:
+    """No partition changed, its broker did."""
+    run.cluster.image = image_of({T0: 2, T1: 2}, fenced=frozenset({2}))
+    run.end(run.begun(T0, T1))
+    assert not run.cluster.sent
+    run.change_image(image_of({T0: 2, T1: 2}))
+    assert [each.partitions for each in run.cluster.sent] == [[T0, T1]]
+    assert run.metadata().state is COMPLETE_COMMIT
+
+
+def test_what_has_no_leader_goes_with_its_coordinator(run: TransactionRun) -> None:
+    """It would wait for a leader that may never come, once for each of this broker's terms."""
+    own = TopicPartition("__transaction_state", 0)
+    run.cluster.image = image_of({T0: -1, own: 1})
+    gone = next(n for n in map(str, range(9)) if partition_for(n, 3) == 0)
+    kept = next(n for n in map(str, range(9)) if partition_for(n, 3) == 1)
+    for name in (gone, kept):
+        run.end(run.begun(T0, name=name), name=name)
+    run.coordinator.states.unload(0, 1)
+    assert run.coordinator.markers.leaderless == 2
+    run.change_image(image_of({T0: -1, own: 2}))
+    assert run.coordinator.markers.leaderless == 1
+    run.change_image(image_of({T0: 3, own: 2}))
+    assert run.metadata(kept).state is COMPLETE_COMMIT and run.logged(gone)[-1] is PREPARE_COMMIT
 
 
 def test_a_broker_that_is_gone(run: TransactionRun) -> None:

@@ -34,7 +34,7 @@ from twisted_broker.image.entries import (
     PartitionRegistration,
     TopicImage,
 )
-from twisted_broker.image.metadata_image import MetadataImage
+from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -75,7 +75,8 @@ def image_of(leaders: dict[TopicPartition, int], fenced: frozenset[int] = frozen
         )
         for number in (1, 2, 3)
     }
-    return MetadataImage(brokers=brokers, topics_by_name=named)
+    by_id = {topic.id: topic for topic in named.values()}
+    return MetadataImage(brokers=brokers, topics_by_name=named, topics_by_id=by_id)
 
 
 class Leader:
@@ -271,8 +272,8 @@ class TransactionRun:
         self.settle()
 
     def change_image(self, image: Any) -> None:
-        self.cluster.image = image
-        self.coordinator.markers.image_changed()
+        before, self.cluster.image = self.cluster.image, image
+        self.coordinator.markers.image_changed(MetadataDelta.between(before, image))
         self.settle()
 
     # requests

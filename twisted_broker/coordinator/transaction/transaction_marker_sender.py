@@ -7,7 +7,8 @@ Owns `TransactionMarkerSender`, `PendingCompletion`, and one queue for each dest
    others.
 2. A marker is sent until it is written, each time to the leader of that moment: again `RETRY_MS`
    after an answer that may change; after a connection that failed, later and later, up to
-   `LONGEST_RETRY_MS`; where nobody leads, at the next change of the metadata.
+   `LONGEST_RETRY_MS`; where nobody leads, when the metadata name a leader, or the partition is
+   gone. A change of the metadata costs nothing for what waits for other partitions.
 3. It is no longer sent when the shard it comes from is closed: the next coordinator sends it again.
    Nor when a leader knows a newer coordinator or a newer epoch: the transaction then is not
    completed here.
@@ -38,6 +39,7 @@ from twisted_broker.coordinator.transaction.transaction_metadata import (
 )
 from twisted_broker.coordinator.transaction.transaction_state_manager import TransactionShard
 from twisted_broker.interfaces import IClock, IDelayedCall, TopicPartition
+from twisted_broker.topic_names import TRANSACTIONS_TOPIC
 from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages.transactions import (
     WritableTxnMarker,
@@ -47,6 +49,7 @@ from twisted_broker.wire.messages.transactions import (
 )
 
 if TYPE_CHECKING:
+    from twisted_broker.image.metadata_image import MetadataDelta
     from twisted_broker.replication.live_brokers import ImageSource
 
 # Some milliseconds of one turn.
@@ -55,6 +58,7 @@ RETRY_MS = 100
 LONGEST_RETRY_MS = 1_000
 _WARN_AGAIN_SECONDS = 60.0
 NEWEST_VERSION = 2
+_NOBODY = -1
 _WRITTEN = frozenset(
     {
         ErrorCode.NONE,
@@ -154,7 +158,7 @@ class TransactionMarkerSender:
         self._clock, self._image_source, self._listener = clock, image_source, listener
         self._connect, self._on_complete = connect, on_complete
         self._queues: dict[int, _BrokerQueue] = {}
-        self._leaderless: list[_Entry] = []
+        self._leaderless: dict[TopicPartition, list[PendingCompletion]] = {}
         self._delayed: set[IDelayedCall] = set()
         self._is_stopped = False
 
@@ -164,11 +168,35 @@ class TransactionMarkerSender:
         self._dispatch(_Entry(pending, sorted(pending.metadata.partitions)))
         self._complete_if_done(pending)
 
-    def image_changed(self) -> None:
+    def image_changed(self, delta: MetadataDelta) -> None:
         """The metadata image is a new one: there may be leaders where there were none."""
-        waiting, self._leaderless = self._leaderless, []
-        for entry in waiting:
-            self._again(entry)
+        waiting, before, after = self._leaderless, delta.before, delta.after
+        topics, others = before.topics_by_name, after.topics_by_name
+        if not waiting or (topics is others and before.brokers is after.brokers):
+            return
+        if topics.get(TRANSACTIONS_TOPIC) is not others.get(TRANSACTIONS_TOPIC):
+            self._forget_closed()
+        ready: dict[PendingCompletion, list[TopicPartition]] = {}
+        # A broker that is there again may be the leader of any of them; and a ZooKeeper cluster's
+        # delta of the image names no partitions.
+        is_any = delta.brokers or not delta.partitions
+        names = [(change.topic, change.partition) for change in delta.partitions.values()]
+        for name in list(waiting) if is_any else names:
+            partition = TopicPartition(*name)
+            if partition in waiting and self._leader_of(partition) != _NOBODY:
+                for pending in waiting.pop(partition):
+                    ready.setdefault(pending, []).append(partition)
+        for pending, partitions in ready.items():
+            self._again(_Entry(pending, partitions))
+
+    def _forget_closed(self) -> None:
+        """What a closed shard left is not sent, and would wait for its leader's return."""
+        for partition, waiting in list(self._leaderless.items()):
+            left = [pending for pending in waiting if not pending.is_over]
+            if left:
+                self._leaderless[partition] = left
+            else:
+                del self._leaderless[partition]
 
     def stop(self) -> None:
         """Sends nothing any more."""
@@ -189,40 +217,46 @@ class TransactionMarkerSender:
         entry.
         """
         queued = sum(len(queue.entries) for queue in self._queues.values())
-        return queued + len(self._leaderless)
+        return queued + self.leaderless
 
     @property
     def leaderless(self) -> int:
         """Transactions with a partition that nobody leads."""
-        return len(self._leaderless)
+        return len({pending for waiting in self._leaderless.values() for pending in waiting})
 
     # to the queues
     def _dispatch(self, entry: _Entry) -> None:
         """To the queues of the brokers that lead now."""
         if self._is_stopped or entry.pending.is_over:
             return
-        image, by_broker = self._image_source.image, dict[int, list[TopicPartition]]()
+        by_broker: dict[int, list[TopicPartition]] = {}
         for partition in entry.partitions:
-            topic = image.topics_by_name.get(partition.topic)
-            found = None if topic is None else topic.partitions.get(partition.partition)
-            if found is None:
+            leader = self._leader_of(partition)
+            if leader is None:
                 entry.pending.metadata.marker_written(partition)  # deleted meanwhile
-                continue
-            leader = image.brokers.get(found.leader)
-            is_there = (
-                leader is not None and not leader.fenced and self._listener in leader.listeners
-            )
-            by_broker.setdefault(found.leader if is_there else -1, []).append(partition)
+            elif leader == _NOBODY:
+                self._leaderless.setdefault(partition, []).append(entry.pending)
+            else:
+                by_broker.setdefault(leader, []).append(partition)
         for broker_id, partitions in by_broker.items():
             part = _Entry(entry.pending, partitions)
-            if broker_id < 0:
-                self._leaderless.append(part)
-                continue
             queue = self._queues.get(broker_id)
             if queue is None:
                 queue = self._queues[broker_id] = _BrokerQueue()
             queue.entries.append(part)
             self._send_next(broker_id, queue)
+
+    def _leader_of(self, partition: TopicPartition) -> int | None:
+        """The broker that markers of the partition are sent to, `_NOBODY` for now; None: the
+        partition is gone.
+        """
+        image = self._image_source.image
+        found = image.partition(*partition)
+        if found is None:
+            return None
+        leader = image.brokers.get(found.leader)
+        is_there = leader is not None and not leader.fenced and self._listener in leader.listeners
+        return found.leader if is_there else _NOBODY
 
     def _again(self, entry: _Entry) -> None:
         self._dispatch(entry)

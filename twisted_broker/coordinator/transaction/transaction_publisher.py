@@ -89,7 +89,7 @@ class TransactionPublisher:
         """Ends the waits for the topic; sends markers that waited for a leader."""
         if self._coordinator.topic is not None:
             self._coordinator.topic.image_changed()
-        self._coordinator.markers.image_changed()
+        self._coordinator.markers.image_changed(delta)
 
 
 def build_transaction_coordinator(

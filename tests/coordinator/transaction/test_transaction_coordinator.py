@@ -12,6 +12,7 @@ from twisted.logger import capturedLogs, formatEvent
 
 from tests.coordinator.memory_store import MemoryStore
 from tests.coordinator.transaction.transaction_run import (
+    OWN,
     T0,
     T1,
     T2,
@@ -38,7 +39,7 @@ from twisted_broker.coordinator.transaction.transaction_metadata import (
     PREPARED,
     TransactionMetadata,
 )
-from twisted_broker.image.metadata_delta import MetadataDelta
+from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.errors import OutOfDescriptors
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -1161,6 +1162,25 @@ def test_a_leader_in_a_zookeeper_cluster(run: TransactionRun) -> None:
     assert run.metadata().state is COMPLETE_COMMIT
 
 
+def test_an_image_without_the_coordinators_own_topic_knows_of_no_deletion(
+    run: TransactionRun,
+) -> None:
+    """In a ZooKeeper cluster the controller that begins tells a broker first which partitions it
+    leads, then which topics there are: the markers of what was prepared before wait for that.
+    """
+    full, nothing = run.cluster.image, MetadataImage(brokers=run.cluster.image.brokers)
+    run.cluster.answers = False
+    run.end(run.begun(T0))
+    run.cluster.answers, run.cluster.image = True, nothing
+    after = run.successor()
+    assert after.logged()[-1] is PREPARE_COMMIT and after.coordinator.markers.leaderless == 1
+    run.cluster.image = full
+    after.coordinator.markers.image_changed(MetadataDelta(nothing, full))
+    after.pass_ms(1_000)
+    assert run.cluster.sent[-1].written[0][1] == T0
+    assert after.logged()[-1] is COMPLETE_COMMIT
+
+
 def test_a_leader_that_is_there_again(run: TransactionRun) -> None:
     """No partition changed, its broker did."""
     run.cluster.image = image_of({T0: 2, T1: 2}, fenced=frozenset({2}))
@@ -1173,17 +1193,16 @@ def test_a_leader_that_is_there_again(run: TransactionRun) -> None:
 
 def test_what_has_no_leader_goes_with_its_coordinator(run: TransactionRun) -> None:
     """It would wait for a leader that may never come, once for each of this broker's terms."""
-    own = TopicPartition("__transaction_state", 0)
-    run.cluster.image = image_of({T0: -1, own: 1})
+    run.cluster.image = image_of({T0: -1})
     gone = next(n for n in map(str, range(9)) if partition_for(n, 3) == 0)
     kept = next(n for n in map(str, range(9)) if partition_for(n, 3) == 1)
     for name in (gone, kept):
         run.end(run.begun(T0, name=name), name=name)
     run.coordinator.states.unload(0, 1)
     assert run.coordinator.markers.leaderless == 2
-    run.change_image(image_of({T0: -1, own: 2}))
+    run.change_image(image_of({T0: -1, OWN: 2}))
     assert run.coordinator.markers.leaderless == 1
-    run.change_image(image_of({T0: 3, own: 2}))
+    run.change_image(image_of({T0: 3, OWN: 2}))
     assert run.metadata(kept).state is COMPLETE_COMMIT and run.logged(gone)[-1] is PREPARE_COMMIT
 
 

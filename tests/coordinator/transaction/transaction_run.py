@@ -47,13 +47,16 @@ from twisted_broker.wire.messages.transactions import (
 )
 
 T0, T1, T2 = (TopicPartition("t", index) for index in range(3))
+OWN = TopicPartition("__transaction_state", 0)
 LISTENER = "PLAINTEXT"
 
 
 def image_of(leaders: dict[TopicPartition, int], fenced: frozenset[int] = frozenset()) -> Any:
-    """Brokers 1 to 3 at ports 9091 to 9093; a leader for each partition, -1 none."""
+    """Brokers 1 to 3 at ports 9091 to 9093; a leader for each partition, -1 none. The coordinator's
+    own topic is there, too.
+    """
     topics: dict[str, dict[int, PartitionRegistration]] = {}
-    for (topic, index), leader in leaders.items():
+    for (topic, index), leader in ({OWN: 1} | leaders).items():
         topics.setdefault(topic, {})[index] = PartitionRegistration(
             (1, 2, 3), (), (1, 2, 3), (), (), (), (), leader, 0, 0, 0
         )

@@ -12,7 +12,8 @@ Owns `TransactionMarkerSender`, `PendingCompletion`, and one queue for each dest
 3. It is no longer sent when the shard it comes from is closed: the next coordinator sends it again.
    Nor when a leader knows a newer coordinator or a newer epoch: the transaction then is not
    completed here.
-4. A partition of a deleted topic needs no marker.
+4. A partition of a deleted topic needs no marker. While the image lacks the coordinator's own
+   topic no topic counts as deleted.
 5. `on_complete` is called when no partition of a transaction waits, once.
 6. Memory: each prepared transaction waits here once for each of its brokers; that bounds it.
 
@@ -253,7 +254,9 @@ class TransactionMarkerSender:
         image = self._image_source.image
         found = image.partition(*partition)
         if found is None:
-            return None
+            # A broker that just joined a ZooKeeper cluster may lead partitions before it hears of
+            # topics: it then lacks this one, too.
+            return None if TRANSACTIONS_TOPIC in image.topics_by_name else _NOBODY
         leader = image.brokers.get(found.leader)
         is_there = leader is not None and not leader.fenced and self._listener in leader.listeners
         return found.leader if is_there else _NOBODY

@@ -18,6 +18,7 @@ from twisted_broker.api.context import BrokerParts, RequestContext
 from twisted_broker.api.refusals import refusal
 from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator.group_records import partition_for
+from twisted_broker.coordinator.offsets_topic import WAIT_MS, OffsetsTopic
 from twisted_broker.coordinator.transaction.transaction_decisions import ProducerIdAndEpoch
 from twisted_broker.coordinator.transaction.transaction_publisher import TransactionsTopic
 from twisted_broker.image.metadata_image import TOPIC_RESOURCE
@@ -79,6 +80,13 @@ class ApiRun(TransactionRun):
         return Deferred()
 
     def call(self, request: Any, version: int) -> Any:
+        found = self.start(request, version)
+        if isinstance(found[0], Failure):
+            found[0].raiseException()
+        return found[0]
+
+    def start(self, request: Any, version: int) -> list[Any]:
+        """As `call`; the answer once it is there."""
         row = ROWS[type(request).__name__.removesuffix("Request")]
         asked = decode(type(request), encode(request, version), version)
         context = RequestContext(self.parts, LISTENER, row.api_key, version, 1, "client", "host")
@@ -90,12 +98,13 @@ class ApiRun(TransactionRun):
             return refusal(asked, row.response_class(), version, code, message)
 
         answered.addErrback(refuse)
+        answered.addCallback(
+            lambda answer: decode(row.response_class(), encode(answer, version), version)
+        )
         found: list[Any] = []
         answered.addBoth(found.append)
         self.settle()
-        if isinstance(found[0], Failure):
-            found[0].raiseException()
-        return decode(row.response_class(), encode(found[0], version), version)
+        return found
 
     # by the wire
     def init_id(self, version: int = 4, name: str | None = "id", **more: Any) -> Any:
@@ -283,6 +292,7 @@ def test_many_transactions_of_a_broker(version: int) -> None:
 @pytest.mark.parametrize("version", range(5))
 def test_offsets_of_a_group(version: int) -> None:
     run = ApiRun()
+    run.cluster.image = image_of({T0: 1, TopicPartition(OFFSETS_TOPIC, 0): 1})
     producer = run.init()
 
     def add(epoch: int = producer.epoch) -> ErrorCode:
@@ -303,6 +313,39 @@ def test_offsets_of_a_group(version: int) -> None:
     assert add() is ErrorCode.GROUP_AUTHORIZATION_FAILED
     run.acl.denied.add((Operation.WRITE, IDS, "id"))
     assert add() is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+def test_offsets_of_a_group_before_the_topic_of_groups_is_known() -> None:
+    """What this broker does not know when the transaction ends counts as deleted: its marker would
+    not be sent, and readers of stable offsets would wait for ever. A first group's topic may be
+    known to others before.
+    """
+    run, created = ApiRun(), list[Any]()
+
+    def create(request: Any) -> Deferred[Any]:
+        created.append(request)
+        return Deferred()
+
+    run.parts.groups.offsets_topic = topic = OffsetsTopic(
+        run.cluster, BrokerConfig({"node.id": "99"}), create, run.clock
+    )
+    producer = run.init()
+    request = AddOffsetsToTxnRequest(
+        transactional_id="id",
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        group_id="group",
+    )
+    answers = [run.start(request, 4)]
+    assert len(created) == 1 and not answers[0]
+    run.pass_ms(WAIT_MS)
+    assert answers[0][0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert not run.metadata().partitions
+    answers.append(run.start(request, 4))
+    run.cluster.image = image_of({TopicPartition(OFFSETS_TOPIC, 0): 1})
+    topic.image_changed()
+    assert answers[1][0].error_code == NONE and len(created) == 1
+    assert [each.topic for each in run.metadata().partitions] == [OFFSETS_TOPIC]
 
 
 # EndTxn

@@ -9,7 +9,10 @@ side of transactions.
 4. Clients before version 2 know PRODUCER_FENCED as INVALID_PRODUCER_EPOCH.
 5. The version of AddPartitionsToTxn and EndTxn says whether the producer knows an epoch for every
    transaction: from 4 and from 5 on.
-6. Every loop over what a client named, or over all ids, is in slices (`turns.py`).
+6. A partition is added only when this broker's metadata have it, that of a group's offsets, too:
+   AddOffsetsToTxn waits a second at most for the topic. Kafka adds it unseen, and sends no marker
+   where it is not known yet when the transaction ends.
+7. Every loop over what a client named, or over all ids, is in slices (`turns.py`).
 
 Source: Apache Kafka 4.3.1 `KafkaApis`, `TransactionVersion`; KIP-98, KIP-664, KIP-890, KIP-994,
 KIP-1152. Not here: InitProducerId (`api/producer_ids.py`), TxnOffsetCommit, WriteTxnMarkers.
@@ -202,10 +205,20 @@ def _results(
 async def add_offsets_to_txn(
     context: RequestContext, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
-    """Adds the group's partition of `__consumer_offsets` to the transaction."""
+    """Adds the group's partition of `__consumer_offsets` to the transaction, once the topic is
+    known here.
+    """
     check_transactional_id(context, request.transactional_id, Operation.WRITE)
     if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
         raise BrokerError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    if OFFSETS_TOPIC not in context.metadata.image.topics_by_name:
+        # As with any partition that is added: when the transaction ends, what is not known needs no
+        # marker.
+        topic = context.offsets_topic
+        topic.create()
+        await topic.wait_until_created()
+        if OFFSETS_TOPIC not in context.metadata.image.topics_by_name:
+            raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     count = context.groups.context.store.partitions_count()
     with older_codes(context.version < FIRST_WITH_PRODUCER_FENCED):
         await context.transactions.add_partitions(

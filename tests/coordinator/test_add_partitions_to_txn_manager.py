@@ -131,12 +131,17 @@ class Made:
         return self.wires[-1]
 
     def call(
-        self, transactional_id: str, *partitions: TopicPartition, epoch: int = 0, add: bool = False
+        self,
+        transactional_id: str,
+        *partitions: TopicPartition,
+        epoch: int = 0,
+        add: bool = False,
+        producer_id: int = 7,
     ) -> list[dict[TopicPartition, ErrorCode]]:
         answers: list = []
-        self.manager.verify_or_add(transactional_id, 7, epoch, partitions or (A,), add).addBoth(
-            answers.append
-        )
+        self.manager.verify_or_add(
+            transactional_id, producer_id, epoch, partitions or (A,), add
+        ).addBoth(answers.append)
         return answers
 
 
@@ -204,6 +209,19 @@ def test_an_id_waits_once(epoch: int, older: ErrorCode | None, newer: ErrorCode 
     assert wire.named() == {Y: (True, [A] if older is None else [B])}
     wire.answer()
     assert (after if older is not None else before)[-1].popitem()[1] == NONE
+
+
+def test_an_epoch_says_nothing_beside_another_producer_id() -> None:
+    """The last epoch of an id is followed by a new id at epoch 0, which must not be refused for
+    what a former instance still waits for. Only the coordinator knows which of the two is right.
+    """
+    made = Made()
+    made.call(X)
+    former = made.call(Y, A, epoch=32766)
+    successor = made.call(Y, B, epoch=0, producer_id=8)
+    assert former == [{A: ErrorCode.NETWORK_EXCEPTION}] and not successor
+    again = made.call(Y, A, epoch=32766)
+    assert successor == [{B: ErrorCode.NETWORK_EXCEPTION}] and not again
 
 
 def test_without_a_coordinator_nothing_is_sent() -> None:

@@ -8,13 +8,15 @@ wait for the next request to it.
    request has at most `_MOST_PARTITIONS` partitions, unless its first transaction alone has more.
 2. A transactional id waits once per broker. A second request of it replaces the first one, which is
    answered INVALID_PRODUCER_EPOCH when the second has a newer epoch, NETWORK_EXCEPTION (its
-   producer sends again) when it has the same; an older epoch is refused at once.
+   producer sends again) when it has the same, or another producer id; an older epoch of the same
+   id is refused at once.
 3. Every call is answered, within `request.timeout.ms` of the request that carries it: a lost
    connection, a late or an incomplete answer are errors that a producer retries.
 4. What waits is bounded by the produce requests and offset commits that wait for it.
 
 Source: Kafka 4.3.1's `AddPartitionsToTxnManager`; KIP-890. Unlike there, a coordinator that is too
-old for version 4 refuses a partition that was to be added; verification is skipped in both.
+old for version 4 refuses a partition that was to be added (verification is skipped in both), and
+epochs of different producer ids are not compared.
 Not here: which appends need it (`log/producer_append.py`), what a client is answered
 (`api/produce.py`).
 """
@@ -188,7 +190,9 @@ class AddPartitionsToTxnManager:
             return succeed(self._counted(call.all(ErrorCode.COORDINATOR_NOT_AVAILABLE)))
         coordinator = self._coordinator(endpoint)
         before = coordinator.waiting.get(transactional_id)
-        if before is not None and producer_epoch < before.producer_epoch:
+        # After the last epoch of an id comes another id at epoch 0.
+        is_same = before is not None and before.producer_id == producer_id
+        if before is not None and is_same and producer_epoch < before.producer_epoch:
             return succeed(self._counted(call.all(ErrorCode.INVALID_PRODUCER_EPOCH)))
         coordinator.waiting[transactional_id] = call
         if before is not None:
@@ -196,7 +200,7 @@ class AddPartitionsToTxnManager:
                 before,
                 before.all(
                     ErrorCode.INVALID_PRODUCER_EPOCH
-                    if before.producer_epoch < producer_epoch
+                    if is_same and before.producer_epoch < producer_epoch
                     else ErrorCode.NETWORK_EXCEPTION
                 ),
             )

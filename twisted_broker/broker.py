@@ -100,6 +100,9 @@ T = TypeVar("T")
 # after its time; the number is for a clock that stands still within a turn.
 _PARTITIONS_A_PIECE, _PIECES_A_TURN = 10, 5
 
+# What a leader needs for a request besides its wait for replicas, and the way there and back.
+_ANSWER_MS = 2_000
+
 STARTING_ERRORS = (
     BrokerError,
     CannotListenError,
@@ -817,11 +820,15 @@ class Broker:
 
     def _connect_for_markers(self, host: str, port: int) -> BrokerConnection:
         """A connection for transaction markers, to a leader."""
+        # A leader waits that long for replicas, then says which markers are written and which may
+        # be: a connection that is closed before would leave all of them to be sent again.
+        timeout_ms = self.config.integer("request.timeout.ms") + _ANSWER_MS
         return BrokerConnection(
             self.runtime,
             host,
             port,
             f"broker-{self.config.node_id}-txn-marker-sender",
+            request_timeout_ms=timeout_ms,
             connector=self._to_brokers,
         )
 

@@ -11,6 +11,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from tests.api.data_plane import Api, DenyList
+from tests.memory_broker import MemoryBroker
 from tests.replication.fixtures import TP, Fixture, at, batch, consumer, follower, registration
 from twisted_broker.api.write_txn_markers import write_txn_markers
 from twisted_broker.interfaces import TopicPartition
@@ -285,3 +286,14 @@ def test_many_markers_are_written_in_slices() -> None:
     for _ in range(10):
         made.fixture.clock.advance(0)
     assert turns == [100, 100, 50] and made.log().log_end_offset == 250
+
+
+@pytest.mark.parametrize("timeout_ms", ["30000", "120000"])
+def test_a_coordinator_waits_longer_for_the_answer_than_its_leader_for_replicas(
+    timeout_ms: str,
+) -> None:
+    """The leader says then which of up to a thousand markers are written. A connection that is
+    closed before leaves all of them to be sent again.
+    """
+    broker = MemoryBroker(request_timeout_ms=timeout_ms).broker
+    assert broker._connect_for_markers("host", 1).request_timeout_ms > int(timeout_ms)

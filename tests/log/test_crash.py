@@ -739,3 +739,38 @@ def test_a_truncation_is_synced_before_the_recovery_point_passes_it(flushed_late
         kept = values(found)
         assert kept[:3] == [b"old%d" % number for number in range(3)]
         assert kept[3:] == new or (not flushed_later and len(kept) < 9)
+
+
+@pytest.mark.parametrize("emptied_by", ["truncation", "recovery"])
+@pytest.mark.parametrize("first_upto", [None, 2])
+def test_an_empty_active_segment_is_synced_with_those_below(
+    emptied_by: str, first_upto: int | None
+) -> None:
+    """RL 3.5, 3.6: nothing is left of the active segment, and the recovery point is in one below:
+    the sync up to the log end covers it, also after one that ended below. After a clean stop
+    nothing looks for what a loss of power brings back (simulation, seed 1031664).
+    """
+    disk = SimDisk(1)
+    log = open_log(disk, settings=SMALL)
+    for number in range(5):
+        if number == 3:
+            log.roll(NOW_MS)
+        log.append_as_leader(batch(b"%d" % number), 0, NOW_MS)
+    log.close()
+    disk.sync_all()
+    if emptied_by == "recovery":
+        disk.flip_bit(log.segments.active.log.path, 66)
+        disk.sync_all()
+    log = open_log(disk, settings=SMALL, clean=emptied_by == "truncation")
+    if emptied_by == "truncation":
+        log.truncate_to(3, NOW_MS)
+    path = log.segments.active.log.path
+    assert (log.durability.recovery_point, log.log_end_offset) == (0, 3)
+    assert log.segments.active.base_offset == 3
+    log.durability.flush(first_upto)
+    log.durability.flush()
+    assert log.durability.recovery_point == 3
+    log.close()
+    left = disk.after_power_loss(keep=0)
+    assert left.content(path) == b""
+    assert values(open_log(left, settings=SMALL, clean=True)) == [b"0", b"1", b"2"]

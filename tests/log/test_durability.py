@@ -201,6 +201,28 @@ def test_a_cut_at_the_recovery_point_is_synced() -> None:
     assert parts.files.after_power_loss(keep=0).content(parts.segments.active.log.path) == b""
 
 
+def test_a_cut_that_empties_the_active_segment_is_synced_with_those_below() -> None:
+    """RL 3.5: the recovery point is in a segment below it. Not before the file is synced may the
+    checkpoint count as committed what has the offsets of the cut (seed 1031664).
+    """
+    parts = Parts()
+    parts.append(10)
+    parts.segments.create(10, 0)
+    file = parts.segments.active.log.open()
+    file.write_at(0, (b"x",))
+    parts.files.sync_all()
+    file.truncate(0)
+    cut_at(parts, 10)
+    parts.durability.flush(5)
+    parts.worker.run_one()
+    assert parts.durability.recovery_point == 5
+    assert parts.durability.high_watermark_to_checkpoint(13) == 0
+    parts.worker.run_all()
+    assert parts.durability.recovery_point == 10
+    assert parts.durability.high_watermark_to_checkpoint(13) == 13
+    assert parts.files.after_power_loss(keep=0).content(parts.segments.active.log.path) == b""
+
+
 def test_a_log_that_begins_anew_above_its_end() -> None:
     """RL 3.5: what it had comes back with the old names, up to no more than was committed of it."""
     parts = Parts()

@@ -125,8 +125,8 @@ class Durability:
         that was not written since
         """
         self.indexes_shrank = False
-        """entries were dropped and no sync covers that: a loss of power may bring them back, where
-        entries that are merely lost would be made anew
+        """records or entries were dropped and no sync covers that, in the active segment perhaps: a
+        loss of power may bring them back, where entries that are merely lost would be made anew
         """
         self.indexed_upto = NOWHERE
         """the transaction indexes have all aborted transactions that end below; NOWHERE: all"""
@@ -273,10 +273,8 @@ class Durability:
         generation = self._generation
         self._sync_upto, self._sync_wanted = upto, -1
         self.unflushed_since = max(self.unflushed_since, upto)
-        # An active segment that a truncation left empty is synced, too.
         disk.submit(
-            self.sync_job(max(upto, self.recovery_point + 1)),
-            lambda _, error: self._sync_done(disk, upto, generation, error),
+            self.sync_job(upto), lambda _, error: self._sync_done(disk, upto, generation, error)
         )
 
     def _sync_done(
@@ -323,8 +321,10 @@ class Durability:
         if error is None:
             if generation != self._generation or self.stopped:
                 return
-            if upto > self.recovery_point:
-                self.recovery_point, self.indexes_shrank = upto, False
+            self.recovery_point = max(self.recovery_point, upto)
+            # Else the active segment was perhaps not among what was synced.
+            if upto >= self._segments.active.base_offset:
+                self.indexes_shrank = False
             if upto >= self._last_cut:
                 self._cut = NOWHERE
         else:
@@ -388,7 +388,8 @@ class Durability:
 
         `without_indexes` leaves out those of offsets and times: what is lost of them is rebuilt.
         """
-        paths = self._paths(upto, without_indexes)
+        # Where records were dropped, the active segment may be empty: it begins at `upto` then.
+        paths = self._paths(upto + 1 if self.indexes_shrank else upto, without_indexes)
         files, directory = self._segments.pool.files, self._segments.directory
         version = self._epochs_version
         epochs = self._epochs_text() if version != self._epochs_synced else None

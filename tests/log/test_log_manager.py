@@ -43,6 +43,7 @@ from twisted_broker.log.gaps import Gap
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import LogDirMismatch, partition_of
 from twisted_broker.log.log_manager import LogManager
+from twisted_broker.log.made_anew import MADE_ANEW
 from twisted_broker.log.memory import InlineWorker
 from twisted_broker.log.meta_properties import (
     MetaProperties,
@@ -1214,6 +1215,102 @@ def test_two_topics_of_one_name_one_without_its_id(lost: str) -> None:
         name for path in ("/d1", "/d2") for name in world.files.listdir(path) if "-stray" in name
     ]
     assert len(strays) == 1
+
+
+def left_behind(world: World, count: int) -> tuple[LogManager, Log]:
+    """A replica with five records left while /d1 with its log was offline, was added again, and
+    has `count` records in /d2 now.
+    """
+    manager = world.manager()
+    old = create(manager)
+    fill(old, 5)
+    old.durability.flush()
+    world.files.faults.append(Fault(errno.EIO, "write", "/d1/a-0"))
+    with pytest.raises(LogDirFailure):
+        fill(old, 1)
+    world.files.faults.clear()
+    manager.delete(A)
+    assert world.files.exists("/d1/a-0")
+    new = create(manager)
+    assert new.directory == "/d2/a-0"
+    fill(new, count)
+    world.clock.advance(1)
+    new.durability.flush()
+    return manager, new
+
+
+@pytest.mark.parametrize("count", [0, 2, 7])
+@pytest.mark.parametrize("power_is_lost", [False, True])
+def test_a_replica_made_anew_while_its_old_log_was_offline(count: int, power_is_lost: bool) -> None:
+    """With the directory back the new log counts, however short it is, and the old one is kept as a
+    stray. Seed 1031776.
+    """
+    world = World()
+    left_behind(world, count)
+    world.files._locks.clear()
+    again = World(world.files.after_power_loss(keep=0.0) if power_is_lost else world.files)
+    manager = again.manager()
+    kept = manager.get(A)
+    assert kept is not None and kept.directory == "/d2/a-0"
+    assert kept.topic_id == TOPIC_ID and kept.log_end_offset == count
+    (stray,) = [name for name in again.files.listdir("/d1") if name.startswith("a-0")]
+    assert stray.endswith("-stray")
+    assert again.files.exists(f"/d1/{stray}/{file_name(0, '.log')}")
+    assert not again.files.exists(f"/d2/a-0/{MADE_ANEW}"), "it would count against a later log"
+    manager.settle_rivals(lambda name: TOPIC_ID)
+    assert manager.get(A) is kept and again.files.exists("/d2/a-0")
+    again.stop(manager)
+    assert not again.failed
+    found = World(again.files.after_power_loss(keep=0.0)).manager().get(A)
+    assert found is not None and found.directory == "/d2/a-0" and found.log_end_offset == count
+
+
+@pytest.mark.parametrize(
+    ("served", "elsewhere", "refused"),
+    [(True, False, True), (False, True, True), (False, False, False)],
+)
+def test_an_old_log_that_the_mark_does_not_tell_of(
+    served: bool, elsewhere: bool, refused: bool
+) -> None:
+    """The directory of the new log was away instead, and the old one took a record; or the log is
+    in a directory that the mark does not name: which counts nobody knows.
+    """
+    world = World()
+    manager, _ = left_behind(world, 7)
+    world.stop(manager)
+    world.settings["log.dirs"] = "/d1"
+    manager = world.manager()
+    log = manager.get(A)
+    assert log is not None and values(log) == [b"0", b"1", b"2", b"3", b"4"]
+    fill(log, int(served))
+    world.stop(manager)
+    if elsewhere:
+        world.files.rename("/d1", "/d3")
+    world.settings["log.dirs"] = "/d3,/d2" if elsewhere else "/d1,/d2"
+    manager = world.manager(start=False)
+    if refused:
+        assert "move one of them away" in str(failure(manager))
+        assert world.files.exists("/d2/a-0")
+        assert world.files.exists("/d3/a-0" if elsewhere else "/d1/a-0")
+    else:
+        manager.start(CLUSTER)
+        kept = manager.get(A)
+        assert kept is not None and kept.log_end_offset == 7
+
+
+def test_only_a_log_of_the_same_topic_is_done_without() -> None:
+    """A log that is made where no older one is left, or one of another topic, gets no mark."""
+    world = World()
+    manager, new = left_behind(world, 1)
+    assert world.files.exists(f"{new.directory}/{MADE_ANEW}")
+    manager.delete(A)
+    create(manager, B)
+    manager.get_or_create(A, bytes(15) + b"\x99", config(), is_new=True)
+    assert not world.files.exists(f"/d2/a-0/{MADE_ANEW}")
+    assert not world.files.exists(f"/d2/b-0/{MADE_ANEW}")
+    manager.delete(A)
+    create(manager)
+    assert world.files.exists(f"/d2/a-0/{MADE_ANEW}")
 
 
 def synced(world: World) -> list[str]:

@@ -111,6 +111,7 @@ FAILED_ONCE += [421099, 430638, 441912, 445047, 447959, 449607, 450799, 450888]
 FAILED_ONCE += [450931, 452797, 453247, 458766, 459736, 802078, 9323, 920040]
 FAILED_ONCE += [941040, 941430, 952198, 952451, 953262, 953374, 970392, 971015]
 FAILED_ONCE += [971984, 972067, 974158, 981710, 982703, 1021144, 1031171, 1031664]
+FAILED_ONCE += [1031776]
 
 
 @pytest.mark.parametrize("seed", FAILED_ONCE)
@@ -174,9 +175,11 @@ def test_seeds_that_failed_once(seed: int) -> None:
     took the producer's next marker for it. 1021144: where descriptors were short the mark of how
     far the controller's log was synced stayed, and a flipped bit above it was taken for a torn
     tail. 1031171: over a slow connection a broker's metadata was never at the controller's end,
-    which had a new snapshot in each round trip, so it never began to serve.
-    1031664: a truncation that left nothing of the active segment was not synced, and a loss
-    of power after a clean stop brought back the records, but not their leader epochs.
+    which had a new snapshot in each round trip, so it never began to serve. 1031664:
+    a truncation that left nothing of the active segment was not synced, and a loss of power after a
+    clean stop brought back the records, but not their leader epochs. 1031776: a replica left and
+    came again while its log's directory was offline; the start that found both logs was refused for
+    good.
     """
     options = options_of(seed)
     if seed == 9323:

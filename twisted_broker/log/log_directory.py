@@ -37,6 +37,7 @@ from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.future_logs import FUTURE_SUFFIX, future_config
 from twisted_broker.log.log import Log
+from twisted_broker.log.made_anew import LeftLog, mark_made_anew
 from twisted_broker.log.meta_properties import NAME as META_PROPERTIES
 from twisted_broker.log.meta_properties import (
     MetaProperties,
@@ -144,6 +145,8 @@ class LogDirectory:
         self.lost_futures: list[tuple[TopicPartition, bytes | None]] = []
         """copies that a crash damaged, with their topic ids: to be begun anew"""
         self.without_id: deque[Log] = deque()
+        self.made_anew: dict[Log, list[LeftLog]] = {}
+        """those of them whose partition has older logs in directories that are offline"""
         self.given_ids: deque[Log] = deque()
         """logs that were here without a topic id, and have one now that is not in a file yet"""
         self.unsynced_names: list[Log] = []
@@ -392,11 +395,15 @@ class LogDirectory:
                 ready = {waiting[row].topic_partition for row in range(len(waiting))}
                 checkpoints.drop_rows(self.files, self.path, ready)
             with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                if log in self.made_anew:
+                    # Before the id: of two logs with one id the mark alone says which counts.
+                    mark_made_anew(self.files, log.directory, self.made_anew[log])
                 if log.topic_id is not None:
                     checkpoints.write_partition_metadata(
                         self.files, log.directory, log.topic_id, sync=False
                     )
                 self.unsynced_names.append(log)
+            self.made_anew.pop(log, None)
             # last: a log that comes before this needs no job of its own, one that comes after it
             # gets one
             waiting.popleft()

@@ -7,7 +7,8 @@ of a directory.
 1. A partition has one log, in one directory; a new one goes to the directory with the fewest logs,
    not to a cordoned one. Two of different topic ids are found where a directory was away while a
    topic was deleted and made again (or its removal was lost with the power): the metadata settles
-   which one counts.
+   which one counts. Two of one topic id are found where a replica left and came again while its
+   directory was offline: the later one counts (`made_anew.py`).
 2. Loading, syncs, checkpoints and removal of files run on the directory's disk worker. Here the
    reactor waits for the disk only at the start, to make or rename a log, and at the very end of a
    stop.
@@ -54,6 +55,7 @@ from twisted_broker.log.log_directory import (
 )
 from twisted_broker.log.log_moves import LogMoves
 from twisted_broker.log.log_upkeep import LogUpkeep
+from twisted_broker.log.made_anew import LeftLog, is_made_anew, left, unmark_made_anew
 from twisted_broker.periodic import PeriodicTasks
 from twisted_broker.settings import INT_MAX
 from twisted_broker.turns import Turns
@@ -120,6 +122,10 @@ class LogManager:
         self.preferred: dict[TopicPartition, str] = {}
         """directories asked for before their replicas are here; for partitions of the cluster"""
         self._rivals: list[Log] = []
+        self._outdated: list[tuple[Log, Log]] = []
+        """those of them that go in any case, each with the log that was made anew"""
+        self._left: dict[TopicPartition, list[LeftLog]] = {}
+        """logs that were to be deleted while their directories were offline"""
         self._on_directory_failure = on_directory_failure
         self._tasks = PeriodicTasks(runtime.clock)
         self._lines = EventLines(_logger, runtime.clock, broker=config.node_id)
@@ -265,6 +271,8 @@ class LogManager:
                 ids == {None} and 0 in (log.log_end_offset, other.log_end_offset)
             )
             if not may_be_rivals or (None in ids and one_that_counts(log, other) is not None):
+                if len(ids) == 1 and self._take_made_anew(directory, log, other):
+                    return
                 self.moves.finish_swap(directory, log, other)
                 return
         self.attach(directory, log)
@@ -272,6 +280,54 @@ class LogManager:
             self.logs[log.topic_partition] = log
         else:
             self._rivals.append(log)
+
+    def _take_made_anew(self, directory: LogDirectory, log: Log, other: Log) -> bool:
+        """Whether one of two logs was made while the other was offline. That one stays; the other
+        goes when all are loaded.
+        """
+        if one_that_counts(log, other) is not None:
+            return False  # a move that began later
+        if is_made_anew(log, other):
+            kept, outdated = log, other
+        elif is_made_anew(other, log):
+            kept, outdated = other, log
+        else:
+            return False
+        self.attach(directory, log)
+        self.take_place(kept)
+        self._rivals.append(outdated)
+        self._outdated.append((outdated, kept))
+        return True
+
+    def _set_outdated_aside(self) -> None:
+        outdated, self._outdated = self._outdated, []
+        for log, kept in outdated:
+            self._rivals.remove(log)
+            self._lines.warn(
+                "log renamed to *-stray and kept: its replica left while its directory was offline",
+                partition=log.topic_partition,
+                directory=log.directory,
+            )
+            source = self.directories.of(log)
+            self.set_log_aside(log, STRAY_SUFFIX)
+            self._sync_outdated(source, kept)
+
+    def _sync_outdated(self, source: LogDirectory, kept: Log) -> None:
+        """The mark goes when a loss of power cannot bring the old log back."""
+
+        def unmark() -> None:
+            self.directories.submit(
+                self.directories.of(kept),
+                lambda: unmark_made_anew(self.runtime.files, kept.directory),
+                unmark,
+            )
+
+        self.directories.submit(
+            source,
+            lambda: self.runtime.files.sync_directory(source.path),
+            lambda: self._sync_outdated(source, kept),
+            unmark,
+        )
 
     def attach(self, directory: LogDirectory, log: Log) -> None:
         """Puts it online."""
@@ -314,6 +370,7 @@ class LogManager:
             self.set_log_aside(log, STRAY_SUFFIX)
 
     def _loaded(self, _: object) -> None:
+        self._set_outdated_aside()
         self.moves.all_loaded()
         if not self.directories.online():
             causes = [directory.failed for directory in self.directories.by_path.values()]
@@ -413,6 +470,9 @@ class LogManager:
         if self._counted == len(self.logs) - 1:
             self._counts[directory.path] += 1
             self._counted += 1
+        behind = [each for each in self._left.get(topic_partition, ()) if each.topic_id == topic_id]
+        if behind:
+            directory.made_anew[log] = behind
         directory.without_id.append(log)
         # One job writes the ids of all that are made in this turn.
         if len(directory.without_id) == 1:
@@ -475,6 +535,9 @@ class LogManager:
         `file.delete.delay.ms`.
         """
         self.moves.drop(topic_partition)
+        log = self.logs.get(topic_partition)
+        if log is not None and self.directories.of(log).failed is not None:
+            self._left.setdefault(topic_partition, []).append(left(log))
         self._set_aside(topic_partition, DELETE_SUFFIX)
 
     def is_set_aside(self, log: Log) -> bool:

@@ -1012,6 +1012,7 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
         "stale broker epoch of a member": "test_changes_that_are_refused",
         "stale broker epoch of the sender": "test_the_sender_must_be_registered_under_this_epoch",
         "The same state again is OK": "test_the_same_state_again_is_granted_and_writes_nothing",
+        "raises the partition epoch": "test_a_refused_expansion_is_not_granted_later",
         "does not count for the ISR (KIP-903)": (
             "test_an_older_broker_epoch_is_refused",
             "test_no_expansion_of_an_ineligible_replica",

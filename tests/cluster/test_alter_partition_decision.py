@@ -155,6 +155,31 @@ def test_fenced_and_leaving_members_are_ineligible(cluster: Cluster) -> None:
     assert cluster.ask([1, 2]).error_code == ErrorCode.INELIGIBLE_REPLICA
 
 
+def test_a_refused_expansion_is_not_granted_later(cluster: Cluster) -> None:
+    """RL 8.4: a leader that lost a connection sends its proposal again. It takes a refusal as the
+    end of it, and commits without the replica; the first copy, which arrives when the replica is no
+    longer fenced, must not make that a member (simulation, seed 1033570).
+    """
+    cluster.fixture.beat(3, cluster.epochs[3], want_fence=True)
+    seen = cluster.partition
+    assert cluster.ask([1, 2, 3]).error_code == ErrorCode.INELIGIBLE_REPLICA
+    refused = cluster.partition
+    assert refused == seen._replace(partition_epoch=seen.partition_epoch + 1)
+    cluster.fixture.beat(3, cluster.epochs[3])
+    late = cluster.ask([1, 2, 3], partition_epoch=seen.partition_epoch)
+    assert late.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert cluster.partition == refused
+    assert cluster.ask([1, 2, 3]).error_code == ErrorCode.NONE
+    assert set(cluster.partition.isr) == {1, 2, 3}
+
+
+def test_a_refused_shrink_writes_nothing(cluster: Cluster) -> None:
+    """RL 8.4: granted later it leaves fewer members than the leader waits for, which is safe."""
+    before = cluster.fixture.controller.image
+    assert cluster.ask([1, 2], epochs={2: 1}).error_code == ErrorCode.INELIGIBLE_REPLICA
+    assert cluster.fixture.controller.image is before
+
+
 def test_the_sender_must_be_registered_under_this_epoch(cluster: Cluster) -> None:
     """RL 8.4: STALE_BROKER_EPOCH for the whole request."""
     with pytest.raises(BrokerError) as caught:

@@ -7,7 +7,9 @@ Owns the decisions on AlterPartition and AssignReplicasToDirs.
 2. Every member of the proposed ISR, not only one that joins, must be unfenced, not shutting down,
    and registered under the broker epoch that the leader saw (-1: not checked).
 3. A proposal of the state that is there already is granted and writes nothing.
-4. A leader of a mirrored topic (`replog.mirror.source`) that must truncate its log as its source
+4. When an expansion is refused for a member, the partition epoch rises: no earlier copy of the
+   request is granted later. Ours, not Kafka's.
+5. A leader of a mirrored topic (`replog.mirror.source`) that must truncate its log as its source
    did proposes itself alone, RECOVERING: granted with a new leader epoch, and recorded as unclean.
    Ours, not Kafka's.
 
@@ -33,6 +35,7 @@ from twisted_broker.image.entries import (
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
 from twisted_broker.wire.messages import log_dirs
+from twisted_broker.wire.messages.metadata_records import PartitionChangeRecord
 from twisted_broker.wire.schema import Record
 
 Members = Sequence[tuple[int, int]]
@@ -114,8 +117,8 @@ def _decide(
 ) -> PartitionRegistration:
     """The partition after the change, whose record goes to `found`.
 
-    Raises BrokerError; nothing is written then, except with NEW_LEADER_ELECTED: its record is in
-    `found` already.
+    Raises BrokerError; nothing is written then, except with NEW_LEADER_ELECTED, and with
+    INELIGIBLE_REPLICA for an expansion: the record is in `found` already.
     """
     partition = topic.partitions.get(requested.partition_index)
     if partition is None:
@@ -127,6 +130,13 @@ def _decide(
     )
     _check_isr(partition, isr, requested.leader_recovery_state, truncates)
     if not all(_is_isr_eligible(view, member, epoch) for member, epoch in members):
+        if not set(isr) <= set(partition.isr):
+            # The leader goes back to the ISR that it had, and commits without who was to join. If a
+            # connection died, an earlier copy of this request may still be on its way, and come
+            # when nothing else speaks against it. The fence of a broker changes no partition that
+            # it is not in sync for, so the record must. A shrink that is granted late does no harm:
+            # its leader waits for more members than there are.
+            found.append(_unchanged(partition, topic, requested.partition_index))
         raise BrokerError(ErrorCode.INELIGIBLE_REPLICA)
     rules = view.rules(topic.name, partition)
     change = change_partition(
@@ -149,6 +159,13 @@ def _decide(
     if changed.leader != sender:
         raise BrokerError(ErrorCode.NEW_LEADER_ELECTED)
     return changed
+
+
+def _unchanged(
+    partition: PartitionRegistration, topic: TopicImage, number: int
+) -> PartitionChangeRecord:
+    """A record that raises the partition epoch, and changes nothing else."""
+    return PartitionChangeRecord(partition_id=number, topic_id=topic.id, isr=list(partition.isr))
 
 
 def _check_epochs(

@@ -111,7 +111,7 @@ FAILED_ONCE += [421099, 430638, 441912, 445047, 447959, 449607, 450799, 450888]
 FAILED_ONCE += [450931, 452797, 453247, 458766, 459736, 802078, 9323, 920040]
 FAILED_ONCE += [941040, 941430, 952198, 952451, 953262, 953374, 970392, 971015]
 FAILED_ONCE += [971984, 972067, 974158, 981710, 982703, 1021144, 1031171, 1031664]
-FAILED_ONCE += [1031776]
+FAILED_ONCE += [1031776, 1033570, 1034478]
 
 
 @pytest.mark.parametrize("seed", FAILED_ONCE)
@@ -179,7 +179,10 @@ def test_seeds_that_failed_once(seed: int) -> None:
     a truncation that left nothing of the active segment was not synced, and a loss of power after a
     clean stop brought back the records, but not their leader epochs. 1031776: a replica left and
     came again while its log's directory was offline; the start that found both logs was refused for
-    good.
+    good. 1033570: a copy of a refused ISR expansion came on a connection that its leader had given
+    up, and was granted when its leader had committed without the replica. 1034478: an unclean
+    election cut a log where its cleaner had left nothing below, and nothing was written to it
+    again.
     """
     options = options_of(seed)
     if seed == 9323:

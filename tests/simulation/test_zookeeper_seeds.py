@@ -20,7 +20,7 @@ from twisted_broker.testing.sim.zookeeper.options import zookeeper_options_of
 RECORDED = {
     "isr_written_unconditionally": 28,
     "controller_epoch_not_checked": 1,
-    "older_role_obeyed": 11,
+    "older_role_obeyed": 248,
     "expired_session_not_noticed": 7,
     "delete_sentinel_ignored": 1,
     "accepted_before_it_is_registered": 0,

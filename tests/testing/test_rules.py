@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.log.batches import NOW_MS, batch
 from tests.testing.test_committed_state import OLD
 from tests.testing.test_replica_contents import append, mirror, replica
 from twisted_broker.image.entries import TopicImage
@@ -21,6 +22,7 @@ from twisted_broker.testing.checks.history import Fate
 from twisted_broker.testing.checks.replicas import ReplicaChecker
 from twisted_broker.testing.sim.client_notes import Attempt
 from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.wire.records import set_offsets_and_epoch
 
 NAME = TopicPartition("t", 0)
 ID = b"i" * 16
@@ -242,16 +244,22 @@ def test_one_leader_leads_in_an_epoch() -> None:
         look(two, leading(5, (1,), 2), "n2")
 
 
-def ended(*replicas: tuple[Log, SimDisk], isr: tuple[int, ...] = (1, 2)) -> str:
+def ended(
+    *replicas: tuple[Log, SimDisk], isr: tuple[int, ...] = (1, 2), cleaned_upto: int = 0
+) -> str:
     """What is missing at the end of a run with replicas on n1, the leader, and n2."""
     truth = CommittedState(lambda what: None)
     registration = OLD._replace(replicas=(1, 2), isr=isr, removing=(), leader=1)
     topic = TopicImage("t", ID, {0: registration})
     truth.look(MetadataImage(offset=1, topics_by_id={ID: topic}, topics_by_name={"t": topic}))
+    truth.line(KEY).cleaned_upto = cleaned_upto
     seen = {
         f"n{number}": {
             NAME: SimpleNamespace(
-                leads=number == 1, high_watermark=log.log_end_offset, mirror=mirror(log, disk)
+                leads=number == 1,
+                high_watermark=log.log_end_offset,
+                log=log,
+                mirror=mirror(log, disk),
             )
         }
         for number, (log, disk) in enumerate(replicas, 1)
@@ -274,3 +282,26 @@ def test_replicas_that_differ_at_the_end_are_found() -> None:
     append(shorter[0], b"b")
     assert ended(replica(b"a", b"b"), shorter) == ""
     assert "isr=(1,)" in ended(replica(b"a"), replica(b"a"), isr=(1,))
+
+
+def cut_to(end: int) -> tuple[Log, SimDisk]:
+    """The one batch that a cleaner left lay behind `end`, and an unclean election took it."""
+    log, disk = replica()
+    left = bytearray(batch(b"newer"))
+    set_offsets_and_epoch(left, end + 5, 0)
+    log.append_as_follower(bytes(left), 0, NOW_MS)
+    log.truncate_to(end, NOW_MS)
+    return log, disk
+
+
+def test_a_log_ends_where_it_was_cut_although_its_cleaner_left_nothing_there() -> None:
+    """RL 9.5: a leader, or a follower, without a batch below the cut ends there, here as in Kafka
+    (seed 1034478). Above what any cleaner saw, or at another offset, it is a difference.
+    """
+    for end, cleaned_upto, is_equal in ((2, 3, True), (2, 2, True), (2, 1, False), (1, 3, False)):
+        other = replica(b"a", b"b")
+        followed = ended(other, cut_to(end), cleaned_upto=cleaned_upto)
+        led = ended(cut_to(end), other, cleaned_upto=cleaned_upto)
+        assert (followed == "", led == "") == (is_equal, is_equal), (followed, led)
+    assert "they end at [2, 1]" in ended(replica(b"a", b"b"), cut_to(1), cleaned_upto=3)
+    assert "high watermark 2, log end 0" in ended(cut_to(2), replica(b"a", b"b"), cleaned_upto=1)

@@ -12,6 +12,7 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.log import Log
 from twisted_broker.testing.checks.cluster import ClusterChecker
 from twisted_broker.testing.checks.committed_state import Key, Violation
+from twisted_broker.testing.checks.replica_contents import Mirror
 from twisted_broker.testing.sim.node import SimNode
 from twisted_broker.wire.records import CorruptRecordError, iterate_batches
 
@@ -48,22 +49,25 @@ def _missing(checker: ClusterChecker, key: Key, registration: Any) -> str:
         return f"{name} is being reassigned: {registration}"
     if registration.leader < 0 or set(registration.isr) != set(registration.replicas):
         return f"{name}: {registration}"
-    found = []
+    found: list[Mirror] = []
+    ends: list[int] = []
+    line = checker.truth.line(key)
     for replica in registration.replicas:
         seen = checker.members.seen[f"n{replica}"].get(name)
         if seen is None:
             return f"{name}: n{replica} does not hold it"
-        if replica == registration.leader and (
-            not seen.leads or seen.high_watermark != seen.mirror.end
-        ):
+        end: int = seen.log.log_end_offset
+        if not line.was_cut_where_cleaned(seen.mirror.end, end):
+            end = seen.mirror.end
+        if replica == registration.leader and (not seen.leads or seen.high_watermark != end):
             return (
                 f"{name}: n{replica} leads {seen.leads}, high watermark "
-                f"{seen.high_watermark}, log end {seen.mirror.end}"
+                f"{seen.high_watermark}, log end {end}"
             )
         found.append(seen.mirror)
-    ends = [each.end for each in found]
-    floor = checker.truth.line(key).floor
-    if len(set(ends)) > 1 or not all(each.agrees(found[0], ends[0], floor) for each in found):
+        ends.append(end)
+    is_equal = all(each.agrees(found[0], ends[0], line.floor) for each in found)
+    if len(set(ends)) > 1 or not is_equal:
         return f"{name}: the replicas differ, they end at {ends}"
     return ""
 

@@ -181,6 +181,12 @@ class Line:
         """
         return 0 if self.has_lost and end <= self.cleaned_upto else end
 
+    def was_cut_where_cleaned(self, file_end: int, end: int) -> bool:
+        """Whether a log was truncated to an offset below which its cleaner had left nothing: the
+        end is remembered, here as in Kafka, until a restart finds that of the last batch.
+        """
+        return file_end < end <= self.cleaned_upto
+
     @property
     def is_whole(self) -> bool:
         """No unclean election took anything of it, or may do so yet."""

@@ -65,23 +65,15 @@ class ReplicaChecker:
             first = seen.mirror.follow()
         except ValueError as error:
             raise Violation(f"{where}: its file is no log: {error}") from error
-        if seen.mirror.end != seen.log.log_end_offset and not self._was_cut_where_cleaned(seen):
-            raise Violation(
-                f"{where}: the log ends at {seen.log.log_end_offset}, its file at {seen.mirror.end}"
-            )
+        file_end, end = seen.mirror.end, seen.log.log_end_offset
+        if file_end != end and not self.truth.line(key).was_cut_where_cleaned(file_end, end):
+            raise Violation(f"{where}: the log ends at {end}, its file at {file_end}")
         for row in range(first, len(seen.mirror.lasts)):
             self._check_batch(key, seen, row, where)
         _check_epochs(seen.log, where)
         self.compacted.copied(node.name, key, seen.log, node.world.sim.now)
-        seen.end, seen.truncations = seen.log.log_end_offset, seen.log.truncations
+        seen.end, seen.truncations = end, seen.log.truncations
         self.truth.touched.add(key)
-
-    def _was_cut_where_cleaned(self, seen: Seen) -> bool:
-        """A truncation to an offset below which the cleaner left nothing: the end is remembered,
-        until a restart finds the last batch.
-        """
-        end: int = seen.log.log_end_offset
-        return seen.mirror.end < end <= self.truth.line(seen.key).cleaned_upto
 
     def _check_batch(self, key: Key, seen: Seen, row: int, where: str) -> None:
         log, mirror, line = seen.log, seen.mirror, self.truth.line(key)

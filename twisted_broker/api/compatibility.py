@@ -164,6 +164,8 @@ BEHAVIOUR = """
   supported. The pattern of ListTransactions is RE2's without Unicode classes and `\\b`, of 300 elements at most.
 - **Unclean elections** happen at once when `unclean.leader.election.enable` is set for a topic (or for all) that has no leader, or a partition
   of such a topic gets a replica that lives; Kafka checks every five minutes. When a cancelled reassignment leaves no former replica in sync, the new leader is recorded as recovering.
+- **A refused ISR expansion** (INELIGIBLE_REPLICA) raises the partition epoch, so that an earlier copy of the request, on a connection that the leader
+  gave up, is refused, too. Kafka's controllers may grant it, also to our brokers: the replica is in the ISR then, and lacks what was committed since.
 - **SASL**: GSSAPI (Kerberos) is not supported, and no setting names a class that is loaded. A JAAS line is a setting of its
   listener; no JAAS file is read. SCRAM's last message must repeat the header of the first (RFC 5802), which Kafka does not check.
 - **Delegation tokens**: one that expired is refused at once, not only once it was removed. An owner is of type User. A principal has requested

@@ -21,6 +21,7 @@ import posixpath
 from errno import EMFILE
 
 from twisted_broker.cluster import last_batch
+from twisted_broker.cluster.metadata_check import known_end, read_applied
 from twisted_broker.testing.faults.base import MOST_EPOCHS, FaultInjector
 from twisted_broker.testing.faults.unchecked import batch_positions
 from twisted_broker.testing.sim.disk_faults import Fault
@@ -114,7 +115,7 @@ def _is_of(kind: str, path: str, node: SimNode) -> bool:
 def lose_directory(injector: FaultInjector, node: SimNode) -> None:
     """A process dies, and one of its log directories, or its copy of the metadata, is gone."""
     directories = node.settings["log.dirs"].split(",")
-    kept = directories[:1] if node.name == _CONTROLLER else []
+    kept = [directories[0], *_witnesses(node)] if node.name == _CONTROLLER else []
     lost = [each for each in directories if each not in kept]
     if node.name != _CONTROLLER:
         lost.append(f"{directories[0]}/{METADATA_DIRECTORY}")
@@ -127,6 +128,24 @@ def lose_directory(injector: FaultInjector, node: SimNode) -> None:
     injector.struck("lost metadata" if path.endswith(METADATA_DIRECTORY) else "lost directory")
     node.disk.lose(path)
     injector.schedule(lambda: injector.restart(node))
+
+
+def _witnesses(node: SimNode) -> list[str]:
+    """The directory that alone tells the controller that its metadata are an older copy. Without it
+    nobody on that machine can know (docs/RELIABILITY.md 2.7), and that is not simulated.
+    """
+    disk, directories = node.disk, node.settings["log.dirs"].split(",")
+    try:
+        end = known_end(disk, posixpath.join(directories[0], METADATA_DIRECTORY)).end_offset
+        if read_applied(disk, directories).end_offset <= end:
+            return []
+        return [
+            path
+            for path in directories
+            if read_applied(disk, [each for each in directories if each != path]).end_offset <= end
+        ]
+    except OSError:
+        return []  # nothing is there, or it cannot be read: no older copy
 
 
 def fill_up(injector: FaultInjector, node: SimNode) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import Any
 
+import pytest
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import Clock
 
@@ -15,10 +17,12 @@ from twisted_broker.api import controller as controller_requests
 from twisted_broker.api.context import BrokerParts, ListenerName, RequestContext
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
-from twisted_broker.cluster.metadata_log import open_metadata_log
+from twisted_broker.cluster.metadata_log import MetadataLog, open_metadata_log
 from twisted_broker.config import BrokerConfig
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import Runtime
+from twisted_broker.log.errors import OutOfDescriptors
+from twisted_broker.log.log import Log
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.wire.messages import broker_lifecycle as lifecycle
@@ -30,6 +34,22 @@ from twisted_broker.wire.messages.topics import (
 
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAg"
 DIRECTORY_ID = b"\x11" * 16
+
+
+def short_at_the_second(
+    monkeypatch: pytest.MonkeyPatch, owner: type[Log | MetadataLog], name: str
+) -> list[Any]:
+    """The second call of this method finds no descriptor; who was called so far."""
+    append, calls = getattr(owner, name), list[Any]()
+
+    def short(log: Log | MetadataLog, *arguments: Any) -> Any:
+        calls.append(log)
+        if len(calls) == 2:
+            raise OutOfDescriptors("/data", OSError(errno.EMFILE, "too many open files"))
+        return append(log, *arguments)
+
+    monkeypatch.setattr(owner, name, short)
+    return calls
 
 
 class StalledWorker:

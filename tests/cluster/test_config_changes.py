@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import errno
-from typing import Any
-
 import pytest
 
-from tests.cluster.fixtures import Fixture
+from tests.cluster.fixtures import Fixture, short_at_the_second
 from twisted_broker.cluster.metadata_log import MetadataLog
-from twisted_broker.log.errors import OutOfDescriptors
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import configs as configs_messages
 from twisted_broker.wire.messages.topics import (
@@ -257,15 +253,7 @@ def test_an_election_that_finds_no_descriptor_is_made_later(
     ready.advance(9.5)
     assert change(ready, TOPIC, "t", ("min.insync.replicas", SET, "2")) == 0
     ready.join(1)
-    append, calls = MetadataLog.append, list[MetadataLog]()
-
-    def short_at_the_second(log: MetadataLog, *arguments: Any) -> int:
-        calls.append(log)
-        if len(calls) == 2:
-            raise OutOfDescriptors(log.directory, OSError(errno.EMFILE, "no"))
-        return append(log, *arguments)
-
-    monkeypatch.setattr(MetadataLog, "append", short_at_the_second)
+    short_at_the_second(monkeypatch, MetadataLog, "append")
     assert change(ready, TOPIC, "t", ("unclean.leader.election.enable", SET, "true")) == 0
     ready.advance(0.5)
     assert ready.controller.image.topics_by_name["t"].partitions[0].leader == 1

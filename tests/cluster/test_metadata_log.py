@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from twisted.logger import capturedLogs, formatEvent
 
-from tests.cluster.fixtures import CLUSTER_ID, Fixture, StalledWorker
+from tests.cluster.fixtures import CLUSTER_ID, Fixture, StalledWorker, short_at_the_second
 from tests.log.manual_worker import ManualWorker
 from twisted_broker.cluster import metadata_log, metadata_store
 from twisted_broker.cluster.metadata_check import (
@@ -29,7 +29,6 @@ from twisted_broker.cluster.quorum_state import (
 from twisted_broker.cluster.records import DIRECTORIES_LEVEL, batch_records, build_batch
 from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots
 from twisted_broker.log.checkpoints import read_partition_metadata, read_whole
-from twisted_broker.log.errors import OutOfDescriptors
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.log import Log
 from twisted_broker.testing.sim.disk import SimDisk
@@ -814,15 +813,7 @@ def test_a_transaction_that_stopped_midway_ends_the_log(
     """
     monkeypatch.setattr(metadata_log, "RECORDS_PER_BATCH", 10)
     fixture.join(1)
-    append, calls = Log.append_as_follower, []
-
-    def short(log: Log, *arguments: Any) -> Any:
-        calls.append(log)
-        if len(calls) == 2:
-            raise OutOfDescriptors(log.directory, OSError(errno.EMFILE, "too many open files"))
-        return append(log, *arguments)
-
-    monkeypatch.setattr(Log, "append_as_follower", short)
+    calls = short_at_the_second(monkeypatch, Log, "append_as_follower")
     with pytest.raises(BrokerError):
         fixture.create_topic("halves", 40)
     assert len(calls) == 2 and len(fixture.fatal) == 1

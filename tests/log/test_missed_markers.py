@@ -108,6 +108,14 @@ def test_nothing_open_nothing_missed() -> None:
     assert take(log, plain(9)) == 10 and log.copied is None
 
 
+def copied_lately() -> Log:
+    """It ends at 4, with a transaction from 3 on that is not doubted now."""
+    log = follower(opened(0, Q))
+    take(log, plain(1))
+    assert take(log, at(2, marker(Q, True)), opened(3)) == 4
+    return log
+
+
 def test_what_was_copied_lately_is_not_doubted() -> None:
     """RL 6.7: a quarter of `delete.retention.ms` is not over, by a clock that did not go back.
 
@@ -115,9 +123,7 @@ def test_what_was_copied_lately_is_not_doubted() -> None:
     """
     later = NOW_MS + IN_TIME_MS
     for wall_ms, is_missed in ((later, False), (later + 1, True), (NOW_MS - 1, True)):
-        log = follower(opened(0, Q))
-        take(log, plain(1))
-        assert take(log, at(2, marker(Q, True)), opened(3)) == 4
+        log = copied_lately()
         if is_missed:
             assert missed(log, plain(5), wall_ms=wall_ms).offset == 3
         else:
@@ -186,9 +192,7 @@ def test_who_was_away_while_it_copied_again_doubts_all_of_it() -> None:
 
 
 def test_another_time_for_markers_makes_all_doubtful() -> None:
-    log = follower(opened(0, Q))
-    take(log, plain(1))
-    take(log, at(2, marker(Q, True)), opened(3))
+    log = copied_lately()
     log.update_config(replace(log.config, delete_retention_ms=RETENTION_MS * 2))
     assert missed(log, plain(5)).offset == 3
 

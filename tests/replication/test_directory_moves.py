@@ -423,9 +423,9 @@ def test_what_the_log_truncates_its_copy_truncates() -> None:
     assert moving.log.leader_epochs.entries() == [(0, 0), (1, 3)]
 
 
-def in_transaction(state: Any, **settings: str) -> tuple[Moving, Callable[[int], None]]:
-    """A follower that holds offsets 0 and 1, the latter of a transaction that is open; and what
-    appends another one.
+def in_transaction(state: Any, **settings: str) -> tuple[Moving, Callable[[int], None], Log]:
+    """A follower that holds offsets 0 and 1, the latter of a transaction that is open; what appends
+    another one; and the copy in the other directory, which has both.
     """
     moving = Moving(state=state, answers=False, **settings).start()
 
@@ -436,19 +436,19 @@ def in_transaction(state: Any, **settings: str) -> tuple[Moving, Callable[[int],
 
     append(0)
     append(1, producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
-    return moving, append
+    moving.move(moving.other)
+    moving.settle(20)
+    copy = moving.partition.future_log
+    assert copy is not None and copy.log_end_offset == 2
+    return moving, append, copy
 
 
 def test_a_copy_has_no_more_than_its_log() -> None:
     """RL 6.7: what the log is truncated to be copied again is of one leader epoch, so no epoch
     tells the copy; by its next read the log may be longer than the copy is.
     """
-    moving, append = in_transaction(registration(2, (2, 1), (2,)), **SLOW)
+    moving, append, _ = in_transaction(registration(2, (2, 1), (2,)), **SLOW)
     target = moving.other
-    moving.move(target)
-    moving.settle(20)
-    copy = moving.partition.future_log
-    assert copy is not None and copy.log_end_offset == 2
     append(2)
     moving.replicas.drain()
     moving.clock.advance(0.02)  # the mover waits for its rate, then it reads
@@ -466,12 +466,8 @@ def test_a_copy_has_no_more_than_its_log() -> None:
 
 def test_a_copy_that_missed_a_transactions_end_is_copied_again() -> None:
     """RL 6.7: as a follower's; nobody counts on a copy."""
-    moving, append = in_transaction(registration(2, (2, 1)))
+    moving, append, copy = in_transaction(registration(2, (2, 1)))
     target = moving.other
-    moving.move(target)
-    moving.settle(2)
-    copy = moving.partition.future_log
-    assert copy is not None and copy.log_end_offset == 2
     append(4)
     moving.replicas.drain()
     moving.settle(3)

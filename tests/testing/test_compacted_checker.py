@@ -116,6 +116,19 @@ def test_offsets_and_contents_stay_what_they_were() -> None:
     assert "1 holds (b'a', b'1'), committed was (b'b', b'1')" in world.check(0, shift=1, upto=3)
 
 
+def test_damage_is_a_violation_wherever_it_is_read() -> None:
+    """A batch whose checksum is wrong, below the committed end or behind it."""
+    world = World(data(b"a", b"1"), data(b"b", b"1"))
+    held = World(data(b"a", b"1"), data(b"b", b"1"), data(b"c", b"1"))
+    log, disk = held.replica(range(3))
+    disk.nodes[log.segments.active.log.path].data[-1] ^= 1
+    with pytest.raises(Violation, match=r"k-0/0+\.log: a compacted log is damaged: .*CRC"):
+        world.checks.copied("n1", KEY, log, 1.0)
+    world.truth.line(KEY).cleaned_upto = 2
+    with pytest.raises(Violation, match="a compacted log is damaged"):
+        world.checks.check(KEY, log, disk, 1.0, "n1")
+
+
 @pytest.mark.parametrize(("seconds", "is_broken"), [(5.0, True), (6.0, False)])
 def test_a_tombstone_stays_for_its_time(seconds: float, is_broken: bool) -> None:
     """As long as two clocks may differ is not counted."""

@@ -235,11 +235,8 @@ class CompactedChecker:
         # Above its own high watermark a replica may hold what its leader will have it truncate.
         end = min(upto, log.high_watermark)
         replaced_upto = max(upto, min(self._taken_upto.get(key, 0), known.end))
-        try:
-            batches = list(_batches(log, disk, start, end))
-            kept = dict(_contents(batches))
-        except CorruptRecordError as error:
-            raise Violation(f"{where}: a cleaned log is damaged: {error}") from error
+        batches = list(_batches(log, disk, start, end))
+        kept = dict(_contents(batches))
         retention_seconds = log.config.delete_retention_ms / 1000
         for offset, content in known.records.items():
             if not max(start, truth.deleted_upto) <= offset < end:
@@ -369,14 +366,17 @@ def _disk(log: Log) -> SimDisk:
 
 def _batches(log: Log, disk: SimDisk, start: int, upto: int) -> Iterator[BatchView]:
     """The batches of a log from `start` on that lie wholly below `upto`, past the production code.
-    Raises CorruptRecordError.
+    Raises `Violation` at damage: a log that is served has none.
     """
     row = max(0, log.segments.row_of(start))
     while (segment := log.segments.at(row)) is not None and segment.base_offset < upto:
         data = bytes(disk.nodes[segment.log.path].data[: segment.size])
-        for batch in iterate_batches(data, check_crc=True):
-            if batch.base_offset >= start and batch.next_offset <= upto:
-                yield batch
+        try:
+            for batch in iterate_batches(data, check_crc=True):
+                if batch.base_offset >= start and batch.next_offset <= upto:
+                    yield batch
+        except CorruptRecordError as error:
+            raise Violation(f"{segment.log.path}: a compacted log is damaged: {error}") from error
         row += 1
 
 

@@ -868,12 +868,12 @@ class Broker:
         """
         from twisted_broker.image.entries import LOST
 
-        found = self.log_manager.get(topic_partition)
-        if found is not None:
-            return self.log_manager.directories.of(found).directory_id
         assert self.role is not None
         partition = self.role.replica_manager.partitions.get(topic_partition)
-        return LOST if partition is not None and partition.offline else None
+        found = self.log_manager.get(topic_partition)
+        if partition is not None and partition.offline and (found is None or partition.log is None):
+            return LOST  # one that is there is not the replica's: an older one, perhaps
+        return None if found is None else self.log_manager.directories.of(found).directory_id
 
     def _controllers(self) -> list[tuple[str, int]]:
         """Where a controller may be found: here, or as configured. Raises ConfigError."""

@@ -20,7 +20,7 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from tests.coordinator.broker_run import TurnClock
-from tests.log.batches import NOW_MS, TOPIC_ID, batch, config, values
+from tests.log.batches import NOW_MS, TOPIC_ID, all_batches, batch, config, values
 from tests.log.manual_worker import ManualWorker
 from tests.log.test_golden import unpack
 from tests.log.test_segment_file import Reactor, threads_named
@@ -1311,6 +1311,77 @@ def test_only_a_log_of_the_same_topic_is_done_without() -> None:
     manager.delete(A)
     create(manager)
     assert world.files.exists(f"/d2/a-0/{MADE_ANEW}")
+
+
+def stopped_elsewhere(world: World, moved: bool) -> tuple[bytes, bytes]:
+    """The ids of two directories: an older log of five records in /d1, and its partition's log of
+    seven in /d2, to which it moved, or where it was made anew.
+    """
+    if moved:
+        manager = world.manager()
+        fill(create(manager), 5)
+        target = manager.directories.by_path["/d2"]
+        copy = manager.moves.create(manager.logs[A], target)
+        for each in all_batches(manager.logs[A]):
+            copy.append_as_follower(each.to_bytes(), 0, NOW_MS)
+        manager.moves.prepare_swap(A, lambda: None)
+        world.files.faults.append(Fault(errno.EIO, "rename", "/d1/a-0"))
+        fill(manager.moves.swap(A), 2)
+        world.files.faults.clear()
+    else:
+        manager, _ = left_behind(world, 7)
+    assert manager.directories.offline() == ["/d1"]
+    world.stop(manager)
+    first, second = manager.directories.by_path.values()
+    return first.directory_id, second.directory_id
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["made anew", "moved"])
+@pytest.mark.parametrize("is_known", [False, True], ids=["unread", "read"])
+def test_an_older_log_is_not_served_in_place_of_one_that_is_offline(
+    moved: bool, is_known: bool
+) -> None:
+    """KIP-858: the metadata place the replica in a directory that is offline, and its older log is
+    in one that is back. Seed 1031776.
+    """
+    world = World()
+    ids = stopped_elsewhere(world, moved)
+    # The directory's id is known where it fails later.
+    path = "/d2/a-0" if is_known else "/d2/meta.properties"
+    world.files.faults.append(Fault(errno.EIO, "open" if is_known else "", path))
+    manager = world.manager()
+    assert manager.directories.offline() == ["/d2"] and manager.directories.online()
+
+    def opened(directory_id: bytes | None, is_new: bool = False) -> Log:
+        return manager.get_or_create(A, TOPIC_ID, config(), is_new, directory_id)
+
+    with pytest.raises(BrokerError, match="/d2") as refused:
+        opened(ids[1])
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    # A directory of another id is not the one that is offline, if that one's is known.
+    if is_known:
+        assert opened(bytes(15) + b"\x77").log_end_offset == 5
+    else:
+        with pytest.raises(BrokerError, match="/d2"):
+            opened(bytes(15) + b"\x77")
+    # The metadata place it where its log is, know no directories (ZooKeeper), or the replica is
+    # added now.
+    for directory_id, is_new in ((ids[0], False), (None, False), (ids[1], True)):
+        assert opened(directory_id, is_new).log_end_offset == 5
+    world.stop(manager)
+    world.files.faults.clear()
+    found = world.manager().get(A)
+    assert found is not None and found.log_end_offset == 7
+
+
+def test_without_the_directory_that_is_gone_the_older_log_is_served() -> None:
+    """The remedy where that one does not come back: nothing is offline then."""
+    for settings in ({"log.dirs": "/d1"}, {"log.dirs": "/d1,/d3"}):
+        world = World()
+        ids = stopped_elsewhere(world, moved=True)
+        world.settings |= settings
+        found = world.manager().get_or_create(A, TOPIC_ID, config(), False, ids[1])
+        assert found.directory == "/d1/a-0" and found.log_end_offset == 5
 
 
 def synced(world: World) -> list[str]:

@@ -23,7 +23,7 @@ from tests.replication.fixtures import (
     make_log,
     registration,
 )
-from tests.replication.moving import Moving
+from tests.replication.moving import DIRECTORIES, Moving
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.future_logs import PROMOTED, mark_promoted, one_that_counts
@@ -833,6 +833,37 @@ def test_the_copy_of_a_lost_log_takes_its_place_when_the_controller_knows_it() -
     again = Moving(files, state=registration()._replace(directories=(target_id,))).start()
     assert again.place == target and len(again.records()) == 30
     assert not again.log_manager.moves.futures
+
+
+def test_a_move_that_was_accepted_and_not_done_whose_target_is_offline() -> None:
+    """KIP-858: the metadata name the target, where a newer log may be as well. The log is not
+    served then and loses nothing; it is served when the target is back, or is no log directory.
+    """
+    moving = filled(answers=False)
+    target = moving.other
+    moving.move(target)
+    moving.settle(1)
+    target_id = moving.log_manager.directories.by_path[target].directory_id
+    source = moving.place
+    disk = moving.stop()
+    properties = f"{target}/meta.properties"
+    disk.rename(properties, "/kept")
+    disk.make_directories(properties)
+    state = registration()._replace(directories=(target_id,))
+    without = WithoutOne(disk, state=state).start()
+    assert without.log_manager.directories.offline() == [target]
+    assert without.partition.offline and without.names(source) == ["t-0"]
+    left = without.stop()
+    left.remove_tree(properties)
+    online = ",".join(each for each in DIRECTORIES.split(",") if each != target)
+    alone = Moving(left, state=state, log_dirs=online).start()
+    assert alone.place == source and len(alone.records()) == 30
+    alone.stop()
+    left.rename("/kept", properties)
+    again = Moving(left, state=state).start()
+    assert again.place == source and len(again.records()) == 30
+    again.settle()
+    assert again.place == target and len(again.records()) == 30
 
 
 @pytest.mark.parametrize("behind", [0, 5])

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import posixpath
+
 import pytest
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from tests.memory_broker import MemoryBroker
 from tests.replication.fixtures import batch
@@ -10,8 +14,15 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.partition.isr_state import CommittedIsr
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.testing.sim.disk_faults import Fault
+from twisted_broker.testing.sim.stalling_worker import StallingWorker
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from twisted_broker.wire.messages.log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from twisted_broker.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -167,4 +178,58 @@ def test_what_failed_is_served_again_after_a_restart() -> None:
     house.stop()
     again = MemoryBroker(house.files).start()
     assert produce(again, 1) == 5
+    again.stop()
+
+
+def moved_away(house: MemoryBroker, disk: SimDisk) -> str:
+    """The directory to which the only replica moved, with 5 records; 3 followed. The other
+    directory failed as the log there was to be deleted.
+    """
+    log = kept(house).log
+    assert log is not None
+    source = posixpath.dirname(log.directory)
+    (target,) = {"/data", "/data2"} - {source}
+    disk.faults.append(Fault(errno.EIO, "rename", f"{source}/t-0"))
+    wanted = AlterReplicaLogDirTopic(name="t", partitions=[0])
+    request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=target, topics=[wanted])])
+    assert house.ask(request, 2).results[0].partitions[0].error_code == 0
+    house.pass_time(2)
+    disk.faults.clear()
+    assert house.broker.log_manager.directories.offline() == [source]
+    assert produce(house, 3) == 5
+    return target
+
+
+def test_an_older_log_does_not_lead_while_the_newer_one_is_offline() -> None:
+    """KIP-858: nobody leads, and the controller hears of no other directory, until the directory
+    with the partition's log is back.
+    """
+    settings = {"log_dirs": "/data,/data2", "metadata_log_dir": "/meta"}
+    world = MemoryBroker()  # for its clock: the directory is to fail after the swap, not in it
+    disk = SimDisk(3)
+    house = MemoryBroker(
+        disk, None, world, lambda path: StallingWorker(world.clock), **settings
+    ).start()
+    create(house)
+    assert produce(house, 5) == 0
+    target = moved_away(house, disk)
+    house.stop()
+    disk.faults.append(Fault(errno.EIO, "", f"{target}/meta.properties"))
+    with capturedLogs() as lines:
+        without = MemoryBroker(disk, **settings).start()
+        without.pass_time(5)
+    assert without.broker.log_manager.directories.offline() == [target]
+    assert kept(without).offline
+    state = without.broker.role.observer.image.partition("t", 0)
+    assert state is not None and state.leader == -1
+    assert read(without).error_code in (
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    )
+    said = [formatEvent(line) for line in lines if line["log_level"] >= LogLevel.warn]
+    assert len([line for line in said if "t-0" in line and target in line]) == 1
+    without.stop()
+    disk.faults.clear()
+    again = MemoryBroker(disk, **settings).start()
+    assert (read(again).error_code, read(again).high_watermark) == (0, 8)
     again.stop()

@@ -153,6 +153,8 @@ BEHAVIOUR = """
   after an unclean stop the log ends where the span does: let Kafka split it before its directory is taken over.
 - **A group coordinator that takes over** answers COORDINATOR_LOAD_IN_PROGRESS until what it read is below the high watermark. Kafka serves at once,
   and holds back each answer that comes from records which are not committed yet.
+- **A log beside the directory of its replica** is not served while that directory, by the metadata, is offline: it may be an older one (one log line
+  names both). Kafka serves any log that it finds.
 - **A replica that a metadata snapshot does not list** is kept as `TOPIC-N.<hex>-stray`, not deleted. A replica is deleted only when a record of the
   metadata log removes it.
 - **Transactions**: a record of `__transaction_state` whose append timed out counts once it is replicated, and the transactional id gets

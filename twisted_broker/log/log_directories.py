@@ -29,6 +29,7 @@ from twisted_broker.log.errors import (
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import LogDirectory
 from twisted_broker.wire.errors import BrokerError
+from twisted_broker.wire.primitives import NULL_UUID
 
 _logger = Logger()
 # Descriptors come free when clients leave: soon enough for a retry, too often for a line each.
@@ -84,6 +85,20 @@ class LogDirectories:
 
     def offline(self) -> list[str]:
         return [path for path, directory in self.by_path.items() if directory.failed is not None]
+
+    def offline_in_place_of(self, directory_id: bytes) -> list[str]:
+        """The offline directories of which one is, or may be, that with this id; empty where it is
+        online, or none of these. One that failed before its id was read may be any.
+        """
+        known = {directory.directory_id: directory for directory in self.by_path.values()}
+        found = known.get(directory_id)
+        if found is not None:
+            return [] if found.failed is None else [found.path]
+        return [
+            path
+            for path, directory in self.by_path.items()
+            if directory.failed is not None and directory.directory_id == NULL_UUID
+        ]
 
     def of(self, log: Log) -> LogDirectory:
         return self.by_path[posixpath.dirname(log.directory)]

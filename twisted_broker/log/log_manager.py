@@ -19,6 +19,11 @@ of a directory.
    is on its way to the disk at once (RL 3.5); so is a log start that a truncation lowered.
 6. A stop happens once: after it no periodic task, round of the cleaner or removal begins.
 7. The copy of a log that moves is loaded, checkpointed, failed and stopped as logs are.
+8. A log is not served while the metadata place its replica in a directory that is offline. It may
+   be an older one: a copy took its place, or the replica left and came again, while its directory
+   was away. What happened then is written nowhere in it; nor whether it is the right one after
+   all, because a stop came between the controller's answer to a move and the swap. So the replica
+   is offline in both cases.
 
 Ring 1. Source: Kafka's `LogManager`; RL 1.5, 1.12, 3.2, 3.5-3.8. Not here: the directories
 (`log_directories.py`), the cleaner (`cleaner/log_cleaner.py`), copies and their swap
@@ -388,7 +393,8 @@ class LogManager:
         """The partition's log, made if need be.
 
         BrokerError KAFKA_STORAGE_ERROR: a replica that is not new may be in a directory that is
-        offline, or the disk fails now, or (OutOfDescriptors) no file can be opened for now;
+        offline (also where a log is found elsewhere: invariant 8), or the disk fails now, or
+        (OutOfDescriptors) no file can be opened for now;
         INCONSISTENT_TOPIC_ID: the log belongs to another topic of that name.
         """
         log = self.logs.get(topic_partition)
@@ -398,6 +404,8 @@ class LogManager:
                     ErrorCode.INCONSISTENT_TOPIC_ID,
                     f"the log of {topic_partition} has another topic id",
                 )
+            if not is_new and directory_id is not None:
+                self._check_place(log, directory_id)
             if topic_id is not None and log.topic_id is None:
                 self._give_id(log, topic_id)
             log.update_config(config)
@@ -412,6 +420,17 @@ class LogManager:
             )
         directory = self._directory_for(directory_id, topic_partition)
         return self._create(directory, topic_partition, topic_id, config)
+
+    def _check_place(self, log: Log, directory_id: bytes) -> None:
+        """Invariant 8. Raises BrokerError."""
+        offline = self.directories.offline_in_place_of(directory_id)
+        if offline:
+            raise BrokerError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"the metadata place it in a directory that is offline ({', '.join(offline)}), and "
+                f"{log.directory} may be an older log of it: restart with that directory, or, if "
+                "it is lost, with an empty one or without it in log.dirs",
+            )
 
     def _directory_for(
         self, directory_id: bytes | None, topic_partition: TopicPartition

@@ -233,3 +233,33 @@ def test_an_older_log_does_not_lead_while_the_newer_one_is_offline() -> None:
     again = MemoryBroker(disk, **settings).start()
     assert (read(again).error_code, read(again).high_watermark) == (0, 8)
     again.stop()
+
+
+def test_the_controller_hears_of_a_log_that_is_refused() -> None:
+    """KIP-858: where a segment is missing the partition has no leader (or another replica leads),
+    and with the file back it has, under the same directory.
+    """
+    house = MemoryBroker().start()
+    create(house)
+    for _ in range(2):
+        produce(house, 3)
+        log = kept(house).log
+        assert log is not None
+        log.roll(house.runtime.wall_ms())
+    assert produce(house, 3) == 6
+    house.stop()
+    path = posixpath.join(log.directory, f"{3:020}.log")
+    house.files.rename(path, "/elsewhere")
+    with capturedLogs() as lines:
+        without = MemoryBroker(house.files).start()
+        without.pass_time(5)
+    assert kept(without).offline
+    state = without.broker.role.observer.image.partition("t", 0)
+    assert state is not None and state.leader == -1
+    said = [formatEvent(line) for line in lines if line["log_level"] >= LogLevel.warn]
+    assert any("offsets 3 to 5 are missing" in line for line in said)
+    without.stop()
+    house.files.rename("/elsewhere", path)
+    again = MemoryBroker(house.files).start()
+    assert (read(again).error_code, read(again).high_watermark) == (0, 9)
+    again.stop()

@@ -422,7 +422,8 @@ def _partition_and_log(
         # Topics of a ZooKeeper cluster have no id below inter-broker protocol 2.8.
         topic_id = None if change.topic_id == NULL_UUID else change.topic_id
         log = replicas.log_manager.get_or_create(topic_partition, topic_id, config, is_new, wanted)
-        _resolve_gap(replicas, log, state)
+        if not _decide_about_gap(replicas, change, partition, log, state):
+            return partition, None
         replicas.start_log(log)
         return partition, log
     except OutOfDescriptors:

@@ -162,7 +162,8 @@ BEHAVIOUR = """
   COORDINATOR_LOAD_IN_PROGRESS until what it read is below the high watermark. It serves 1,000,000 transactional ids at most. AddPartitionsToTxn
   and AddOffsetsToTxn of a client, and TxnOffsetCommit 5, wait up to 100 ms for the markers of the transaction before; Kafka answers
   CONCURRENT_TRANSACTIONS at once, and clients pause. A marker is sent again when the answer of WriteTxnMarkers lacks its producer or has an
-  unknown error code; Kafka throws, and the marker is lost until the partition's next coordinator. Two-phase commit (InitProducerId 6) is not
+  unknown error code; Kafka throws, and the marker is lost until the partition's next coordinator. A marker that a leader refuses for now
+  is sent again after 0.1 s, then later and later, each second at last; Kafka sends it again at once. Two-phase commit (InitProducerId 6) is not
   supported. The pattern of ListTransactions is RE2's without Unicode classes and `\\b`, of 300 elements at most.
 - **Unclean elections** happen at once when `unclean.leader.election.enable` is set for a topic (or for all) that has no leader, or a partition
   of such a topic gets a replica that lives; Kafka checks every five minutes. When a cancelled reassignment leaves no former replica in sync, the new leader is recorded as recovering.

@@ -47,10 +47,9 @@ from twisted_broker.coordinator.transaction.transaction_decisions import (
     verify_partitions,
 )
 from twisted_broker.coordinator.transaction.transaction_marker_sender import (
-    LONGEST_RETRY_MS,
-    RETRY_MS,
     PendingCompletion,
     TransactionMarkerSender,
+    retry_ms,
 )
 from twisted_broker.coordinator.transaction.transaction_metadata import (
     DEAD,
@@ -356,8 +355,7 @@ class TransactionCoordinator:
 
         def refused(_: Failure) -> None:
             # The step stays pending, so that nothing else begins until it is appended.
-            delay_ms = min(LONGEST_RETRY_MS, RETRY_MS << min(failures, 10))
-            call = self.context.clock.callLater(delay_ms / 1000, again)
+            call = self.context.clock.callLater(retry_ms(failures) / 1000, again)
             self._retries.add(call)
             waiting.append(call)
 

@@ -5,10 +5,13 @@ Owns `TransactionMarkerSender`, `PendingCompletion`, and one queue for each dest
 1. A broker gets one request at a time, with all that waits for it meanwhile, up to
    `PARTITIONS_PER_REQUEST` partitions. This broker itself is one of them, over the network like the
    others.
-2. A marker is sent until it is written, each time to the leader of that moment: again `RETRY_MS`
-   after an answer that may change; after a connection that failed, later and later, up to
-   `LONGEST_RETRY_MS`; where nobody leads, when the metadata name a leader, or the partition is
-   gone. A change of the metadata costs nothing for what waits for other partitions.
+2. A marker is sent until it is written, each time to the leader of that moment: after an answer
+   that may change, or a connection that failed, later and later (`retry_ms`); where nobody leads,
+   when the metadata name a leader, or the partition is gone. A change of the metadata costs nothing
+   for what waits for other partitions. Kafka sends again as soon as a leader refuses. Here a marker
+   waits about as long as it was refused before: an election costs little time, and a partition that
+   lacks replicas for long costs a request each second, and a marker more in its log each time where
+   that is found after the append (NOT_ENOUGH_REPLICAS_AFTER_APPEND).
 3. It is no longer sent when the shard it comes from is closed: the next coordinator sends it again.
    Nor when a leader knows a newer coordinator or a newer epoch: the transaction then is not
    completed here.
@@ -55,8 +58,7 @@ if TYPE_CHECKING:
 
 # Some milliseconds of one turn.
 PARTITIONS_PER_REQUEST = 1_000
-RETRY_MS = 100
-LONGEST_RETRY_MS = 1_000
+_RETRY_MS, _LONGEST_RETRY_MS = 100, 1_000
 _WARN_AGAIN_SECONDS = 60.0
 NEWEST_VERSION = 2
 _NOBODY = -1
@@ -119,8 +121,11 @@ class PendingCompletion:
 
 @dataclass(slots=True)
 class _Entry:
+    """`refusals`: how often a leader has refused these partitions, one after the other."""
+
     pending: PendingCompletion
     partitions: list[TopicPartition]
+    refusals: int = 0
 
 
 class _BrokerQueue:
@@ -240,7 +245,7 @@ class TransactionMarkerSender:
             else:
                 by_broker.setdefault(leader, []).append(partition)
         for broker_id, partitions in by_broker.items():
-            part = _Entry(entry.pending, partitions)
+            part = _Entry(entry.pending, partitions, entry.refusals)
             queue = self._queues.get(broker_id)
             if queue is None:
                 queue = self._queues[broker_id] = _BrokerQueue()
@@ -293,8 +298,9 @@ class TransactionMarkerSender:
             if entry.pending.is_over:
                 continue
             if len(entry.partitions) > left:
-                queue.entries.appendleft(_Entry(entry.pending, entry.partitions[left:]))
-                entry = _Entry(entry.pending, entry.partitions[:left])
+                behind = _Entry(entry.pending, entry.partitions[left:], entry.refusals)
+                queue.entries.appendleft(behind)
+                entry = _Entry(entry.pending, entry.partitions[:left], entry.refusals)
             left -= len(entry.partitions)
             entries.append(entry)
         if not entries:
@@ -337,7 +343,7 @@ class TransactionMarkerSender:
         """Whether they were written is not known: written twice they change nothing."""
         if self._is_stopped:
             return
-        delay_ms = min(LONGEST_RETRY_MS, RETRY_MS << min(queue.failures, 10))
+        delay_ms = retry_ms(queue.failures)
         queue.failures += 1
         self._warn(queue, f"broker {broker_id} does not answer: {failure.value}")
         # With whatever waits for this broker: it may lead none of them by then.
@@ -357,13 +363,16 @@ class TransactionMarkerSender:
             for topic in marker.topics
             for partition in topic.partitions
         }
-        again: list[_Entry] = []
+        # Together where they wait equally long: one timer and one request for all of them.
+        again: dict[int, list[_Entry]] = {}
         for entry in entries:
             left = self._take(queue, entry, errors)
             if left:
-                again.append(_Entry(entry.pending, left))
+                refused = _Entry(entry.pending, left, entry.refusals + 1)
+                again.setdefault(retry_ms(entry.refusals), []).append(refused)
             self._complete_if_done(entry.pending)
-        self._later(again, RETRY_MS)
+        for delay_ms, refused_together in again.items():
+            self._later(refused_together, delay_ms)
 
     def _take(
         self,
@@ -408,6 +417,11 @@ class TransactionMarkerSender:
         if queue.warned is None or now - queue.warned >= _WARN_AGAIN_SECONDS:
             queue.warned = now
             _logger.warn("transaction markers wait: {reason}", reason=reason)
+
+
+def retry_ms(failures: int) -> int:
+    """How long to wait before the next try, after this many that failed before the last one."""
+    return min(_LONGEST_RETRY_MS, _RETRY_MS << min(failures, 10))
 
 
 def _failed(failure: Failure) -> None:

@@ -125,9 +125,18 @@ def test_an_unfinished_cleaning_never_happened() -> None:
     assert offsets(disk) == EXPECTED
 
 
-@pytest.mark.parametrize("foreign", ["notes.cleaned", "copy.log.swap"])
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        "notes.cleaned",
+        "copy.log.swap",
+        file_name(2, ".copy.log.cleaned"),
+        file_name(8, ".copy.log.swap"),
+        file_name(8, ".copy.log"),
+    ],
+)
 def test_foreign_files_decide_about_no_segment(foreign: str) -> None:
-    """RL 3.6: a name without a base offset says nothing of a cleaner. Kafka's loader fails."""
+    """RL 3.6: a name that no broker gives says nothing of a cleaner. Kafka's loader fails."""
     disk = swapped(disk_with_segments())
     for base in (2, 4, 6):  # the crash came after this
         disk.remove(f"{DIRECTORY}/{file_name(base, '.log')}")
@@ -136,6 +145,7 @@ def test_foreign_files_decide_about_no_segment(foreign: str) -> None:
     disk.sync_all()
     clean_up_after_crash(disk, DIRECTORY)
     assert [one.base_offset for one in all_batches(open_log(disk, settings=SMALL))] == EXPECTED
+    assert disk.content(f"{DIRECTORY}/{foreign}") == records
 
 
 def test_deleted_files_and_orphans_go() -> None:
@@ -146,7 +156,10 @@ def test_deleted_files_and_orphans_go() -> None:
     for name in (
         file_name(99, ".index"),
         file_name(0, ".log") + ".deleted",
+        file_name(14, ".snapshot") + ".deleted",
         "leader-epoch-checkpoint.tmp",
+        "partition.metadata.tmp",
+        "replog.made-anew.tmp",
         "notes.txt",
         "7.log",
     ):
@@ -158,6 +171,30 @@ def test_deleted_files_and_orphans_go() -> None:
         "leader-epoch-checkpoint",
         "partition.metadata",
     }
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        "notes.deleted",
+        "notes.cleaned",
+        "notes.tmp",
+        "notes.index",
+        "7.log.deleted",
+        "partition.metadata.deleted",
+        file_name(2, ".log.tmp"),
+        file_name(99, ".notes.index"),
+        file_name(2, ".notes.deleted"),
+        file_name(2, ".notes.cleaned"),
+    ],
+)
+def test_what_no_broker_writes_is_not_removed(foreign: str) -> None:
+    """RL 3.6: Kafka's loader removes whatever ends with `.deleted`."""
+    disk = disk_with_segments()
+    disk.open(f"{DIRECTORY}/{foreign}", create=True).write_at(0, (b"theirs",))
+    log = open_log(disk, settings=SMALL)
+    assert [one.base_offset for one in all_batches(log)] == list(range(0, 16, 2))
+    assert disk.content(f"{DIRECTORY}/{foreign}") == b"theirs"
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])

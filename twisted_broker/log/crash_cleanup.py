@@ -7,7 +7,8 @@ log, and `base_offset_of`.
 2. `.swap`: the replacement was whole before its first file got that name, so it wins over the
    segments it covers; but swaps at or above the smallest `.cleaned` base were still being made, and
    lose.
-3. Running it again changes nothing.
+3. Running it again changes nothing. A file with a name that no broker gives is left alone and
+   decides nothing; Kafka's loader removes whatever ends with `.deleted`, and fails at others.
 4. `.cleaned` and `.swap` files say that a cleaner was at work below, perhaps Apache Kafka's, whose
    checkpoints may be older than what it replaced: offsets missing there are no torn tail
    (`gaps.py`).
@@ -18,19 +19,37 @@ Source: Kafka's `LogLoader`; RL 3.6.
 from __future__ import annotations
 
 import posixpath
+import re
+from collections.abc import Iterable
 
 from twisted_broker.interfaces import IFileSystem
 from twisted_broker.log.batch_scan import scan
+from twisted_broker.log.checkpoints import LEADER_EPOCH, PARTITION_METADATA
+from twisted_broker.log.made_anew import MADE_ANEW
 from twisted_broker.log.segment import CLEANED, DELETED, INDEX, LOG, SWAP, TIME_INDEX, TXN_INDEX
 from twisted_broker.wire.records import CorruptRecordError
 
 _SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
+_NAME = re.compile(
+    r"([0-9]{20})\.(?:log|index|timeindex|txnindex|snapshot)(?:\.(?:deleted|cleaned|swap))?"
+)
+_ASIDE = frozenset(f"{name}.tmp" for name in (LEADER_EPOCH, PARTITION_METADATA, MADE_ANEW))
+"""what `checkpoints.write_aside` may leave in a partition's directory"""
 
 
 def base_offset_of(name: str) -> int:
-    """The base offset in a file's name, -1 when it carries none."""
-    digits = name.partition(".")[0]
-    return int(digits) if len(digits) == 20 and digits.isdigit() else -1
+    """The base offset in the name of a segment's file or a snapshot, whatever becomes of it; -1 for
+    any other name.
+    """
+    found = _NAME.fullmatch(name)
+    return -1 if found is None else int(found[1])
+
+
+def _named(names: Iterable[str]) -> dict[str, int]:
+    """Those that a broker gives to the files of segments and to snapshots, with their base offsets,
+    in order.
+    """
+    return {name: base for name in names if (base := base_offset_of(name)) >= 0}
 
 
 def clean_up_after_crash(files: IFileSystem, directory: str) -> int:
@@ -50,43 +69,36 @@ def _remove_unfinished(files: IFileSystem, directory: str) -> int:
     log's start on.
     """
     names = files.listdir(directory)
-    # A foreign file says nothing of a cleaner, whatever its name ends with.
-    cleaned = [
-        base for name in names if name.endswith(CLEANED) and (base := base_offset_of(name)) >= 0
-    ]
-    for name in names:
-        unfinished_swap = name.endswith(SWAP) and cleaned and base_offset_of(name) >= min(cleaned)
-        if name.endswith((DELETED, ".tmp")) or unfinished_swap:
-            files.remove(posixpath.join(directory, name))
-    for name in names:
-        if name.endswith(CLEANED):
-            files.remove(posixpath.join(directory, name))
-    return min(cleaned, default=0)
+    named = _named(names)
+    cleaned = {name: base for name, base in named.items() if name.endswith(CLEANED)}
+    first = min(cleaned.values(), default=0)
+    gone = [name for name in names if name in _ASIDE or (name in named and name.endswith(DELETED))]
+    if cleaned:
+        gone += [name for name, base in named.items() if name.endswith(SWAP) and base >= first]
+    # The `.cleaned` files last: they say which swaps go.
+    for name in (*gone, *cleaned):
+        files.remove(posixpath.join(directory, name))
+    return first
 
 
 def _complete_swaps(files: IFileSystem, directory: str) -> int:
     """Returns the base offset of the segment after the last completed one; 0 without one."""
     behind = 0
-    swaps = [
-        name
-        for name in files.listdir(directory)
-        if name.endswith(SWAP) and base_offset_of(name) >= 0
-    ]
-    for name in swaps:
+    named = _named(files.listdir(directory))
+    swaps = {name: base for name, base in named.items() if name.endswith(SWAP)}
+    for name, base in swaps.items():
         if name.endswith(LOG + SWAP):
-            base = base_offset_of(name)
             end = _next_offset(files, posixpath.join(directory, name), base)
-            for other in files.listdir(directory):
-                if other.endswith(_SEGMENT_SUFFIXES) and base <= base_offset_of(other) < max(
-                    end, base + 1
-                ):
+            for other, its_base in _named(files.listdir(directory)).items():
+                if other.endswith(_SEGMENT_SUFFIXES) and base <= its_base < max(end, base + 1):
                     files.remove(posixpath.join(directory, other))
     for name in swaps:
         path = posixpath.join(directory, name)
         files.rename(path, path[: -len(SWAP)])
     if swaps:
-        last = max(base_offset_of(name) for name in swaps)
-        bases = [base_offset_of(name) for name in files.listdir(directory) if name.endswith(LOG)]
+        last = max(swaps.values())
+        named = _named(files.listdir(directory))
+        bases = [base for name, base in named.items() if name.endswith(LOG)]
         behind = min((base for base in bases if base > last), default=last)
     return behind
 
@@ -106,8 +118,8 @@ def _next_offset(files: IFileSystem, path: str, base: int) -> int:
 
 
 def _remove_orphans(files: IFileSystem, directory: str) -> None:
-    names = files.listdir(directory)
-    for name in names:
+    named = _named(files.listdir(directory))
+    for name in named:
         stem, suffix = posixpath.splitext(name)
-        if suffix in _SEGMENT_SUFFIXES[1:] and stem + LOG not in names:
+        if suffix in _SEGMENT_SUFFIXES[1:] and stem + LOG not in named:
             files.remove(posixpath.join(directory, name))

@@ -350,6 +350,19 @@ def test_a_log_that_was_truncated_meanwhile(offset: int) -> None:
     assert records(log) == before and not left_behind(world, log)
 
 
+def test_a_round_whose_result_is_not_taken_removes_its_own_files_only() -> None:
+    world = World()
+    manager, worker = held(world)
+    log = compacted(manager)
+    pass_time(world)
+    log.truncate_to(0, NOW_MS)
+    foreign = f"{log.directory}/notes.cleaned"
+    world.files.open(foreign, create=True).close()
+    worker.run()
+    pass_time(world, 1)
+    assert left_behind(world, log) == ["notes.cleaned"]
+
+
 @pytest.mark.parametrize("offset", [0, 1, 6])
 @pytest.mark.parametrize("count", [0, 40])
 def test_a_truncation_while_a_round_reads_is_no_damage(offset: int, count: int) -> None:

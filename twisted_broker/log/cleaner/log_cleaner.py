@@ -47,6 +47,7 @@ from twisted_broker.log.cleaner.cleaning import (
 )
 from twisted_broker.log.cleaner.offset_map import SLOT_BYTES
 from twisted_broker.log.cleaner.selection import LogToClean, dirtiest, log_to_clean, plan_for
+from twisted_broker.log.crash_cleanup import base_offset_of
 from twisted_broker.log.errors import LogDirFailure, is_out_of_descriptors
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directories import LogDirectories
@@ -401,7 +402,7 @@ class LogCleaner:
 
 def _sweep(files: Any, directory: str) -> None:
     for name in files.listdir(directory):
-        if name.endswith(CLEANED):
+        if name.endswith(CLEANED) and base_offset_of(name) >= 0:
             files.remove(posixpath.join(directory, name))
 
 

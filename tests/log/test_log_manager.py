@@ -1298,6 +1298,28 @@ def test_an_old_log_that_the_mark_does_not_tell_of(
         assert kept is not None and kept.log_end_offset == 7
 
 
+def test_a_log_that_was_left_is_remembered_once() -> None:
+    """However often its replica comes and leaves again: what is kept of such logs is bounded by
+    what the directories held as they failed.
+    """
+    world = World(log_dirs="/d1,/d2,/d3")
+    manager, new = left_behind(world, 0)
+    for _ in range(5):
+        manager.delete(A)
+        manager.delete(A)
+        new = create(manager)
+    failed, (path,) = new.directory, {"/d2", "/d3"} - {new.directory.rpartition("/")[0]}
+    world.files.faults.append(Fault(errno.EIO, "write", failed))
+    with pytest.raises(LogDirFailure):
+        fill(new, 1)
+    for _ in range(5):
+        manager.delete(A)
+        new = create(manager)
+        assert new.directory == f"{path}/a-0"
+    marked = world.files.content(f"{new.directory}/{MADE_ANEW}").decode().splitlines()
+    assert [line.rpartition(" ")[2] for line in marked] == ["/d1/a-0", failed]
+
+
 def test_only_a_log_of_the_same_topic_is_done_without() -> None:
     """A log that is made where no older one is left, or one of another topic, gets no mark."""
     world = World()

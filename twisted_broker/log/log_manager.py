@@ -130,7 +130,9 @@ class LogManager:
         self._outdated: list[tuple[Log, Log]] = []
         """those of them that go in any case, each with the log that was made anew"""
         self._left: dict[TopicPartition, list[LeftLog]] = {}
-        """logs that were to be deleted while their directories were offline"""
+        """logs that were to be deleted while their directories were offline: each once, so at most
+        as many as these directories held as they failed, for they take no other in this process
+        """
         self._on_directory_failure = on_directory_failure
         self._tasks = PeriodicTasks(runtime.clock)
         self._lines = EventLines(_logger, runtime.clock, broker=config.node_id)

@@ -759,6 +759,7 @@ PINNED: dict[Line, dict[str, str | tuple[str, ...]]] = {
         ),
         "Order": "test_the_watermarks_of_one_answer_are_taken_in_their_order",
         "quotas": "test_what_a_throttled_follower_fetches_counts",
+        "what is refused next was sent, too": "test_what_a_follower_refuses_counts",
         "metrics": "test_what_a_fetcher_brings_is_counted_as_replication",
         "Next offset = last + 1; lag = max(0, leader's high watermark - next)": (
             "test_after_an_append"

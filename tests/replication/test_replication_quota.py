@@ -21,6 +21,7 @@ from tests.replication.fixtures import (
     registration,
 )
 from tests.replication.pair import BACKOFF_MS, Node, nodes
+from tests.replication.test_fetcher_rounds import write
 from tests.replication.test_idle_partitions import Follower
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.explain.explanation import fetching_now
@@ -393,13 +394,30 @@ def test_a_replica_that_is_not_throttled_is_fetched() -> None:
 
 
 def test_what_a_throttled_follower_fetches_counts() -> None:
-    """RL 6.4: the bytes of throttled replicas, when they were appended."""
+    """RL 6.4: the bytes of throttled replicas."""
     a, b, quota = throttled_follower()
     a.round()
     assert quota.byte_rate(a.now_ms()) == b.log.size_in_bytes > 0
     a, b, quota = throttled_follower(replicas="0:9,1:1")
     a.round()
     assert quota.byte_rate(a.now_ms()) == 0
+
+
+def test_what_a_follower_refuses_counts() -> None:
+    """RL 6.4: it was sent, and is sent again; here what may lack the end of a transaction. Kafka
+    counts after the append, and refuses only what is corrupt.
+    """
+    a, b, quota = throttled_follower(records=0)
+    write(a, 0, 1)
+    write(b, 0, 3, 4)
+    a.held.may_be_elected = False
+    a.fetcher.remove([TP])
+    a.fetcher.add({TP: InitialFetchState(TOPIC_ID, 1, 2)})
+    sent = b.log.size_in_bytes - a.log.size_in_bytes // 2  # 3 and 4; all are of one size
+    a.round()
+    assert a.log.log_end_offset == 1 and quota.byte_rate(a.now_ms()) == sent
+    a.round()
+    assert a.content() == b.content() and quota.byte_rate(a.now_ms()) == 2 * sent
 
 
 def test_the_settings_reach_both_quotas() -> None:

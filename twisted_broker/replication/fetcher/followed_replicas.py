@@ -106,6 +106,10 @@ class FollowedReplicas:
         """RL 6.4: appends an answer's records (up to the leader epoch requested) and follows the
         leader's watermarks.
         """
+        quota = self._quota
+        # First: what is refused below was sent all the same, and is sent again.
+        if quota is not None and quota.topics and quota.is_throttled(topic_partition):
+            quota.record(len(fetched.records), self._replicas.runtime.now_ms())
         partition = self._replicas.partition(topic_partition)
         log = partition.followed_log()
         if requested.fetch_offset != log.log_end_offset:
@@ -126,9 +130,6 @@ class FollowedReplicas:
                 )
         partition.follow_high_watermark(fetched.high_watermark)
         partition.follow_log_start(fetched.log_start_offset)
-        quota = self._quota
-        if quota is not None and quota.topics and quota.is_throttled(topic_partition):
-            quota.record(len(fetched.records), self._replicas.runtime.now_ms())
         if info is None or info.last_offset < 0:
             return None  # it held no whole batch
         if log.durability.awaiting_sync is not None:

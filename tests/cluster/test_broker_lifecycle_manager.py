@@ -535,6 +535,24 @@ def test_a_controller_that_does_not_answer_is_logged_once(fixture: ControllerFix
     assert member.lifecycle.state is BrokerState.RUNNING
 
 
+def test_a_silent_address_costs_no_session_of_three_seconds() -> None:
+    """RL 8.2: the connection for metadata is lost, and the next address says nothing."""
+    session = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "1000"}
+    fixture = served(session)
+    fixture.network.listen("127.0.0.1", 9999, MuteController())
+    bootstrap = [("127.0.0.1", PORT), ("127.0.0.1", 9999)]
+    member = MemberSide(fixture, 2, bootstrap, **session).follow().join()
+    for _ in range(20):
+        fixture.pass_time(3.19)
+        connection = member.observer._connection
+        assert connection is not None
+        connection.disconnect()
+        for _ in range(30):
+            fixture.pass_time(0.1)
+            assert not fixture.controller.image.brokers[2].fenced
+    assert member.lifecycle.state is BrokerState.RUNNING
+
+
 def test_heartbeats_leave_a_connection_that_died_for_one_side(fixture: ControllerFixture) -> None:
     """RL 8.2: an answer is awaited for half a session at most: the next beat goes over a new
     connection, before the session is over.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.error import TimeoutError
 from twisted.internet.protocol import Factory, Protocol
 
 from tests.cluster.controller_fixture import PORT, ControllerFixture, MemberSide, served
@@ -140,6 +143,69 @@ def test_a_dead_address_is_passed_over(fixture: ControllerFixture) -> None:
     member = MemberSide(fixture, 2, bootstrap=[("127.0.0.1", 1), ("127.0.0.1", PORT)]).follow()
     fixture.pass_time(0.5)
     assert member.observer.image.offset >= 0
+
+
+SILENT = ("127.0.0.1", 9999)
+
+
+def stay_silent(fixture: ControllerFixture, is_host_away: bool) -> None:
+    """At `SILENT`: no answer to requests, or not even to connecting."""
+    if not is_host_away:
+        factory = Factory.forProtocol(Protocol)
+        factory.noisy = False
+        fixture.network.listen(*SILENT, factory)
+        return
+    connect = fixture.network.connect
+
+    def connect_elsewhere(host: str, port: int, factory: Any, timeout: float) -> Deferred[Any]:
+        if (host, port) != SILENT:
+            return connect(host, port, factory, timeout)
+        attempt: Deferred[Any] = Deferred()
+        fixture.clock.callLater(timeout, attempt.errback, TimeoutError())
+        return attempt
+
+    fixture.network.connect = connect_elsewhere
+
+
+@pytest.mark.parametrize("is_host_away", [False, True])
+def test_a_silent_address_does_not_use_a_session_up(
+    fixture: ControllerFixture, is_host_away: bool
+) -> None:
+    """A third of it at most: meanwhile no heartbeat is sent, for nobody is known to lead."""
+    stay_silent(fixture, is_host_away)
+    session = {"broker.session.timeout.ms": "3000"}
+    member = MemberSide(fixture, 2, [SILENT, ("127.0.0.1", PORT)], **session).follow()
+    fixture.pass_time(0.95)
+    assert member.observer.leader_address is None
+    fixture.pass_time(0.1)
+    assert member.observer.leader_address == ("127.0.0.1", PORT)
+
+
+@pytest.mark.parametrize("is_host_away", [False, True])
+@pytest.mark.parametrize("addresses", [1, 2])
+def test_where_no_address_answers_each_is_given_more_time(
+    fixture: ControllerFixture, addresses: int, is_host_away: bool
+) -> None:
+    """The way to a controller may be slow. One that is the only one has all the time at once."""
+    stay_silent(fixture, is_host_away)
+    whole = 2.0 if is_host_away else 2.5
+    waits = [1.0, 1.0, 2.0, 2.0, whole, whole] if addresses == 2 else [whole, whole]
+    session = {"broker.session.timeout.ms": "3000"}
+    tried: list[float] = []
+    member = MemberSide(fixture, 2, [SILENT] * addresses, **session)
+    connect = fixture.network.connect
+
+    def noted(host: str, port: int, factory: Any, timeout: float) -> Deferred[Any]:
+        tried.append(fixture.clock.seconds())
+        return connect(host, port, factory, timeout)
+
+    fixture.network.connect = noted
+    member.follow()
+    fixture.pass_time(sum(waits) + 0.5)
+    pause = 0.02
+    assert [later - earlier for earlier, later in pairwise(tried)] == pytest.approx(
+        [wait + pause for wait in waits]
+    )
 
 
 def test_another_cluster_ends_it(fixture: ControllerFixture) -> None:

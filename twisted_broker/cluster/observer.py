@@ -5,7 +5,8 @@ Owns the fetch loop, which node leads, and the publishing of images.
 1. The image only moves forward; subscribers get every delta, in order, each before the next image
    is published.
 2. The leader is learnt from answers: errors carry its id, epoch and address. Without a leader the
-   bootstrap addresses are tried in turn.
+   bootstrap addresses are tried in turn. No heartbeat is sent meanwhile, so a silent one must not
+   use a session up: see `_first_answer_ms`.
 3. A subscriber that raises is logged; the others still get the delta.
 4. Another cluster's id, or a record that is not understood, ends it (`on_fatal`): going on would
    be guessing. An answer that is not Kafka's protocol comes from no controller (another program has
@@ -109,6 +110,7 @@ class MetadataObserver:
         self.unreachable = False
         self._runtime, self._node_id, self._directory_id = runtime, config.node_id, directory_id
         self._timeout_ms = config.integer("controller.quorum.fetch.timeout.ms")
+        self._session_ms = config.integer("broker.session.timeout.ms")
         self._backoff_ms = config.integer("controller.quorum.retry.backoff.ms")
         self._denials = Denials()
         self._bootstrap = list(bootstrap)
@@ -130,6 +132,7 @@ class MetadataObserver:
         self._running: Deferred[None] | None = None
         self._stopped = False
         self._refusals = self._refused_since_ms = 0
+        self._unanswered = 0  # connections that failed, one after the other
 
     @property
     def image(self) -> MetadataImage:
@@ -169,7 +172,7 @@ class MetadataObserver:
             pause_ms = self._backoff_ms
             try:
                 settled = await self._round()
-                self._refusals = 0
+                self._refusals = self._unanswered = 0
                 self._denials.succeeded()
             except CancelledError:
                 return
@@ -193,6 +196,7 @@ class MetadataObserver:
             except Exception as error:
                 self._log_unreachable(error)
                 self._count_refusal(error)
+                self._unanswered += 1
                 self._lost_leader()
                 settled, pause_ms = False, self._denials.pause_ms(error, pause_ms)
             if not settled:
@@ -305,6 +309,18 @@ class MetadataObserver:
             bytes_out + now.bytes_out,
         )
 
+    @property
+    def _first_answer_ms(self) -> int:
+        """How long a controller may take to accept a connection, and again to answer which versions
+        it serves. While others are to be tried a third of a session at first, and twice as long
+        each time that all were tried: the way to them may be slow.
+        """
+        longest = self._timeout_ms + _MAX_WAIT_MS
+        if len(self._bootstrap) == 1:
+            return longest
+        rounds = self._unanswered // len(self._bootstrap)
+        return min(longest, max(self._session_ms // 3, 1) << min(rounds, 20))
+
     def _connect(self) -> BrokerConnection:
         address = self._address()
         if (
@@ -319,7 +335,7 @@ class MetadataObserver:
                 *address,
                 client_id,
                 request_timeout_ms=wait_ms + _MAX_WAIT_MS,
-                connect_timeout_ms=wait_ms,
+                connect_timeout_ms=min(wait_ms, self._first_answer_ms),
                 connector=self._connector,
             )
             self._loader.compare_last()
@@ -329,7 +345,7 @@ class MetadataObserver:
         """One fetch and what follows; False when it brought nothing and a pause is due."""
         connection = self._connect()
         if not connection.api_versions:
-            await _answered(connection.negotiate())
+            await _answered(connection.negotiate(timeout_ms=self._first_answer_ms))
         version = connection.highest_version(_FETCH, 18)
         response = await _answered(connection.send(self._request(version), version))
         check_answer(response.error_code)

@@ -1,7 +1,8 @@
 """What the group coordinator needs of the rest of the broker: storage, settings, time. Ring 1.
 
 Owns `CoordinatorContext`, `IOffsetsStore` (the only way to a coordinator's topic), the group
-coordinator's settings, and the error that a client gets when an append fails.
+coordinator's settings, and the error that a client of either coordinator gets when an append
+fails.
 
 1. `append` is synchronous up to the local log: two appends of one caller lie in the log in call
    order.
@@ -128,7 +129,7 @@ def coordinator_settings(config: BrokerConfig) -> CoordinatorSettings:
     )
 
 
-_GROUP_ERRORS = {
+_APPEND_ERRORS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -142,13 +143,13 @@ _GROUP_ERRORS = {
 
 
 def append_error(failure: Failure) -> ErrorCode:
-    """The error that a client of the coordinator gets when a record could not be stored; anything
-    but a refusal is logged.
+    """The error that a client of a coordinator, of groups or of transactions, gets when a record
+    could not be stored; anything but a refusal is logged.
     """
     error = failure.value
     if isinstance(error, BrokerError):
-        return _GROUP_ERRORS.get(error.code, error.code)
-    _logger.failure("appending to __consumer_offsets failed", failure)
+        return _APPEND_ERRORS.get(error.code, error.code)
+    _logger.failure("appending to a coordinator's topic failed", failure)
     return ErrorCode.UNKNOWN_SERVER_ERROR
 
 

@@ -1,7 +1,6 @@
 """What the transaction coordinator needs of the rest of the broker. Ring 1.
 
-Owns `TransactionContext`, the coordinator's settings, and the error that a client gets when an
-append fails.
+Owns `TransactionContext` and the coordinator's settings.
 
 Source: Apache Kafka 4.3.1 `TransactionConfig`, `TransactionStateManagerConfig`,
 `TransactionLogConfig`. Not here: the store of the log (`coordinator/offsets_store.py`).
@@ -12,16 +11,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from twisted.logger import Logger
-from twisted.python.failure import Failure
-
 from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator.coordinator_context import IOffsetsStore
 from twisted_broker.interfaces import IClock
 from twisted_broker.turns import Turns
-from twisted_broker.wire.errors import BrokerError, ErrorCode
-
-_logger = Logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +61,3 @@ class TransactionContext:
     turns: Turns
     transaction_version: Callable[[], int]
     next_producer_id: Callable[[], Awaitable[int]]
-
-
-_APPEND_ERRORS = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
-
-
-def append_error(failure: Failure) -> ErrorCode:
-    """The error that a client of the coordinator gets when a record could not be stored; anything
-    but a refusal is logged.
-    """
-    error = failure.value
-    if isinstance(error, BrokerError):
-        return _APPEND_ERRORS.get(error.code, error.code)
-    _logger.failure("appending to __transaction_state failed", failure)
-    return ErrorCode.UNKNOWN_SERVER_ERROR

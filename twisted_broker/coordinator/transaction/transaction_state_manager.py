@@ -33,7 +33,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from twisted_broker.coordinator.bucket_dict import BucketDict
-from twisted_broker.coordinator.coordinator_context import AppendUndecided
+from twisted_broker.coordinator.coordinator_context import AppendUndecided, append_error
 from twisted_broker.coordinator.coordinator_loader import (
     FREEZE_EVERY,
     LogReplay,
@@ -43,10 +43,7 @@ from twisted_broker.coordinator.coordinator_loader import (
 )
 from twisted_broker.coordinator.coordinator_shard import CoordinatorState
 from twisted_broker.coordinator.group_records import KeyValue, MalformedRecord, partition_for
-from twisted_broker.coordinator.transaction.transaction_context import (
-    TransactionContext,
-    append_error,
-)
+from twisted_broker.coordinator.transaction.transaction_context import TransactionContext
 from twisted_broker.coordinator.transaction.transaction_log import (
     batch_of,
     read_record,

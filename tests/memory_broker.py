@@ -24,7 +24,8 @@ LISTENERS = "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093"
 
 class MemoryBroker:
     """One node; `files` may be handed on to the next one; `world` is another node, whose clock
-    and network it shares.
+    and network it shares; `seed`: another one gives the process another incarnation id, as a
+    restart does.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class MemoryBroker:
         cluster_id: str | None = None,
         world: MemoryBroker | None = None,
         disk: Callable[[str], Any] = lambda directory: InlineWorker(),
+        seed: int = 7,
         **settings: str,
     ) -> None:
         self.clock: Clock = Clock() if world is None else world.clock
@@ -44,7 +46,7 @@ class MemoryBroker:
             network=self.network,
             files=self.files,
             disk=disk,
-            random=Random(7),
+            random=Random(seed),
         )
         values = dict(SAMPLE_VALUES) | {"listeners": LISTENERS, "log.dirs": "/data"}
         values |= {name.replace("_", "."): value for name, value in settings.items()}

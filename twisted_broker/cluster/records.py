@@ -17,6 +17,7 @@ batch headers (`wire.records`).
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
+from copy import copy
 
 from twisted_broker.image.metadata_image import RECORDS_PER_STEP
 from twisted_broker.wire.errors import WireError
@@ -97,6 +98,19 @@ def record_version(record: Record, metadata_version: int) -> int:
     return 0
 
 
+def _carried(record: Record, metadata_version: int) -> Record:
+    """What Kafka writes of it: partitions name no directories below 3.7-IV2."""
+    if metadata_version >= DIRECTORIES_LEVEL:
+        return record
+    if isinstance(record, metadata_records.PartitionRecord):
+        record = copy(record)
+        record.directories = []
+    elif isinstance(record, metadata_records.PartitionChangeRecord):
+        record = copy(record)
+        record.directories = None
+    return record
+
+
 def build_batch(
     records: Sequence[Record],
     base_offset: int,
@@ -117,7 +131,11 @@ def filled_in_steps(
     builder = BatchBuilder(leader_epoch=epoch)
     for number, record in enumerate(records, 1):
         builder.append(
-            timestamp_ms, None, encode_record(record, record_version(record, metadata_version))
+            timestamp_ms,
+            None,
+            encode_record(
+                _carried(record, metadata_version), record_version(record, metadata_version)
+            ),
         )
         if number % RECORDS_PER_STEP == 0:
             yield

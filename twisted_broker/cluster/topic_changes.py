@@ -25,8 +25,9 @@ from twisted_broker.cluster.placement import (
     default_directory,
 )
 from twisted_broker.cluster.reassignment import replication_factor
+from twisted_broker.cluster.records import DIRECTORIES_LEVEL
 from twisted_broker.config import ConfigError, check_topic_overrides
-from twisted_broker.image.entries import RECOVERED, PartitionRegistration, TopicImage
+from twisted_broker.image.entries import MIGRATING, RECOVERED, PartitionRegistration, TopicImage
 from twisted_broker.image.metadata_image import TOPIC_RESOURCE
 from twisted_broker.interfaces import IRandom
 from twisted_broker.topic_names import METADATA_TOPIC, collision_key, name_problem
@@ -222,7 +223,11 @@ def _fresh(view: ClusterView, replicas: Sequence[int], refusal: ErrorCode) -> Pa
     if not isr:
         raise BrokerError(refusal, f"all brokers of {list(replicas)} are fenced or shutting down")
     brokers = view.image.brokers
-    directories = tuple(default_directory(brokers.get(broker)) for broker in replicas)
+    if view.image.metadata_version < DIRECTORIES_LEVEL:
+        # No record says where they lie: read again, these are MIGRATING.
+        directories = (MIGRATING,) * len(replicas)
+    else:
+        directories = tuple(default_directory(brokers.get(broker)) for broker in replicas)
     return PartitionRegistration(
         tuple(replicas), directories, isr, (), (), (), (), isr[0], RECOVERED, 0, 0
     )

@@ -1,0 +1,75 @@
+"""A controller whose cluster is at an older metadata.version: Apache Kafka 3.3 to 3.6 wrote its
+log.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from tests.cluster.fixtures import CLUSTER_ID, Fixture
+from twisted_broker.cluster.bootstrap import Bootstrap
+from twisted_broker.cluster.controller import Controller
+from twisted_broker.cluster.metadata_log import open_metadata_log
+from twisted_broker.image.entries import MIGRATING, UNASSIGNED, PartitionRegistration
+from twisted_broker.image.metadata_image import METADATA_VERSION
+from twisted_broker.wire.messages import reassignment
+from twisted_broker.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic
+
+
+def at_level(level: int) -> Fixture:
+    """A controller that begins at this level, without any other feature; brokers 1 and 2 serve."""
+    fixture = Fixture()
+    fixture.controller = Controller(
+        CLUSTER_ID,
+        fixture.runtime,
+        fixture.config,
+        partial(open_metadata_log, fixture.files, fixture.worker, "/data", 1, fixture.now),
+        bootstrap=lambda: Bootstrap({METADATA_VERSION: level}, {}),
+    )
+    fixture.start()
+    fixture.join(1)
+    fixture.join(2)
+    return fixture
+
+
+def place(fixture: Fixture, replicas: list[int]) -> bytes:
+    """Topic `t` with one partition; its id."""
+    placed = CreatableReplicaAssignment(partition_index=0, broker_ids=replicas)
+    topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=[placed])
+    (result,) = fixture.create_topics(topic)
+    assert result.error_code == 0
+    topic_id: bytes = result.topic_id
+    return topic_id
+
+
+def partition(fixture: Fixture) -> PartitionRegistration:
+    found = fixture.controller.image.partition("t", 0)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("level", [7, 12, 16])
+def test_records_below_3_7_iv2_name_no_directories(level: int) -> None:
+    """RL 8.1: topics are created, grown by a replica and found again after a restart, by the log
+    and by a snapshot.
+    """
+    fixture = at_level(level)
+    place(fixture, [1])
+    assert partition(fixture).directories == (MIGRATING,)
+    wanted = reassignment.ReassignablePartition(partition_index=0, replicas=[1, 2])
+    request = reassignment.AlterPartitionReassignmentsRequest(
+        topics=[reassignment.ReassignableTopic(name="t", partitions=[wanted])]
+    )
+    (answer,) = fixture.ask("alter_partition_reassignments", request, 1).responses
+    assert answer.partitions[0].error_code == 0
+    moving = partition(fixture)
+    assert (moving.replicas, moving.directories) == ((1, 2), (MIGRATING, UNASSIGNED))
+    fixture.restart()
+    assert partition(fixture) == moving
+    fixture.controller.log.write_snapshot(fixture.controller.committed)
+    assert fixture.controller.log.snapshots
+    fixture.restart()
+    after = partition(fixture)
+    assert after._replace(directories=moving.directories) == moving

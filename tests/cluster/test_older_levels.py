@@ -5,16 +5,19 @@ log.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 
-from tests.cluster.fixtures import CLUSTER_ID, Fixture
+from tests.cluster.fixtures import CLUSTER_ID, DIRECTORY_ID, Fixture
 from twisted_broker.cluster.bootstrap import Bootstrap
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.cluster.metadata_log import open_metadata_log
 from twisted_broker.image.entries import MIGRATING, UNASSIGNED, PartitionRegistration
 from twisted_broker.image.metadata_image import METADATA_VERSION
-from twisted_broker.wire.messages import reassignment
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages import log_dirs, reassignment
+from twisted_broker.wire.messages.metadata_records import FeatureLevelRecord
 from twisted_broker.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic
 
 
@@ -50,6 +53,19 @@ def partition(fixture: Fixture) -> PartitionRegistration:
     return found
 
 
+def assign(fixture: Fixture, broker: int, topic_id: bytes, directory: bytes) -> Any:
+    where = log_dirs.AssignReplicasToDirsRequestPartitionData(partition_index=0)
+    topic = log_dirs.AssignReplicasToDirsRequestTopicData(topic_id=topic_id, partitions=[where])
+    request = log_dirs.AssignReplicasToDirsRequest(
+        broker_id=broker,
+        broker_epoch=fixture.controller.image.brokers[broker].epoch,
+        directories=[
+            log_dirs.AssignReplicasToDirsRequestDirectoryData(id=directory, topics=[topic])
+        ],
+    )
+    return fixture.ask("assign_replicas_to_dirs", request, 0)
+
+
 @pytest.mark.parametrize("level", [7, 12, 16])
 def test_records_below_3_7_iv2_name_no_directories(level: int) -> None:
     """RL 8.1: topics are created, grown by a replica and found again after a restart, by the log
@@ -73,3 +89,28 @@ def test_records_below_3_7_iv2_name_no_directories(level: int) -> None:
     fixture.restart()
     after = partition(fixture)
     assert after._replace(directories=moving.directories) == moving
+
+
+def test_below_3_7_iv2_no_directory_is_assigned() -> None:
+    """KIP-858: refused as by Kafka; nobody leaves an ISR."""
+    fixture = at_level(16)
+    topic_id = place(fixture, [1, 2])
+    with pytest.raises(BrokerError) as refused:
+        assign(fixture, 1, topic_id, DIRECTORY_ID[:15] + b"\x01")
+    assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
+    assert partition(fixture).isr == (1, 2)
+
+
+def test_a_registration_without_directories_loses_no_replica() -> None:
+    """KAFKA-16162: when the level rises, a broker reports where its replicas lie, and registers its
+    directories, in no order. Its registration would elect nobody.
+    """
+    fixture = at_level(16)
+    topic_id = place(fixture, [1])
+    fixture.controller.write([FeatureLevelRecord(name=METADATA_VERSION, feature_level=17)])
+    directory = DIRECTORY_ID[:15] + b"\x01"
+    code = assign(fixture, 1, topic_id, directory).directories[0].topics[0].partitions[0].error_code
+    assert code == 0
+    fixture.register(1, bytes([1]) * 16)
+    led = partition(fixture)
+    assert (led.leader, led.isr, led.directories) == (1, (1,), (directory,))

@@ -25,6 +25,7 @@ from collections.abc import Generator, Sequence
 from twisted_broker.cluster.broker_registry import check_epoch
 from twisted_broker.cluster.cluster_view import PARTITIONS_PER_STEP, ClusterView
 from twisted_broker.cluster.partition_change import change_partition
+from twisted_broker.cluster.records import DIRECTORIES_LEVEL
 from twisted_broker.image.entries import (
     RECOVERED,
     RECOVERING,
@@ -214,8 +215,12 @@ def assign_replicas(
     """Records in which directory a broker's replicas lie. Pauses after every
     `PARTITIONS_PER_STEP`.
 
-    Raises BrokerError(STALE_BROKER_EPOCH).
+    Raises BrokerError: UNSUPPORTED_VERSION below 3.7-IV2, STALE_BROKER_EPOCH.
     """
+    if view.image.metadata_version < DIRECTORIES_LEVEL:
+        raise BrokerError(
+            ErrorCode.UNSUPPORTED_VERSION, "metadata.version does not include log directories"
+        )
     broker = check_epoch(view.image, request.broker_id, request.broker_epoch)
     found: list[Record] = []
     directories = []
@@ -270,7 +275,8 @@ def _assign(
         directory if replica == broker.id else known
         for replica, known in zip(partition.replicas, partition.directories, strict=True)
     ]
-    online = directory in broker.directories
+    # A broker that registered below 3.7-IV2 named no directories, and may report this first.
+    online = broker.has_online_directory(directory)
     isr = partition.isr if online else [member for member in partition.isr if member != broker.id]
     begins_empty = not online or not broker.has_online_directory(partition.directory_of(broker.id))
     rules = view.rules(topic.name, partition._replace(directories=tuple(directories)))

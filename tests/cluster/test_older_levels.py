@@ -13,10 +13,12 @@ from tests.cluster.fixtures import CLUSTER_ID, DIRECTORY_ID, Fixture
 from twisted_broker.cluster.bootstrap import Bootstrap
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.cluster.metadata_log import open_metadata_log
+from twisted_broker.cluster.partition_change import ELR_FEATURE
 from twisted_broker.image.entries import MIGRATING, UNASSIGNED, PartitionRegistration
 from twisted_broker.image.metadata_image import METADATA_VERSION
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import log_dirs, reassignment
+from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
 from twisted_broker.wire.messages.metadata_records import FeatureLevelRecord
 from twisted_broker.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic
 
@@ -114,3 +116,17 @@ def test_a_registration_without_directories_loses_no_replica() -> None:
     fixture.register(1, bytes([1]) * 16)
     led = partition(fixture)
     assert (led.leader, led.isr, led.directories) == (1, (1,), (directory,))
+
+
+def test_who_was_unregistered_without_elr_comes_back_as_after_an_unclean_stop() -> None:
+    """KIP-966: it stayed in the ISR as the last member. What its directories hold now nobody
+    knows: with ELR, no clean election may take it.
+    """
+    fixture = at_level(30)
+    place(fixture, [1, 2])
+    fixture.beat(2, fixture.controller.image.brokers[2].epoch, want_fence=True)
+    fixture.ask("unregister_broker", UnregisterBrokerRequest(broker_id=1), 0)
+    assert (partition(fixture).leader, partition(fixture).isr) == (-1, (1,))
+    fixture.controller.write([FeatureLevelRecord(name=ELR_FEATURE, feature_level=1)])
+    fixture.join(1)
+    assert (partition(fixture).leader, partition(fixture).isr) == (-1, ())

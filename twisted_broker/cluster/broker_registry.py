@@ -212,8 +212,13 @@ def register(
         log_dirs=sorted(request.log_dirs) if image.metadata_version >= DIRECTORIES_LEVEL else [],
     )
     found: list[Record] = [record]
-    if existing is not None and not same:
-        clean = version >= 3 and request.previous_broker_epoch == existing.epoch
+    if not same:
+        # One that was unregistered without ELR may be in an ISR still, as its last member.
+        clean = (
+            existing is not None
+            and version >= 3
+            and request.previous_broker_epoch == existing.epoch
+        )
         found += yield from view.changes_without_broker(
             request.broker_id, unclean=not clean and view.elr
         )

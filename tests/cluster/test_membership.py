@@ -202,6 +202,17 @@ def test_a_controlled_shutdown_moves_leaders_and_waits_for_the_others(fixture: F
     assert fixture.controller.image.brokers[1].fenced
 
 
+def test_a_topic_is_created_while_a_broker_shuts_down(fixture: Fixture) -> None:
+    """A rolling restart: its only replicas go to those who stay."""
+    epochs = {broker: fixture.join(broker) for broker in (1, 2)}
+    make_topic(fixture, "t", [1, 2])
+    fixture.beat(1, epochs[1], want_shut_down=True)
+    assert fixture.controller.image.brokers[1].in_controlled_shutdown
+    fixture.create_topic("u", 10)
+    placed = fixture.controller.image.topics_by_name["u"].partitions.values()
+    assert {each.replicas for each in placed} == {(2,)}
+
+
 def test_a_controlled_shutdown_does_not_wait_for_what_came_after_it(fixture: Fixture) -> None:
     """RL 8.2: the others need to know of its own beginning only."""
     epochs = {broker: fixture.join(broker) for broker in (1, 2)}

@@ -112,3 +112,14 @@ def test_a_replicas_directory_is_known_when_there_is_one() -> None:
     assert default_directory(broker(4)) == bytes([4]) * 16
     assert default_directory(broker(4)._replace(directories=(b"a" * 16, b"b" * 16))) == UNASSIGNED
     assert default_directory(None) == UNASSIGNED
+
+
+def test_who_shuts_down_is_taken_as_fenced() -> None:
+    """Kafka's placer leaves it out: it is in no new ISR, and a partition of it alone is refused."""
+    brokers = [broker(1), broker(2)._replace(in_controlled_shutdown=True), broker(3)]
+    placer = StripedReplicaPlacer(brokers, Random(1))
+    assert {tuple(placer.place(1)) for _ in range(20)} == {(1,), (3,)}
+    assert all(2 not in placer.place(2) for _ in range(20))
+    assert all(placer.place(3)[0] != 2 for _ in range(20))
+    with pytest.raises(BrokerError):
+        StripedReplicaPlacer(brokers[1:2], Random(1)).place(1)

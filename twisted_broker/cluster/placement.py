@@ -6,8 +6,8 @@ that people write by hand.
 1. No broker holds two replicas of a partition; the first replica is on a broker that is not fenced.
 2. Racks take turns, and in a rack its brokers take turns: over a round of all brokers leadership is
    even.
-3. Fenced brokers are used only when the brokers that live are too few for the replication factor;
-   cordoned ones never.
+3. Fenced brokers, and those that shut down, are used only when the brokers that live are too few
+   for the replication factor; cordoned ones never.
 
 Source: Kafka's `StripedReplicaPlacer`; `RL 8.5`. Not here: choice of a log directory.
 """
@@ -72,9 +72,10 @@ class StripedReplicaPlacer:
             if not accepts_replicas(broker):
                 continue
             rack = racks.setdefault((broker.rack is not None, broker.rack or ""), _Rack())
-            (rack.fenced if broker.fenced else rack.unfenced).brokers.append(broker.id)
+            # One that shuts down is in no new ISR: with it alone a partition is refused.
+            (rack.unfenced if broker.may_be_in_isr else rack.fenced).brokers.append(broker.id)
             self._total += 1
-            self._unfenced += not broker.fenced
+            self._unfenced += broker.may_be_in_isr
         # Sorted before it is shuffled: a seed then gives the same placement everywhere.
         self._racks = [racks[name] for name in sorted(racks)]
         self._random = random

@@ -130,3 +130,18 @@ def test_who_was_unregistered_without_elr_comes_back_as_after_an_unclean_stop() 
     fixture.controller.write([FeatureLevelRecord(name=ELR_FEATURE, feature_level=1)])
     fixture.join(1)
     assert (partition(fixture).leader, partition(fixture).isr) == (-1, ())
+
+
+@pytest.mark.parametrize("level", [7, 14])
+def test_a_controller_registers_where_the_level_has_it(level: int) -> None:
+    """Kafka's `isControllerRegistrationSupported`: a broker of Apache Kafka below 3.7 ends at a
+    record that it does not know.
+    """
+    fixture = at_level(level)
+    assert fixture.controller.image.controllers == {}
+    fixture.restart()
+    assert fixture.controller.image.controllers == {}
+    fixture.controller.write([FeatureLevelRecord(name=METADATA_VERSION, feature_level=15)])
+    assert list(fixture.controller.image.controllers) == [1]
+    fixture.restart()
+    assert list(fixture.controller.image.controllers) == [1]

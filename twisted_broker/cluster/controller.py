@@ -42,7 +42,7 @@ from twisted_broker.cluster.image_records import controller_record
 from twisted_broker.cluster.metadata_events import ELECTIONS, events, unclean_elections
 from twisted_broker.cluster.metadata_log import MetadataLog
 from twisted_broker.cluster.raft_requests import RaftRequests
-from twisted_broker.cluster.records import TransactionBuffer
+from twisted_broker.cluster.records import CONTROLLER_LEVEL, TransactionBuffer
 from twisted_broker.config import BrokerConfig, text_of
 from twisted_broker.event_lines import EventLines
 from twisted_broker.image.entries import BrokerRegistration, ControllerRegistration, Endpoint
@@ -200,19 +200,25 @@ class Controller:
             self._append(
                 self._first_records(first), metadata_version=first.levels[METADATA_VERSION]
             )
-        registration = ControllerRegistration(
-            self.node_id,
-            new_uuid(self.runtime.random.randbytes),
-            {e.name: e for e in listeners},
-            SUPPORTED_FEATURES,
-        )
-        started = self.write([controller_record(registration)])
+        started = self.write(self._registration() or [records.NoOpRecord()])
         self._last_snapshot_ms = self._last_balance_ms = self.runtime.now_ms()
         self._last_token_check_ms = self._last_balance_ms
         self._ticks.start(_TICK_MS / 1000)
         # An earlier run may have ended between a setting and the elections that follow from it.
         self._turns.start(self._elect())
         return started
+
+    def _registration(self) -> list[Record]:
+        """Its own; none below the level at which Kafka's brokers know such a record."""
+        if self.decided.metadata_version < CONTROLLER_LEVEL:
+            return []
+        registration = ControllerRegistration(
+            self.node_id,
+            new_uuid(self.runtime.random.randbytes),
+            {e.name: e for e in self.listeners},
+            SUPPORTED_FEATURES,
+        )
+        return [controller_record(registration)]
 
     def _first_records(self, bootstrap: Bootstrap) -> list[Record]:
         """The records of a new cluster, in one transaction."""
@@ -321,6 +327,12 @@ class Controller:
             self._turns.start(self._elect())
         elif large:
             self._turns.start(self._elect(large))
+        if (
+            delta is not None
+            and METADATA_VERSION in delta.features
+            and self.node_id not in self.decided.controllers
+        ):
+            self._write_in_background(self._registration())
         return done
 
     def _elect_where_allowed(self, delta: MetadataDelta) -> set[str]:

@@ -34,6 +34,7 @@ ELR_LEVEL = 23  # 4.0-IV1
 CORDON_LEVEL = 30  # 4.3-IV0
 MAX_BATCH_BYTES = 1 << 24
 TRANSACTION_LEVEL = 13  # 3.6-IV1
+CONTROLLER_LEVEL = 15  # 3.7-IV0: controllers register
 
 RECORD_TYPES: dict[int, type[Record]] = {
     cls.record_type: cls

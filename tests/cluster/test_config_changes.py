@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+from typing import Any
+
 import pytest
 
 from tests.cluster.fixtures import Fixture, short_at_the_second
 from twisted_broker.cluster.metadata_log import MetadataLog
+from twisted_broker.log.errors import OutOfDescriptors
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import configs as configs_messages
 from twisted_broker.wire.messages.topics import (
@@ -256,6 +260,32 @@ def test_an_election_that_finds_no_descriptor_is_made_later(
     short_at_the_second(monkeypatch, MetadataLog, "append")
     assert change(ready, TOPIC, "t", ("unclean.leader.election.enable", SET, "true")) == 0
     ready.advance(0.5)
+    assert ready.controller.image.topics_by_name["t"].partitions[0].leader == 1
+
+
+def test_an_election_finds_no_descriptor_for_a_while(
+    ready: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else need happen: no broker comes, no setting changes."""
+    ready.advance(9.5)
+    assert change(ready, TOPIC, "t", ("min.insync.replicas", SET, "2")) == 0
+    ready.join(1)
+    append, calls = MetadataLog.append, list[int]()
+
+    def short(log: MetadataLog, *arguments: Any) -> int:
+        calls.append(1)
+        if len(calls) > 1:
+            raise OutOfDescriptors(log.directory, OSError(errno.EMFILE, "no"))
+        return append(log, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MetadataLog, "append", short)
+        assert change(ready, TOPIC, "t", ("unclean.leader.election.enable", SET, "true")) == 0
+        ready.advance(1.0)
+        ready.beat(1, ready.controller.image.brokers[1].epoch)
+    assert len(calls) > 2
+    assert ready.controller.image.topics_by_name["t"].partitions[0].leader == -1
+    ready.advance(1.0)
     assert ready.controller.image.topics_by_name["t"].partitions[0].leader == 1
 
 

@@ -28,6 +28,7 @@ from typing import NamedTuple, TypeVar
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from twisted_broker.cluster.bootstrap import DEFAULT, Bootstrap, bootstrap_records
 from twisted_broker.cluster.bootstrap import NAME as BOOTSTRAP_NAME
@@ -111,7 +112,7 @@ class Controller:
         self.quotas = quotas or Quotas()
         self._turns = turns or Turns(runtime.clock, runtime.marks)
         self._being_fenced: set[int] = set()
-        self._is_balancing = self._is_stopped = False
+        self._is_balancing = self._is_stopped = self._is_election_due = False
         self._bootstrap = bootstrap
         self._check = check
         self.cluster_id, self.runtime = cluster_id, runtime
@@ -362,7 +363,12 @@ class Controller:
         except BrokerError:
             return  # it decides no more
         if found:
-            self._write_in_background(found, prepared)
+            self.write(found, prepared).addErrback(self._elect_later)
+
+    def _elect_later(self, failure: Failure) -> None:
+        """No descriptor was free: the next tick tries again. Nothing else need ever happen."""
+        failure.trap(BrokerError)
+        self._is_election_due = True
 
     def _append(
         self,
@@ -474,6 +480,9 @@ class Controller:
         if self._idle_ms and now_ms - max(self._last_write_ms, self._last_step_ms) >= self._idle_ms:
             self._write_in_background([records.NoOpRecord()])
         self.log.sync()  # again, where the last one found no free descriptor; else nothing is due
+        if self._is_election_due:
+            self._is_election_due = False
+            self._turns.start(self._elect())
         self._balance(now_ms)
         if self._token_check_ms and now_ms - self._last_token_check_ms >= self._token_check_ms:
             self._last_token_check_ms = now_ms

@@ -202,6 +202,28 @@ def test_a_controlled_shutdown_moves_leaders_and_waits_for_the_others(fixture: F
     assert fixture.controller.image.brokers[1].fenced
 
 
+def test_a_controlled_shutdown_that_found_no_descriptor_begins_later(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RL 8.2: the others must have seen the record of the beginning that was written."""
+    epochs = {broker: fixture.join(broker) for broker in (1, 2)}
+    make_topic(fixture, "t", [1, 2])
+
+    def short(log: MetadataLog, *arguments: object) -> int:
+        raise OutOfDescriptors(log.directory, OSError(errno.EMFILE, "no"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MetadataLog, "append", short)
+        with pytest.raises(BrokerError):
+            fixture.beat(1, epochs[1], want_shut_down=True)
+    before = fixture.controller.image.offset
+    fixture.beat(1, epochs[1], want_shut_down=True)
+    fixture.beat(2, epochs[2], current_metadata_offset=before)
+    assert not fixture.beat(1, epochs[1], want_shut_down=True).should_shut_down
+    fixture.beat(2, epochs[2])
+    assert fixture.beat(1, epochs[1], want_shut_down=True).should_shut_down
+
+
 def test_a_topic_is_created_while_a_broker_shuts_down(fixture: Fixture) -> None:
     """A rolling restart: its only replicas go to those who stay."""
     epochs = {broker: fixture.join(broker) for broker in (1, 2)}

@@ -182,9 +182,11 @@ async def broker_heartbeat(
 
     beat, prepared = await _in_steps(context, controller.decide(decision, _RECORDS))
     if beat.records:
+        end = controller.log.end_offset
         written = controller.write(beat.records, prepared)
-        if beat.enters_shutdown:
-            last = controller.log.end_offset - 1
+        last = controller.log.end_offset - 1
+        # Not where nothing was written: a later heartbeat begins it.
+        if beat.enters_shutdown and last >= end:
             heartbeat_decision.note_shutdown_offset(
                 controller.sessions, request.broker_id, request.broker_epoch, last, now_ms
             )

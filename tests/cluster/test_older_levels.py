@@ -17,6 +17,7 @@ from twisted_broker.cluster.partition_change import ELR_FEATURE
 from twisted_broker.image.entries import MIGRATING, UNASSIGNED, PartitionRegistration
 from twisted_broker.image.metadata_image import METADATA_VERSION
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages import broker_lifecycle as lifecycle
 from twisted_broker.wire.messages import log_dirs, reassignment
 from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
 from twisted_broker.wire.messages.metadata_records import FeatureLevelRecord
@@ -145,3 +146,33 @@ def test_a_controller_registers_where_the_level_has_it(level: int) -> None:
     assert list(fixture.controller.image.controllers) == [1]
     fixture.restart()
     assert list(fixture.controller.image.controllers) == [1]
+
+
+@pytest.mark.parametrize(("level", "rises"), [(7, 1), (11, 1), (12, 0), (30, 0)])
+def test_below_3_6_a_smaller_isr_begins_a_leader_epoch(level: int, rises: int) -> None:
+    """KAFKA-15021: the high watermark of a leader below 3.6 else waits for who left, for
+    `replica.lag.time.max.ms`. A larger ISR begins none.
+    """
+    fixture = at_level(level)
+    topic_id = place(fixture, [1, 2])
+    epoch = fixture.controller.image.brokers[1].epoch
+    sizes = []
+    for isr in ([1], [1, 2]):
+        now = partition(fixture)
+        wanted = lifecycle.AlterPartitionRequestPartitionData(
+            partition_index=0,
+            leader_epoch=now.leader_epoch,
+            new_isr_with_epochs=[
+                lifecycle.BrokerState(broker_id=member, broker_epoch=-1) for member in isr
+            ],
+            partition_epoch=now.partition_epoch,
+        )
+        topic = lifecycle.AlterPartitionRequestTopicData(topic_id=topic_id, partitions=[wanted])
+        request = lifecycle.AlterPartitionRequest(broker_id=1, broker_epoch=epoch, topics=[topic])
+        answer = fixture.ask("alter_partition", request, 3).topics[0].partitions[0]
+        assert (answer.error_code, answer.leader_id) == (0, 1)
+        assert answer.leader_epoch == partition(fixture).leader_epoch
+        sizes.append((len(partition(fixture).isr), answer.leader_epoch))
+    assert sizes == [(1, rises), (2, rises)]
+    fixture.beat(2, fixture.controller.image.brokers[2].epoch, want_fence=True)
+    assert (partition(fixture).isr, partition(fixture).leader_epoch) == ((1,), 2 * rises)

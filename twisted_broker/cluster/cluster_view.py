@@ -22,6 +22,7 @@ from itertools import islice
 from twisted_broker.cluster.election import Election
 from twisted_broker.cluster.partition_change import ELR_FEATURE, PartitionRules, change_partition
 from twisted_broker.cluster.placement import default_directory
+from twisted_broker.cluster.records import SHRINK_LEVEL
 from twisted_broker.config import BrokerConfig, stored_topic_value
 from twisted_broker.image.entries import NO_LEADER, PartitionRegistration, TopicImage
 from twisted_broker.image.metadata_image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
@@ -79,7 +80,14 @@ class ClusterView:
             )
 
         minimum, unclean = self._of_topics.get(topic) or self._rules_of_topic(topic)
-        return PartitionRules(acceptable, self.elr, minimum, unclean, self._new_directory)
+        return PartitionRules(
+            acceptable,
+            self.elr,
+            minimum,
+            unclean,
+            self._new_directory,
+            0 < self.image.metadata_version < SHRINK_LEVEL,
+        )
 
     def _rules_of_topic(self, topic: str) -> tuple[int, bool]:
         minimum = self.topic_setting(topic, "min.insync.replicas")

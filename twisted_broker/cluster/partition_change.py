@@ -9,7 +9,7 @@ PartitionChangeRecord, or none.
 2. After an unclean election the ISR is the new leader alone, nobody is eligible, and the partition
    is recovering.
 3. The leader is named exactly when it changes (which raises the leader epoch), when a replica
-   left the assignment, or when a new leader epoch is what is wanted.
+   left the assignment (below 3.6 the ISR), or when a new leader epoch is what is wanted.
 4. A reassignment whose target is in the ISR ends with this very record, whatever it was made for.
 5. Nothing changed: no record.
 
@@ -39,10 +39,11 @@ class PartitionRules:
     """What holds for the partitions of one topic: who may lead, whether ELR is on, the minimum ISR,
     which elections are allowed.
 
-    `directory(broker)`: where a new replica on that broker lies.
+    `directory(broker)`: where a new replica on that broker lies. `shrink_begins_epoch`: a smaller
+    ISR begins a leader epoch.
     """
 
-    __slots__ = ("acceptable", "directory", "elr", "min_isr", "unclean")
+    __slots__ = ("acceptable", "directory", "elr", "min_isr", "shrink_begins_epoch", "unclean")
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class PartitionRules:
         min_isr: int,
         unclean: bool,
         directory: Callable[[int], bytes] = lambda broker: UNASSIGNED,
+        shrink_begins_epoch: bool = False,
     ) -> None:
         self.acceptable, self.elr, self.min_isr, self.unclean, self.directory = (
             acceptable,
@@ -59,6 +61,7 @@ class PartitionRules:
             unclean,
             directory,
         )
+        self.shrink_begins_epoch = shrink_begins_epoch
 
     @property
     def election(self) -> Election:
@@ -108,10 +111,12 @@ def change_partition(
         elr = [broker for broker in elr if broker in target.replicas]
     # A replica is removed: under a new leader epoch its late fetches no longer count, as in Kafka.
     begins_epoch = begins_epoch or not set(partition.replicas) <= set(target.replicas)
-    if record.leader == NO_LEADER_CHANGE and begins_epoch:
-        record.leader = partition.leader
     if (target_isr or rules.elr) and tuple(target_isr) != partition.isr:
         record.isr = target_isr
+        if rules.shrink_begins_epoch and not set(partition.isr) <= set(target_isr):
+            begins_epoch = True
+    if record.leader == NO_LEADER_CHANGE and begins_epoch:
+        record.leader = partition.leader
     if tuple(elr) != partition.elr:
         record.eligible_leader_replicas = elr
     _remember_leader(record, partition, rules)

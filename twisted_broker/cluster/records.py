@@ -33,6 +33,7 @@ DIRECTORIES_LEVEL = 17  # 3.7-IV2: registrations and partitions name log directo
 ELR_LEVEL = 23  # 4.0-IV1
 CORDON_LEVEL = 30  # 4.3-IV0
 MAX_BATCH_BYTES = 1 << 24
+SHRINK_LEVEL = 12  # 3.6-IV0: a smaller ISR needs no new leader epoch (KAFKA-15021)
 TRANSACTION_LEVEL = 13  # 3.6-IV1
 CONTROLLER_LEVEL = 15  # 3.7-IV0: controllers register
 

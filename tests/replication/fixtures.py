@@ -16,7 +16,12 @@ from twisted_broker.image.entries import (
     PartitionRegistration,
     TopicImage,
 )
-from twisted_broker.image.metadata_image import TOPIC_RESOURCE, MetadataDelta, MetadataImage
+from twisted_broker.image.metadata_image import (
+    TOPIC_RESOURCE,
+    MetadataDelta,
+    MetadataImage,
+    PartitionDelta,
+)
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.log import Log
@@ -384,6 +389,29 @@ class Fixture:
                 max(0.0, min(call.getTime() for call in calls) - self.clock.seconds())
             )
         self.clock.advance(max(0.0, end - self.clock.seconds()))
+
+
+def tried_again_under(fixture: Fixture, *assignments: tuple[int, ...]) -> list:
+    """The image as it is, and one for each assignment, under the next epochs. A role is tried
+    again under the newest of them; nothing between them is applied yet.
+    """
+    images = [fixture.image]
+    for epoch, replicas in enumerate(assignments, 1):
+        state = registration(replicas[0], replicas, leader_epoch=epoch, partition_epoch=epoch)
+        topic = TopicImage("t", TOPIC_ID, {0: state})
+        images.append(
+            replace(
+                images[-1],
+                offset=images[-1].offset + 1,
+                topics_by_name={"t": topic},
+                topics_by_id={TOPIC_ID: topic},
+            )
+        )
+    fixture.image = images[-1]
+    change = PartitionDelta("t", TOPIC_ID, 0, None, images[0].partition(*TP))
+    fixture.replicas.apply_later(change, is_new=False)
+    fixture.advance(1)
+    return images
 
 
 def broker_registration(node: int) -> BrokerRegistration:

@@ -5,6 +5,7 @@ where on, and when it stops (RL 1.3-1.5, 6.1).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -22,8 +23,10 @@ from tests.replication.fixtures import (
     broker_registration,
     consumer,
     registration,
+    tried_again_under,
 )
 from twisted_broker.image.entries import Endpoint
+from twisted_broker.image.metadata_image import MetadataDelta
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.checkpoints import HIGH_WATERMARK, read_offsets
@@ -332,6 +335,20 @@ def test_a_partition_that_will_be_led_leaves_its_fetcher_first(monkeypatch) -> N
     assert seen == [False]
     fixture.wires[0].answer(records=sent_by_leader(3), high_watermark=3)
     assert fixture.partition().log.log_end_offset == 0
+
+
+def test_an_older_piece_leaves_a_follower_with_its_fetcher() -> None:
+    """A role that was tried again is the newest one; a piece of the metadata that waited has this
+    broker lead before it, which ends no fetching: nothing would begin it again.
+    """
+    rig = FollowerRig()
+    rig.topic(states={0: registration(2, (2, 1, 3))})
+    images = tried_again_under(rig, (1, 2, 3), (2, 1, 3))
+    assert rig.fetched()[TP].leader_epoch == 2
+    for before, after in pairwise(images):
+        rig.replicas.apply_delta(MetadataDelta.between(before, after), after)
+        assert (rig.partition().is_leader, rig.partition().leader_epoch) == (False, 2)
+        assert rig.fetched()[TP].leader_epoch == 2
 
 
 def test_another_leader_another_fetcher_and_idle_ones_end() -> None:

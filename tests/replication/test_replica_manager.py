@@ -22,6 +22,7 @@ from tests.replication.fixtures import (
     consumer,
     follower,
     registration,
+    tried_again_under,
 )
 from twisted_broker.config import LogConfig, topic_config
 from twisted_broker.image.entries import TopicImage
@@ -908,29 +909,6 @@ def test_missed_and_stale_updates():
     fixture.topic(states={0: registration(1, (1,), None, 7, 30)})
     fixture.topic(states={0: registration(2, (1, 2), None, 6, 20)})
     assert (fixture.partition().is_leader, fixture.partition().leader_epoch) == (True, 7)
-
-
-def tried_again_under(fixture: Fixture, *assignments: tuple[int, ...]) -> list:
-    """The image as it is, and one for each assignment, under the next epochs. A role is tried
-    again under the newest of them; nothing between them is applied yet.
-    """
-    images = [fixture.image]
-    for epoch, replicas in enumerate(assignments, 1):
-        state = registration(replicas[0], replicas, leader_epoch=epoch, partition_epoch=epoch)
-        topic = TopicImage("t", TOPIC_ID, {0: state})
-        images.append(
-            replace(
-                images[-1],
-                offset=images[-1].offset + 1,
-                topics_by_name={"t": topic},
-                topics_by_id={TOPIC_ID: topic},
-            )
-        )
-    fixture.image = images[-1]
-    change = PartitionDelta("t", TOPIC_ID, 0, None, images[0].partition(*TP))
-    fixture.replicas.apply_later(change, is_new=False)
-    fixture.advance(1)
-    return images
 
 
 def test_a_piece_that_comes_behind_a_role_that_was_tried_again():

@@ -78,7 +78,12 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
         for change, state in _assigned_here(replicas, changes, image)
         if state.leader == replicas.node_id
     ]
-    replicas.stop_fetching(TopicPartition(change.topic, change.partition) for change, _ in leading)
+    replicas.stop_fetching(
+        TopicPartition(change.topic, change.partition)
+        for change, state in leading
+        # The role that is here goes on, with its fetcher.
+        if not _is_older(replicas, change, state)
+    )
     for change, state in leading:
         _make_leader(replicas, change, state, delta, settings, gained)
     following = [
@@ -237,6 +242,16 @@ def _assigned_here(
         and replicas.node_id in change.after.replicas
         and not replicas.is_taken_away(change, image)
     ]
+
+
+def _is_older(
+    replicas: ReplicaManager, change: PartitionDelta, state: PartitionRegistration
+) -> bool:
+    """Whether the partition has a newer role than `state` already: it was tried again, under the
+    newest metadata, before this piece had its turn.
+    """
+    partition = replicas.partitions.get(TopicPartition(change.topic, change.partition))
+    return partition is not None and state.partition_epoch < partition.partition_epoch
 
 
 def _stop_replica(

@@ -937,6 +937,21 @@ def test_a_piece_that_comes_behind_a_removal_that_was_tried_again():
     assert fixture.log_manager.deleted == [TP]
 
 
+def test_a_removal_that_comes_behind_the_role_that_came_after_it() -> None:
+    """A replica was removed and added again. The role that was tried again is the one after: its
+    log may count in the ISR by now, and the piece with the removal must not take it.
+    """
+    fixture = Fixture()
+    fixture.topic(states={0: registration(2, (2, 1))})
+    partition, log = fixture.partition(), fixture.partition().log
+    images = tried_again_under(fixture, (2, 3), (2, 3, 1))
+    assert partition.leader_epoch == 2
+    for before, after in pairwise(images):
+        fixture.replicas.apply_delta(MetadataDelta.between(before, after), after)
+    assert not (fixture.log_manager.deleted or fixture.log_manager.strays)
+    assert fixture.partition() is partition and partition.log is log
+
+
 def test_a_running_leader_is_told_to_lead_an_epoch_that_its_log_is_beyond():
     """A snapshot of a controller that was set back, and has grown beyond: nothing else shows it to
     a broker that runs (docs/RELIABILITY.md), and its partition epochs are older as well.

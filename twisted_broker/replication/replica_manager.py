@@ -461,6 +461,22 @@ class ReplicaManager:
         is_placed_here = state is not None and self.node_id in state.replicas
         return not is_placed_here and self.log_manager.get(name) is None
 
+    def is_placed_again(self, change: PartitionDelta) -> bool:
+        """Whether the partition has a role that came after this removal of its replica: it was
+        tried again, under the newest metadata, which has the replica here. Its log may count in the
+        ISR by now.
+        """
+        partition = self.partitions.get(TopicPartition(change.topic, change.partition))
+        topic = self._image_source.image.topics_by_id.get(change.topic_id)
+        newest = None if topic is None else topic.partitions.get(change.partition)
+        return (
+            partition is not None
+            and newest is not None
+            and change.after is not None
+            and self.node_id in newest.replicas
+            and change.after.partition_epoch < partition.partition_epoch <= newest.partition_epoch
+        )
+
     def new_partition(self, topic_partition: TopicPartition, topic_id: bytes) -> Partition:
         """A partition without a role, noted as held here."""
         max_lag_ms, stats = (

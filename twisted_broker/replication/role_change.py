@@ -70,7 +70,9 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
         )
     ]
     for change in changes:
-        if change.after is None or replicas.node_id not in change.after.replicas:
+        if (
+            change.after is None or replicas.node_id not in change.after.replicas
+        ) and not replicas.is_placed_again(change):
             _stop_replica(replicas, change, lost, keeps_files=delta.by_comparison)
     settings = _TopicConfigs(replicas, image)
     leading = [

@@ -45,6 +45,7 @@ from twisted_broker.wire.messages import fetch as fetch_wire
 from twisted_broker.wire.records import set_offsets_and_epoch
 
 REPLICAS = (1, 2, 3)
+OTHER_ID = bytes(range(1, 17))
 
 
 class Wire:
@@ -420,6 +421,21 @@ def test_a_failed_directory_ends_the_fetching_of_its_partitions() -> None:
     fixture.replicas.directory_failed("/data", OSError("gone"))
     fixture.clock.advance(0)
     assert fixture.fetched() == {}
+
+
+def test_a_failure_of_a_former_topic_ends_no_fetching_of_its_successor() -> None:
+    """A topic is made anew, in another directory, in the turn in which the directory of the one
+    before failed: what follows from that failure comes afterwards.
+    """
+    rig = FollowerRig()
+    rig.follow()
+    log = rig.log_manager.logs.pop(TP)
+    log.segments.directory = "/failed/t-0"
+    rig.replicas.directory_failed("/failed", OSError("EIO"))
+    rig.topic(topic_id=OTHER_ID, states={0: registration(2, REPLICAS, (2, 3))})
+    rig.clock.advance(1)
+    assert (rig.partition().topic_id, rig.partition().offline) == (OTHER_ID, False)
+    assert rig.fetched()[TP].topic_id == OTHER_ID
 
 
 def test_the_number_of_fetchers_per_leader() -> None:

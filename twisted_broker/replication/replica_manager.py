@@ -392,8 +392,11 @@ class ReplicaManager:
         )
 
     def _stop_fetcher(self, event: PartitionFailed) -> None:
-        self.stop_fetching([event.partition.topic_partition])
-        self.moves.remove([event.partition.topic_partition])
+        name = event.partition.topic_partition
+        # Another one of its name may be here by now, with a fetcher that must not stop.
+        if self.partitions.get(name) is event.partition:
+            self.stop_fetching([name])
+            self.moves.remove([name])
 
     def _move_again(self, event: LogTruncated) -> None:
         self.moves.begin(event.partition)

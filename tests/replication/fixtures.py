@@ -245,6 +245,9 @@ class FakeLogManager:
     def settle(self, is_replica: Any) -> None:
         """Nothing moves."""
 
+    def future(self, tp: TopicPartition) -> Log | None:
+        return self.futures.get(tp)
+
     def set_stray_aside(self, tp: TopicPartition) -> None:
         self.strays.append(tp)
         del self.logs[tp]

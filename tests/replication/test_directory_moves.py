@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -24,6 +25,8 @@ from tests.replication.fixtures import (
     registration,
 )
 from tests.replication.moving import DIRECTORIES, Moving
+from twisted_broker.image.entries import TopicImage
+from twisted_broker.image.metadata_image import MetadataDelta
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.future_logs import PROMOTED, mark_promoted, one_that_counts
@@ -56,6 +59,7 @@ from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import set_offsets_and_epoch
 
+OTHER_ID = bytes(range(1, 17))
 SLOW = {"replica_alter_log_dirs_io_max_bytes_per_second": "100"}
 
 
@@ -310,7 +314,6 @@ def test_one_move_at_a_time_in_the_order_of_names() -> None:
     moving = Moving(num_replica_alter_log_dirs_threads="1", **SLOW)
     moving.start()
     from tests.replication.fixtures import TOPIC_ID
-    from twisted_broker.image.entries import TopicImage
 
     topic = TopicImage("t", TOPIC_ID, {number: registration() for number in range(3)})
     moving.publish(topics_by_name={"t": topic}, topics_by_id={TOPIC_ID: topic})
@@ -590,6 +593,48 @@ def test_a_deleted_topic_takes_its_copy_along() -> None:
     moving.assignments.answer()
     moving.clock.advance(61)
     assert moving.names(source) == moving.names(target) == []
+
+
+def copy_alone() -> Moving:
+    """A start with the source's directory offline: of the replica only the copy is here."""
+    moving = filled(answers=False)
+    source, target = moving.place, moving.other
+    moving.move(target)
+    moving.settle(1)
+    disk = moving.stop()
+    disk.remove(f"{source}/meta.properties")
+    disk.make_directories(f"{source}/meta.properties")
+    again = WithoutOne(disk).start()
+    assert again.failed == [source]
+    assert again.partition.offline and again.names(target) == ["t-0-future"]
+    return again
+
+
+def test_a_deleted_topic_takes_a_copy_without_a_log_along() -> None:
+    """It is no copy of the topic's successor, whose log lies beside it: a swap would rename it onto
+    that one, which takes a good directory offline.
+    """
+    again = copy_alone()
+    (offline,) = again.failed
+    again.publish(topics_by_name={}, topics_by_id={})
+    assert not again.log_manager.moves.futures
+    topic = TopicImage("t", OTHER_ID, {0: registration()})
+    again.publish(topics_by_name={"t": topic}, topics_by_id={OTHER_ID: topic})
+    again.produce(3)
+    again.settle()
+    assert again.failed == [offline]
+    assert again.log.topic_id == OTHER_ID and len(again.records()) == 3
+
+
+def test_a_copy_without_a_log_that_a_snapshot_lacks_is_kept() -> None:
+    """No record removed its partition, and it may be the only copy."""
+    again = copy_alone()
+    before = again.image
+    again.image = replace(before, offset=before.offset + 1, topics_by_name={}, topics_by_id={})
+    again.replicas.apply_delta(MetadataDelta.between(before, again.image), again.image)
+    assert not again.log_manager.moves.futures
+    (target,) = (each for each in ("/a", "/b") if each not in again.failed)
+    assert again.names(target) == ["t-0-stray"]
 
 
 def test_a_target_that_fails_ends_the_move_only() -> None:

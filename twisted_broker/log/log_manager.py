@@ -602,7 +602,8 @@ class LogManager:
 
     def set_stray_aside(self, topic_partition: TopicPartition) -> None:
         """Takes a log out that the metadata does not know, and keeps its files as `-stray`."""
-        self.moves.drop(topic_partition)
+        is_here = topic_partition in self.logs  # else its copy may be the only one
+        self.moves.drop(topic_partition, DELETE_SUFFIX if is_here else STRAY_SUFFIX)
         self._set_aside(topic_partition, STRAY_SUFFIX)
 
     def _set_aside(self, topic_partition: TopicPartition, suffix: str) -> None:

@@ -273,7 +273,9 @@ def _stop_replica(
     replicas.drop_partition(topic_partition)
     epoch = partition.leader_epoch
     partition.stop()
-    log = replicas.log_manager.get(topic_partition)
+    logs = replicas.log_manager
+    # A copy may be all that is here of a log in a directory that is offline.
+    log = logs.get(topic_partition) or logs.moves.future(topic_partition)
     if log is not None and log.topic_id in (
         None,
         change.topic_id,
@@ -285,9 +287,9 @@ def _stop_replica(
                 "log renamed to *-stray and kept: the metadata snapshot lacks its partition",
                 partition=topic_partition,
             )
-            replicas.log_manager.set_stray_aside(topic_partition)
+            logs.set_stray_aside(topic_partition)
         else:
-            replicas.log_manager.delete(topic_partition)
+            logs.delete(topic_partition)
     lost.append((topic_partition, epoch))
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 from twisted.internet.error import ConnectionLost
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from tests.replication.fixtures import TOPIC_ID, TP, WALL_MS, batch, registration
-from tests.replication.pair import BACKOFF_MS, Node, nodes
+from tests.replication.pair import BACKOFF_MS, Node, copied, nodes
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.segment import LogSegment
 from twisted_broker.replication.explain.explanation import fetching_now
 from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition, InitialFetchState
@@ -422,6 +425,31 @@ def test_a_log_of_a_newer_epoch_than_its_leaders_is_left_alone(
     assert "a bit of this one was flipped (no checksum" in a.held.history.failure.reason
     told = fetching_now(a.held, "", "", None, Moment(a.now_ms(), 0))
     assert told.phase == "failed" and a.held.history.failure.reason in told.why
+
+
+@pytest.mark.parametrize("truncates_on_fetch", [True, False])
+def test_a_truncation_for_which_no_file_can_be_opened_is_tried_again(
+    truncates_on_fetch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Descriptors are short for a moment: as with an append, that is no failure of the partition,
+    which nothing would fetch any more.
+    """
+    a, b = copied(2)
+    a.append(1)
+    b.lead(2, isr=(2,))
+    b.append(2)
+    a.follow(b, 2, truncates_on_fetch=truncates_on_fetch)
+
+    def short(segment: LogSegment, offset: int) -> int:
+        raise OSError(errno.EMFILE, "no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LogSegment, "end_below", short)
+        a.round()
+    assert TP not in a.fetcher.state.failed and a.log.log_end_offset == 3
+    a.clock.advance(BACKOFF_MS / 1000)
+    a.catch_up(5)
+    assert a.content() == b.content()
 
 
 def test_unclean_truncation_can_be_refused() -> None:

@@ -118,7 +118,7 @@ class FetchTarget(Protocol):
         self, topic_partition: TopicPartition, fetch_offset: int, leader_end: EpochEnd | None
     ) -> OffsetTruncationState:
         """Drops what the leader does not have. `leader_end`: the end of an epoch at the leader;
-        None where no epochs are known: truncates to `fetch_offset`.
+        None where no epochs are known: truncates to `fetch_offset`. `OutOfDescriptors`: later.
         """
         ...
 
@@ -475,6 +475,9 @@ class Fetcher:
         try:
             truncation = self._target.truncate(topic_partition, fetch_offset, leader_end)
             latest_epoch = self._target.latest_epoch(topic_partition)
+        except OutOfDescriptors:
+            self.partitions_with_errors([topic_partition])
+            return False
         except Exception as error:
             self.partition_failed(topic_partition, error)
             return False

@@ -35,6 +35,7 @@ from twisted_broker.log.log_directory import LogDirectory
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.log_moves import LogMoves
 from twisted_broker.log.memory import InlineWorker
+from twisted_broker.log.segment import LogSegment
 from twisted_broker.replication import role_change
 from twisted_broker.replication.directory_moves import alter_replica_log_dirs
 from twisted_broker.replication.explain.explanation import explain
@@ -61,6 +62,13 @@ from twisted_broker.wire.records import set_offsets_and_epoch
 
 OTHER_ID = bytes(range(1, 17))
 SLOW = {"replica_alter_log_dirs_io_max_bytes_per_second": "100"}
+
+
+def replicated(offset: int) -> bytes:
+    """A batch as a leader of epoch 0 sends it."""
+    data = bytearray(batch())
+    set_offsets_and_epoch(data, offset, 0)
+    return bytes(data)
 
 
 def filled(records: int = 30, **options: Any) -> Moving:
@@ -383,10 +391,7 @@ def test_a_follower_moves_as_well_and_goes_on_following() -> None:
     """RL 1.8: replica -3 reads to the log end, whoever leads."""
     moving = Moving(state=registration(2, (2, 1))).start()
     for offset in range(5):
-        data = bytearray(batch())
-        data[:8] = offset.to_bytes(8, "big")
-        data[12:16] = bytes(4)
-        moving.partition.append_as_follower(bytes(data), 0, 0)
+        moving.partition.append_as_follower(replicated(offset), 0, 0)
     target = moving.other
     assert moving.log.high_watermark == 0
     moving.move(target)
@@ -424,6 +429,27 @@ def test_what_the_log_truncates_its_copy_truncates() -> None:
     moving.settle(3)
     assert moving.place == target and moving.records() == before
     assert moving.log.leader_epochs.entries() == [(0, 0), (1, 3)]
+
+
+def test_a_copy_that_no_file_can_be_opened_for_is_truncated_a_little_later() -> None:
+    """Its log was truncated while descriptors were short: the move goes on when they are not."""
+    moving = Moving(state=registration(2, (2, 1)), answers=False).start()
+    for offset in range(6):
+        moving.partition.append_as_follower(replicated(offset), 0, 0)
+    target = moving.other
+    moving.move(target)
+    moving.settle(2)
+    copy = moving.partition.future_log
+    assert copy is not None and copy.log_end_offset == 6
+    moving.partition.truncate_to(3, 0)
+    with patch.object(LogSegment, "end_below", side_effect=OSError(errno.EMFILE, "too many")):
+        moving.replicas.drain()
+        moving.clock.advance(0.5)
+    move = moving.replicas.moves.moves[TP]
+    assert move.error and copy.log_end_offset == 6 and not moving.failed
+    moving.assignments.answer()
+    moving.settle(5)
+    assert moving.place == target and moving.log.log_end_offset == 3
 
 
 def in_transaction(state: Any, **settings: str) -> tuple[Moving, Callable[[int], None], Log]:

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.errors import OutOfDescriptors
 from twisted_broker.replication.collaborators import IDirectoryAssignments, IReplicas
 from twisted_broker.replication.fetcher.directory_move import Assignment, Move
 from twisted_broker.replication.fetcher.fetcher import Fetcher
@@ -55,6 +56,7 @@ RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 WINDOWS = "alter.log.dirs.replication.quota.window.num"
 WINDOW_SECONDS = "alter.log.dirs.replication.quota.window.size.seconds"
 THREADS = "num.replica.alter.log.dirs.threads"
+_AGAIN_SECONDS = 1.0
 
 
 class ReplicaAlterLogDirsManager(FetcherManager):
@@ -143,8 +145,15 @@ class ReplicaAlterLogDirsManager(FetcherManager):
             future.truncate_to(future.end_below(end), self._replicas.runtime.wall_ms())
         except BrokerError as error:
             move.error = str(error)
+            if isinstance(error, OutOfDescriptors):
+                again = partial(self._begin_again, move)
+                self._log_manager.directories.call_later(_AGAIN_SECONDS, again)
             return False
         return True
+
+    def _begin_again(self, move: Move) -> None:
+        if move.error and self.moves.get(move.partition.topic_partition) is move:
+            self.begin(move.partition)
 
     def remove(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Ends moves before their swap; the caller decides what becomes of the copies."""

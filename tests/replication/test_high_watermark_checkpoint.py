@@ -231,6 +231,18 @@ def test_rows_of_logs_that_were_not_opened_yet_are_kept():
     assert late.high_watermark == 2
 
 
+def test_rows_beside_a_new_copy_are_kept():
+    """A copy is made in a directory of which no log was opened yet: as above."""
+    house = House("/a")
+    write_offsets(house.files, "/a", HIGH_WATERMARK, {OTHER: 2})
+    house.marks.write([house.log()], 0)
+    house.workers["/a"].run()
+    assert house.on_disk() == {TP: 0, OTHER: 2}
+    late = house.log(OTHER)
+    house.marks.start(late)
+    assert late.high_watermark == 2
+
+
 def test_a_directory_that_cannot_be_written_is_reported():
     """RL 1.12: it is reported; the other directory is written all the same."""
     house = House("/a", "/b")

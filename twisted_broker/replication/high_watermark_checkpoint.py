@@ -39,6 +39,7 @@ from twisted_broker.log.errors import (
     is_out_of_descriptors,
 )
 from twisted_broker.topic_names import METADATA_TOPIC
+from twisted_broker.wire.errors import BrokerError
 
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
@@ -70,13 +71,18 @@ class HighWatermarkCheckpoint:
         """Gives a log that was just opened its high watermark. Raises OutOfDescriptors (to be tried
         again), LogDirFailure.
         """
-        directory = posixpath.dirname(log.directory)
-        if directory not in self._loaded:
-            self._loaded[directory] = self._read(directory)
+        waiting = self._waiting(posixpath.dirname(log.directory))
         # Once only: a log of that name made later must not take it. A log whose role was put off
         # for lack of descriptors comes here again, and keeps what it has.
-        high_watermark = self._loaded[directory].pop(log.topic_partition, log.high_watermark)
+        high_watermark = waiting.pop(log.topic_partition, log.high_watermark)
         log.set_high_watermark(max(log.log_start_offset, min(high_watermark, log.log_end_offset)))
+
+    def _waiting(self, directory: str) -> dict[TopicPartition, int]:
+        """Rows of logs that have not begun yet. Raises as `start`."""
+        found = self._loaded.get(directory)
+        if found is None:
+            found = self._loaded[directory] = self._read(directory)
+        return found
 
     def _read(self, directory: str) -> dict[TopicPartition, int]:
         try:
@@ -116,9 +122,12 @@ class HighWatermarkCheckpoint:
         is_metadata_kept: bool,
         written: dict[TopicPartition, int] | None,
     ) -> None:
+        try:
+            # A log that the checkpoint names and that has not been loaded yet keeps its row.
+            waiting = dict(self._waiting(directory))
+        except BrokerError:
+            return  # the next round writes, or the directory is offline
         self._writing.add(directory)
-        # A log that the checkpoint names and that has not been loaded yet keeps its row.
-        waiting = dict(self._loaded.get(directory, {}))
 
         def job() -> dict[TopicPartition, int]:
             offsets = waiting | {log.topic_partition: _row(log) for log in logs}

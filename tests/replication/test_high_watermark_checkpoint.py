@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.replication.fixtures import TP, batch, make_log, registration
+from tests.replication.fixtures import TOPIC_ID, TP, batch, make_log, registration
 from tests.replication.moving import Moving
+from twisted_broker.image.entries import TopicImage
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.checkpoints import (
     HIGH_WATERMARK,
@@ -143,6 +144,25 @@ def test_a_role_that_is_put_off_keeps_the_high_watermark():
     assert not again.partition.is_leader
     again.clock.advance(2)
     assert again.partition.is_leader and again.log.high_watermark == 10
+
+
+def test_a_partition_that_failed_alone_keeps_its_high_watermark():
+    """RL 1.12: its directory goes on, and is checkpointed many times before the next start."""
+    stopped = Moving(log_dirs="/a").start()
+    both = TopicImage("t", TOPIC_ID, {0: registration(), 1: registration()})
+    stopped.publish(topics_by_name={"t": both}, topics_by_id={TOPIC_ID: both})
+    stopped.produce(10)
+    stopped.replicas.fail_alone(stopped.partition, "an effect failed")
+    for _ in range(2):
+        stopped.replicas.produce([(TopicPartition("t", 1), batch())], 1)
+        stopped.clock.advance(5)
+    again = Moving(
+        stopped.stop(),
+        state=registration(1, (1, 2), (1,), leader_epoch=1, partition_epoch=1),
+        overrides={"min.insync.replicas": "2"},
+        log_dirs="/a",
+    )
+    assert again.start().log.high_watermark == 10
 
 
 def short(log: Log, offset: int) -> LogOffsetMetadata:

@@ -77,6 +77,15 @@ class HighWatermarkCheckpoint:
         high_watermark = waiting.pop(log.topic_partition, log.high_watermark)
         log.set_high_watermark(max(log.log_start_offset, min(high_watermark, log.log_end_offset)))
 
+    def keep(self, log: Log) -> None:
+        """The row of a log that is not listed for `write` any more, though its directory goes on:
+        the next start needs it.
+        """
+        waiting = self._loaded.get(posixpath.dirname(log.directory))
+        if waiting is not None:
+            # Where it has not begun yet the row that it is to begin with stays.
+            waiting.setdefault(log.topic_partition, _row(log))
+
     def _waiting(self, directory: str) -> dict[TopicPartition, int]:
         """Rows of logs that have not begun yet. Raises as `start`."""
         found = self._loaded.get(directory)

@@ -280,7 +280,12 @@ class ReplicaManager:
             LeaderEpochBegan: (self._complete_delayed_fetches,),
             BecameFollower: (self._withdraw_alter_partition, *checks),
             ReplicaStopped: (self._withdraw_alter_partition, *checks),
-            PartitionFailed: (self._log_failure, self._stop_fetcher, *checks),
+            PartitionFailed: (
+                self._log_failure,
+                self._keep_high_watermark,
+                self._stop_fetcher,
+                *checks,
+            ),
         }
 
     def drain(self) -> None:
@@ -390,6 +395,13 @@ class ReplicaManager:
             partition=event.partition.topic_partition,
             reason=event.reason,
         )
+
+    def _keep_high_watermark(self, event: PartitionFailed) -> None:
+        name = event.partition.topic_partition
+        log = self.log_manager.get(name)
+        is_here = self.partitions.get(name) is event.partition
+        if is_here and log is not None and log.failed is None:
+            self._high_watermarks.keep(log)
 
     def _stop_fetcher(self, event: PartitionFailed) -> None:
         name = event.partition.topic_partition

@@ -923,18 +923,23 @@ def test_a_piece_that_comes_behind_a_role_that_was_tried_again():
     assert (partition.is_leader, partition.offline, partition.leader_epoch) == (True, False, 2)
 
 
-def test_a_piece_that_comes_behind_a_removal_that_was_tried_again():
-    """The same, where the newest metadata has the replica elsewhere: it was deleted, and the older
-    piece must not make an empty one, which would lead.
+@pytest.mark.parametrize("by_record", [True, False])
+def test_a_role_that_is_tried_again_removes_nothing(by_record: bool) -> None:
+    """The newest metadata has the replica elsewhere. What says so is still to come, and whether a
+    record removed it, so that its log is deleted, or a snapshot lacks it.
     """
     fixture = led((1, 2))
     fixture.produce(3)
     images = tried_again_under(fixture, (1, 2), (2, 3))
-    assert fixture.log_manager.deleted == [TP] and not fixture.replicas.partitions
+    assert not (fixture.log_manager.deleted or fixture.log_manager.strays)
     for before, after in pairwise(images):
-        fixture.replicas.apply_delta(MetadataDelta.between(before, after), after)
-        assert not fixture.replicas.partitions and not fixture.log_manager.logs
-    assert fixture.log_manager.deleted == [TP]
+        assert fixture.partition().log.log_end_offset == 3
+        delta = MetadataDelta.between(before, after)
+        delta.by_comparison = not by_record
+        fixture.replicas.apply_delta(delta, after)
+    assert not fixture.replicas.partitions and not fixture.log_manager.logs
+    assert fixture.log_manager.deleted == ([TP] if by_record else [])
+    assert fixture.log_manager.strays == ([] if by_record else [TP])
 
 
 def test_a_removal_that_comes_behind_the_role_that_came_after_it() -> None:

@@ -462,20 +462,6 @@ class ReplicaManager:
             or state.leader_epoch >= leader_epoch
         )
 
-    def is_taken_away(self, change: PartitionDelta, image: MetadataImage) -> bool:
-        """Whether nothing of the partition is here, and the newest metadata, beyond this `image`,
-        has it elsewhere: a role that was tried again has removed it, and a piece that waited must
-        not make it anew.
-        """
-        newest = self._image_source.image
-        name = TopicPartition(change.topic, change.partition)
-        if newest.offset <= image.offset or name in self.partitions:
-            return False
-        topic = newest.topics_by_id.get(change.topic_id)
-        state = None if topic is None else topic.partitions.get(change.partition)
-        is_placed_here = state is not None and self.node_id in state.replicas
-        return not is_placed_here and self.log_manager.get(name) is None
-
     def is_placed_again(self, change: PartitionDelta) -> bool:
         """Whether the partition has a role that came after this removal of its replica: it was
         tried again, under the newest metadata, which has the replica here. Its log may count in the
@@ -633,7 +619,7 @@ class ReplicaManager:
         self._redeliver_call = None
         image = self._image_source.image
         waiting, self._not_applied = self._not_applied, {}
-        self._redeliver(role_change.delta_to_retry(image, waiting), image)
+        self._redeliver(role_change.delta_to_retry(image, waiting, self.node_id), image)
 
     # producing
     def produce(

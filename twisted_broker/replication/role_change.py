@@ -77,7 +77,7 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
     settings = _TopicConfigs(replicas, image)
     leading = [
         (change, state)
-        for change, state in _assigned_here(replicas, changes, image)
+        for change, state in _assigned_here(replicas, changes)
         if state.leader == replicas.node_id
     ]
     replicas.stop_fetching(
@@ -90,7 +90,7 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
         _make_leader(replicas, change, state, delta, settings, gained)
     following = [
         _make_follower(replicas, change, state, delta, settings, lost)
-        for change, state in _assigned_here(replicas, changes, image)
+        for change, state in _assigned_here(replicas, changes)
         if state.leader != replicas.node_id
     ]
     _start_fetching(
@@ -135,10 +135,11 @@ def _say(
 
 
 def delta_to_retry(
-    image: MetadataImage, waiting: Mapping[tuple[str, bytes, int], bool]
+    image: MetadataImage, waiting: Mapping[tuple[str, bytes, int], bool], node_id: int
 ) -> MetadataDelta:
     """What `image` says of partitions whose logs could not be opened before: topic, its id and
-    number, and whether they were new then.
+    number, and whether they were new then. A replica that was removed meanwhile goes with the delta
+    that says so, which knows whether a record did it.
     """
     changes: dict[tuple[bytes, int], PartitionDelta] = {}
     for (name, topic_id, number), is_new in waiting.items():
@@ -146,7 +147,7 @@ def delta_to_retry(
         has_id = topic_id != NULL_UUID
         topic = image.topics_by_id.get(topic_id) if has_id else image.topics_by_name.get(name)
         state = None if topic is None else topic.partitions.get(number)
-        if topic is not None and state is not None:
+        if topic is not None and state is not None and node_id in state.replicas:
             changes[topic_id if has_id else name.encode(), number] = PartitionDelta(
                 topic.name, topic.id, number, None if is_new else state, state
             )
@@ -235,14 +236,12 @@ def _may_get_its_id(replicas: ReplicaManager, log: Log) -> bool:
 
 
 def _assigned_here(
-    replicas: ReplicaManager, changes: Iterable[PartitionDelta], image: MetadataImage
+    replicas: ReplicaManager, changes: Iterable[PartitionDelta]
 ) -> Iterable[tuple[PartitionDelta, PartitionRegistration]]:
     return [
         (change, change.after)
         for change in changes
-        if change.after is not None
-        and replicas.node_id in change.after.replicas
-        and not replicas.is_taken_away(change, image)
+        if change.after is not None and replicas.node_id in change.after.replicas
     ]
 
 

@@ -891,6 +891,23 @@ def test_a_move_that_was_ended_is_not_begun_again() -> None:
     assert again.log_manager.moves.future(TP) is None
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_copy_whose_move_has_not_begun_yet_is_given_up(elsewhere: bool) -> None:
+    """KIP-113: between the making of a copy and its move the replica's directory is requested, or a
+    third one: the copy goes, and no move to it begins.
+    """
+    again = begun_anew_without_descriptors(0.5)
+    source, target = again.place, again.other
+    again.clock.advance(0.6)
+    assert again.log_manager.moves.future(TP) is not None and again.partition.future_log is None
+    wanted = "/c" if elsewhere else source
+    again.move(wanted)
+    again.settle(5)
+    again.clock.advance(61)
+    assert again.place == wanted and len(again.records()) == 30
+    assert again.names(target) == [] and not again.log_manager.moves.futures
+
+
 def test_the_copy_of_a_lost_log_takes_its_place_when_the_controller_knows_it() -> None:
     """KIP-858: the source is gone after the controller took the assignment."""
     moving = filled(answers=False)

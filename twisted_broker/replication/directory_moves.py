@@ -56,12 +56,14 @@ def alter_replica_log_dirs(
         replicas.log_manager.preferred[topic_partition] = target.path
         raise BrokerError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{topic_partition} is not here")
     replicas.log_manager.moves.forget_lost(topic_partition)
-    directories, future = replicas.log_manager.directories, partition.future_log
+    directories, moves = replicas.log_manager.directories, replicas.log_manager.moves
+    # Also a copy whose move has not begun yet: it begins when a role is applied.
+    future = moves.future(topic_partition)
     if future is not None and directories.of(future) is not target:
         _give_up(replicas, partition, "another directory was asked for")
     if directories.of(partition.log) is target:
         return
-    if partition.future_log is None:
+    if moves.future(topic_partition) is None:
         _begin(replicas, partition, target)
     elif topic_partition in replicas.moves.failed:
         replicas.moves.begin(partition)

@@ -1033,6 +1033,21 @@ def test_a_lost_leadership_withdraws_the_change():
     assert fixture.controller.withdrawn == [(TOPIC_ID, 0)]
 
 
+def test_a_leader_that_failed_withdraws_the_change():
+    """RL 2.5: a shrink to the leader alone that reached the controller after the failure would
+    leave nobody to be elected.
+    """
+    fixture = led((1, 2))
+    fixture.produce()
+    fixture.advance(60)
+    assert len(fixture.controller.asked) == 1
+    fixture.replicas.directory_failed("/data", OSError("EIO"))
+    fixture.advance(0)
+    assert fixture.controller.withdrawn == [(TOPIC_ID, 0)]
+    fixture.controller.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert not fixture.controller.asked
+
+
 # periodic tasks, stopping, starting
 
 

@@ -284,6 +284,7 @@ class ReplicaManager:
                 self._log_failure,
                 self._keep_high_watermark,
                 self._stop_fetcher,
+                self._withdraw_alter_partition,
                 *checks,
             ),
         }
@@ -369,7 +370,9 @@ class ReplicaManager:
             leader_epoch=partition.leader_epoch,
         )
 
-    def _withdraw_alter_partition(self, event: BecameFollower | ReplicaStopped) -> None:
+    def _withdraw_alter_partition(
+        self, event: BecameFollower | ReplicaStopped | PartitionFailed
+    ) -> None:
         if self._alter_partition is not None:
             self._alter_partition.withdraw(
                 event.partition.topic_id, event.partition.topic_partition.partition

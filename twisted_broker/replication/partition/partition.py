@@ -764,8 +764,10 @@ class Partition:
         )
 
     def alter_partition_answered(self, pending: PendingIsr, answer: IsrAnswer, now_ms: int) -> None:
-        """RL 2.5. An answer to what is no longer pending changes nothing."""
-        if self.isr_state is not pending:
+        """RL 2.5. An answer to what is no longer pending changes nothing; nor does one to a leader
+        that failed meanwhile.
+        """
+        if self.isr_state is not pending or self.leader_log is None:
             return
         if answer.error != _NONE:
             self.history.isr_refused(answer.error, now_ms)

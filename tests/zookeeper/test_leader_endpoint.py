@@ -106,6 +106,25 @@ def test_fetch_while_the_protocol_is_raised(
     assert (sent_version, request.replica_id, request.topics[0].topic) == (version, 1, "t")
 
 
+@pytest.mark.parametrize("before", [bytes(16), TOPIC_ID])
+def test_by_name_a_topic_with_another_id_is_not_forgotten(before: bytes) -> None:
+    """KIP-516: it got its id, or was made anew. By name the leader would forget what the same
+    request has just named, and answer nothing about it any more.
+    """
+    made, leader = endpoint(IBP_2_6, fetch.FetchResponse(session_id=7))
+    gone = TopicPartition("u", 0)
+    requested = RequestedPartitions([TP, gone])
+    for name in (TP, gone):
+        requested.put(name, RequestedPartition(before, 4, 3, 2, 0, 1000))
+    result(made.fetch(requested))
+    requested.put(TP, RequestedPartition(bytes(range(1, 17)), 0, 0, -1, 0, 1000))
+    requested.remove(gone)
+    result(made.fetch(requested))
+    request, _ = leader.sent[1]
+    assert (request.session_epoch, [topic.topic for topic in request.topics]) == (1, ["t"])
+    assert [topic.topic for topic in request.forgotten_topics_data] == ["u"]
+
+
 @pytest.mark.parametrize(("protocol", "version"), [(IBP_2_6, 5), (IBP_3_9, 9)])
 def test_list_offsets(protocol: InterBrokerProtocol, version: int) -> None:
     answer = list_offsets.ListOffsetsResponse(

@@ -40,7 +40,7 @@ from twisted_broker.wire.messages import list_offsets as list_offsets_messages
 from twisted_broker.wire.messages import offset_for_leader_epoch as epoch_messages
 
 LATEST, EARLIEST = -1, -2
-_REPLICA_STATE_FROM, _LAST_FETCHED_EPOCH_FROM = 15, 12
+_REPLICA_STATE_FROM, _TOPIC_IDS_FROM, _LAST_FETCHED_EPOCH_FROM = 15, 13, 12
 # (metadata.version, version), newest first: a broker that was not upgraded yet must understand what
 # it is sent.
 _FETCH_VERSIONS = ((27, 18), (21, 17), (19, 16), (10, 15), (9, 14))
@@ -178,6 +178,10 @@ class RemoteLeaderEndPoint:
         self, requested: RequestedPartitions, version: int
     ) -> dict[TopicPartition, FetchedPartition]:
         session = self._session.build_request(requested)
+        if version < _TOPIC_IDS_FROM:
+            # By name it would be the partition that is requested now under another topic id.
+            forgotten = [each for each in session.forgotten if each[0] not in requested.current]
+            session = session._replace(forgotten=forgotten)
         try:
             self._note_names(session, requested.current)
             response = await self._connection.send(self._fetch_request(session, version), version)

@@ -853,6 +853,19 @@ def test_a_copy_with_a_hole_is_made_anew() -> None:
     assert again.place == target and len(again.records()) == 40
 
 
+def test_a_move_that_was_refused_is_not_begun_by_the_next_start() -> None:
+    """KIP-113: no file could be opened in the copy's new directory, which goes."""
+    moving = filled()
+    source, target = moving.place, moving.other
+    too_many = OSError(errno.EMFILE, "too many")
+    with patch.object(LogSegment, "create", side_effect=too_many), pytest.raises(BrokerError):
+        moving.move(target)
+    assert moving.names(target) == []
+    again = Moving(moving.stop()).start()
+    again.settle(5)
+    assert again.place == source and not again.log_manager.moves.futures
+
+
 def begun_anew_without_descriptors(seconds: float) -> Moving:
     """A start that finds a copy without an id, and for so long no descriptor for another."""
     moving = filled(answers=False)

@@ -195,16 +195,15 @@ class LogMoves:
         """RL 3.8: an empty copy of `log`, to be filled. Raises LogDirFailure, OutOfDescriptors."""
         name = log.topic_partition
         directory.forget_rows(name)
+        place = future_name(name, self._runtime.random.getrandbits(128))
+        config, wall_ms = future_config(log.config), self._runtime.wall_ms()
         try:
-            future = directory.create(
-                name,
-                log.topic_id,
-                future_config(log.config),
-                self._runtime.wall_ms(),
-                future_name(name, self._runtime.random.getrandbits(128)),
-            )
+            future = directory.create(name, log.topic_id, config, wall_ms, place)
         except OSError as error:
-            raise self._directories.refusal(directory, error) from error
+            refusal = self._directories.refusal(directory, error)
+            # Else the next start takes it for a damaged copy, of a move that was not refused.
+            self._directories.remove_tree(directory, posixpath.join(directory.path, place))
+            raise refusal from error
         self._attach(directory, future)
         self.futures[name] = future
         self._submit_id(directory, future)

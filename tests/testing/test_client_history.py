@@ -83,3 +83,15 @@ def test_a_copy_of_what_was_deleted_is_no_duplicate() -> None:
         return names(reader((1, [b"p0-1", b"p1-1", b"p0-1"])), attempt, acknowledged(2, b"p1-1"))
 
     assert [found(upto) for upto in (0, 1, 2, 3)] == [["duplicate"], ["duplicate"], [], []]
+
+
+def test_an_answer_that_may_be_of_another_batch_says_nothing() -> None:
+    """A producer's epoch that was given twice; the record itself may be there or not."""
+    first, second = acknowledged(0, b"p0-1"), acknowledged(0, b"p0-2")
+
+    def found(*unsure: Attempt) -> list[str]:
+        history = reader((0, [b"p0-1"]))
+        return [each.name for each in history.anomalies([first, second], set(), {}, unsure)]
+
+    assert "inconsistent-offsets" in found()
+    assert found(first, second) == []

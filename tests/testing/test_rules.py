@@ -22,6 +22,7 @@ from twisted_broker.testing.checks.history import Fate
 from twisted_broker.testing.checks.replicas import ReplicaChecker
 from twisted_broker.testing.sim.client_notes import Attempt
 from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.topic_names import TRANSACTIONS_TOPIC
 from twisted_broker.wire.records import set_offsets_and_epoch
 
 NAME = TopicPartition("t", 0)
@@ -125,6 +126,28 @@ def test_a_fenced_producer_may_be_out_of_order(given: tuple[int, int], is_broken
     attempt.session = (7, 2)
     clients.checks.notes.sessions[given] = 1
     clients.checks.out_of_order(attempt)
+    assert bool(clients.broken) is is_broken
+
+
+@pytest.mark.parametrize(
+    ("times", "is_lost", "is_broken"), [(2, True, False), (2, False, True), (1, True, True)]
+)
+def test_an_epoch_that_was_given_twice_answers_for_another_batch(
+    times: int, is_lost: bool, is_broken: bool
+) -> None:
+    """An unclean election took from `__transaction_state` that the epoch had been given: its next
+    holder begins with the same sequences, and is answered what the first one appended (seed
+    1076734). Kafka's is, too.
+    """
+    clients = Clients(9)
+    state = (b"s" * 16, 0)
+    clients.truth.names[state] = TopicPartition(TRANSACTIONS_TOPIC, 0)
+    clients.truth.line(state).has_lost = is_lost
+    for value in (b"a", b"b"):
+        attempt = acknowledged(1, value)
+        attempt.session = (7, 2)
+        clients.checks.notes.sessions[7, 2] = times
+        clients.checks.acked(attempt)
     assert bool(clients.broken) is is_broken
 
 

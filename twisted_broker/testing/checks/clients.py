@@ -55,7 +55,10 @@ class ClientChecker:
             return
         if attempt.base_offset < 0 or attempt.base_offset + len(attempt.values) > line.top:
             self._broken(f"{attempt!r} was acknowledged, but only {line.top} was ever committed")
-        self._note_values(attempt.partition, attempt.base_offset, attempt.values, "the producer")
+        if not self._was_given_twice(attempt):
+            self._note_values(
+                attempt.partition, attempt.base_offset, attempt.values, "the producer"
+            )
 
     def out_of_order(self, attempt: Attempt) -> None:
         """RELIABILITY 2.4: what follows an acknowledged batch of its producer is in order, and one
@@ -182,7 +185,8 @@ class ClientChecker:
             name for name in finals.values if self.checker.truth.line_of(name).unclean_epoch >= 0
         }
         deleted = {name: self.checker.truth.line_of(name).deleted_upto for name in finals.values}
-        for anomaly in self._history.anomalies(kept, unclean, deleted):
+        unsure = {attempt for attempt in kept if self._was_given_twice(attempt)}
+        for anomaly in self._history.anomalies(kept, unclean, deleted, unsure):
             self._broken(str(anomaly))
 
     def _attempt_at_the_end(self, attempt: Attempt, finals: _Finals) -> None:
@@ -210,15 +214,18 @@ class ClientChecker:
 
     def is_owed(self, attempt: Attempt) -> bool:
         """Whether what was acknowledged must be where it was answered."""
-        truth = self.checker.truth
-        given_twice = attempt.session is not None and self.notes.sessions[attempt.session] > 1
-        if given_twice and not truth.is_complete(TRANSACTIONS_TOPIC):
-            # `__transaction_state` lost that this epoch was given: what came first under it is the
-            # answer to what came later.
+        if self._was_given_twice(attempt):
             return False
         end = attempt.base_offset + len(attempt.values)
-        resets = truth.line_of(attempt.partition).resets
+        resets = self.checker.truth.line_of(attempt.partition).resets
         return all(end <= kept or attempt.epoch >= epoch for epoch, kept in resets)
+
+    def _was_given_twice(self, attempt: Attempt) -> bool:
+        """Whether `__transaction_state` lost that the attempt's epoch was given: where it was given
+        again, what came first under it is the answer to what came later.
+        """
+        given_twice = attempt.session is not None and self.notes.sessions[attempt.session] > 1
+        return given_twice and not self.checker.truth.is_complete(TRANSACTIONS_TOPIC)
 
     def _broken(self, text: str) -> None:
         self.checker.broken = self.checker.broken or text

@@ -42,8 +42,11 @@ class ClientHistory:
         attempts: Sequence[Attempt],
         left_out: Collection[TopicPartition],
         deleted_upto: Mapping[TopicPartition, int],
+        unsure: Collection[Attempt] = (),
     ) -> list[Anomaly]:
-        """At the end of the run: all was read to the end, but what was deleted before."""
+        """At the end of the run: all was read to the end, but what was deleted before. `unsure`:
+        whose answer may be that of another batch.
+        """
         again = {
             value.decode()
             for attempt in attempts
@@ -56,7 +59,8 @@ class ClientHistory:
             for value in attempt.values
         }
         for op, attempt in enumerate(attempts):
-            self._send(attempt, op, deleted_upto.get(attempt.partition, 0))
+            known_upto = deleted_upto.get(attempt.partition, 0)
+            self._send(attempt, op, known_upto, attempt not in unsure)
         known = {attempt.partition for attempt in attempts}
         return [
             each
@@ -70,13 +74,13 @@ class ClientHistory:
             )
         ]
 
-    def _send(self, attempt: Attempt, op: int, deleted_upto: int) -> None:
+    def _send(self, attempt: Attempt, op: int, deleted_upto: int, is_sure: bool) -> None:
         for index, value in enumerate(attempt.values):
             text = value.decode()
             # Several in flight without idempotence may change places: each has its own order.
             who = text.rpartition("-")[0] if attempt.idempotent else f"{attempt.values[0]!r}"
             self._history.send(who, attempt.partition, text, op)
-            if attempt.fate in (Fate.ACKED, Fate.REFUSED):
+            if is_sure and attempt.fate in (Fate.ACKED, Fate.REFUSED):
                 offset = attempt.base_offset + index if attempt.fate is Fate.ACKED else -1
                 if 0 <= offset < deleted_upto:
                     continue  # nobody needs to have read it

@@ -183,8 +183,8 @@ def test_seeds_that_failed_once(seed: int) -> None:
     up, and was granted when its leader had committed without the replica. 1034478: an unclean
     election cut a log where its cleaner had left nothing below, and nothing was written to it
     again. 1060592: the directory was lost that alone told a controller that its metadata were an
-    older copy. 1076734: an epoch of a producer was given twice, its batch was answered as one of the
-    first's, and both answers were taken for what lies there.
+    older copy. 1076734: an epoch of a producer was given twice, its batch was answered as one
+    of the first's, and both answers were taken for what lies there.
     """
     options = options_of(seed)
     if seed == 9323:

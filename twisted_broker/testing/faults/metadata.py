@@ -218,7 +218,7 @@ class _Rescue:
         disk.flip_bit(path, position, random.randrange(8))
         self._injector.note(f"a bit of {path} at byte {position} flips")
         # Whatever it decides until a broker refuses it is lost with it.
-        node.suspect = _is_of_another_cluster(disk)
+        node.suspect = _is_of_another_cluster(disk, _LOG_DIRECTORY)
         return True
 
     # the operator
@@ -287,6 +287,7 @@ class _Rescue:
             injector.cluster.bug(f"the metadata cannot be rebuilt: {error}")
             return False
         disk.lose(_RESCUED)
+        self._empty_what_it_formatted(disk)
         injector.note(f"{name} said {why!r}; {done.directory} is rebuilt from {source.path}")
         injector.by_hand("metadata rebuilt")
         injector.counted(
@@ -300,6 +301,15 @@ class _Rescue:
             else:
                 each.start()
         return True
+
+    def _empty_what_it_formatted(self, disk: SimDisk) -> None:
+        """A controller that had lost all of its directories founded a cluster, and formatted the
+        others for that one too: it refuses them now, and the line says to change log.dirs.
+        """
+        for path in self._node.settings["log.dirs"].split(",")[1:]:
+            if _is_of_another_cluster(disk, path):
+                disk.lose(path)
+                self._injector.by_hand("directory of another cluster emptied")
 
     def _sources(self, disk: SimDisk) -> list[Source]:
         """Those that can be used. CannotRecover when there are none."""
@@ -323,10 +333,12 @@ class _Rescue:
         self._node.start()
 
 
-def _is_of_another_cluster(disk: SimDisk) -> bool:
-    """Whether the flipped bit made one cluster id of another."""
+def _is_of_another_cluster(disk: SimDisk, path: str) -> bool:
+    """Whether this directory has another cluster's id: that of a cluster founded by mistake, or one
+    that a flipped bit made.
+    """
     try:
-        found = read_meta_properties(disk, _LOG_DIRECTORY)
+        found = read_meta_properties(disk, path)
     except (CheckpointError, OSError):
         return False
     return found is not None and found.cluster_id not in (None, CLUSTER_ID)

@@ -37,14 +37,16 @@ DIRECTORY_ID = b"\x11" * 16
 
 
 def short_at_the_second(
-    monkeypatch: pytest.MonkeyPatch, owner: type[Log | MetadataLog], name: str
+    monkeypatch: pytest.MonkeyPatch, owner: type[Log | MetadataLog], name: str, times: int = 1
 ) -> list[Any]:
-    """The second call of this method finds no descriptor; who was called so far."""
+    """From its second call on this method finds no descriptor so many times; who was called so
+    far.
+    """
     append, calls = getattr(owner, name), list[Any]()
 
     def short(log: Log | MetadataLog, *arguments: Any) -> Any:
         calls.append(log)
-        if len(calls) == 2:
+        if 2 <= len(calls) < 2 + times:
             raise OutOfDescriptors("/data", OSError(errno.EMFILE, "too many open files"))
         return append(log, *arguments)
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import errno
-from typing import Any
-
 import pytest
 
 from tests.cluster.fixtures import Fixture, short_at_the_second
 from twisted_broker.cluster.metadata_log import MetadataLog
-from twisted_broker.log.errors import OutOfDescriptors
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import configs as configs_messages
 from twisted_broker.wire.messages.topics import (
@@ -250,13 +246,18 @@ def test_another_minimum_isr_takes_back_the_eligible_replicas(ready: Fixture) ->
     assert ready.controller.image.topics_by_name["t"].partitions[0].elr == ()
 
 
+def let_nobody_lead(ready: Fixture) -> None:
+    """Broker 1 left, and is back where only an unclean election makes it the leader."""
+    ready.advance(9.5)
+    assert change(ready, TOPIC, "t", ("min.insync.replicas", SET, "2")) == 0
+    ready.join(1)
+
+
 def test_an_election_that_finds_no_descriptor_is_made_later(
     ready: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The setting that allows it is in the log by then, and answered for."""
-    ready.advance(9.5)
-    assert change(ready, TOPIC, "t", ("min.insync.replicas", SET, "2")) == 0
-    ready.join(1)
+    let_nobody_lead(ready)
     short_at_the_second(monkeypatch, MetadataLog, "append")
     assert change(ready, TOPIC, "t", ("unclean.leader.election.enable", SET, "true")) == 0
     ready.advance(0.5)
@@ -267,19 +268,9 @@ def test_an_election_finds_no_descriptor_for_a_while(
     ready: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing else need happen: no broker comes, no setting changes."""
-    ready.advance(9.5)
-    assert change(ready, TOPIC, "t", ("min.insync.replicas", SET, "2")) == 0
-    ready.join(1)
-    append, calls = MetadataLog.append, list[int]()
-
-    def short(log: MetadataLog, *arguments: Any) -> int:
-        calls.append(1)
-        if len(calls) > 1:
-            raise OutOfDescriptors(log.directory, OSError(errno.EMFILE, "no"))
-        return append(log, *arguments)
-
+    let_nobody_lead(ready)
     with monkeypatch.context() as patched:
-        patched.setattr(MetadataLog, "append", short)
+        calls = short_at_the_second(patched, MetadataLog, "append", times=1000)
         assert change(ready, TOPIC, "t", ("unclean.leader.election.enable", SET, "true")) == 0
         ready.advance(1.0)
         ready.beat(1, ready.controller.image.brokers[1].epoch)

@@ -921,13 +921,20 @@ def test_a_copy_whose_move_has_not_begun_yet_is_given_up(elsewhere: bool) -> Non
     assert again.names(target) == [] and not again.log_manager.moves.futures
 
 
-def test_the_copy_of_a_lost_log_takes_its_place_when_the_controller_knows_it() -> None:
-    """KIP-858: the source is gone after the controller took the assignment."""
+def nearly_moved() -> tuple[Moving, str, bytes]:
+    """30 records are in the copy, the controller was told and has not answered; the target,
+    and its id.
+    """
     moving = filled(answers=False)
     target = moving.other
     moving.move(target)
     moving.settle(1)
-    target_id = moving.log_manager.directories.by_path[target].directory_id
+    return moving, target, moving.log_manager.directories.by_path[target].directory_id
+
+
+def test_the_copy_of_a_lost_log_takes_its_place_when_the_controller_knows_it() -> None:
+    """KIP-858: the source is gone after the controller took the assignment."""
+    moving, target, target_id = nearly_moved()
     source = moving.place
     files = moving.stop()
     files.remove_tree(f"{source}/t-0")
@@ -940,11 +947,7 @@ def test_a_move_that_was_accepted_and_not_done_whose_target_is_offline() -> None
     """KIP-858: the metadata name the target, where a newer log may be as well. The log is not
     served then and loses nothing; it is served when the target is back, or is no log directory.
     """
-    moving = filled(answers=False)
-    target = moving.other
-    moving.move(target)
-    moving.settle(1)
-    target_id = moving.log_manager.directories.by_path[target].directory_id
+    moving, target, target_id = nearly_moved()
     source = moving.place
     disk = moving.stop()
     properties = f"{target}/meta.properties"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -42,25 +43,26 @@ class Cyclic:
 
 
 def settled() -> None:
-    """Collections come from now on when the test wants one; the next one walks over what is not
-    frozen only, which every hundredth does not.
-    """
+    """Collections come from now on when the test wants one."""
     gc.disable()
-    while gc.get_stats()[2]["collections"] % 100 == 99:
-        gc.collect()
     garbage_collection.settle()
     garbage_collection.settle()  # of a second broker in the process
 
 
-@pytest.mark.parametrize("walks_all", [100, 1])
-def test_what_survives_a_full_collection_is_walked_once(
-    walks_all: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(params=["walk all", "walk what is new"])
+def walk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether each full collection walks over everything."""
+    if request.param == "walk all":
+        monkeypatch.setattr(garbage_collection, "_WALKS_ALL", 1)
+        monkeypatch.setattr(garbage_collection, "_GROWTH", 0)
+
+
+@pytest.mark.usefixtures("walk")
+def test_what_survives_a_full_collection_is_walked_once() -> None:
     """What came since the last one is looked at, what is garbage of it goes, and the rest is
     frozen; also after the collection that walks over everything.
     """
     settled()
-    monkeypatch.setattr(garbage_collection, "_WALKS_ALL", walks_all)
     kept = [Cyclic() for _ in range(1000)]
     lost = ref(Cyclic())
     assert lost() is not None
@@ -73,18 +75,32 @@ def test_what_survives_a_full_collection_is_walked_once(
     assert len(left) < 1000 <= gc.get_freeze_count()
 
 
-def test_a_cycle_that_was_frozen_is_found_by_a_later_collection() -> None:
-    settled()
-    kept = Cyclic()
-    lost = ref(kept)
-    gc.collect()
-    del kept
-    collections = 0
-    while lost() is not None:
+def collections_until(lost: ref[Cyclic], most: int) -> int:
+    """How many full ones it takes; `most + 1` where it was there still."""
+    for count in range(1, most + 1):
         gc.collect()
-        collections += 1
-        assert collections <= 100
-    assert collections > 1, "it was not frozen"
+        if lost() is None:
+            return count
+    return most + 1
+
+
+def test_a_cycle_that_was_frozen_is_found_once_the_process_has_grown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By every hundredth full collection then; until then none walks over everything, which would
+    hold the reactor.
+    """
+    monkeypatch.setattr(garbage_collection, "_GROWTH", 1.1)
+    settled()
+    grown: list[list[int]] = []
+    for _ in range(2):  # the second time measured from what the first walk left
+        kept = Cyclic()
+        lost = ref(kept)
+        gc.collect()
+        del kept
+        assert collections_until(lost, 200) == 201
+        grown += ([number] for number in range(sys.getallocatedblocks() // 15))  # 3 blocks each
+        assert collections_until(lost, 100) <= 100
 
 
 def test_a_load_freezes_only_where_the_process_does() -> None:

@@ -433,6 +433,40 @@ def test_a_truncation_that_was_lost_below_the_recovery_point_takes_its_epoch_alo
     assert values(found) == [b"a", b"b", b"c"] and found.leader_epochs.entries() == [(3, 0)]
 
 
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("recovery_point", [0, 4, 6, 9])
+@pytest.mark.parametrize("start", [0, 3])
+def test_no_flipped_bit_in_the_checkpoint_of_epochs_costs_a_record(
+    start: int, recovery_point: int, clean: bool
+) -> None:
+    """RL 3.6: whether leader epochs go back is for the batches to say (simulation, seed 1092326).
+    Where all is looked at, the epochs known are theirs.
+    """
+    disk = SimDisk(1)
+    log = open_log(disk, settings=config(segment_bytes=250))
+    for epoch in (1, 1, 2, 2, 2, 4, 4, 11, 11):
+        log.append_as_leader(batch(bytes(20)), epoch, NOW_MS)
+    log.set_high_watermark(9)
+    log.increment_log_start_offset(start)
+    log.delete_old_segments(NOW_MS)
+    kept, expected = len(values(log)), log.leader_epochs.entries()
+    assert kept == 9 - start and len(log.segments) > 2
+    log.close()
+    disk.sync_all()
+    path = f"{DIRECTORY}/leader-epoch-checkpoint"
+    for position in range(len(disk.content(path))):
+        for bit in range(8):
+            left = disk.after_kill()
+            left.flip_bit(path, position, bit)
+            found = open_log(
+                left, clean=clean, recovery_point=recovery_point, log_start_offset=start
+            )
+            assert len(values(found)) == kept, (position, bit)
+            assert found.dropped_at_load is None
+            if not clean and not recovery_point:
+                assert found.leader_epochs.entries() == expected, (position, bit)
+
+
 @pytest.mark.parametrize("segment_bytes", [250, 10_000])
 def test_a_truncation_ends_where_its_first_batch_began(segment_bytes: int) -> None:
     """RL 3.5: batches are dropped whole; below the end there is no hole."""

@@ -69,6 +69,7 @@ _damage = st.lists(
         st.tuples(st.sampled_from(sorted(_FIELDS)), st.integers(0, 9), st.floats(0, 1)),
         st.tuples(st.just("foreign file"), st.integers(0, len(_FOREIGN) - 1), st.just(0.0)),
         st.tuples(st.just("epochs lost"), st.just(0), st.just(0.0)),
+        st.tuples(st.just("epochs flip"), st.integers(0, 9999), st.just(0.0)),
         st.tuples(st.just("indexes lost"), st.integers(0, 9), st.just(0.0)),
     ),
     max_size=3,
@@ -129,10 +130,15 @@ class Made:
         if what == "foreign file":
             disk.open(f"{DIRECTORY}/{_FOREIGN[number]}", create=True).write_at(0, (b"foreign",))
             return
+        checkpoint = f"{DIRECTORY}/leader-epoch-checkpoint"
         if what == "epochs lost":
-            checkpoint = f"{DIRECTORY}/leader-epoch-checkpoint"
             if disk.exists(checkpoint):
                 disk.remove(checkpoint)
+            return
+        if what == "epochs flip":
+            if disk.exists(checkpoint) and disk.size(checkpoint):
+                at = number * 997 % (8 * disk.size(checkpoint))
+                disk.flip_bit(checkpoint, at // 8, at % 8)
             return
         paths = sorted(self.files())
         path = paths[number % len(paths)]

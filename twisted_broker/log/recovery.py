@@ -6,6 +6,7 @@ Owns `new_log`, `load_log`.
    bad byte, or leader epoch that goes back or is below none (-1), the log ends: the segment is
    truncated, later segments are deleted. Below the recovery point the files are trusted. A recovery
    point above the log end is older than a truncation: then nothing is trusted.
+   Which leader epochs there were the batches say, not the checkpoint.
 2. Indexes, leader epochs, producer state and aborted transactions of what was checked are made
    anew; a missing or impossible index is too. Epochs are completed where they begin above the log
    start though batches below have one: they were trimmed to a log start that was lost.
@@ -23,6 +24,7 @@ Source: Kafka's `LogLoader`; RL 3.6, RELIABILITY 6. Not here: which stop was cle
 from __future__ import annotations
 
 import posixpath
+from typing import NamedTuple
 
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import IRandom, TopicPartition
@@ -116,7 +118,7 @@ def load_log(
         # Its name and `partition.metadata` may not be synced either, for the same reason.
         log.durability.name_is_durable = False
     _set_offsets(log, log_start_offset, recovery_point, wall_ms)
-    _finish_epochs(log, epochs_lost, clean)
+    _finish_epochs(log, epochs_lost)
     _load_producers(log, recovered, wall_ms)
     for segment in log.segments:
         if segment is not log.segments.active:
@@ -177,6 +179,7 @@ def _load_segments(
     )
     recovered: set[int] = set()
     scanned = dropped = False
+    newest_epoch = -1
     whole_from = max(log_start_offset, cleaned_upto)
     for row, base in enumerate(bases):
         torn = not clean and base >= recovery_point
@@ -198,14 +201,19 @@ def _load_segments(
         truncated = 0
         following = bases[row + 1] if row + 1 < len(bases) else None
         if unchecked or not segment.has_indexes(following):
-            newest_epoch = log.leader_epochs.latest_epoch if scanned else -1
             if unchecked and not scanned:
                 scanned = True
                 # From the first unchecked segment on, the batches decide which epochs there are:
                 # the checkpoint may be ahead of them.
                 log.leader_epochs.truncate_from_end(base)
-            truncated, jump = recover_segment(log, segment, newest_epoch)
+                if not row or _contradict_epochs(log):
+                    # `_finish_epochs` finds those below in the batches.
+                    log.leader_epochs.clear()
+            truncated, jump, newest = recover_segment(log, segment, newest_epoch)
             recovered.add(base)
+            # As the batches say, not the checkpoint: with a flipped bit in it their epochs would
+            # seem to go back.
+            newest_epoch = newest if unchecked else -1
             if jump is not None and unchecked:
                 if row + 1 == len(bases):
                     log.gap = log.gap or jump
@@ -293,11 +301,18 @@ def _delete_from(log: Log, bases: list[int], wall_ms: int) -> None:
             log.pool.files.remove(path)
 
 
-def recover_segment(
-    log: Log, segment: LogSegment, newest_epoch: int = -1
-) -> tuple[int, Gap | None]:
-    """Checks every batch, rebuilds indexes and epochs, truncates at the first bad byte;
-    returns the bytes dropped, and the offsets left out before the last batch, if any.
+class RecoveredSegment(NamedTuple):
+    """The bytes dropped; the offsets left out before the last batch, if any; the newest leader
+    epoch of the batches up to its end.
+    """
+
+    dropped: int
+    jump: Gap | None
+    newest_epoch: int
+
+
+def recover_segment(log: Log, segment: LogSegment, newest_epoch: int = -1) -> RecoveredSegment:
+    """Checks every batch, rebuilds indexes and epochs, truncates at the first bad byte.
     `newest_epoch`: of the segments before. Raises OSError.
     """
     # Held open: where descriptors are short this file would be closed for that of an index.
@@ -308,7 +323,7 @@ def recover_segment(
         segment.log.release()
 
 
-def _recover(log: Log, segment: LogSegment, newest_epoch: int) -> tuple[int, Gap | None]:
+def _recover(log: Log, segment: LogSegment, newest_epoch: int) -> RecoveredSegment:
     file = segment.log.open()
     end = file.size()
     segment.reset_indexes()
@@ -339,7 +354,7 @@ def _recover(log: Log, segment: LogSegment, newest_epoch: int) -> tuple[int, Gap
     if dropped:
         segment.truncate_at(segment.size)
     segment.become_inactive()
-    return dropped, jump
+    return RecoveredSegment(dropped, jump, newest_epoch)
 
 
 def _set_offsets(log: Log, log_start_offset: int, recovery_point: int, wall_ms: int) -> None:
@@ -359,13 +374,16 @@ def _set_offsets(log: Log, log_start_offset: int, recovery_point: int, wall_ms: 
 
 
 def _contradict_epochs(log: Log) -> bool:
-    """Whether the batches contradict the newest leader epoch known: a loss of power took a
-    truncation back, but not the epoch that began there afterwards.
+    """Whether the batches of the segments before contradict the newest leader epoch known: a loss
+    of power took a truncation back, but not the epoch that began there afterwards; or a bit flipped
+    in the checkpoint.
     """
-    known = [each for each in log.leader_epochs.entries() if each[1] < log.log_end_offset]
+    known = log.leader_epochs.entries()
     if not known:
         return False
     epoch, start = known[-1]
+    # The epochs were trimmed to the log start, but for those of a checkpoint that a bit changed.
+    start = max(start, log.segments.first.base_offset)
     segment = log.segments.at(log.segments.row_of(start))
     try:
         found = None if segment is None else segment.epoch_at(start)
@@ -375,10 +393,10 @@ def _contradict_epochs(log: Log) -> bool:
     return found is not None and found != epoch
 
 
-def _finish_epochs(log: Log, lost: bool, clean: bool) -> None:
+def _finish_epochs(log: Log, lost: bool) -> None:
     cache = log.leader_epochs
     _trim_epochs(log)
-    if lost or (not clean and _contradict_epochs(log)):
+    if lost:
         cache.clear()
         _find_first_epochs(log)
     elif _lacks_first_epochs(log):

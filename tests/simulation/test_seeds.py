@@ -112,6 +112,7 @@ FAILED_ONCE += [450931, 452797, 453247, 458766, 459736, 802078, 9323, 920040]
 FAILED_ONCE += [941040, 941430, 952198, 952451, 953262, 953374, 970392, 971015]
 FAILED_ONCE += [971984, 972067, 974158, 981710, 982703, 1021144, 1031171, 1031664]
 FAILED_ONCE += [1031776, 1033570, 1034478, 1060592, 1076734, 1081734, 1092326]
+FAILED_ONCE += [1100559]
 
 
 @pytest.mark.parametrize("seed", FAILED_ONCE)
@@ -187,7 +188,8 @@ def test_seeds_that_failed_once(seed: int) -> None:
     of the first's, and both answers were taken for what lies there. 1081734:
     a controller that had lost both of its directories formatted them for a new cluster, and the
     simulated operator put one right only. 1092326: a flipped bit in a leader-epoch checkpoint made
-    recovery take a segment for what a lost truncation had left.
+    recovery take a segment for what a lost truncation had left. 1100559: a leader that cleaned a
+    log late took a tombstone, whose time was over, with what it deleted, amid a reader's pass.
     """
     options = options_of(seed)
     if seed == 9323:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -184,7 +185,7 @@ def test_nothing_is_cleaned_above_what_is_decided() -> None:
     world = World(data(b"a", b"1"), data(b"a", b"2", 7), data(b"a", b"3"))
     log, _ = world.replica(range(3))
     log.roll(NOW_MS)
-    world.checks.replacing(KEY, log, [0])
+    world.checks.replacing(KEY, log, [0], 1.0)
     assert "cleaned up to 3, but a transaction at 1 is not decided" in world.checks.broken
     assert world.truth.line(KEY).cleaned_upto == 3
 
@@ -204,14 +205,14 @@ def test_a_marker_above_the_high_watermark_decides_nothing_for_a_cleaner() -> No
     for offset, value in ((1, b"2"), (2, b"3")):
         world.checks.delivered("v", NAME, offset, b"a", value)
     assert not world.checks.broken
-    world.checks.replacing(KEY, log, [0])
+    world.checks.replacing(KEY, log, [0], 1.0)
     assert "a transaction at 1 is not decided" in world.checks.broken
 
 
 def test_a_reader_from_the_start_sees_the_last_of_each_key() -> None:
     """Or nothing where that is a tombstone; never an older value behind a newer one."""
     world = World(data(b"a", b"1"), data(b"b", b"1"), data(b"a", b"2"), data(b"b", None))
-    ended = world.checks.pass_ended
+    ended = partial(world.checks.pass_ended, now=1.0)
     ended("v", NAME, 4, 0.5, {b"a": 2, b"b": 3})
     ended("v", NAME, 4, 0.5, {b"a": 2})
     ended("v", NAME, 3, 0.5, {b"a": 2, b"b": 1})
@@ -236,10 +237,10 @@ def test_a_reader_may_come_after_a_cleaner() -> None:
     """
     world = World(data(b"a", b"1"), data(b"b", b"1"), data(b"a", b"2"), data(b"c", b"1"))
     world.truth.line(KEY).cleaned_upto = 2
-    world.checks.pass_ended("v", NAME, 2, 0.5, {b"b": 1})
+    world.checks.pass_ended("v", NAME, 2, 0.5, {b"b": 1}, 1.0)
     assert "its last below 2 is at 0" in world.checks.broken
     world.checks.broken, world.truth.line(KEY).cleaned_upto = "", 3
-    world.checks.pass_ended("v", NAME, 2, 0.5, {b"b": 1})
+    world.checks.pass_ended("v", NAME, 2, 0.5, {b"b": 1}, 1.0)
     assert not world.checks.broken
 
 
@@ -253,10 +254,10 @@ def test_a_round_replaces_group_after_group() -> None:
         log, _ = world.replica(range(2))
         log.roll(NOW_MS)
         world.checks.taking(KEY, known_upto)
-        world.checks.replacing(KEY, log, [0])
+        world.checks.replacing(KEY, log, [0], 1.0)
         assert world.truth.line(KEY).cleaned_upto == 2
         assert ("b'1') at 0 is gone" in world.check(1, 2, 3, upto=2)) is not may_go
-        world.checks.pass_ended("v", NAME, 2, 0.5, {b"b": 1})
+        world.checks.pass_ended("v", NAME, 2, 0.5, {b"b": 1}, 1.0)
         assert ("its last below 2 is at 0" in world.checks.broken) is not may_go
 
 
@@ -272,8 +273,33 @@ def test_a_replica_that_came_after_a_tombstones_time_may_keep_what_it_deleted() 
         for offsets, now in ((first, 2.0), (then, patience + 1.0)):
             log, _ = world.replica(offsets)
             world.checks.copied("n2", KEY, log, now)
-        world.checks.pass_ended("v", NAME, 3, 0.5, {b"a": 0, b"b": 2})
+        world.checks.pass_ended("v", NAME, 3, 0.5, {b"a": 0, b"b": 2}, 1.0)
         assert bool(world.checks.broken) is not late
+
+
+def test_a_replica_that_cleans_late_takes_a_tombstone_with_what_it_deleted() -> None:
+    """Kafka's too: the tombstone was copied with the time that the leader's cleaner had given it. A
+    reader between the two sees what was deleted, once (seed 1100559).
+    """
+    over = RETENTION_MS / 1000 + 10
+    for taken_at, ended_at, is_broken in (
+        (over, over + 0.3, False),
+        (over, over + 0.7, True),  # this reader began behind that
+        (2.0, 2.3, True),  # its time is not over
+    ):
+        world = World(data(b"a", b"1"), data(b"a", None), data(b"b", b"1"))
+        log, _ = world.replica(range(3))
+        log.roll(NOW_MS)
+        world.checks.replacing(KEY, log, [0], taken_at)
+        world.checks.pass_ended("v", NAME, 3, 0.5, {b"a": 0, b"b": 2}, ended_at)
+        assert bool(world.checks.broken) is is_broken
+    # A tombstone that was gone before: what it deleted has come back.
+    world = World(data(b"a", b"1"), data(b"a", None), data(b"b", b"1"))
+    log, _ = world.replica((0, 2))
+    log.roll(NOW_MS)
+    world.checks.replacing(KEY, log, [0], over)
+    world.checks.pass_ended("v", NAME, 3, 0.5, {b"a": 0, b"b": 2}, over + 0.3)
+    assert world.checks.broken
 
 
 def test_where_something_was_lost_nothing_is_owed() -> None:

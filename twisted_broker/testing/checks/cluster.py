@@ -114,7 +114,7 @@ class ClusterChecker:
         for known in self.members.seen.values():
             for seen in known.values():
                 if seen.log is log:
-                    self.compacted.replacing(seen.key, log, bases)
+                    self.compacted.replacing(seen.key, log, bases, self.cluster.sim.now)
                     self._cleaned.append(log)
 
     def _check_cleaned(self, node: SimNode, known: Mapping[TopicPartition, Seen]) -> None:

@@ -16,7 +16,9 @@ cleaner took some.
    at least as new as the last one below the end; a key whose last record is a tombstone may be
    gone, and one whose last record a newer one replaced meanwhile. A replica that copies a log only
    after a tombstone's time is over may never see it, and keep what it deleted, here as in Kafka
-   (`delete.retention.ms` must be longer than any replica is behind).
+   (`delete.retention.ms` must be longer than any replica is behind). One that copied it with its
+   time may clean for the first time when that is over: then the tombstone goes with what it
+   deleted, while a reader is between the two.
 4. The last batch of each producer is there, whatever came that is not committed yet: who copies the
    log learns the producer's sequence and epoch from it. So is the marker that alone holds its
    epoch, but where the replica has newer batches, or a newer epoch, that are not committed yet.
@@ -174,6 +176,8 @@ class CompactedChecker:
         """up to where the rounds of any replica knew all records"""
         self._late: set[tuple[Key, int]] = set()
         """tombstones that a replica came past without them when their time was over"""
+        self._taken_at: dict[tuple[Key, int], float] = {}
+        """tombstones whose time was over -> when a cleaner last rewrote a segment that held them"""
         self.broken = ""
         """what a check found that cannot raise: through a client, or through the cleaner"""
 
@@ -212,7 +216,7 @@ class CompactedChecker:
         """A round that knew all records below `upto` is about to replace segments."""
         self._taken_upto[key] = max(self._taken_upto.get(key, 0), upto)
 
-    def replacing(self, key: Key, log: Log, bases: Sequence[int]) -> None:
+    def replacing(self, key: Key, log: Log, bases: Sequence[int], now: float) -> None:
         """Segments of a log are about to be replaced by a cleaner's."""
         following = log.segments.at(log.segments.row_of(bases[-1]) + 1)
         if following is None:
@@ -225,6 +229,21 @@ class CompactedChecker:
                 f"compacted: {log.directory}: cleaned up to {upto}, but a transaction at "
                 f"{known.first_open} is not decided"
             )
+        if known is not None:
+            self._note_late(key, known, log, bases[0], upto, now)
+
+    def _note_late(
+        self, key: Key, known: KeyedLine, log: Log, start: int, upto: int, now: float
+    ) -> None:
+        retention_seconds = log.config.delete_retention_ms / 1000
+        late = {
+            offset
+            for offset, at in known.exposed_at.items()
+            if start <= offset < upto and _is_late(at, now, retention_seconds)
+        }
+        if late:
+            held = _contents(_batches(log, _disk(log), start, upto))
+            self._taken_at.update(((key, offset), now) for offset, _ in held if offset in late)
 
     def check(self, key: Key, log: Log, disk: SimDisk, now: float, where: str) -> None:
         """All that a log keeps. Raises `Violation`."""
@@ -298,12 +317,19 @@ class CompactedChecker:
             self._broken(name, f"{who} read {value!r} at {offset}, which is not committed")
 
     def pass_ended(
-        self, who: str, name: TopicPartition, end: int, seconds: float, seen: Mapping[bytes, int]
+        self,
+        who: str,
+        name: TopicPartition,
+        end: int,
+        seconds: float,
+        seen: Mapping[bytes, int],
+        now: float,
     ) -> None:
         """A reader came from the start to `end`, under one leader epoch."""
         known = self._known(name)
         if known is None:
             return
+        began = now - seconds
         for key in known.by_key:
             last = known.last_below(key, end)
             found = seen.get(key, -1)
@@ -312,7 +338,8 @@ class CompactedChecker:
             if known.last_below(key, self._replaced_upto(name)) > last:
                 # A newer one, behind that end, replaced it while the reader was on its way.
                 continue
-            if (self._truth.keys[name], last) in self._late:
+            tombstone = self._truth.keys[name], last
+            if tombstone in self._late or self._taken_at.get(tombstone, -1.0) >= began:
                 continue
             is_tombstone = known.records[last][1] is None
             if not is_tombstone or (found >= 0 and seconds < 1.0):

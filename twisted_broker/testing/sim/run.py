@@ -290,9 +290,11 @@ class Run:
         if self.clients.is_owed(attempt):
             self.checker.compacted.acked(attempt.partition, attempt.base_offset, attempt.values)
 
-    def _pass_ended(self, *facts: Any) -> None:
+    def _pass_ended(
+        self, who: str, name: TopicPartition, end: int, seconds: float, seen: dict[bytes, int]
+    ) -> None:
         self.reach.count("compacted log read")
-        self.checker.compacted.pass_ended(*facts)
+        self.checker.compacted.pass_ended(who, name, end, seconds, seen, self.cluster.sim.now)
 
     def _client_machine(self, name: str) -> tuple[Any, str, list[tuple[str, int]]]:
         """A client's runtime, its name, and the brokers it knows."""

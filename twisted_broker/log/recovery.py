@@ -13,7 +13,7 @@ Owns `new_log`, `load_log`.
 3. Offsets that are missing between segments or before the last batch, or are in two segments, are
    noted, and nothing is deleted for them: `gaps.py`. With one exception: if offsets are in two
    segments and the second has newer leader epochs, the end of the first is truncated. A truncation
-   had dropped it before the loss of power.
+   had dropped it before the loss of power. A flipped bit in a base offset is left to its readers.
 4. Loading twice gives the same log and the same files. No damage makes it raise; only the disk
    itself does (OSError).
 
@@ -187,7 +187,11 @@ def _load_segments(
             end = end_of(log.segments.active)
             if 0 <= end < base and base > whole_from:
                 _note(log, Gap(end, base, torn and base > recovery_point))
-            elif torn and end > base and not _drop_older_end(log, base, wall_ms):
+            elif (
+                torn
+                and end > base
+                and not (_ends_flipped(log, base) or _drop_older_end(log, base, wall_ms))
+            ):
                 # A truncation removed this segment, and the log grew past it again; the loss of
                 # power took the removal back. Read in order, old records would follow new ones.
                 _note(log, Gap(end, base, torn))
@@ -257,6 +261,24 @@ def _note(log: Log, gap: Gap) -> None:
         log.gap = gap
     elif gap.torn:
         log.gap = log.gap._replace(torn_tail=gap)
+
+
+def _ends_flipped(log: Log, base: int) -> bool:
+    """Whether the last segment loaded reaches past `base` only because a bit of its last batch's
+    base offset, which no checksum covers, is flipped. A lost truncation leaves batches up to
+    `base`.
+    """
+    last = log.segments.active
+    try:
+        place, expected = last.locate(base), last.end_below(base)
+    except (BrokerError, CorruptRecordError):
+        return False
+    return (
+        place is not None
+        and place.position + place.size_in_bytes == last.size
+        and expected < base < place.base_offset
+        and (place.base_offset ^ expected).bit_count() == 1
+    )
 
 
 def _drop_older_end(log: Log, base: int, wall_ms: int) -> bool:

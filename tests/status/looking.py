@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import ClientFactory, Protocol
 
 from tests.memory_broker import MemoryBroker
+from twisted_broker.interfaces import IClock
 from twisted_broker.status.http_server import StatusPort
 
 
@@ -31,12 +33,13 @@ class Asking(Protocol):
 class Looking:
     """`get(path)` is (status, headers, body)."""
 
-    def __init__(self, house: MemoryBroker, port: int = 8080) -> None:
+    def __init__(self, house: MemoryBroker, port: int = 8080, clock: IClock | None = None) -> None:
+        """`clock`: the status port's, where it is not the broker's."""
         self.house = house
-        broker = house.broker
-        self.port = StatusPort(
-            house.runtime, lambda: broker.parts, broker.served, port, broker.health
-        )
+        broker, runtime = house.broker, house.runtime
+        if clock is not None:
+            runtime = replace(runtime, clock=clock)
+        self.port = StatusPort(runtime, lambda: broker.parts, broker.served, port, broker.health)
         house.run(self.port.open())
 
     def ask(

@@ -6,14 +6,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
+from twisted.internet.error import ConnectionRefusedError
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
 
 from tests.memory_broker import MemoryBroker
 from tests.status.looking import Looking
 from tests.test_broker import create, fetch, produce
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.settings import ConfigError
+from twisted_broker.status import http_server
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
 
@@ -251,6 +257,71 @@ def test_closing_ends_connections(house: MemoryBroker) -> None:
     assert house.run(kept).startswith(b"HTTP/1.1 200 OK")
     assert ("127.0.0.1", 8080) not in house.network.ports and looking.port.address is None
     assert Looking(house).get("/metrics")[0] == 200
+
+
+class Loading:
+    """The site is loaded in two steps, each when it is told; `error` ends the second."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, house: MemoryBroker) -> None:
+        self.clock, self.error, self.begun = Clock(), "", 0
+        monkeypatch.setattr(http_server, "_load_steps", self._steps)
+        self.looking = Looking(house, clock=self.clock)
+
+    def _steps(self) -> Iterator[None]:
+        self.begun += 1
+        yield
+        if self.error:
+            raise ImportError(self.error)
+
+    def step(self) -> None:
+        """As one turn of a reactor: what it asks for is called in the next."""
+        call = self.clock.calls.pop(0)
+        call.called = 1
+        call.func(*call.args)
+
+
+def test_who_comes_while_the_site_is_loaded_waits(
+    house: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is loaded once, in steps between which others are served; who goes is not waited for."""
+    loading = Loading(monkeypatch, house)
+    asked = [loading.looking.ask("/healthz", more="Connection: close\r\n") for _ in range(15)]
+    gone = house.run(house.network.connect("127.0.0.1", 8080, Factory.forProtocol(Protocol), 10))
+    with pytest.raises(ConnectionRefusedError):
+        house.run(house.network.connect("127.0.0.1", 8080, Factory.forProtocol(Protocol), 10))
+    loading.step()
+    gone.transport.abortConnection()
+    house.pass_time(1)
+    assert not any(each.called for each in asked)
+    loading.step()
+    for each in asked:
+        assert house.run(each).startswith(b"HTTP/1.1 200 OK")
+    assert loading.begun == 1 and loading.looking.get("/healthz")[0] == 200
+
+
+def test_closing_ends_those_that_wait(house: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    loading = Loading(monkeypatch, house)
+    waiting = loading.looking.ask("/healthz")
+    house.pass_time(1)
+    house.run(loading.looking.port.close())
+    assert house.run(waiting) == b"" and not loading.clock.getDelayedCalls()
+
+
+def test_a_site_that_cannot_be_loaded_is_tried_again(
+    house: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loading = Loading(monkeypatch, house)
+    loading.error = "no such module"
+    for body, begun in ((b"", 1), (b"HTTP/1.1 200 OK", 2)):
+        asked = loading.looking.ask("/healthz", more="Connection: close\r\n")
+        house.pass_time(1)
+        with capturedLogs() as events:
+            loading.step()
+            loading.step()
+        assert house.run(asked).startswith(body) and loading.begun == begun
+        told = "loading the status pages failed" in [formatEvent(each) for each in events]
+        assert told is bool(loading.error)
+        loading.error = ""
 
 
 def test_nothing_of_it_is_loaded_before_somebody_comes() -> None:

@@ -4,7 +4,8 @@ Owns the listening port and the connections on it.
 
 1. On 127.0.0.1 only; `replog.status.port` is the port; 0 takes a free one, -1 opens none.
 2. Nothing of HTTP, Prometheus or explanations is loaded before the first connection: neither the
-   start nor an idle broker pays for it (measured: about 6 MB, and a tenth of a second once).
+   start nor an idle broker pays for it (measured: about 6 MB, and a tenth of a second once). It is
+   loaded in steps, one in each turn, of some 20 ms; who connects meanwhile waits.
 3. At most 16 connections at a time.
 4. A port that cannot be opened is a warning: the broker serves without it.
 
@@ -13,16 +14,17 @@ Not here: the answers (`status/http_resources.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IAddress
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
-from twisted_broker.interfaces import Health, IClock, Runtime
+from twisted_broker.interfaces import Health, IClock, IDelayedCall, Runtime
 
 if TYPE_CHECKING:
     from twisted_broker.status.view import NodeParts
@@ -33,6 +35,58 @@ OFF = -1
 _MAX_CONNECTIONS = 16
 ServedRoutes = Callable[[], Iterable[Any]]
 _logger = Logger(namespace="replog.status")
+
+
+def _load_steps() -> Iterator[None]:
+    """Loads what the site imports, the largest parts one by one."""
+    import prometheus_client  # noqa: F401
+
+    yield
+    import twisted.web.server  # noqa: F401
+
+    yield
+    import twisted_broker.replication.explain.explanation
+
+    yield
+    import twisted_broker.status.metrics
+
+    yield
+    import twisted_broker.status.http_resources  # noqa: F401
+
+
+class _Waiting(Protocol):
+    """A connection that came before the site was loaded: nothing is read from it until then. It
+    runs over the broker's own transport, so it has `receive_space`.
+    """
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self._made: Protocol | None = None
+
+    def connectionMade(self) -> None:
+        self.is_open = True
+        transport: Any = self.transport
+        transport.pauseProducing()
+
+    def serve(self, made: Protocol) -> None:
+        transport: Any = self.transport
+        self._made = made
+        made.makeConnection(transport)
+        transport.resumeProducing()
+
+    def receive_space(self) -> None:
+        """Nowhere: `dataReceived` takes it."""
+        return
+
+    def dataReceived(self, data: bytes) -> None:
+        if self._made is not None:
+            self._made.dataReceived(data)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self.is_open = False
+        made, self._made = self._made, None
+        if made is not None:
+            made.connectionLost(reason)
 
 
 class StatusFactory(Factory):
@@ -52,24 +106,57 @@ class StatusFactory(Factory):
         self._served = served
         self._health = health
         self._site: Any = None
+        self._waiting: list[tuple[_Waiting, IAddress | None]] = []
+        self._loading: IDelayedCall | None = None
 
     def logPrefix(self) -> str:
         return "replog status"
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
-        if self._site is None:
-            from twisted_broker.status.http_resources import StatusSite
-            from twisted_broker.status.view import BrokerView
-
-            view = BrokerView(self._parts, self._served)
-            self._site = StatusSite(view, self._clock, self._health)
-        if len(self._site.channels) >= _MAX_CONNECTIONS:
+        connections = self._waiting if self._site is None else self._site.channels
+        if len(connections) >= _MAX_CONNECTIONS:
             return None
-        made: Protocol | None = self._site.buildProtocol(addr)
-        return made
+        if self._site is not None:
+            made: Protocol | None = self._site.buildProtocol(addr)
+            return made
+        waiting = _Waiting()
+        self._waiting.append((waiting, addr))
+        if self._loading is None:
+            self._loading = self._clock.callLater(0, self._load, _load_steps())
+        return waiting
+
+    def _load(self, steps: Iterator[None]) -> None:
+        try:
+            is_loaded = next(steps, steps) is steps
+        except Exception:
+            _logger.failure("loading the status pages failed")
+            self.close_all()
+            return
+        if not is_loaded:
+            self._loading = self._clock.callLater(0, self._load, steps)
+            return
+        self._loading = None
+        self._site = self._make_site()
+        waiting, self._waiting = self._waiting, []
+        for each, address in waiting:
+            if each.is_open:
+                each.serve(self._site.buildProtocol(address))
+
+    def _make_site(self) -> Any:
+        from twisted_broker.status.http_resources import StatusSite
+        from twisted_broker.status.view import BrokerView
+
+        return StatusSite(BrokerView(self._parts, self._served), self._clock, self._health)
 
     def close_all(self) -> None:
         """Ends every connection, answered or not."""
+        loading, self._loading = self._loading, None
+        if loading is not None and loading.active():
+            loading.cancel()
+        waiting, self._waiting = self._waiting, []
+        for each, _ in waiting:
+            transport: Any = each.transport
+            transport.abortConnection()
         for channel in [] if self._site is None else list(self._site.channels):
             channel.transport.abortConnection()
 

@@ -6,14 +6,16 @@ Owns `new_log`, `load_log`.
    bad byte, or leader epoch that goes back or is below none (-1), the log ends: the segment is
    truncated, later segments are deleted. Below the recovery point the files are trusted. A recovery
    point above the log end is older than a truncation: then nothing is trusted.
-   Which leader epochs there were the batches say, not the checkpoint.
+   Which epoch was the newest before, the batches say: a flipped bit in the checkpoint is not what
+   makes theirs go back.
 2. Indexes, leader epochs, producer state and aborted transactions of what was checked are made
    anew; a missing or impossible index is too. Epochs are completed where they begin above the log
    start though batches below have one: they were trimmed to a log start that was lost.
 3. Offsets that are missing between segments or before the last batch, or are in two segments, are
    noted, and nothing is deleted for them: `gaps.py`. With one exception: if offsets are in two
    segments and the second has newer leader epochs, the end of the first is truncated. A truncation
-   had dropped it before the loss of power. A flipped bit in a base offset is left to its readers.
+   had dropped it before the loss of power. Not where only the last batch seems to reach so far, by
+   a flipped bit in its base offset: its reader gets it as it is.
 4. Loading twice gives the same log and the same files. No damage makes it raise; only the disk
    itself does (OSError).
 
@@ -97,7 +99,7 @@ def load_log(
     topic_id = _resolve_topic_id(pool, directory, topic_id, sync)
     log = Log(pool, directory, topic_partition, topic_id, config, random)
     epochs_lost = not _load_epochs(log)
-    recovered, dropped = _load_segments(
+    recovered, dropped, trusted_epoch = _load_segments(
         log, recovery_point, clean, log_start_offset, cleaned_upto, wall_ms
     )
     if not (clean or dropped) and log.segments.active.next_offset() < recovery_point:
@@ -106,7 +108,7 @@ def load_log(
         log.segments.close()
         log = Log(pool, directory, topic_partition, topic_id, config, random)
         epochs_lost, recovery_point = not _load_epochs(log), 0
-        recovered, _ = _load_segments(
+        recovered, _, trusted_epoch = _load_segments(
             log, recovery_point, clean, log_start_offset, cleaned_upto, wall_ms
         )
     active = log.segments.active.base_offset
@@ -118,7 +120,7 @@ def load_log(
         # Its name and `partition.metadata` may not be synced either, for the same reason.
         log.durability.name_is_durable = False
     _set_offsets(log, log_start_offset, recovery_point, wall_ms)
-    _finish_epochs(log, epochs_lost)
+    _finish_epochs(log, epochs_lost, clean, trusted_epoch)
     _load_producers(log, recovered, wall_ms)
     for segment in log.segments:
         if segment is not log.segments.active:
@@ -162,6 +164,16 @@ def _load_epochs(log: Log) -> bool:
     return bool(entries)
 
 
+class LoadedSegments(NamedTuple):
+    """The base offsets of the repaired ones; whether bytes were dropped; the newest leader epoch
+    below those that were checked, where no batch contradicts it, else -1.
+    """
+
+    recovered: frozenset[int]
+    dropped: bool
+    trusted_epoch: int
+
+
 def _load_segments(
     log: Log,
     recovery_point: int,
@@ -169,17 +181,15 @@ def _load_segments(
     log_start_offset: int,
     cleaned_upto: int,
     wall_ms: int,
-) -> tuple[frozenset[int], bool]:
-    """Opens all segments, repairing those that need it; returns the base offsets of the repaired
-    ones, and whether bytes were dropped.
-    """
+) -> LoadedSegments:
+    """Opens all segments, repairing those that need it."""
     names = log.pool.files.listdir(log.directory)
     bases = sorted(
         base_offset_of(name) for name in names if name.endswith(LOG) and base_offset_of(name) >= 0
     )
     recovered: set[int] = set()
     scanned = dropped = False
-    newest_epoch = -1
+    newest_epoch = trusted_epoch = -1
     whole_from = max(log_start_offset, cleaned_upto)
     for row, base in enumerate(bases):
         torn = not clean and base >= recovery_point
@@ -205,19 +215,16 @@ def _load_segments(
         truncated = 0
         following = bases[row + 1] if row + 1 < len(bases) else None
         if unchecked or not segment.has_indexes(following):
+            floor = newest_epoch
             if unchecked and not scanned:
                 scanned = True
                 # From the first unchecked segment on, the batches decide which epochs there are:
                 # the checkpoint may be ahead of them.
                 log.leader_epochs.truncate_from_end(base)
-                if not row or _contradict_epochs(log):
-                    # `_finish_epochs` finds those below in the batches.
-                    log.leader_epochs.clear()
-            truncated, jump, newest = recover_segment(log, segment, newest_epoch)
+                newest_epoch = trusted_epoch = _newest_epoch_before(log, is_first=not row)
+            truncated, jump, newest = recover_segment(log, segment, floor)
+            newest_epoch = max(newest_epoch, newest) if scanned else -1
             recovered.add(base)
-            # As the batches say, not the checkpoint: with a flipped bit in it their epochs would
-            # seem to go back.
-            newest_epoch = newest if unchecked else -1
             if jump is not None and unchecked:
                 if row + 1 == len(bases):
                     log.gap = log.gap or jump
@@ -238,7 +245,7 @@ def _load_segments(
         log.segments.create(log_start_offset, wall_ms)
     if log.gap is not None and not clean:
         log.gap = log.gap._replace(empty_tail=find_empty_tail(log, recovery_point))
-    return frozenset(recovered), dropped
+    return LoadedSegments(frozenset(recovered), dropped, trusted_epoch)
 
 
 def _dropped_line(log: Log, segment: LogSegment, size: int, behind: int) -> str:
@@ -263,20 +270,34 @@ def _note(log: Log, gap: Gap) -> None:
         log.gap = log.gap._replace(torn_tail=gap)
 
 
+def _newest_epoch_before(log: Log, is_first: bool) -> int:
+    """The newest leader epoch of the segments below the first one that is checked; -1: not known.
+    `is_first`: there are none below.
+    """
+    if is_first:
+        log.leader_epochs.clear()
+    # The checkpoint may have a flipped bit: an epoch that its batch contradicts is none.
+    return (
+        -1
+        if _contradict_epochs(log, log.segments.active.base_offset)
+        else (log.leader_epochs.latest_epoch)
+    )
+
+
 def _ends_flipped(log: Log, base: int) -> bool:
-    """Whether the last segment loaded reaches past `base` only because a bit of its last batch's
-    base offset, which no checksum covers, is flipped. A lost truncation leaves batches up to
-    `base`.
+    """Whether the last segment loaded reaches to `base` or above only because a bit is flipped in
+    the base offset of its last batch, which no checksum covers. Where a truncation was lost, its
+    batches go on without a hole.
     """
     last = log.segments.active
     try:
         place, expected = last.locate(base), last.end_below(base)
-    except (BrokerError, CorruptRecordError):
+    except BrokerError:
         return False
     return (
         place is not None
         and place.position + place.size_in_bytes == last.size
-        and expected < base < place.base_offset
+        and expected < base <= place.base_offset
         and (place.base_offset ^ expected).bit_count() == 1
     )
 
@@ -325,7 +346,7 @@ def _delete_from(log: Log, bases: list[int], wall_ms: int) -> None:
 
 class RecoveredSegment(NamedTuple):
     """The bytes dropped; the offsets left out before the last batch, if any; the newest leader
-    epoch of the batches up to its end.
+    epoch of its batches, or the one that was known before, if that is newer.
     """
 
     dropped: int
@@ -335,7 +356,7 @@ class RecoveredSegment(NamedTuple):
 
 def recover_segment(log: Log, segment: LogSegment, newest_epoch: int = -1) -> RecoveredSegment:
     """Checks every batch, rebuilds indexes and epochs, truncates at the first bad byte.
-    `newest_epoch`: of the segments before. Raises OSError.
+    `newest_epoch`: of the segments before, -1: not known. Raises OSError.
     """
     # Held open: where descriptors are short this file would be closed for that of an index.
     segment.log.acquire()
@@ -395,16 +416,16 @@ def _set_offsets(log: Log, log_start_offset: int, recovery_point: int, wall_ms: 
     log.durability.unflushed_since = log.durability.recovery_point
 
 
-def _contradict_epochs(log: Log) -> bool:
-    """Whether the batches of the segments before contradict the newest leader epoch known: a loss
-    of power took a truncation back, but not the epoch that began there afterwards; or a bit flipped
+def _contradict_epochs(log: Log, end: int) -> bool:
+    """Whether the batches below `end` contradict the newest leader epoch known there: a loss of
+    power took a truncation back, but not the epoch that began there afterwards; or a bit is flipped
     in the checkpoint.
     """
-    known = log.leader_epochs.entries()
+    known = [each for each in log.leader_epochs.entries() if each[1] < end]
     if not known:
         return False
     epoch, start = known[-1]
-    # The epochs were trimmed to the log start, but for those of a checkpoint that a bit changed.
+    # A checkpoint may be older than the removal of the first segments.
     start = max(start, log.segments.first.base_offset)
     segment = log.segments.at(log.segments.row_of(start))
     try:
@@ -415,10 +436,11 @@ def _contradict_epochs(log: Log) -> bool:
     return found is not None and found != epoch
 
 
-def _finish_epochs(log: Log, lost: bool) -> None:
+def _finish_epochs(log: Log, lost: bool, clean: bool, trusted_epoch: int) -> None:
     cache = log.leader_epochs
     _trim_epochs(log)
-    if lost:
+    is_doubtful = not clean and cache.latest_epoch != trusted_epoch
+    if lost or (is_doubtful and _contradict_epochs(log, log.log_end_offset)):
         cache.clear()
         _find_first_epochs(log)
     elif _lacks_first_epochs(log):

@@ -210,13 +210,13 @@ class Probes:
 
     def _loaded(
         self,
-        found: tuple[frozenset[int], bool],
+        found: recovery.LoadedSegments,
         log: Log,
         point: int,
         clean: bool,
         *rest: object,
     ) -> None:
-        recovered, _ = found
+        recovered = found.recovered
         if _METADATA in log.directory:
             return
         if clean:

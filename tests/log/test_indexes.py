@@ -230,6 +230,26 @@ def test_a_large_index_that_is_only_looked_up_is_not_loaded() -> None:
     assert files[0].bytes > 8 * count
 
 
+def test_a_flipped_sign_in_a_large_index_is_no_position() -> None:
+    """What lies in the file is not checked: the disk would be read below 0, an error that takes
+    the log directory offline.
+    """
+    file = a_file()
+    index = OffsetIndex(file, BASE, 1 << 20)
+    index.create()
+    count = 2 * indexes.LOADED_BYTES // 8
+    for number in range(1, count + 1):
+        index.append(BASE + number, number)
+    index.close()
+    for row in (count // 2, count - 2):
+        file.open().write_at(8 * row + 4, (struct.pack(">i", -7),))
+    found = OffsetIndex(file, BASE, 1 << 20)
+    assert found.lookup(BASE + count // 2 + 1) == 0
+    assert found.lookup(BASE + count // 2 + 2) == count // 2 + 2
+    assert 0 in list(found.positions_backwards())
+    assert min(found.positions_backwards()) == 0
+
+
 def test_the_active_segments_indexes_are_in_memory_when_a_log_is_loaded() -> None:
     """They are loaded beside the reactor then, not with the first append."""
     files = MemoryFileSystem()

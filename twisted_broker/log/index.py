@@ -23,6 +23,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
 from operator import itemgetter
+from typing import Any
 
 from twisted_broker.log.segment_file import SegmentFile
 from twisted_broker.log.stored_entries import StoredEntries
@@ -225,8 +226,7 @@ class OffsetIndex(Index):
     def last_position(self) -> int:
         stored = self._stored()
         if stored is not None:
-            position: int = stored[len(stored) - 1][1]
-            return position
+            return _position(stored[len(stored) - 1])
         return self._values[-1] if self._rows() else 0
 
     def positions(self) -> array[int]:
@@ -240,7 +240,7 @@ class OffsetIndex(Index):
             yield from reversed(self.positions())
             return
         for row in range(len(stored) - 1, -1, -1):
-            yield stored[row][1]
+            yield _position(stored[row])
 
     def offset_from(self, position: int) -> int:
         """The offset of the first entry at `position` or above, -1 without one."""
@@ -267,13 +267,18 @@ class OffsetIndex(Index):
         relative, stored = offset - self.base_offset, self._stored()
         if stored is not None:
             row = bisect_right(stored, relative, key=_KEY) - 1
-            return stored[row][1] if row >= 0 else 0
+            return _position(stored[row]) if row >= 0 else 0
         row = bisect_right(self._rows(), relative) - 1
         return self._values[row] if row >= 0 else 0
 
     def truncate_to(self, offset: int) -> None:
         """Drops entries for `offset` and above."""
         self.truncate_to_entries(bisect_left(self._rows(), offset - self.base_offset))
+
+
+def _position(entry: tuple[Any, ...]) -> int:
+    """Of an entry that nothing has checked: below 0, by a flipped bit, there is nothing to read."""
+    return max(0, int(entry[1]))
 
 
 class TimeIndex(Index):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -35,6 +36,9 @@ def collector() -> Iterator[None]:
     gc.unfreeze()
     gc.set_threshold(*thresholds)
     gc.callbacks[:] = callbacks
+
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Cyclic:
@@ -84,23 +88,45 @@ def collections_until(lost: ref[Cyclic], most: int) -> int:
     return most + 1
 
 
+@pytest.mark.parametrize("what", ["objects", "bytes"])
 def test_a_cycle_that_was_frozen_is_found_once_the_process_has_grown(
-    monkeypatch: pytest.MonkeyPatch,
+    what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By every hundredth full collection then; until then none walks over everything, which would
     hold the reactor.
     """
     monkeypatch.setattr(garbage_collection, "_GROWTH", 1.1)
     settled()
-    grown: list[list[int]] = []
+    gc.collect()
+    grown: list[Any] = []
     for _ in range(2):  # the second time measured from what the first walk left
         kept = Cyclic()
         lost = ref(kept)
         gc.collect()
         del kept
         assert collections_until(lost, 200) == 201
-        grown += ([number] for number in range(sys.getallocatedblocks() // 15))  # 3 blocks each
+        blocks, pages = garbage_collection._in_use()
+        if what == "objects":
+            grown += ([number] for number in range(blocks // 15))  # 3 blocks each
+        else:
+            grown.append(b"x" * (pages * PAGE_BYTES // 8))
         assert collections_until(lost, 100) <= 100
+
+
+def test_growth_is_measured_from_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a peak it does not take another peak."""
+    monkeypatch.setattr(garbage_collection, "_GROWTH", 1.1)
+    settled()
+    peak = [[number] for number in range(sys.getallocatedblocks() // 15)]
+    for _ in range(100):
+        gc.collect()
+    kept = Cyclic()
+    lost = ref(kept)
+    gc.collect()
+    del kept, peak
+    gc.collect()
+    again = [[number] for number in range(sys.getallocatedblocks() // 15)]
+    assert collections_until(lost, 100) <= 100 and again
 
 
 def test_a_load_freezes_only_where_the_process_does() -> None:

@@ -10,9 +10,9 @@ Owns the process's settings of the `gc` module.
 2. During the start nearly nothing is collected: what is imported stays. It is frozen at its
    beginning and at its end; by the first, loads of many groups know that this process freezes.
 3. A cycle that becomes garbage after it was frozen is found only by a full collection that walks
-   everything. That is every hundredth one, and only where the process has twice the objects that
-   the last such walk left: where nothing leaks no request waits for a walk, and a leak takes at
-   most as much again as what is in use.
+   everything. That is every hundredth one, where the process has twice the blocks of memory, or
+   twice the resident memory, of its least since the last such walk: where nothing leaks no request
+   waits for a walk, and a leak takes at most as much again as what is in use.
 
 Ring 2: it is the whole process's. Source: CPython's `Modules/gcmodule.c`; Instagram's use of
 `gc.freeze`. Not here: loads of many groups, which freeze in between
@@ -21,6 +21,7 @@ Ring 2: it is the whole process's. Source: CPython's `Modules/gcmodule.c`; Insta
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 
@@ -28,7 +29,7 @@ _AT_START = (100_000, 10, 10)
 _SERVING = (700, 10, 5)  # CPython's own, but for full collections: more often, so each is shorter
 _FULL = 2  # generation
 _WALKS_ALL = 100
-_GROWTH = 2  # times the objects that the last walk of everything left
+_GROWTH = 2
 
 
 def spare_start() -> None:
@@ -43,36 +44,51 @@ def settle() -> None:
     """The start is over: what there is stays, and the collector works in small portions."""
     gc.freeze()
     gc.set_threshold(*_SERVING)
-    _survivors.left = sys.getallocatedblocks()
     if _survivors.collected not in gc.callbacks:
+        _survivors.least = _in_use()
         gc.callbacks.append(_survivors.collected)
 
 
 class _Survivors:
-    """What full collections leave. `left`: blocks of memory in use after the last one that walked
-    everything, or at the end of the start; to count them takes 0.3 ms a million.
+    """What full collections leave. `least`: the least that was in use since the last one that
+    walked everything, or since the start.
     """
 
-    __slots__ = ("_walks_all", "left")
+    __slots__ = ("_walks_all", "least")
 
     def __init__(self) -> None:
-        self.left, self._walks_all = 0, False
+        self.least, self._walks_all = (0, 0), False
 
     def collected(self, phase: str, info: dict[str, int]) -> None:
         """The `gc` module calls it before ("start") and after each collection."""
         if info["generation"] != _FULL:
             return
+        (blocks, pages), (least_blocks, least_pages) = _in_use(), self.least
         if phase == "start":
-            self._walks_all = (
-                gc.get_stats()[_FULL]["collections"] % _WALKS_ALL == _WALKS_ALL - 1
-                and sys.getallocatedblocks() >= self.left * _GROWTH
-            )
+            self._walks_all = gc.get_stats()[_FULL]["collections"] % _WALKS_ALL == (
+                _WALKS_ALL - 1
+            ) and (blocks >= least_blocks * _GROWTH or pages >= least_pages * _GROWTH)
             if self._walks_all:
                 gc.unfreeze()
             return
         gc.freeze()
         if self._walks_all:
-            self.left = sys.getallocatedblocks()
+            self.least = blocks, pages
+        else:
+            self.least = min(blocks, least_blocks), min(pages, least_pages)
+
+
+def _in_use() -> tuple[int, int]:
+    """(blocks of memory of Python's objects, pages of resident memory). To count a million blocks
+    takes 0.3 ms. Where the system does not tell its pages they are 0, and have always doubled.
+    """
+    pages = 0
+    with (
+        contextlib.suppress(OSError, ValueError, IndexError),
+        open("/proc/self/statm", "rb") as file,
+    ):
+        pages = int(file.read().split()[1])
+    return sys.getallocatedblocks(), pages
 
 
 _survivors = _Survivors()

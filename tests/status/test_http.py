@@ -292,6 +292,8 @@ def test_who_comes_while_the_site_is_loaded_waits(
     loading.step()
     gone.transport.abortConnection()
     house.pass_time(1)
+    asked.append(loading.looking.ask("/healthz", more="Connection: close\r\n"))
+    house.pass_time(1)
     assert not any(each.called for each in asked)
     loading.step()
     for each in asked:

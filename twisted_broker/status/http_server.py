@@ -5,7 +5,7 @@ Owns the listening port and the connections on it.
 1. On 127.0.0.1 only; `replog.status.port` is the port; 0 takes a free one, -1 opens none.
 2. Nothing of HTTP, Prometheus or explanations is loaded before the first connection: neither the
    start nor an idle broker pays for it (measured: about 6 MB, and a tenth of a second once). It is
-   loaded in steps, one in each turn, of some 20 ms; who connects meanwhile waits.
+   loaded in steps of some 20 ms, one in each turn; who connects meanwhile waits.
 3. At most 16 connections at a time.
 4. A port that cannot be opened is a warning: the broker serves without it.
 
@@ -59,20 +59,26 @@ class _Waiting(Protocol):
     runs over the broker's own transport, so it has `receive_space`.
     """
 
-    def __init__(self) -> None:
-        self.is_open = False
+    def __init__(self, address: IAddress | None, waiting: set[_Waiting]) -> None:
+        self._address, self._all = address, waiting
         self._made: Protocol | None = None
 
     def connectionMade(self) -> None:
-        self.is_open = True
+        self._all.add(self)
         transport: Any = self.transport
         transport.pauseProducing()
 
-    def serve(self, made: Protocol) -> None:
+    def serve(self, site: Any) -> None:
         transport: Any = self.transport
+        self._all.discard(self)
+        made: Protocol = site.buildProtocol(self._address)
         self._made = made
         made.makeConnection(transport)
         transport.resumeProducing()
+
+    def end(self) -> None:
+        transport: Any = self.transport
+        transport.abortConnection()
 
     def receive_space(self) -> None:
         """Nowhere: `dataReceived` takes it."""
@@ -83,7 +89,7 @@ class _Waiting(Protocol):
             self._made.dataReceived(data)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self.is_open = False
+        self._all.discard(self)
         made, self._made = self._made, None
         if made is not None:
             made.connectionLost(reason)
@@ -106,7 +112,7 @@ class StatusFactory(Factory):
         self._served = served
         self._health = health
         self._site: Any = None
-        self._waiting: list[tuple[_Waiting, IAddress | None]] = []
+        self._waiting: set[_Waiting] = set()
         self._loading: IDelayedCall | None = None
 
     def logPrefix(self) -> str:
@@ -119,28 +125,23 @@ class StatusFactory(Factory):
         if self._site is not None:
             made: Protocol | None = self._site.buildProtocol(addr)
             return made
-        waiting = _Waiting()
-        self._waiting.append((waiting, addr))
         if self._loading is None:
             self._loading = self._clock.callLater(0, self._load, _load_steps())
-        return waiting
+        return _Waiting(addr, self._waiting)
 
     def _load(self, steps: Iterator[None]) -> None:
         try:
-            is_loaded = next(steps, steps) is steps
+            if next(steps, steps) is not steps:
+                self._loading = self._clock.callLater(0, self._load, steps)
+                return
+            self._loading = None
+            site = self._make_site()
+            for each in tuple(self._waiting):
+                each.serve(site)
+            self._site = site
         except Exception:
             _logger.failure("loading the status pages failed")
             self.close_all()
-            return
-        if not is_loaded:
-            self._loading = self._clock.callLater(0, self._load, steps)
-            return
-        self._loading = None
-        self._site = self._make_site()
-        waiting, self._waiting = self._waiting, []
-        for each, address in waiting:
-            if each.is_open:
-                each.serve(self._site.buildProtocol(address))
 
     def _make_site(self) -> Any:
         from twisted_broker.status.http_resources import StatusSite
@@ -153,10 +154,8 @@ class StatusFactory(Factory):
         loading, self._loading = self._loading, None
         if loading is not None and loading.active():
             loading.cancel()
-        waiting, self._waiting = self._waiting, []
-        for each, _ in waiting:
-            transport: Any = each.transport
-            transport.abortConnection()
+        for each in tuple(self._waiting):
+            each.end()
         for channel in [] if self._site is None else list(self._site.channels):
             channel.transport.abortConnection()
 

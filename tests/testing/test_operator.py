@@ -5,7 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from twisted_broker.cluster.metadata_check import LogEnd
 from twisted_broker.log.flipped_epoch import EpochStart, flipped_epochs
+from twisted_broker.testing.faults.metadata import _Rescue
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.reach import Reach
 from twisted_broker.testing.sim.run import Run
@@ -31,3 +33,20 @@ def test_every_log_that_the_line_names_is_shortened() -> None:
     run._drop_flipped_epochs()
     assert [disk.size(start.path) for _, start in found] == [70, 71, 72]
     assert node.ended_because == ""
+
+
+def test_a_damaged_copy_is_no_witness_of_an_older_controller() -> None:
+    """How far it went is only a number, which the older controller's log reaches (seed 1120280):
+    that is one of the cases that nobody can know.
+    """
+    for known_end, durable_end, is_witness in ((0, 126, True), (126, 126, False), (126, 127, True)):
+        copy = SimpleNamespace(
+            failed=None, known_end=LogEnd(known_end, -1), _durable_end=durable_end
+        )
+        role = SimpleNamespace(
+            copy=copy, observer=SimpleNamespace(image=SimpleNamespace(offset=176))
+        )
+        node: Any = SimpleNamespace(broker=SimpleNamespace(role=role))
+        rescue: Any = _Rescue.__new__(_Rescue)
+        rescue._older_end, rescue._end = 118, 177
+        assert rescue._knows_more(node) is is_witness

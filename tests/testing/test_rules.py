@@ -267,6 +267,28 @@ def test_one_leader_leads_in_an_epoch() -> None:
         look(two, leading(5, (1,), 2), "n2")
 
 
+def test_the_log_start_is_not_above_what_was_committed() -> None:
+    """RL 9.2. One that leads on in an epoch before an unclean election commits for itself, and
+    retention deletes that (simulation, seed 1122461); nothing that others have is excused by it.
+    """
+    truth = CommittedState(lambda what: None)
+    checker = ReplicaChecker(truth, SimpleNamespace())
+    line = truth.line(KEY)
+    line.top, line.unclean_epoch = 0, 3
+    truth.deletions[truth.names.setdefault(KEY, NAME)] = 1
+    node: Any = SimpleNamespace(has_flipped_marks=False)
+    for epoch, is_broken in ((2, False), (3, True)):
+        seen = leading(epoch, (1,), 1)
+        seen.log.set_high_watermark(1)
+        seen.log.increment_log_start_offset(1)
+        if is_broken:
+            with pytest.raises(Violation, match="the log start is 1, only 0 was committed"):
+                checker._log_start_moved(node, seen, "n1")
+        else:
+            checker._log_start_moved(node, seen, "n1")
+            assert seen.log_start == 1 and not line.deleted_upto
+
+
 def ended(
     *replicas: tuple[Log, SimDisk], isr: tuple[int, ...] = (1, 2), cleaned_upto: int = 0
 ) -> str:

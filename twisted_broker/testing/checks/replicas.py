@@ -161,6 +161,11 @@ class ReplicaChecker:
         """Only a user or retention deletes, and only what is committed."""
         key, start = seen.key, seen.log.log_start_offset
         line = self.truth.line(key)
+        if seen.partition.leader_epoch < line.unclean_epoch:
+            # It does not know of the unclean election yet: what it commits and deletes is lost with
+            # its epoch, here as in Kafka.
+            seen.log_start = start
+            return
         # A bit of a checkpointed high watermark that flipped: until the leader tells the true one,
         # retention trusts it, as Kafka's does, and takes what it would take once it is committed.
         if start > line.top and not node.has_flipped_marks:

@@ -168,7 +168,10 @@ class _Rescue:
         if node.broker is None or node.broker.role is None or copy is None:
             return False
         applied = node.broker.role.observer.image.offset + 1
-        is_written = copy.failed is None and copy._durable_end > self._older_end
+        # Up to `known_end` the durable end may be that of a damaged copy whose place this one took:
+        # a number, which the older controller's log reaches after a while.
+        known = max(self._older_end, copy.known_end.end_offset)
+        is_written = copy.failed is None and copy._durable_end > known
         return applied >= self._end and is_written
 
     def _others(self) -> list[SimNode]:

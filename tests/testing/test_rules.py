@@ -276,17 +276,62 @@ def test_the_log_start_is_not_above_what_was_committed() -> None:
     line = truth.line(KEY)
     line.top, line.unclean_epoch = 0, 3
     truth.deletions[truth.names.setdefault(KEY, NAME)] = 1
-    node: Any = SimpleNamespace(has_flipped_marks=False)
+    node: Any = SimpleNamespace(name="n1", has_flipped_marks=False)
     for epoch, is_broken in ((2, False), (3, True)):
-        seen = leading(epoch, (1,), 1)
-        seen.log.set_high_watermark(1)
-        seen.log.increment_log_start_offset(1)
+        seen = with_log_start(1, epoch)
+        node.name = f"n{epoch}"
         if is_broken:
             with pytest.raises(Violation, match="the log start is 1, only 0 was committed"):
                 checker._log_start_moved(node, seen, "n1")
         else:
             checker._log_start_moved(node, seen, "n1")
             assert seen.log_start == 1 and not line.deleted_upto
+
+
+def with_log_start(start: int, epoch: int) -> Any:
+    """A replica that deleted all below `start`."""
+    seen = leading(epoch, (1,), 1)
+    seen.log.set_high_watermark(1)
+    seen.log.increment_log_start_offset(start)
+    seen.log_start, seen.isr_state = 0, None
+    return seen
+
+
+def test_what_a_deposed_leader_deleted_for_itself_is_there_after_a_restart() -> None:
+    """It knows of the unclean election then, and was not told to truncate yet. Another machine has
+    no such excuse, nor has the same one further up.
+    """
+    truth = CommittedState(lambda what: None)
+    checker = ReplicaChecker(truth, SimpleNamespace())
+    line = truth.line(KEY)
+    line.unclean_epoch = 3
+    truth.deletions[truth.names.setdefault(KEY, NAME)] = 1
+    one, two = (SimpleNamespace(name=name, has_flipped_marks=False) for name in ("n1", "n2"))
+    look: Any = checker._log_start_moved
+    look(one, with_log_start(1, 2), "n1")
+    look(one, with_log_start(1, 3), "n1")
+    assert not line.deleted_upto
+    with pytest.raises(Violation, match="the log start is 1, only 0 was committed"):
+        look(two, with_log_start(1, 3), "n2")
+    checker._own_starts[one.name, KEY] = 0
+    with pytest.raises(Violation, match="the log start is 1, only 0 was committed"):
+        look(one, with_log_start(1, 3), "n1")
+
+
+def test_what_a_deposed_leader_deleted_counts_once_it_follows() -> None:
+    """All of it was committed before: it stays so when this replica leads again."""
+    truth = CommittedState(lambda what: None)
+    checker = ReplicaChecker(truth, SimpleNamespace())
+    line = truth.line(KEY)
+    line.top, line.unclean_epoch = 1, 3
+    truth.deletions[truth.names.setdefault(KEY, NAME)] = 1
+    node: Any = SimpleNamespace(name="n1", has_flipped_marks=False)
+    seen = with_log_start(1, 2)
+    checker.state_changed(node, seen, leads=False)
+    assert seen.log_start == 1 and not line.deleted_upto
+    seen.partition.leader_epoch = 3
+    checker.state_changed(node, seen, leads=False)
+    assert line.deleted_upto == 1
 
 
 def ended(

@@ -51,6 +51,8 @@ class ReplicaChecker:
         """(partition, leader epoch) -> (machine, its process) that leads then"""
         self.matching: dict[Key, dict[tuple[int, int], _Held]] = {}
         """partition -> (last offset, epoch) of each batch that anybody held -> what it was"""
+        self._own_starts: dict[tuple[str, Key], int] = {}
+        """(machine, partition) -> its log start in an epoch before an unclean election"""
         self._looks_before_told: Counter[tuple[str, int, TopicPartition]] = Counter()
         """(machine, its process, partition that is offline) -> looks while a read was idle"""
 
@@ -150,7 +152,7 @@ class ReplicaChecker:
             raise Violation(f"{where}: leader epoch was {seen.leader_epoch}")
         if leads:
             self._leader_changed(node, seen, where)
-        if log.log_start_offset != seen.log_start:
+        if log.log_start_offset != seen.log_start or partition.leader_epoch != seen.leader_epoch:
             self._log_start_moved(node, seen, where)
         seen.high_watermark, seen.leader_epoch = log.high_watermark, partition.leader_epoch
         seen.leads, seen.isr_state = leads, partition.isr_state
@@ -164,6 +166,10 @@ class ReplicaChecker:
         if seen.partition.leader_epoch < line.unclean_epoch:
             # It does not know of the unclean election yet: what it commits and deletes is lost with
             # its epoch, here as in Kafka.
+            self._own_starts[node.name, key] = seen.log_start = start
+            return
+        if line.top < start <= self._own_starts.get((node.name, key), 0):
+            # It knows now, and was not told to truncate yet; it may have been restarted meanwhile.
             seen.log_start = start
             return
         # A bit of a checkpointed high watermark that flipped: until the leader tells the true one,

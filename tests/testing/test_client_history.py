@@ -85,6 +85,20 @@ def test_a_copy_of_what_was_deleted_is_no_duplicate() -> None:
     assert [found(upto) for upto in (0, 1, 2, 3)] == [["duplicate"], ["duplicate"], [], []]
 
 
+def test_a_copy_of_what_was_deleted_is_none_where_nobody_was_answered() -> None:
+    """Nobody knows when the copy was appended: what is deleted by the end counts."""
+
+    def found(deleted_upto: int) -> list[str]:
+        attempt, other = Attempt(T0, [b"p0-1"], True), acknowledged(2, b"p1-1")
+        attempt.fate = Fate.UNKNOWN
+        history = reader((1, [b"p0-1", b"p1-1", b"p0-1"]))
+        return [
+            each.name for each in history.anomalies([attempt, other], set(), {T0: deleted_upto})
+        ]
+
+    assert [found(upto) for upto in (0, 1, 2)] == [["duplicate"], ["duplicate"], []]
+
+
 def test_an_answer_that_may_be_of_another_batch_says_nothing() -> None:
     """A producer's epoch that was given twice; the record itself may be there or not."""
     first, second = acknowledged(0, b"p0-1"), acknowledged(0, b"p0-2")

@@ -15,7 +15,7 @@ from twisted_broker.image.entries import TopicImage
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.log import Log
-from twisted_broker.testing.checks.clients import ClientChecker
+from twisted_broker.testing.checks.clients import ClientChecker, _Finals
 from twisted_broker.testing.checks.committed_state import CommittedState, Violation
 from twisted_broker.testing.checks.end_state import what_is_missing
 from twisted_broker.testing.checks.history import Fate
@@ -175,6 +175,44 @@ def test_what_the_leader_of_an_unclean_election_acknowledged_is_followed() -> No
     line.resets, line.has_lost = [(3, 1)], True
     clients.checks.out_of_order(following(acknowledged(1, b"a")))
     assert "out of order" in clients.broken
+
+
+def finals(*values: bytes, start: int = 0) -> Any:
+    """What the leader's log holds at the end: one value at each offset, the first ones below its
+    log start.
+    """
+    found: Any = SimpleNamespace(
+        values={NAME: dict(enumerate(values))}, starts={NAME: start}, places={}, twice={}
+    )
+    _Finals._find_places(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("is_answered", "then", "by_now", "is_broken"),
+    [
+        (True, 1, 1, False),
+        (True, 0, 1, True),
+        (True, 0, 0, True),
+        (False, 0, 1, False),
+        (False, 0, 0, True),
+    ],
+)
+def test_a_batch_is_there_once_but_where_its_first_copy_was_deleted(
+    is_answered: bool, then: int, by_now: int, is_broken: bool
+) -> None:
+    """A replica that began with that log start was elected and knew no producer, in Kafka too: the
+    batch that came again was appended. The leader at the end holds the first one, below its log
+    start (the rule of consumers' histories has it since seed 972067).
+    """
+    clients = Clients(3)
+    clients.truth.line(KEY).deleted_upto = by_now
+    attempt = acknowledged(2, b"a")
+    attempt.deleted_upto = then
+    if not is_answered:
+        attempt.fate, attempt.base_offset = Fate.UNKNOWN, -1
+    clients.checks._attempt_at_the_end(attempt, finals(b"a", b"b", b"a", start=by_now))
+    assert ("is there twice" in clients.broken) is is_broken
 
 
 def test_a_mark_that_was_seen_does_not_go_back() -> None:

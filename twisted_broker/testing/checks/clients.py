@@ -191,6 +191,9 @@ class ClientChecker:
 
     def _attempt_at_the_end(self, attempt: Attempt, finals: _Finals) -> None:
         name = attempt.partition
+        deleted_upto = self.checker.truth.line_of(name).deleted_upto
+        # When it was answered; what was not may have been appended at any time.
+        known_upto = attempt.deleted_upto if attempt.base_offset >= 0 else deleted_upto
         for index, value in enumerate(attempt.values):
             found, place = (
                 finals.values[name].get(attempt.base_offset + index),
@@ -203,7 +206,8 @@ class ClientChecker:
                 self._broken(f"{attempt!r} was taken by a leader that leads on, and is lost")
             if attempt.fate is Fate.REFUSED and place is not None:
                 self._broken(f"{attempt!r} was refused, but is at {place}")
-            if attempt.idempotent and (name, value) in finals.twice:
+            # Who began with that log start knew no producer, and others may hold what lies below.
+            if attempt.idempotent and finals.twice.get((name, value), -1) >= known_upto:
                 self._broken(f"{attempt!r} is there twice, once at {place}")
 
     def _its_leader_leads(self, attempt: Attempt) -> bool:
@@ -235,7 +239,7 @@ class _Finals:
     """What the logs hold at the end.
 
     `values`: partition -> offset -> value; `starts`: partition -> its log start; `places`:
-    (partition, value) -> its last offset.
+    (partition, value) -> its last offset; `twice`: the one before that.
     """
 
     def __init__(self, checker: ClusterChecker, attempts: Sequence[Attempt]) -> None:
@@ -247,9 +251,12 @@ class _Finals:
         self.values = {name: final_values(checker, name) for name in names}
         self.starts = {name: final_log(checker, name)[0].log_start_offset for name in names}
         self.places: dict[tuple[TopicPartition, bytes], int] = {}
-        self.twice: set[tuple[TopicPartition, bytes]] = set()
+        self.twice: dict[tuple[TopicPartition, bytes], int] = {}
+        self._find_places()
+
+    def _find_places(self) -> None:
         for name, values in self.values.items():
             for offset, value in values.items():
                 if (name, value) in self.places:
-                    self.twice.add((name, value))
+                    self.twice[name, value] = self.places[name, value]
                 self.places[name, value] = offset

@@ -4,8 +4,9 @@
    twice.
 2. What lies below a log start may have been read by nobody.
 3. A producer without idempotence may send a batch again that is there already: its duplicates are
-   no anomaly. Nor is one whose earlier copies were deleted before the last was acknowledged: a
-   replica that began with that log start knew no producer, and takes any sequence then (KIP-360).
+   no anomaly. Nor is one whose earlier copies were deleted before the last was acknowledged, or at
+   all where none was: a replica that began with that log start knew no producer, and takes any
+   sequence then (KIP-360).
 
 Source: RELIABILITY 1.2. Not here: what the checkers see at every step
 (`testing/checks/clients.py`).
@@ -55,6 +56,8 @@ class ClientHistory:
         }
         deleted = {
             (attempt.partition, value.decode()): attempt.deleted_upto
+            if attempt.base_offset >= 0
+            else deleted_upto.get(attempt.partition, 0)
             for attempt in attempts
             for value in attempt.values
         }

@@ -215,6 +215,34 @@ def test_a_batch_is_there_once_but_where_its_first_copy_was_deleted(
     assert ("is there twice" in clients.broken) is is_broken
 
 
+@pytest.mark.parametrize("acks", [-1, 1])
+@pytest.mark.parametrize(
+    ("deleted_upto", "start", "is_broken"), [(0, 0, True), (1, 0, False), (1, 1, False)]
+)
+def test_what_was_deleted_is_owed_by_no_leader(
+    acks: int, deleted_upto: int, start: int, is_broken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RL 9.1: a replica that was away may hold other records there, and lead with its own log
+    start: a loss of power took the newer one.
+    """
+    clients = Clients(3)
+    clients.truth.line(KEY).deleted_upto = deleted_upto
+    leads = SimpleNamespace(leader=1, leader_epoch=3)
+    monkeypatch.setattr(clients.truth, "registration", lambda key: leads)
+    attempt = acknowledged(0, b"a")
+    attempt.acks, attempt.was_answered = acks, True
+    attempt.fate = Fate.ACKED if acks == -1 else Fate.UNKNOWN
+    clients.checks._attempt_at_the_end(attempt, finals(b"x", b"b", start=start))
+    assert bool(clients.broken) is is_broken
+    # After an unclean election new records may be written below that.
+    clients = Clients(3)
+    line = clients.truth.line(KEY)
+    line.deleted_upto, line.resets = deleted_upto, [(2, 0)]
+    monkeypatch.setattr(clients.truth, "registration", lambda key: leads)
+    clients.checks._attempt_at_the_end(attempt, finals(b"x", b"b", start=start))
+    assert bool(clients.broken) is (start == 0)
+
+
 def test_a_mark_that_was_seen_does_not_go_back() -> None:
     """RL 9.2: not under the same leader; the end that ListOffsets gave not under a later one
     either.

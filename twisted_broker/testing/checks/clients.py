@@ -191,7 +191,10 @@ class ClientChecker:
 
     def _attempt_at_the_end(self, attempt: Attempt, finals: _Finals) -> None:
         name = attempt.partition
-        deleted_upto = self.checker.truth.line_of(name).deleted_upto
+        line = self.checker.truth.line_of(name)
+        deleted_upto = line.deleted_upto
+        # An unclean election may have begun anew below that.
+        unowed_upto = deleted_upto if line.is_whole else 0
         # When it was answered; what was not may have been appended at any time.
         known_upto = attempt.deleted_upto if attempt.base_offset >= 0 else deleted_upto
         for index, value in enumerate(attempt.values):
@@ -199,7 +202,8 @@ class ClientChecker:
                 finals.values[name].get(attempt.base_offset + index),
                 finals.places.get((name, value)),
             )
-            kept = attempt.base_offset + index >= finals.starts[name]
+            # Nobody is owed what any replica deleted: another one may lead, with other records.
+            kept = attempt.base_offset + index >= max(finals.starts[name], unowed_upto)
             if attempt.fate is Fate.ACKED and kept and self.is_owed(attempt) and found != value:
                 self._broken(f"{attempt!r} was acknowledged and is lost: {found!r} is there")
             if attempt.acks == 1 and kept and self._its_leader_leads(attempt) and found != value:

@@ -67,6 +67,18 @@ def test_what_is_acknowledged_is_committed(committed: int, is_broken: bool) -> N
     assert bool(clients.broken) is not is_broken
 
 
+def test_who_was_elected_uncleanly_may_not_know_it_yet() -> None:
+    """It led before, and was deposed by another unclean election: what it acknowledges until it
+    knows of both was committed by an older leader, whatever epoch its producer knows of.
+    """
+    for waits in (True, False):
+        clients = Clients(0)
+        line = clients.truth.line(KEY)
+        line.unclean_epoch, line.waits_for_leader = 3, waits
+        clients.checks.acked(acknowledged(0, b"a"))
+        assert bool(clients.broken) is not waits
+
+
 def following(before: Attempt | None) -> Attempt:
     attempt = Attempt(NAME, [b"b"], True, after=before)
     attempt.fate = Fate.UNKNOWN
@@ -331,6 +343,32 @@ def test_one_leader_leads_in_an_epoch() -> None:
             look(other, leading(3, (1, 2), 2), other.name)
     with pytest.raises(Violation, match="not in its ISR"):
         look(two, leading(5, (1,), 2), "n2")
+
+
+def test_what_a_deposed_leader_committed_counts_once_it_is_elected_uncleanly() -> None:
+    """Its high watermark does not move then, and is exposed all the same: retention may delete all
+    of it.
+    """
+    truth = CommittedState(lambda what: None)
+    checker = ReplicaChecker(truth, SimpleNamespace(check_weak=lambda *facts: None))
+    line = truth.line(KEY)
+    truth.deletions[truth.names.setdefault(KEY, NAME)] = 1
+    sim = SimpleNamespace(now=1.0)
+    node: Any = SimpleNamespace(
+        name="n1", incarnation=1, has_flipped_marks=False, disk=None, world=SimpleNamespace(sim=sim)
+    )
+    seen = leading(2, (1,), 1)
+    seen.log_start, seen.isr_state, seen.min_isr = 0, seen.partition.isr_state, 1
+    seen.log.set_high_watermark(1)
+    line.unclean_epoch, line.waits_for_leader = 3, True  # of another one
+    checker.state_changed(node, seen, leads=True)
+    assert (line.top, seen.high_watermark) == (0, 1)
+    seen.partition.leader_epoch = line.unclean_epoch = 4  # its own
+    checker.state_changed(node, seen, leads=True)
+    assert line.top == 1
+    seen.log.increment_log_start_offset(1)
+    checker.state_changed(node, seen, leads=True)
+    assert line.deleted_upto == 1
 
 
 def test_the_log_start_is_not_above_what_was_committed() -> None:

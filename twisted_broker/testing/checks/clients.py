@@ -49,9 +49,9 @@ class ClientChecker:
         attempt.deleted_upto = line.deleted_upto
         if attempt.acks != -1:
             return
-        if attempt.epoch < line.unclean_epoch:
+        if attempt.epoch < line.unclean_epoch or line.waits_for_leader:
             # a leader that an unclean election left behind, and that does not know it yet: nothing
-            # is owed
+            # is owed; it may be the one that was elected, and its producer knows before it
             return
         if attempt.base_offset < 0 or attempt.base_offset + len(attempt.values) > line.top:
             self._broken(f"{attempt!r} was acknowledged, but only {line.top} was ever committed")

@@ -192,14 +192,17 @@ class ReplicaChecker:
             raise Violation(f"{where}: {self.leaders[key, epoch]} leads it in the same epoch")
         if partition.leader_id not in partition.isr_state.isr:
             raise Violation(f"{where}: the leader is not in its ISR")
-        if not seen.leads or epoch != seen.leader_epoch:
+        is_new = not seen.leads or epoch != seen.leader_epoch
+        if is_new:
             self._new_leader(seen, line, where)
         elif log.high_watermark < seen.high_watermark:
             raise Violation(
                 f"{where}: its high watermark went back from {seen.high_watermark} to "
                 f"{log.high_watermark}"
             )
-        if log.high_watermark > max(seen.high_watermark, 0) and epoch >= line.unclean_epoch:
+        # Who led on after an unclean election may be elected by the next, with a mark of its own.
+        known = min(seen.high_watermark, line.end) if is_new else seen.high_watermark
+        if log.high_watermark > max(known, 0) and epoch >= line.unclean_epoch:
             self._advanced(node, seen, line, where)
 
     def _new_leader(self, seen: Seen, line: Line, where: str) -> None:

@@ -6,7 +6,8 @@ Owns `GroupChecker`.
    died meanwhile; owners raise what they commit, so a fetch never gives less. One that has not
    heard yet that another leads answers from its memory, as in Kafka.
 2. A member that joins after a generation's assignments were given out is in that generation or a
-   later one.
+   later one; from one that has not heard yet that another leads it may get an older one, which that
+   one remembers with the member in it.
 3. In one generation no partition has two owners.
 
 All of it holds while no partition of `__consumer_offsets` was led uncleanly. Source: Kafka's

@@ -148,6 +148,7 @@ class Member(Client):
 
     async def _join(self) -> None:
         floor = self.notes.generation_floor()
+        asked = self._coordinator, self.notes.coordinator_of(GROUP)
         request = groups.JoinGroupRequest(
             group_id=GROUP,
             session_timeout_ms=SESSION_MS,
@@ -166,9 +167,16 @@ class Member(Client):
             self._refused(code)
         else:
             self._member_id = answer.member_id
-            await self._sync(answer, floor)
+            await self._sync(answer, floor, *asked)
 
-    async def _sync(self, joined: groups.JoinGroupResponse, floor: int) -> None:
+    async def _sync(
+        self,
+        joined: groups.JoinGroupResponse,
+        floor: int,
+        address: Address | None,
+        coordinator: tuple[str, int] | None,
+    ) -> None:
+        """`address` was asked to join when this was the coordinator."""
         request = groups.SyncGroupRequest(
             group_id=GROUP,
             generation_id=joined.generation_id,
@@ -183,11 +191,20 @@ class Member(Client):
         if answer.error_code:
             self._refused(error_of(answer.error_code))
             return
+        if not self._is_still(address, coordinator):
+            floor = 0
         given = [self.places[int(row)] for row in bytes(answer.assignment).decode().split()]
         self.notes.assigned(self._member_id, joined.generation_id, floor, given)
         found = await self._fetch_committed(given)
         if found is not None:
             self._generation, self.owned = joined.generation_id, found
+
+    def _is_still(self, address: Address | None, coordinator: tuple[str, int] | None) -> bool:
+        """Whether who was asked was the coordinator, and is: whoever does not know yet that another
+        leads answers from its memory.
+        """
+        asked = None if address is None else (address[0], coordinator and coordinator[1])
+        return asked == coordinator == self.notes.coordinator_of(GROUP)
 
     def _assignments(
         self, joined: groups.JoinGroupResponse
@@ -262,9 +279,7 @@ class Member(Client):
         answer = await self._send_to_coordinator(
             offsets.OffsetFetchRequest(group_id=GROUP, topics=topics), 7
         )
-        asked = None if address is None else (address[0], coordinator and coordinator[1])
-        if asked != coordinator or coordinator != self.notes.coordinator_of(GROUP):
-            # Whoever does not know yet that another leads answers from its memory.
+        if not self._is_still(address, coordinator):
             floors = dict.fromkeys(places, 0)
         if answer is None:
             return None

@@ -371,6 +371,31 @@ def test_what_a_deposed_leader_committed_counts_once_it_is_elected_uncleanly() -
     assert line.deleted_upto == 1
 
 
+@pytest.mark.parametrize(
+    ("has_lost", "cleaned_upto", "is_broken"),
+    [(True, 2, False), (True, 1, True), (False, 2, True)],
+)
+def test_who_was_in_the_isr_may_lead(has_lost: bool, cleaned_upto: int, is_broken: bool) -> None:
+    """What was cleaned before an unclean election may be there no more: a member without it, that
+    StrongIsr lets pass, is elected.
+    """
+    truth = CommittedState(lambda what: None)
+    checker = ReplicaChecker(truth, SimpleNamespace())
+    registration = OLD._replace(replicas=(1, 2), isr=(1, 2), removing=(), leader=1, leader_epoch=4)
+    topic = TopicImage("t", ID, {0: registration})
+    truth.look(MetadataImage(offset=1, topics_by_id={ID: topic}, topics_by_name={"t": topic}))
+    line = truth.line(KEY)
+    line.extend(mirror(*replica(b"a", b"b")), 2)
+    line.has_lost, line.cleaned_upto = has_lost, cleaned_upto
+    seen = leading(4, (1, 2), 1)  # it ends at 1
+    try:
+        checker._new_leader(seen, line, "n1")
+    except Violation as violation:
+        assert is_broken and "leads without all that was committed up to 2" in str(violation)
+    else:
+        assert not is_broken
+
+
 def test_the_log_start_is_not_above_what_was_committed() -> None:
     """RL 9.2. One that leads on in an epoch before an unclean election commits for itself, and
     retention deletes that (simulation, seed 1122461); nothing that others have is excused by it.

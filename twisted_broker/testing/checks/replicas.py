@@ -211,7 +211,8 @@ class ReplicaChecker:
             line.reset(mirror, epoch)
         registration = self.truth.registration(seen.key)
         current = registration is not None and registration.leader_epoch == epoch
-        if current and (mirror.end < line.end or not line.agrees(mirror, line.end)):
+        end = line.end_to_hold(line.end)
+        if current and (mirror.end < end or not line.agrees(mirror, line.end)):
             raise Violation(
                 f"{where}: leads without all that was committed up to {line.end}, it ends at "
                 f"{mirror.end}"

@@ -372,6 +372,31 @@ def test_what_a_deposed_leader_committed_counts_once_it_is_elected_uncleanly() -
 
 
 @pytest.mark.parametrize(
+    ("values", "is_complete"), [((b"a", b"b"), True), ((b"a",), False), ((b"x", b"b"), False)]
+)
+def test_what_a_deposed_leader_commits_for_itself_is_lost(
+    values: tuple[bytes, ...], is_complete: bool
+) -> None:
+    """Although the one that was elected uncleanly took nothing. Transactions, groups' offsets and
+    compacted records that it acknowledges are owed to nobody, nor is what it cleans for them.
+    """
+    truth = CommittedState(lambda what: None)
+    checker = ReplicaChecker(truth, SimpleNamespace())
+    line = truth.line(KEY)
+    line.extend(mirror(*replica(*values)), len(values))
+    line.unclean_epoch = 3
+    line.reset(mirror(*replica(*values)), 3)
+    assert line.is_complete
+    log, disk = replica(b"a", b"b")
+    seen = leading(2, (1,), 1)
+    seen.log, seen.mirror, seen.leads, seen.leader_epoch = log, mirror(log, disk), True, 2
+    log.set_high_watermark(2)
+    node: Any = SimpleNamespace(name="n1", incarnation=1)
+    checker._leader_changed(node, seen, "n1")
+    assert line.is_complete is is_complete
+
+
+@pytest.mark.parametrize(
     ("has_lost", "cleaned_upto", "is_broken"),
     [(True, 2, False), (True, 1, True), (False, 2, True)],
 )

@@ -155,7 +155,9 @@ class Line:
         was away may hold other records there
         """
         self.has_lost = False
-        """an unclean election took something"""
+        """an unclean election took something; who led on without knowing of it may have committed
+        it only then
+        """
         self.was_in_core = False
         """a member of the core was in the ISR once; not so of what was made before one joined"""
         self.cleaned_upto = 0
@@ -194,7 +196,9 @@ class Line:
 
     @property
     def is_complete(self) -> bool:
-        """All that was ever committed is there: who was elected uncleanly had it."""
+        """All that was ever committed is there: who was elected uncleanly had it, and nobody led
+        on without knowing of that.
+        """
         return not self.has_lost and not self.waits_for_leader
 
     def _sum_at(self, offset: int) -> int:
@@ -207,6 +211,10 @@ class Line:
         if start >= upto:
             return True
         return mirror.sum_between(start, upto) == self._sum_at(upto) - self._sum_at(start)
+
+    def holds(self, mirror: Mirror, upto: int) -> bool:
+        """Whether all that a log has below `upto` is of the line."""
+        return upto <= self.end and self.agrees(mirror, upto)
 
     def _batch_end(self, offset: int) -> int:
         """The end of the batch that ends at or behind `offset`."""

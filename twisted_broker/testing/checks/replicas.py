@@ -202,8 +202,12 @@ class ReplicaChecker:
             )
         # Who led on after an unclean election may be elected by the next, with a mark of its own.
         known = min(seen.high_watermark, line.end) if is_new else seen.high_watermark
-        if log.high_watermark > max(known, 0) and epoch >= line.unclean_epoch:
-            self._advanced(node, seen, line, where)
+        if log.high_watermark > max(known, 0):
+            if epoch >= line.unclean_epoch:
+                self._advanced(node, seen, line, where)
+            elif not line.holds(seen.mirror, log.high_watermark):
+                # What it acknowledges now, as a coordinator too, is lost with its epoch.
+                line.has_lost = True
 
     def _new_leader(self, seen: Seen, line: Line, where: str) -> None:
         epoch, mirror = seen.partition.leader_epoch, seen.mirror

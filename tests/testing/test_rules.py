@@ -39,7 +39,10 @@ class Clients:
         self.truth.line(KEY).top = committed
         sim = SimpleNamespace(now=1.0)
         self.checker: Any = SimpleNamespace(
-            truth=self.truth, broken="", cluster=SimpleNamespace(sim=sim, note=None)
+            truth=self.truth,
+            broken="",
+            cluster=SimpleNamespace(sim=sim, note=None),
+            replicas=SimpleNamespace(leaders={}),
         )
         self.checks = ClientChecker(self.checker, SimpleNamespace(attempts=[], sessions=Counter()))
 
@@ -253,6 +256,26 @@ def test_what_was_deleted_is_owed_by_no_leader(
     monkeypatch.setattr(clients.truth, "registration", lambda key: leads)
     clients.checks._attempt_at_the_end(attempt, finals(b"x", b"b", start=start))
     assert bool(clients.broken) is (start == 0)
+
+
+@pytest.mark.parametrize("leads_by_then", [True, False])
+def test_a_leader_that_did_not_know_of_its_last_election_truncates(
+    leads_by_then: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RL 9.1, acks=1: it led in epoch 1, another one in 2, it again in 3, which the producer knew
+    first. It follows in between, and what it took last is gone.
+    """
+    clients = Clients(0)
+    clients.checker.replicas.leaders[KEY, 1] = ("n1", 1)
+    if leads_by_then:
+        clients.checker.replicas.leaders[KEY, 3] = ("n1", 1)
+    leads = SimpleNamespace(leader=1, leader_epoch=3)
+    monkeypatch.setattr(clients.truth, "registration", lambda key: leads)
+    attempt = acknowledged(0, b"a")
+    attempt.acks, attempt.was_answered, attempt.fate = 1, True, Fate.UNKNOWN
+    clients.checks.acked(attempt)
+    clients.checks._attempt_at_the_end(attempt, finals(b"x"))
+    assert ("by a leader that leads on" in clients.broken) is leads_by_then
 
 
 def test_a_mark_that_was_seen_does_not_go_back() -> None:

@@ -35,6 +35,8 @@ class ClientChecker:
         self._marks: dict[tuple[str, TopicPartition, int], int] = {}
         self._ends: dict[tuple[str, TopicPartition], int] = {}
         self._resets: dict[TopicPartition, int] = {}
+        self._of_older_epochs: set[Attempt] = set()
+        """answered when nobody led yet in the epoch that their producer knew"""
         self._history = ClientHistory()
         notes.acked, notes.consumed = self.acked, self.consumed
         notes.out_of_order = self.out_of_order
@@ -48,6 +50,9 @@ class ClientChecker:
         line = self.checker.truth.line_of(attempt.partition)
         attempt.deleted_upto = line.deleted_upto
         if attempt.acks != -1:
+            key = self.checker.truth.keys.get(attempt.partition)
+            if (key, attempt.epoch) not in self.checker.replicas.leaders:
+                self._of_older_epochs.add(attempt)
             return
         if attempt.epoch < line.unclean_epoch or line.waits_for_leader:
             # a leader that an unclean election left behind, and that does not know it yet: nothing
@@ -215,7 +220,12 @@ class ClientChecker:
                 self._broken(f"{attempt!r} is there twice, once at {place}")
 
     def _its_leader_leads(self, attempt: Attempt) -> bool:
-        """Whether a leader that answered acks=1 never changed since."""
+        """Whether a leader that answered acks=1 never changed since. One that led before, and leads
+        again, may have been told by the leader between to truncate what it answered when its
+        producer knew of the last election already: here as in Kafka a batch names no epoch.
+        """
+        if attempt in self._of_older_epochs:
+            return False
         truth = self.checker.truth
         registration = truth.registration(truth.keys[attempt.partition])
         return attempt.was_answered and registration.leader_epoch == attempt.epoch

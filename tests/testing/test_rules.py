@@ -570,5 +570,8 @@ def test_a_log_ends_where_it_was_cut_although_its_cleaner_left_nothing_there() -
         followed = ended(other, cut_to(end), cleaned_upto=cleaned_upto)
         led = ended(cut_to(end), other, cleaned_upto=cleaned_upto)
         assert (followed == "", led == "") == (is_equal, is_equal), (followed, led)
+    # Who copies such a leader is given nothing, and is in the ISR, here as in Kafka.
+    assert ended(cut_to(2), replica(), cleaned_upto=3) == ""
+    assert "they end at [2, 0]" in ended(replica(b"a", b"b"), replica(), cleaned_upto=3)
     assert "they end at [2, 1]" in ended(replica(b"a", b"b"), cut_to(1), cleaned_upto=3)
     assert "high watermark 2, log end 0" in ended(cut_to(2), replica(b"a", b"b"), cleaned_upto=1)

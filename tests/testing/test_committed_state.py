@@ -42,6 +42,31 @@ def test_a_leader_that_joined_as_its_reassignment_ended_was_elected_cleanly() ->
     assert unclean_elections(ended._replace(removing=(3,), replicas=(2, 1, 3))) == 1
 
 
+def test_a_leader_that_replaced_all_of_the_isr_was_elected_cleanly() -> None:
+    """It was being added, and joined; an election that takes something is said to recover. Else the
+    partition would be excused from then on.
+    """
+    old = OLD._replace(replicas=(2, 3, 1), adding=(2,), removing=(1,), isr=(1,), leader=1)
+    ended = old._replace(
+        replicas=(2, 3),
+        adding=(),
+        removing=(),
+        isr=(2,),
+        leader=2,
+        leader_epoch=1,
+        partition_epoch=4,
+    )
+    for changes, expected in (
+        ({}, 0),
+        ({"leader_recovery_state": 1}, 1),
+        ({"leader": 3, "isr": (3,)}, 1),
+    ):
+        truth = CommittedState(lambda what: None)
+        new = ended._replace(**changes)
+        truth._check_partition((ID, 0), TopicPartition("t", 0), old, new)
+        assert truth.unclean_elections == expected
+
+
 def image(offset: int, *names: str, epoch: int = 0) -> MetadataImage:
     topics = {name.encode() * 16: TopicImage(name, name.encode() * 16, {}) for name in names}
     return MetadataImage(

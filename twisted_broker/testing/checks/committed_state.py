@@ -240,10 +240,12 @@ class CommittedState:
 
 def _joined(old: Any, new: Any) -> bool:
     """Whether one record took the leader into the ISR and ended a reassignment: a leader outside it
-    that is elected is alone.
+    that is elected is alone, and was there before. One that was being added may be alone, too, when
+    it replaces all of the ISR: the record would say that it recovers, were it elected uncleanly.
     """
     ends = (old.adding or old.removing) and not (new.adding or new.removing)
-    return bool(ends) and len(new.isr) > 1 and not new.leader_recovery_state
+    is_joining = len(new.isr) > 1 or new.leader in old.adding
+    return bool(ends) and is_joining and not new.leader_recovery_state
 
 
 def _is_without_candidates(registration: Any) -> bool:

@@ -111,6 +111,8 @@ def test_an_unclean_election_of_a_log_that_ends_below_where_the_line_began() -> 
     delete_below(log, 2)
     line.extend(mirror(log, disk), 3)
     assert (line.start, line.end) == (2, 3)
+    line.deleted_upto = 2
     empty, its_disk = replica()
     line.reset(mirror(empty, its_disk), 7)
     assert (line.end, line.resets) == (0, [(7, 0)])
+    assert not line.deleted_upto, "what comes now is looked at from its first record on"

@@ -254,5 +254,7 @@ class Line:
             end = last + 1
         # Of a log that ends below where the line began, nothing is left.
         self.start = min(self.start, mirror.end)
+        # Behind its end there will be other records than those that were deleted.
+        self.deleted_upto = min(self.deleted_upto, mirror.end)
         self.resets.append((epoch, self.end))
         self.waits_for_leader = False

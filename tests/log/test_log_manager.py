@@ -1335,6 +1335,49 @@ def test_only_a_log_of_the_same_topic_is_done_without() -> None:
     assert world.files.exists(f"/d2/a-0/{MADE_ANEW}")
 
 
+@pytest.mark.parametrize("is_same_topic", [False, True])
+def test_a_log_made_anew_is_told_apart_though_the_disk_worker_is_stalled(
+    is_same_topic: bool,
+) -> None:
+    """Its topic id, and the mark, do not wait: after a kill both directories are back, and the
+    older log may have no topic id either. Seed 2000471.
+    """
+    world = World()
+    manager = world.manager()
+    old = create(manager)
+    fill(old, 5)
+    if not is_same_topic:
+        world.files.remove(f"{old.directory}/partition.metadata")
+    world.files.faults.append(Fault(errno.EIO, "write", "/d1/a-0"))
+    with pytest.raises(LogDirFailure):
+        fill(old, 1)
+    world.files.faults.clear()
+    manager.delete(A)
+    worker = StallingWorker(world.clock)
+    worker.stalled = True
+    manager.directories.by_path["/d2"].disk = worker
+    new_id = TOPIC_ID if is_same_topic else bytes(15) + b"\x99"
+    fill(manager.get_or_create(A, new_id, config(), is_new=True), 2)
+    world.files._locks.clear()
+    again = World(world.files).manager()
+    again.settle_rivals(lambda name: new_id)
+    kept = again.get(A)
+    assert kept is not None and kept.directory == "/d2/a-0" and kept.log_end_offset == 2
+    (stray,) = [name for name in world.files.listdir("/d1") if name.startswith("a-0")]
+    assert stray.endswith("-stray")
+
+
+def test_a_log_that_cannot_be_told_apart_is_not_made() -> None:
+    """Its directory refused the name of a file: it is taken offline, as by any other error."""
+    world = World()
+    manager, _ = left_behind(world, 1)
+    manager.delete(A)
+    world.files.faults.append(Fault(errno.EIO, "rename", "/d2/a-0/"))
+    with pytest.raises(BrokerError):
+        manager.get_or_create(A, TOPIC_ID, config(), is_new=True)
+    assert manager.get(A) is None and manager.directories.offline() == ["/d1", "/d2"]
+
+
 def stopped_elsewhere(world: World, moved: bool) -> tuple[bytes, bytes]:
     """The ids of two directories: an older log of five records in /d1, and its partition's log of
     seven in /d2, to which it moved, or where it was made anew.

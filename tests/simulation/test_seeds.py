@@ -112,7 +112,7 @@ FAILED_ONCE += [450931, 452797, 453247, 458766, 459736, 802078, 9323, 920040]
 FAILED_ONCE += [941040, 941430, 952198, 952451, 953262, 953374, 970392, 971015]
 FAILED_ONCE += [971984, 972067, 974158, 981710, 982703, 1021144, 1031171, 1031664]
 FAILED_ONCE += [1031776, 1033570, 1034478, 1060592, 1076734, 1081734, 1092326]
-FAILED_ONCE += [1100559, 1120280, 1122461]
+FAILED_ONCE += [1100559, 1120280, 1122461, 2000471]
 
 
 @pytest.mark.parametrize("seed", FAILED_ONCE)
@@ -193,6 +193,8 @@ def test_seeds_that_failed_once(seed: int) -> None:
     1120280: a copy that had taken a damaged one's place lost what it held, and only its end was
     known when the controller became an older one. 1122461: a leader that did not know yet of an
     unclean election deleted what it had committed for itself.
+    2000471: two logs of one name had no topic id, for both disk workers stood still until the kill,
+    and the broker did not start with both.
     """
     options = options_of(seed)
     if seed == 9323:

@@ -381,6 +381,19 @@ class LogDirectory:
         """The last thing a clean stop writes. Raises OSError."""
         checkpoints.write_clean_shutdown(self.files, self.path, broker_epoch)
 
+    def tell_apart(self, log: Log, older: Iterable[LeftLog]) -> None:
+        """Writes whose log a new one is, and which `older` ones of its topic it does without, for a
+        kill: `write_topic_ids` makes it durable, and does it elsewhere. Where older logs of the
+        name are out of reach this may not wait for a stalled disk worker: with both back, nobody
+        would know which one counts. Raises OSError.
+        """
+        if older:
+            mark_made_anew(self.files, log.directory, older, sync=False)
+        if log.topic_id is not None:
+            checkpoints.write_partition_metadata(
+                self.files, log.directory, log.topic_id, sync=False
+            )
+
     def write_topic_ids(self) -> None:
         """Writes `partition.metadata` of new logs: on the disk worker, for all that came since,
         after what older logs of their names left in the checkpoints is gone. `sync_names` makes

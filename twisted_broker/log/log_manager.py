@@ -483,15 +483,18 @@ class LogManager:
         config: LogConfig,
     ) -> Log:
         directory.forget_rows(topic_partition)
+        older = self._left.get(topic_partition, ())
+        behind = [each for each in older if each.topic_id == topic_id]
         try:
             log = directory.create(topic_partition, topic_id, config, self.runtime.wall_ms())
+            if older:
+                self._tell_apart(directory, log, behind)
         except OSError as error:
             raise self.directories.refusal(directory, error) from error
         self._take(directory, log)
         if self._counted == len(self.logs) - 1:
             self._counts[directory.path] += 1
             self._counted += 1
-        behind = [each for each in self._left.get(topic_partition, ()) if each.topic_id == topic_id]
         if behind:
             directory.made_anew[log] = behind
         directory.without_id.append(log)
@@ -500,6 +503,13 @@ class LogManager:
             self._submit_topic_ids(directory)
         self._sync_names_soon(directory)
         return log
+
+    def _tell_apart(self, directory: LogDirectory, log: Log, behind: Iterable[LeftLog]) -> None:
+        try:
+            directory.tell_apart(log, behind)
+        except OSError:
+            log.release_files()
+            raise
 
     def _sync_names_soon(
         self, directory: LogDirectory, seconds: float = _NAME_SYNC_SECONDS

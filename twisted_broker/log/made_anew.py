@@ -42,10 +42,12 @@ def left(log: Log) -> LeftLog:
     return LeftLog(log.topic_id, log.leader_epochs.latest_epoch, log.log_end_offset, log.directory)
 
 
-def mark_made_anew(files: IFileSystem, directory: str, logs: Iterable[LeftLog]) -> None:
-    """Marks the log in `directory`, durably: on the disk worker. Raises OSError."""
+def mark_made_anew(
+    files: IFileSystem, directory: str, logs: Iterable[LeftLog], sync: bool = True
+) -> None:
+    """Marks the log in `directory`; durably with `sync`: on the disk worker. Raises OSError."""
     lines = "".join(f"{log.epoch} {log.end} {log.path}\n" for log in logs)
-    write_aside(files, posixpath.join(directory, MADE_ANEW), lines.encode())
+    write_aside(files, posixpath.join(directory, MADE_ANEW), lines.encode(), sync)
 
 
 def unmark_made_anew(files: IFileSystem, directory: str) -> None:

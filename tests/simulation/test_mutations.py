@@ -37,7 +37,7 @@ RECORDED = {
     "shrunk_isr_counts_before_the_answer": 2,
     "sequences_not_checked": 2,
     "old_incarnation_counted": 61,
-    "epoch_cache_not_cut": 6,
+    "epoch_cache_not_cut": 13,
     "followers_mark_beyond_its_end": 3,
     "metadata_applied_before_it_is_durable": 8,
     "elected_outside_the_isr": 7,

@@ -1217,19 +1217,27 @@ def test_two_topics_of_one_name_one_without_its_id(lost: str) -> None:
     assert len(strays) == 1
 
 
-def left_behind(world: World, count: int) -> tuple[LogManager, Log]:
-    """A replica with five records left while /d1 with its log was offline, was added again, and
-    has `count` records in /d2 now.
-    """
+def left_offline(world: World, has_id: bool = True) -> LogManager:
+    """A replica with five records leaves while /d1 with its log is offline."""
     manager = world.manager()
     old = create(manager)
     fill(old, 5)
     old.durability.flush()
+    if not has_id:
+        world.files.remove(f"{old.directory}/partition.metadata")
     world.files.faults.append(Fault(errno.EIO, "write", "/d1/a-0"))
     with pytest.raises(LogDirFailure):
         fill(old, 1)
     world.files.faults.clear()
     manager.delete(A)
+    return manager
+
+
+def left_behind(world: World, count: int) -> tuple[LogManager, Log]:
+    """A replica with five records left while /d1 with its log was offline, was added again, and
+    has `count` records in /d2 now.
+    """
+    manager = left_offline(world)
     assert world.files.exists("/d1/a-0")
     new = create(manager)
     assert new.directory == "/d2/a-0"
@@ -1343,16 +1351,7 @@ def test_a_log_made_anew_is_told_apart_though_the_disk_worker_is_stalled(
     older log may have no topic id either. Seed 2000471.
     """
     world = World()
-    manager = world.manager()
-    old = create(manager)
-    fill(old, 5)
-    if not is_same_topic:
-        world.files.remove(f"{old.directory}/partition.metadata")
-    world.files.faults.append(Fault(errno.EIO, "write", "/d1/a-0"))
-    with pytest.raises(LogDirFailure):
-        fill(old, 1)
-    world.files.faults.clear()
-    manager.delete(A)
+    manager = left_offline(world, has_id=is_same_topic)
     worker = StallingWorker(world.clock)
     worker.stalled = True
     manager.directories.by_path["/d2"].disk = worker

@@ -63,19 +63,20 @@ class _Survivors:
         """The `gc` module calls it before ("start") and after each collection."""
         if info["generation"] != _FULL:
             return
-        (blocks, pages), (least_blocks, least_pages) = _in_use(), self.least
         if phase == "start":
-            self._walks_all = gc.get_stats()[_FULL]["collections"] % _WALKS_ALL == (
-                _WALKS_ALL - 1
-            ) and (blocks >= least_blocks * _GROWTH or pages >= least_pages * _GROWTH)
+            collections = gc.get_stats()[_FULL]["collections"]
+            self._walks_all = collections % _WALKS_ALL == _WALKS_ALL - 1 and self._has_grown()
             if self._walks_all:
                 gc.unfreeze()
             return
         gc.freeze()
-        if self._walks_all:
-            self.least = blocks, pages
-        else:
-            self.least = min(blocks, least_blocks), min(pages, least_pages)
+        blocks, pages = _in_use()
+        if not self._walks_all:
+            blocks, pages = min(blocks, self.least[0]), min(pages, self.least[1])
+        self.least = blocks, pages
+
+    def _has_grown(self) -> bool:
+        return any(now >= least * _GROWTH for now, least in zip(_in_use(), self.least, strict=True))
 
 
 def _in_use() -> tuple[int, int]:

@@ -19,6 +19,7 @@ from twisted_broker.testing.checks.clients import ClientChecker, _Finals
 from twisted_broker.testing.checks.committed_state import CommittedState, Violation
 from twisted_broker.testing.checks.end_state import what_is_missing
 from twisted_broker.testing.checks.history import Fate
+from twisted_broker.testing.checks.replica_contents import Line
 from twisted_broker.testing.checks.replicas import ReplicaChecker
 from twisted_broker.testing.sim.client_notes import Attempt
 from twisted_broker.testing.sim.disk import SimDisk
@@ -444,15 +445,20 @@ def test_who_was_in_the_isr_may_lead(has_lost: bool, cleaned_upto: int, is_broke
         assert not is_broken
 
 
+def after_an_unclean_election(top: int) -> tuple[ReplicaChecker, Line]:
+    """In epoch 3, of a partition of which so much was committed, and one record deleted."""
+    truth = CommittedState(lambda what: None)
+    truth.deletions[truth.names.setdefault(KEY, NAME)] = 1
+    line = truth.line(KEY)
+    line.top, line.unclean_epoch = top, 3
+    return ReplicaChecker(truth, SimpleNamespace()), line
+
+
 def test_the_log_start_is_not_above_what_was_committed() -> None:
     """RL 9.2. One that leads on in an epoch before an unclean election commits for itself, and
     retention deletes that (simulation, seed 1122461); nothing that others have is excused by it.
     """
-    truth = CommittedState(lambda what: None)
-    checker = ReplicaChecker(truth, SimpleNamespace())
-    line = truth.line(KEY)
-    line.top, line.unclean_epoch = 0, 3
-    truth.deletions[truth.names.setdefault(KEY, NAME)] = 1
+    checker, line = after_an_unclean_election(top=0)
     node: Any = SimpleNamespace(name="n1", has_flipped_marks=False)
     for epoch, is_broken in ((2, False), (3, True)):
         seen = with_log_start(1, epoch)
@@ -478,11 +484,7 @@ def test_what_a_deposed_leader_deleted_for_itself_is_there_after_a_restart() -> 
     """It knows of the unclean election then, and was not told to truncate yet. Another machine has
     no such excuse, nor has the same one further up.
     """
-    truth = CommittedState(lambda what: None)
-    checker = ReplicaChecker(truth, SimpleNamespace())
-    line = truth.line(KEY)
-    line.unclean_epoch = 3
-    truth.deletions[truth.names.setdefault(KEY, NAME)] = 1
+    checker, line = after_an_unclean_election(top=0)
     one, two = (SimpleNamespace(name=name, has_flipped_marks=False) for name in ("n1", "n2"))
     look: Any = checker._log_start_moved
     look(one, with_log_start(1, 2), "n1")
@@ -497,11 +499,7 @@ def test_what_a_deposed_leader_deleted_for_itself_is_there_after_a_restart() -> 
 
 def test_what_a_deposed_leader_deleted_counts_once_it_follows() -> None:
     """All of it was committed before: it stays so when this replica leads again."""
-    truth = CommittedState(lambda what: None)
-    checker = ReplicaChecker(truth, SimpleNamespace())
-    line = truth.line(KEY)
-    line.top, line.unclean_epoch = 1, 3
-    truth.deletions[truth.names.setdefault(KEY, NAME)] = 1
+    checker, line = after_an_unclean_election(top=1)
     node: Any = SimpleNamespace(name="n1", has_flipped_marks=False)
     seen = with_log_start(1, 2)
     checker.state_changed(node, seen, leads=False)

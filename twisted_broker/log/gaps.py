@@ -27,7 +27,8 @@ has one.
    before: the loss of power took a truncation back. If the later segment has newer leader epochs,
    recovery drops the end of the earlier one. Else the log had grown past the later segment: it is
    not loaded, and it and what follows are kept as `.log.aside`.
-   If only its last batch reaches so far, by one flipped bit in its base offset, both are kept.
+   Where only the last batch of the earlier segment reaches so far, by one flipped bit in its base
+   offset, both segments are kept as they are.
 6. A base offset is in no checksum. If a bit of one is flipped upwards, offsets are left out before
    the batch, and recovery drops the batches after it. So after an unclean stop the log ends before
    a last batch that leaves offsets out, except in compacted topics.

@@ -381,14 +381,13 @@ class LogDirectory:
         """The last thing a clean stop writes. Raises OSError."""
         checkpoints.write_clean_shutdown(self.files, self.path, broker_epoch)
 
-    def tell_apart(self, log: Log, older: Iterable[LeftLog]) -> None:
-        """Writes whose log a new one is, and which `older` ones of its topic it does without, for a
-        kill: `write_topic_ids` makes it durable, and does it elsewhere. Where older logs of the
-        name are out of reach this may not wait for a stalled disk worker: with both back, nobody
-        would know which one counts. Raises OSError.
+    def tell_apart(self, log: Log, older: Iterable[LeftLog], sync: bool) -> None:
+        """Writes whose log a new one is, and before that which `older` ones of its topic it does
+        without: of two logs with one id the mark alone says which counts. `sync`: the mark is
+        durable; the id is with `sync_names`. Raises OSError.
         """
         if older:
-            mark_made_anew(self.files, log.directory, older, sync=False)
+            mark_made_anew(self.files, log.directory, older, sync)
         if log.topic_id is not None:
             checkpoints.write_partition_metadata(
                 self.files, log.directory, log.topic_id, sync=False
@@ -408,13 +407,7 @@ class LogDirectory:
                 ready = {waiting[row].topic_partition for row in range(len(waiting))}
                 checkpoints.drop_rows(self.files, self.path, ready)
             with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                if log in self.made_anew:
-                    # Before the id: of two logs with one id the mark alone says which counts.
-                    mark_made_anew(self.files, log.directory, self.made_anew[log])
-                if log.topic_id is not None:
-                    checkpoints.write_partition_metadata(
-                        self.files, log.directory, log.topic_id, sync=False
-                    )
+                self.tell_apart(log, self.made_anew.get(log, ()), sync=True)
                 self.unsynced_names.append(log)
             self.made_anew.pop(log, None)
             # last: a log that comes before this needs no job of its own, one that comes after it

@@ -6,8 +6,8 @@ Owns `new_log`, `load_log`.
    bad byte, or leader epoch that goes back or is below none (-1), the log ends: the segment is
    truncated, later segments are deleted. Below the recovery point the files are trusted. A recovery
    point above the log end is older than a truncation: then nothing is trusted.
-   Which epoch was the newest before, the batches say: a flipped bit in the checkpoint is not what
-   makes theirs go back.
+   The newest epoch below what is checked counts only where its batch does not contradict it: a
+   flipped bit in the checkpoint would make good batches look older.
 2. Indexes, leader epochs, producer state and aborted transactions of what was checked are made
    anew; a missing or impossible index is too. Epochs are completed where they begin above the log
    start though batches below have one: they were trimmed to a log start that was lost.
@@ -220,8 +220,9 @@ def _load_segments(
                 scanned = True
                 # From the first unchecked segment on, the batches decide which epochs there are:
                 # the checkpoint may be ahead of them.
-                log.leader_epochs.truncate_from_end(base)
-                newest_epoch = trusted_epoch = _newest_epoch_before(log, is_first=not row)
+                log.leader_epochs.truncate_from_end(base if row else 0)
+                if not _contradict_epochs(log, base):
+                    newest_epoch = trusted_epoch = log.leader_epochs.latest_epoch
             truncated, jump, newest = recover_segment(log, segment, floor)
             newest_epoch = max(newest_epoch, newest) if scanned else -1
             recovered.add(base)
@@ -268,20 +269,6 @@ def _note(log: Log, gap: Gap) -> None:
         log.gap = gap
     elif gap.torn:
         log.gap = log.gap._replace(torn_tail=gap)
-
-
-def _newest_epoch_before(log: Log, is_first: bool) -> int:
-    """The newest leader epoch of the segments below the first one that is checked; -1: not known.
-    `is_first`: there are none below.
-    """
-    if is_first:
-        log.leader_epochs.clear()
-    # The checkpoint may have a flipped bit: an epoch that its batch contradicts is none.
-    return (
-        -1
-        if _contradict_epochs(log, log.segments.active.base_offset)
-        else (log.leader_epochs.latest_epoch)
-    )
 
 
 def _ends_flipped(log: Log, base: int) -> bool:

@@ -131,7 +131,7 @@ class StatusFactory(Factory):
 
     def _load(self, steps: Iterator[None]) -> None:
         try:
-            if next(steps, steps) is not steps:
+            for _ in steps:
                 self._loading = self._clock.callLater(0, self._load, steps)
                 return
             self._loading = None

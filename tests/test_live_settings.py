@@ -14,6 +14,7 @@ from twisted_broker.config import (
     BROKER_SETTINGS,
     LISTENER_SETTINGS,
     LIVE_BROKER_SETTINGS,
+    PER_BROKER_SETTINGS,
     TOPIC_SETTINGS,
 )
 from twisted_broker.interfaces import TopicPartition
@@ -124,7 +125,9 @@ def house() -> MemoryBroker:
 
 
 # Those that only a listener has by itself: tests/net/test_tls.py.
-@pytest.mark.parametrize("name", sorted(LIVE_BROKER_SETTINGS - LISTENER_SETTINGS))
+@pytest.mark.parametrize(
+    "name", sorted(LIVE_BROKER_SETTINGS - LISTENER_SETTINGS - PER_BROKER_SETTINGS)
+)
 def test_a_live_setting_reaches_what_obeys_it(house: MemoryBroker, name: str) -> None:
     row, before = BROKER_SETTINGS[name], obeyed(house, name)
     wanted = another(row, before)

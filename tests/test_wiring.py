@@ -21,6 +21,7 @@ EXCEPTIONS = {
     ("net/client.py", "waiting.timer"),
     # Fields of records and images that bear the name of a collaborator elsewhere.
     ("cluster/partition_change.py", "record.leader"),
+    ("cluster/registration.py", "self._request.listeners"),
     ("coordinator/classic_group.py", "group.leader"),
     ("image/metadata_delta.py", "delta.brokers"),
     ("image/metadata_image.py", "delta.brokers"),

@@ -48,6 +48,7 @@ from twisted_broker.net.connection_limits import (
     ConnectionFactory,
     DescriptorShares,
 )
+from twisted_broker.net.dynamic_listener_config import DynamicListenerConfig
 from twisted_broker.net.listener_security import ListenerSecurity
 from twisted_broker.net.listeners import (
     ConfiguredListener,
@@ -55,6 +56,7 @@ from twisted_broker.net.listeners import (
     ListenerName,
     ListenerPlan,
     OpenListeners,
+    check_sasl,
     plan_listeners,
     sasl_settings,
 )
@@ -85,6 +87,7 @@ if TYPE_CHECKING:
     from twisted_broker.coordinator.transaction.transaction_coordinator import (
         TransactionCoordinator,
     )
+    from twisted_broker.image.entries import Endpoint
     from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
     from twisted_broker.net.sasl_gate import SaslListener
     from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
@@ -164,10 +167,21 @@ class Broker:
         self._shares = DescriptorShares(descriptors, len(config.log_directories))
         self.runtime = runtime
         self.plan: ListenerPlan = plan_listeners(config)
+        check_sasl(config, self.plan)
         self._security = ListenerSecurity(runtime, config, self.plan)
+        self._open = OpenListeners(runtime)
+        self._dynamic_listeners = DynamicListenerConfig(
+            config,
+            self.plan,
+            runtime.key_files or runtime.files,
+            self._security,
+            self._open.can_bind,
+            self._listen_later,
+            self._close_listener,
+            self._listeners_changed,
+        )
         self._to_brokers = self._security.to_brokers
         self._to_controllers = self._security.to_controllers
-        self._sasl = sasl_settings(config, self.plan)
         self._is_formatted = False
         # before this process takes the lock: whether any did on what `kafka-storage format` made
         self._was_started = runtime.files.exists(posixpath.join(self.metadata_directory, LOCK))
@@ -182,7 +196,6 @@ class Broker:
             turns=self._turns,
         )
         self.listeners: list[Listener] = []
-        self._open = OpenListeners(runtime)
         self._factories: list[ConnectionFactory] = []
         self._dispatchers: list[Dispatcher] = []
         self._counts = ConnectionCounts(
@@ -239,7 +252,7 @@ class Broker:
             turns=self._turns,
             lifecycle=None if role is None else role.lifecycle,
             listening=self._factories,
-            listener_security=self._security,
+            dynamic_listeners=self._dynamic_listeners,
             audit=self._audit,
             roles=self._role_requests,
             quotas=self._quotas,
@@ -389,6 +402,8 @@ class Broker:
                 await self._start_controller()
             if "broker" in self.roles:
                 await self._start_broker()
+                self._undo.append(self._dynamic_listeners.stop)
+                await self._dynamic_listeners.start()
             self._started = True
         except Exception:  # not when this coroutine is thrown away: nothing may run then
             await self.stop()
@@ -533,11 +548,8 @@ class Broker:
 
     async def _listen(self, endpoint: ConfiguredListener, is_controller: bool) -> Listener:
         """Opens a port; for a broker's port, clients wait until they are let in."""
-        advertised = self.plan.advertised.get(endpoint.name, endpoint)
         protocol = self.plan.protocols[endpoint.name]
-        dispatcher = Dispatcher(
-            self.parts, ListenerName(endpoint.name, is_controller, protocol), self._routes()
-        )
+        dispatcher = self._dispatcher(ListenerName(endpoint.name, is_controller, protocol))
         factory = ConnectionFactory(
             self.runtime,
             dispatcher,
@@ -552,23 +564,68 @@ class Broker:
             protocol=protocol,
             sasl=await self._sasl_listener(endpoint.name, is_controller),
         )
-        self._factories.append(factory)
-        self._dispatchers.append(dispatcher)
         listener = await self._open.open(
             endpoint,
             self._security.served(endpoint.name, factory),
-            advertised,
+            self.plan.advertised.get(endpoint.name, endpoint),
             is_controller,
             is_controller and endpoint.name in self.plan.early,
             protocol,
         )
+        self._factories.append(factory)
         self.listeners.append(listener)
         return listener
 
+    def _dispatcher(self, name: ListenerName) -> Dispatcher:
+        """One that comes again goes on with its counts."""
+        for dispatcher in self._dispatchers:
+            if dispatcher.listener == name:
+                return dispatcher
+        self._dispatchers.append(Dispatcher(self.parts, name, self._routes()))
+        return self._dispatchers[-1]
+
+    # listeners that come and go while it runs
+
+    async def _listen_later(self, plan: ListenerPlan, endpoint: ConfiguredListener) -> None:
+        self.plan = plan
+        self._security.add(endpoint.name, plan.protocols[endpoint.name])
+        try:
+            listener = await self._listen(endpoint, is_controller=False)
+        except BaseException:
+            self._security.remove(endpoint.name)
+            raise
+        self._open.start_accepting(lambda each: each is listener)
+
+    async def _close_listener(self, name: str) -> None:
+        """Its port, then its connections."""
+        await self._open.close(lambda listener: listener.name == name)
+        self.listeners[:] = [each for each in self.listeners if each.name != name]
+        for factory in [each for each in self._factories if each.name == name]:
+            self._factories.remove(factory)
+            self._close_connections_of(factory)
+        self._security.remove(name)
+
+    def _listeners_changed(self) -> None:
+        assert self.role is not None
+        self.plan = self._dynamic_listeners.plan
+        self._counts.serve([each.name for each in self.plan.broker])
+        self._set_advertised_listeners()
+        self.role.lifecycle.listeners_changed(self._endpoints())
+
+    def _endpoints(self) -> list[Endpoint]:
+        """What is registered."""
+        from twisted_broker.image.entries import Endpoint
+
+        return [
+            Endpoint(each.name, each.host, each.port, each.protocol)
+            for each in self.listeners
+            if not each.is_controller
+        ]
+
     async def _sasl_listener(self, name: str, is_controller: bool) -> SaslListener | None:
-        settings = self._sasl.get(name)
-        if settings is None:
+        if not self.plan.protocols[name].uses_sasl:
             return None
+        settings = sasl_settings(self.config, name)
         from twisted_broker.cluster.scram_changes import stored_credential
         from twisted_broker.net.sasl_gate import SaslListener
 
@@ -898,18 +955,13 @@ class Broker:
         lifted the fence.
         """
         from twisted_broker.cluster.features import BROKER_FEATURES
-        from twisted_broker.image.entries import Endpoint
         from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
 
         lifecycle, directories = role.lifecycle, self.log_manager.directories.online()
         lifecycle.start(
             self.cluster_id,
             new_uuid(self.runtime.random.randbytes),
-            [
-                Endpoint(each.name, each.host, each.port, each.protocol)
-                for each in self.listeners
-                if not each.is_controller
-            ],
+            self._endpoints(),
             BROKER_FEATURES,
             [each.directory_id for each in directories],
             self.log_manager.directories.previous_broker_epoch(),
@@ -1064,9 +1116,12 @@ class Broker:
     def _close_connections(self, on_controller: bool) -> None:
         for factory in self._factories:
             if factory.on_controller == on_controller:
-                factory.close_all()
-                if factory.sasl is not None:
-                    factory.sasl.stop()
+                self._close_connections_of(factory)
+
+    def _close_connections_of(self, factory: ConnectionFactory) -> None:
+        factory.close_all()
+        if factory.sasl is not None:
+            factory.sasl.stop()
 
 
 def _host_and_port(text: str) -> tuple[str, int]:

@@ -40,6 +40,8 @@ __all__ = [
     "LISTENER_PREFIX",
     "LISTENER_SETTINGS",
     "LIVE_BROKER_SETTINGS",
+    "OPEN_LISTENER_SETTINGS",
+    "PER_BROKER_SETTINGS",
     "REFUSED",
     "SAMPLE_VALUES",
     "TIERED_SETTINGS",
@@ -186,6 +188,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "listeners",
         ("PLAINTEXT://:9092",),
         "Addresses to listen on, as NAME://HOST:PORT; port 0 picks a free one.",
+        live=True,
     ),
     _list(
         "advertised.listeners",
@@ -213,6 +216,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
         "Security protocol of each listener name; if not set, a controller's name stands for "
         "PLAINTEXT where no listener is named SSL, SASL_PLAINTEXT or SASL_SSL.",
+        live=True,
     ),
     _text(
         "security.inter.broker.protocol",
@@ -226,6 +230,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         ("GSSAPI",),
         "SASL mechanisms that listeners with SASL offer; Kafka's default, GSSAPI, is not "
         "supported.",
+        live=True,
     ),
     Setting(
         "sasl.jaas.config",
@@ -234,6 +239,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "A login module with its options; for brokers as "
         "listener.name.NAME.MECHANISM.sasl.jaas.config.",
         nullable=True,
+        live=True,
     ),
     _text(
         "sasl.mechanism.inter.broker.protocol",
@@ -1031,7 +1037,14 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
 )
 
 LIVE_BROKER_SETTINGS = frozenset(name for name, row in BROKER_SETTINGS.items() if row.live)
-LISTENER_SETTINGS = frozenset(row.name for row in _tls_rows() if row.live)
+PER_BROKER_SETTINGS = frozenset({"listeners", "listener.security.protocol.map"})
+"""Live for one broker, not for all."""
+OPEN_LISTENER_SETTINGS = frozenset(row.name for row in _tls_rows() if row.live)
+"""Change on a listener that is open."""
+NEW_LISTENER_SETTINGS = frozenset({"sasl.enabled.mechanisms", "sasl.jaas.config"})
+"""Are set before a listener is opened."""
+LISTENER_SETTINGS = OPEN_LISTENER_SETTINGS | NEW_LISTENER_SETTINGS
+"""Live as `listener.name.NAME.x` only."""
 """Those that change while a broker runs only for one listener, as `listener.name.NAME.x`."""
 
 
@@ -1275,6 +1288,9 @@ REFUSED: Mapping[str, str] = {
 
 _BROKER_ID = "broker.id"
 LISTENER_PREFIX = "listener.name."
+_OF_SASL_LISTENERS = frozenset(
+    {"connections.max.reauth.ms", "connection.failed.authentication.delay.ms"}
+)
 
 
 def _with_node_id(static: Mapping[str, str]) -> dict[str, str]:
@@ -1520,6 +1536,14 @@ def override_row(name: str) -> Setting | None:
         if found is not None:
             return found
     return None
+
+
+def may_change(name: str, row: Setting) -> bool:
+    """Whether the setting `name`, which has this row, may change while the broker runs: of a
+    listener also what it must have before it is opened.
+    """
+    of_sasl = row.name.startswith("sasl.") or row.name in _OF_SASL_LISTENERS
+    return row.live or (name.startswith(LISTENER_PREFIX) and of_sasl)
 
 
 def is_secret(name: str) -> bool:

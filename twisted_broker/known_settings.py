@@ -148,20 +148,20 @@ remote.log.storage.manager.impl.prefix string rsm.config.
 remote.log.storage.system.enable boolean false
 replica.socket.receive.buffer.bytes int 65536
 sasl.client.callback.handler.class class -
-sasl.kerberos.kinit.cmd string /usr/bin/kinit
-sasl.kerberos.min.time.before.relogin long 60000
-sasl.kerberos.principal.to.local.rules list DEFAULT
-sasl.kerberos.service.name string -
-sasl.kerberos.ticket.renew.jitter double 0.05
-sasl.kerberos.ticket.renew.window.factor double 0.8
+sasl.kerberos.kinit.cmd string /usr/bin/kinit +
+sasl.kerberos.min.time.before.relogin long 60000 +
+sasl.kerberos.principal.to.local.rules list DEFAULT +
+sasl.kerberos.service.name string - +
+sasl.kerberos.ticket.renew.jitter double 0.05 +
+sasl.kerberos.ticket.renew.window.factor double 0.8 +
 sasl.login.callback.handler.class class -
 sasl.login.class class -
 sasl.login.connect.timeout.ms int -
 sasl.login.read.timeout.ms int -
-sasl.login.refresh.buffer.seconds short 300
-sasl.login.refresh.min.period.seconds short 60
-sasl.login.refresh.window.factor double 0.8
-sasl.login.refresh.window.jitter double 0.05
+sasl.login.refresh.buffer.seconds short 300 +
+sasl.login.refresh.min.period.seconds short 60 +
+sasl.login.refresh.window.factor double 0.8 +
+sasl.login.refresh.window.jitter double 0.05 +
 sasl.login.retry.backoff.max.ms long 10000
 sasl.login.retry.backoff.ms long 100
 sasl.oauthbearer.assertion.algorithm string RS256
@@ -199,10 +199,10 @@ share.fetch.purgatory.purge.interval.requests int 1000
 socket.connection.setup.timeout.max.ms long 30000
 socket.connection.setup.timeout.ms long 10000
 ssl.engine.factory.class class -
-ssl.keymanager.algorithm string SunX509
-ssl.provider string -
-ssl.secure.random.implementation string -
-ssl.trustmanager.algorithm string PKIX
+ssl.keymanager.algorithm string SunX509 +
+ssl.provider string - +
+ssl.secure.random.implementation string - +
+ssl.trustmanager.algorithm string PKIX +
 telemetry.max.bytes int 1048576 1..
 transaction.two.phase.commit.enable boolean false
 unclean.leader.election.interval.ms long 300000 1.. #

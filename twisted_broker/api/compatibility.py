@@ -175,8 +175,9 @@ BEHAVIOUR = """
   10,000 tokens at most at a time (POLICY_VIOLATION), with owner and renewers of 8 KiB (INVALID_REQUEST). A controller's listener does not
   advertise DescribeDelegationToken, which Kafka's advertises and answers with UNKNOWN_SERVER_ERROR.
 - **Settings without effect** are parsed, refused when wrong, stored and described as in Kafka: {count} of brokers, those of groups, of client metrics
-  and of tiered storage (`remote.storage.enable=true` is refused, as by a Kafka broker without tiered storage). Listeners and SASL
-  settings cannot change while a broker runs, those of TLS can for one listener (`listener.name.NAME.ssl.*`). A cluster's compaction lags that contradict each other get INVALID_CONFIG; Kafka accepts them, and then refuses
+  and of tiered storage (`remote.storage.enable=true` is refused, as by a Kafka broker without tiered storage). `principal.builder.class`, `ssl.engine.factory.class` and `sasl.mechanism.inter.broker.protocol` cannot change while a broker runs.
+- **Listeners that come while a broker runs** (`listeners` of one broker) are registered and advertised; brokers of Apache Kafka open them and
+  advertise them to nobody. An address that is not free is refused, where Kafka stores it and writes a line. A cluster's compaction lags that contradict each other get INVALID_CONFIG; Kafka accepts them, and then refuses
   every change of a topic.
 - **`max.connections.per.ip.overrides`** takes addresses. Names of hosts are refused, and not resolved; a wrong value that AlterConfigs sets is one line
   in the log, and the limits of before stay.

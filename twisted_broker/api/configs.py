@@ -20,7 +20,8 @@ from typing import Any
 
 from twisted_broker.api import audit, broker_loggers
 from twisted_broker.api.context import RequestContext
-from twisted_broker.cluster.config_changes import DELETE, SET, check_names, check_once
+from twisted_broker.cluster.cluster_view import ClusterView
+from twisted_broker.cluster.config_changes import check_names, check_once, edited, replaced
 from twisted_broker.cluster.config_entries import (
     CLUSTER_SOURCE,
     DEFAULT_SOURCE,
@@ -48,6 +49,8 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.header import RequestHeader, encode_request_header
 from twisted_broker.wire.messages import configs as configs_messages
 from twisted_broker.wire.schema import encode
+
+_OF_LISTENERS = ("listeners", "listener.security.protocol.map")
 
 
 async def describe_configs(
@@ -240,7 +243,7 @@ async def _altered(
         try:
             if resource.resource_type == BROKER_RESOURCE and resource.resource_name:
                 check_own(context, resource.resource_name)
-                _check_stores(context, resource)
+                await _check_listeners(context, resource)
             if not own(resource):
                 others.append(resource)
                 continue
@@ -266,26 +269,36 @@ async def _altered(
     return [*answers, *passed_on.responses]
 
 
-def _check_stores(context: RequestContext, resource: Any) -> None:
-    """Keys and certificates that a listener of this broker cannot have are refused at once: nobody
-    else could look at the files. Raises INVALID_REQUEST.
+async def _check_listeners(context: RequestContext, resource: Any) -> None:
+    """Listeners that this broker cannot have, and keys and certificates of them, are refused at
+    once: nobody else could look at its files and addresses. Raises BrokerError.
     """
-    security = context.broker.listener_security
-    changed = [each for each in resource.configs if each.name.startswith(LISTENER_PREFIX)]
-    if security is None or not any(".ssl." in each.name for each in changed):
+    listeners = context.broker.dynamic_listeners
+    named = [each for each in resource.configs if each.name in _OF_LISTENERS]
+    of_one = any(each.name.startswith(LISTENER_PREFIX) for each in resource.configs)
+    is_whole = isinstance(resource, configs_messages.AlterConfigsRequestAlterConfigsResource)
+    if listeners is None or not (named or of_one or is_whole):
         return
     if not context.may_on_cluster(Operation.ALTER_CONFIGS):
         return  # the controller refuses it, and no file is read for it
     image: MetadataImage = context.metadata.image
-    wanted = dict(image.config(BROKER_RESOURCE, resource.resource_name))
-    for each in changed:
-        if each.value is None or getattr(each, "config_operation", SET) == DELETE:
-            wanted.pop(each.name, None)
-        else:
-            wanted[each.name] = each.value
+    config, name = context.broker.config, resource.resource_name
+    stored = image.config(BROKER_RESOURCE, name)
+    if is_whole:
+        wanted = replaced(resource)
+    else:
+        view = ClusterView(image, config)
+        wanted = edited(stored, resource.configs, view, BROKER_RESOURCE)
+    changed = [
+        each
+        for each in stored.keys() | wanted.keys()
+        if stored.get(each) != wanted.get(each)
+        and (each in _OF_LISTENERS or each.startswith(LISTENER_PREFIX))
+    ]
+    if not changed:
+        return
     try:
-        config = context.broker.config
-        security.check(config.with_dynamic(config.cluster, wanted))
+        await listeners.check(config.with_dynamic(config.cluster, wanted), changed)
     except ConfigError as error:
         raise BrokerError(ErrorCode.INVALID_REQUEST, str(error)) from None
 

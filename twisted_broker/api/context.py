@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from twisted_broker.log.log_manager import LogManager
     from twisted_broker.net.connection import KafkaConnection
     from twisted_broker.net.connection_limits import ConnectionFactory
-    from twisted_broker.net.listener_security import ListenerSecurity
+    from twisted_broker.net.dynamic_listener_config import DynamicListenerConfig
     from twisted_broker.replication.live_brokers import ImageSource
     from twisted_broker.replication.replica_manager import ReplicaManager
     from twisted_broker.zookeeper.role_requests import RoleRequests
@@ -93,11 +93,11 @@ class BrokerParts:
         "config",
         "controller",
         "controller_quotas",
+        "dynamic_listeners",
         "features",
         "forwarding",
         "groups",
         "lifecycle",
-        "listener_security",
         "listening",
         "log_manager",
         "metadata",
@@ -134,7 +134,7 @@ class BrokerParts:
         add_partitions_to_txn: AddPartitionsToTxnManager | None = None,
         quotas: Quotas | None = None,
         controller_quotas: Quotas | None = None,
-        listener_security: ListenerSecurity | None = None,
+        dynamic_listeners: DynamicListenerConfig | None = None,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -157,7 +157,7 @@ class BrokerParts:
         self.roles = roles
         self.quotas = quotas or Quotas()
         self.controller_quotas = controller_quotas or Quotas()
-        self.listener_security = listener_security
+        self.dynamic_listeners = dynamic_listeners
         self._tokens: TokenSettings | None = None
 
     @property

@@ -11,9 +11,9 @@ Owns `BrokerLifecycleManager`.
    recovery again.
 2. A change that others wait for (caught up, ready, stopping, a lost directory) is sent at once, not
    with the next heartbeat.
-3. A registration from before the metadata named log directories is sent again when
-   metadata.version rises to where it does; the broker epoch stays (Kafka's
-   `BrokerRegistrationTracker`).
+3. A registration is sent again, under the same broker epoch, when it was written before the
+   metadata named log directories and metadata.version rises to where it does (Kafka's
+   `BrokerRegistrationTracker`), and when this broker's listeners changed.
 4. One heartbeat is in flight at a time. One that is not answered within half a session is given up
    with its connection: the connection may have died for one side only, and the controller be well.
 
@@ -108,8 +108,10 @@ class BrokerLifecycleManager:
         self._controlled_shutdown = ControlledShutdown(runtime, config, observer, self._shut_down)
         self._registering: Deferred[None] | None = None
         self._amending = False
-        self._amended = (-1, -1)
-        """the broker epoch and metadata.version that it was last amended at: once for each"""
+        self._amended: tuple[int, int, list[Endpoint]] = (-1, -1, [])
+        """the broker epoch, metadata.version and listeners that it was last amended for: once for
+        each
+        """
         observer.subscribe(self._metadata_changed)
 
     def start(
@@ -163,24 +165,30 @@ class BrokerLifecycleManager:
             self._amend_if_needed()
 
     def _amend_if_needed(self) -> None:
-        """Registers again where the registration names no log directories and may: the controller
-        left them out under an older metadata.version.
+        """Registers again where the registration names other listeners; or no log directories,
+        and may: the controller left them out under an older metadata.version.
         """
         image = self._observer.image
         own = image.brokers.get(self._config.node_id)
-        if (
-            own is not None
-            and own.epoch == self.broker_epoch
-            and not own.directories
-            and image.metadata_version >= DIRECTORIES_LEVEL
-            and self._serves
-            and not self._amending
-            and self._amended != (own.epoch, image.metadata_version)
-        ):
-            self._amended = (own.epoch, image.metadata_version)
+        if own is None or own.epoch != self.broker_epoch or not self._serves or self._amending:
+            return
+        listeners = self._registration.listeners
+        amended = (own.epoch, image.metadata_version, listeners)
+        if self._amended == amended:
+            return
+        if not own.directories and image.metadata_version >= DIRECTORIES_LEVEL:
             _logger.info("metadata.version includes log directories now: registering them")
-            self._amending = True
-            self._registering = ensureDeferred(self._amend()).addErrback(_stopped)
+        elif own.listeners != {each.name: each for each in listeners}:
+            _logger.info("the listeners changed: registering them")
+        else:
+            return
+        self._amended, self._amending = amended, True
+        self._registering = ensureDeferred(self._amend()).addErrback(_stopped)
+
+    def listeners_changed(self, listeners: Sequence[Endpoint]) -> None:
+        """Registers these."""
+        self._registration.set_listeners(listeners)
+        self._amend_if_needed()
 
     async def _amend(self) -> None:
         try:
@@ -191,6 +199,8 @@ class BrokerLifecycleManager:
         if epoch is not None and epoch != self.broker_epoch and self._serves:
             self.state = BrokerState.STARTING
             await self._registered(epoch)
+        else:  # the listeners may have changed meanwhile
+            self._amend_if_needed()
 
     @property
     def _serves(self) -> bool:

@@ -26,11 +26,13 @@ from twisted_broker.config import (
     BROKER_SETTINGS,
     LISTENER_PREFIX,
     LISTENER_SETTINGS,
+    PER_BROKER_SETTINGS,
     REFUSED,
     TOPIC_SETTINGS,
     ConfigError,
     check_compaction_lags,
     check_topic_overrides,
+    may_change,
     override_row,
     text_of,
     topic_value,
@@ -103,7 +105,7 @@ def alter_configs(
     found, results = _each(
         view,
         request.resources,
-        _replaced,
+        replaced,
         configs_messages.AlterConfigsResponseAlterConfigsResourceResponse,
         counts,
     )
@@ -112,7 +114,8 @@ def alter_configs(
     )
 
 
-def _replaced(resource: configs_messages.AlterConfigsRequestAlterConfigsResource) -> Values:
+def replaced(resource: configs_messages.AlterConfigsRequestAlterConfigsResource) -> Values:
+    """A resource's own settings after AlterConfigs. Raises BrokerError."""
     check_names(resource.configs)
     values: Values = {}
     for entry in resource.configs:
@@ -297,12 +300,13 @@ def _check_broker_values(name: str, changed: Mapping[str, str]) -> None:
                 f"setting {setting} cannot change for all listeners while the broker runs: set "
                 f"{LISTENER_PREFIX}NAME.{setting}",
             )
-        if setting.startswith(LISTENER_PREFIX) and not name and row is not None:
+        is_own = setting.startswith(LISTENER_PREFIX) or setting in PER_BROKER_SETTINGS
+        if is_own and not name and row is not None:
             raise BrokerError(
                 ErrorCode.INVALID_REQUEST,
                 f"setting {setting} is a broker's own: set it for one broker",
             )
-        if setting in REFUSED or (row is not None and not row.live):
+        if setting in REFUSED or (row is not None and not may_change(setting, row)):
             raise BrokerError(
                 ErrorCode.INVALID_REQUEST,
                 f"setting {setting} cannot change while the broker runs: set it in the "

@@ -80,12 +80,6 @@ class Registration:
             broker_id=self._config.node_id,
             cluster_id=cluster_id,
             incarnation_id=incarnation_id,
-            listeners=[
-                broker_lifecycle_messages.BrokerRegistrationRequestListener(
-                    name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol
-                )
-                for e in listeners
-            ],
             features=[
                 broker_lifecycle_messages.BrokerRegistrationRequestFeature(
                     name=name,
@@ -98,6 +92,24 @@ class Registration:
             log_dirs=sorted(directories),
             previous_broker_epoch=previous_broker_epoch,
         )
+        self.set_listeners(listeners)
+
+    @property
+    def listeners(self) -> list[Endpoint]:
+        """As the next request names them."""
+        return [
+            Endpoint(each.name, each.host, each.port, each.security_protocol)
+            for each in self._request.listeners
+        ]
+
+    def set_listeners(self, listeners: Sequence[Endpoint]) -> None:
+        """Of the next request."""
+        self._request.listeners = [
+            broker_lifecycle_messages.BrokerRegistrationRequestListener(
+                name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol
+            )
+            for e in listeners
+        ]
 
     async def first(self) -> int:
         """The broker epoch, within `initial.broker.registration.timeout.ms`.

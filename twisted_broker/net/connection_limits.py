@@ -140,6 +140,10 @@ class ConnectionCounts:
         self.maximum_of_listeners: dict[str, int] = {}
         self.rates = rates or ConnectionRates()
 
+    def serve(self, listeners: Sequence[str]) -> None:
+        """Those that may have a limit of their own, from the next `settings_changed` on."""
+        self.listeners = listeners
+
     def settings_changed(self, config: BrokerConfig) -> None:
         """Holds for the connections that come from now on, as in Kafka."""
         self.maximum = config.integer("max.connections")

@@ -41,7 +41,8 @@ class ListenerSecurity:
     """Of one broker. `config`: a LiveConfig while it runs. Raises ConfigError."""
 
     def __init__(self, runtime: Runtime, config: BrokerConfig, plan: ListenerPlan) -> None:
-        self._runtime, self._config, self._protocols = runtime, config, plan.protocols
+        self._runtime, self._config = runtime, config
+        self._protocols = dict(plan.protocols)
         self._followed: list[TlsSettings] = []
         self._tokens: list[AccessTokens] = []
         self._servers = {
@@ -63,6 +64,20 @@ class ListenerSecurity:
         from twisted_broker.net.tls import TlsServerFactory
 
         return TlsServerFactory(factory, settings, self._runtime.clock)
+
+    def add(self, listener: str, protocol: SecurityProtocol) -> None:
+        """A listener that is opened while the broker runs. Raises ConfigError."""
+        self._protocols[listener] = protocol
+        if protocol.uses_tls:
+            self._servers[listener] = self._tls(listener, is_server=True)
+            if not self._look.running:
+                self._look.start(LOOK_SECONDS)
+
+    def remove(self, listener: str) -> None:
+        """One that is closed."""
+        settings = self._servers.pop(listener, None)
+        if settings is not None:
+            self._followed.remove(settings)
 
     def check(self, config: BrokerConfig) -> None:
         """Whether the listeners could have the keys and certificates that `config` names. Raises

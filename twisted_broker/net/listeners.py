@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 from twisted.internet.error import CannotListenError
+from twisted.internet.protocol import Factory
 
 from twisted_broker.config import (
     BROKER_SETTINGS,
@@ -256,37 +257,35 @@ def _protocols(
     return {name: protocol_of(known, name) for name in wanted}
 
 
-def sasl_settings(config: BrokerConfig, plan: ListenerPlan) -> dict[str, ServerSettings]:
-    """Of the listeners with SASL that this node opens, by name. Raises ConfigError."""
-    found: dict[str, ServerSettings] = {}
-    for each in (*plan.broker, *plan.controller):
-        if plan.protocols[each.name].uses_sasl:
-            from twisted_broker.security.sasl.settings import server_settings
+def sasl_settings(config: BrokerConfig, listener: str) -> ServerSettings:
+    """Of a listener with SASL. Raises ConfigError."""
+    from twisted_broker.security.sasl.settings import server_settings
 
-            settings = server_settings(config.listener_config(each.name))
-            scram = [name for name in settings.mechanisms if name.startswith("SCRAM-")]
-            if scram and ZOOKEEPER_CONNECT in config.static:
-                raise ConfigError(
-                    "sasl.enabled.mechanisms",
-                    ",".join(scram),
-                    "mechanisms without SCRAM: with zookeeper.connect its users are not read",
-                )
-            if settings.oauth is not None and find_spec("jwt") is None:
-                from twisted_broker.installed import install
+    settings = server_settings(config.listener_config(listener))
+    scram = [name for name in settings.mechanisms if name.startswith("SCRAM-")]
+    if scram and ZOOKEEPER_CONNECT in config.static:
+        raise ConfigError(
+            "sasl.enabled.mechanisms",
+            ",".join(scram),
+            "mechanisms without SCRAM: with zookeeper.connect its users are not read",
+        )
+    if settings.oauth is not None and find_spec("jwt") is None:
+        from twisted_broker.installed import install
 
-                raise ConfigError(
-                    "sasl.enabled.mechanisms",
-                    ",".join(settings.mechanisms),
-                    "",
-                    f"OAUTHBEARER needs a library: {install('oauth')}",
-                )
-            found[each.name] = settings
-    return found
+        raise ConfigError(
+            "sasl.enabled.mechanisms",
+            ",".join(settings.mechanisms),
+            "",
+            f"OAUTHBEARER needs a library: {install('oauth')}",
+        )
+    return settings
 
 
 def check_sasl(config: BrokerConfig, plan: ListenerPlan) -> None:
     """What listeners with SASL, and connections to them, need of settings. Raises ConfigError."""
-    sasl_settings(config, plan)
+    for each in (*plan.broker, *plan.controller):
+        if plan.protocols[each.name].uses_sasl:
+            sasl_settings(config, each.name)
     if "broker" not in config.names("process.roles"):
         return
     for listener, mechanism in (
@@ -393,6 +392,16 @@ class OpenListeners:
         if not start_accepting and hasattr(port, "stopReading"):
             port.stopReading()
         return listener
+
+    async def can_bind(self, endpoint: ConfiguredListener) -> None:
+        """Listens for a moment, without accepting. Fails with `CannotBind`."""
+        try:
+            port = await maybeDeferred(
+                self._runtime.network.listen, endpoint.host, endpoint.port, Factory()
+            )
+        except CannotListenError as error:
+            raise CannotBind(endpoint, error, is_controller=False) from None
+        await maybeDeferred(port.stopListening)
 
     def start_accepting(self, which: Callable[[Listener], bool] = lambda listener: True) -> None:
         """Accepts on the ports of `which`, by default on every one."""

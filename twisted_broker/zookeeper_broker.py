@@ -36,6 +36,7 @@ from twisted_broker.settings import INT_MAX, ConfigError
 from twisted_broker.zookeeper.cluster_state import ClusterState
 from twisted_broker.zookeeper.config_watch import ConfigWatch
 from twisted_broker.zookeeper.controller_requests import ZooKeeperForwarding
+from twisted_broker.zookeeper.entity_writes import EntityWrites
 from twisted_broker.zookeeper.isr_state_writes import IsrStateWrites
 from twisted_broker.zookeeper.leader_endpoint import endpoint_class
 from twisted_broker.zookeeper.membership import CONNECT, Membership
@@ -130,6 +131,7 @@ class ZooKeeperBroker(Broker):
             self.log_manager,
             self._turns,
             self.configs.load_topics,
+            EntityWrites(self.runtime, self.zookeeper),
         )
         self.parts = self._make_parts({})
         self.state.subscribe(self._image_changed)

@@ -71,10 +71,10 @@ def compiled(name: str, directory: Path) -> Path:
     return directory
 
 
-def tool(name: str, *arguments: str) -> str:
+def tool(name: str, *arguments: str, jars: str = JARS) -> str:
     """What a tool of Kafka's prints."""
     done = subprocess.run(
-        java(name, *arguments), capture_output=True, text=True, timeout=PATIENCE_SECONDS
+        java(name, *arguments, jars=jars), capture_output=True, text=True, timeout=PATIENCE_SECONDS
     )
     assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-1500:]
     return done.stdout

@@ -6,6 +6,7 @@ five.
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from confluent_kafka.admin import NewTopic
 
 from tests.compare.side import Line
 from tests.compat.broker_process import BrokerProcess
-from tests.compat.kafka_processes import require39
+from tests.compat.kafka_processes import JARS39, require, require39, tool
 from tests.compat.zookeeper_cluster import (
     OURS,
     PATIENCE_SECONDS,
@@ -214,6 +215,62 @@ def test_quotas_that_a_java_broker_was_told(java: JavaCluster, ours: BrokerProce
     first.until(is_slowed, "the quota is kept")
     quota(value=0.0, remove=True)
     first.until(lambda: not is_slowed(), "the quota is gone")
+
+
+@pytest.mark.parametrize("java", ["3.9", "2.6"], indirect=True)
+def test_kafkas_tools_alter_settings_through_ours(
+    java: JavaCluster, ours: BrokerProcess, tmp_path: Path
+) -> None:
+    """Settings of a topic, of our broker and of all, and a user's quota, by `kafka-configs` of 3.9,
+    as a Java broker then has them; and a throttled move to ours, which takes its throttles away.
+    """
+    require("kafka-tools")
+    first = View(java.bootstrap[1], TOPIC)
+    first.until(lambda: first.brokers() == {1, 2}, "two Java brokers")
+    ours.start()
+    first.until(lambda: first.brokers() == {1, 2, OURS}, "our broker is a member")
+    topic = NewTopic(TOPIC, 2, replica_assignment=[[1], [1]])
+    first.admin.create_topics([topic])[TOPIC].result(PATIENCE_SECONDS)
+    own = View(ours.bootstrap, TOPIC)
+    own.until(lambda: len(own.partitions()) == 2, "ours knows the topic")
+    first.produce(400)
+
+    def configs(bootstrap: str, *arguments: str) -> str:
+        said = ("--bootstrap-server", bootstrap, *arguments)
+        return tool("kafka.admin.ConfigCommand", *said, jars=JARS39)
+
+    def alter(*entity: str, change: str) -> None:
+        assert "Completed" in configs(ours.bootstrap, "--alter", *entity, "--add-config", change)
+
+    alter("--topic", TOPIC, change="retention.ms=1234567,cleanup.policy=[compact,delete]")
+    alter("--broker", str(OURS), change="log.cleaner.threads=2")
+    alter("--broker-defaults", change="message.max.bytes=1048577")
+    alter("--user", "u v", change="producer_byte_rate=5000")
+
+    def told(*arguments: str) -> str:
+        return configs(java.bootstrap[1], "--describe", *arguments)
+
+    first.until(lambda: "retention.ms=1234567" in told("--topic", TOPIC), "Java has the topic's")
+    assert "cleanup.policy=compact,delete" in told("--topic", TOPIC)
+    first.until(
+        lambda: "message.max.bytes=1048577" in told("--broker-defaults"), "Java has all brokers'"
+    )
+    assert "producer_byte_rate=5000.0" in told("--user", "u v")
+    assert "log.cleaner.threads=2" in configs(ours.bootstrap, "--describe", "--broker", str(OURS))
+
+    moves = [{"topic": TOPIC, "partition": number, "replicas": [OURS]} for number in (0, 1)]
+    plan = tmp_path / "moves.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": moves}))
+
+    def reassign(*arguments: str) -> str:
+        said = ("--bootstrap-server", ours.bootstrap, "--reassignment-json-file", str(plan))
+        return tool("org.apache.kafka.tools.reassign.ReassignPartitionsCommand", *said, *arguments)
+
+    assert "Successfully started" in reassign("--execute", "--throttle", "10000000")
+    first.until(lambda: first.partitions() == [(OURS, [OURS])] * 2, "both partitions moved to ours")
+    first.until(lambda: "still in progress" not in reassign("--verify"), "the move is complete")
+    assert "throttled" not in told("--topic", TOPIC)
+    assert "throttled" not in configs(ours.bootstrap, "--describe", "--broker", str(OURS))
 
 
 class Load:

@@ -8,9 +8,11 @@ from typing import Any
 from twisted.internet.defer import Deferred, ensureDeferred
 
 from tests.replication.fixtures import TOPIC_ID, Fixture
+from twisted_broker.testing.memory_zookeeper import MemoryEnsemble, MemoryZooKeeper
 from twisted_broker.turns import Turns
 from twisted_broker.wire.messages import zookeeper_controller as messages
 from twisted_broker.zookeeper.cluster_state import ClusterState
+from twisted_broker.zookeeper.entity_writes import EntityWrites
 from twisted_broker.zookeeper.role_requests import RoleRequests
 
 CONTROLLER, CONTROLLER_EPOCH, BROKER_EPOCH = 2, 5, 70
@@ -32,6 +34,7 @@ class Member(Fixture):
             self.log_manager,
             Turns(self.clock, self.runtime.marks),
             self.load_settings,
+            EntityWrites(self.runtime, MemoryZooKeeper(MemoryEnsemble(), self.clock)),
         )
         self.update([])
 

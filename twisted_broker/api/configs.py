@@ -15,7 +15,7 @@ KIP-133, KIP-226, KIP-412, KIP-569, KIP-1142. Not here: the decisions (`cluster/
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from twisted_broker.api import audit, broker_loggers
@@ -51,6 +51,7 @@ from twisted_broker.wire.messages import configs as configs_messages
 from twisted_broker.wire.schema import encode
 
 _OF_LISTENERS = ("listeners", "listener.security.protocol.map")
+CarryOut = Callable[[RequestContext, Any], Awaitable[Any]]
 
 
 async def describe_configs(
@@ -113,13 +114,13 @@ def _entries(
             raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
         if name not in image.topics_by_name:
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return topic_entries(_config_now(context, image), image.config(TOPIC_RESOURCE, name))
+        return topic_entries(config_now(context, image), image.config(TOPIC_RESOURCE, name))
     if kind == GROUP_RESOURCE:
         if not context.may(Operation.DESCRIBE_CONFIGS, ResourceType.GROUP, name):
             raise BrokerError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         if not name:
             raise BrokerError(ErrorCode.INVALID_REQUEST, "a group needs a name")
-        return group_entries(_config_now(context, image), image.config(kind, name))
+        return group_entries(config_now(context, image), image.config(kind, name))
     if not context.may_on_cluster(Operation.DESCRIBE_CONFIGS):
         raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if kind == BROKER_RESOURCE:
@@ -129,7 +130,7 @@ def _entries(
             raise BrokerError(
                 ErrorCode.INVALID_REQUEST, f"this is broker {context.node_id}, not {name}"
             )
-        return broker_entries(_config_now(context, image))
+        return broker_entries(config_now(context, image))
     if kind == BROKER_LOGGER_RESOURCE:
         check_own(context, name)
         return [
@@ -139,11 +140,11 @@ def _entries(
     if kind == CLIENT_METRICS_RESOURCE:
         if not name:
             raise BrokerError(ErrorCode.INVALID_REQUEST, "a subscription needs a name")
-        return client_metrics_entries(_config_now(context, image), image.config(kind, name))
+        return client_metrics_entries(config_now(context, image), image.config(kind, name))
     raise BrokerError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} cannot be described")
 
 
-def _config_now(context: RequestContext, image: MetadataImage) -> BrokerConfig:
+def config_now(context: RequestContext, image: MetadataImage) -> BrokerConfig:
     """The broker's settings under the dynamic ones."""
     return context.config.with_stored(
         image.config(BROKER_RESOURCE, ""), image.config(BROKER_RESOURCE, str(context.node_id))
@@ -178,6 +179,15 @@ async def incremental_alter_configs(
     context: RequestContext, request: configs_messages.IncrementalAlterConfigsRequest
 ) -> configs_messages.IncrementalAlterConfigsResponse:
     """Loggers here; the rest is answered when the controller's records are durable."""
+    return await incremental_alter_configs_by(context, request, None)
+
+
+async def incremental_alter_configs_by(
+    context: RequestContext,
+    request: configs_messages.IncrementalAlterConfigsRequest,
+    carry_out: CarryOut | None,
+) -> configs_messages.IncrementalAlterConfigsResponse:
+    """As above; what is not here is answered as `carry_out(context, request)` says, if given."""
     answer = configs_messages.IncrementalAlterConfigsResponseAlterConfigsResourceResponse
     counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
 
@@ -207,6 +217,7 @@ async def incremental_alter_configs(
             own,
             answer,
             configs_messages.IncrementalAlterConfigsResponse,
+            carry_out,
         )
     )
 
@@ -215,6 +226,15 @@ async def alter_configs(
     context: RequestContext, request: configs_messages.AlterConfigsRequest
 ) -> configs_messages.AlterConfigsResponse:
     """As IncrementalAlterConfigs, but without loggers."""
+    return await alter_configs_by(context, request, None)
+
+
+async def alter_configs_by(
+    context: RequestContext,
+    request: configs_messages.AlterConfigsRequest,
+    carry_out: CarryOut | None,
+) -> configs_messages.AlterConfigsResponse:
+    """As `incremental_alter_configs_by`, but without loggers."""
     return configs_messages.AlterConfigsResponse(
         responses=await _altered(
             context,
@@ -222,6 +242,7 @@ async def alter_configs(
             lambda resource: False,
             configs_messages.AlterConfigsResponseAlterConfigsResourceResponse,
             configs_messages.AlterConfigsResponse,
+            carry_out,
         )
     )
 
@@ -232,6 +253,7 @@ async def _altered(
     own: Callable[[Any], bool],
     answer: Callable[..., Any],
     response_class: Any,
+    carry_out: CarryOut | None,
 ) -> list[Any]:
     """The answers to all resources: what `own` did or refused, then what the controller says."""
     answers, others = [], []
@@ -259,8 +281,10 @@ async def _altered(
         )
     if answers and not others:
         return answers
+    request.resources = others
+    if carry_out is not None:
+        return [*answers, *(await carry_out(context, request)).responses]
     if answers:
-        request.resources = others
         header = RequestHeader(
             context.api_key, context.version, context.correlation_id, context.client_id
         )

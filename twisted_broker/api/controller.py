@@ -477,19 +477,7 @@ async def alter_client_quotas(
     async for some, found, answer in _written(context, request.entries, decide, done):
         results.update(answer)
         context.elements_left -= 2 * len(some) + 4 * len(found)
-    return quotas.AlterClientQuotasResponse(
-        entries=[
-            quotas.AlteredResult(
-                error_code=ErrorCode.NONE if refused is None else refused.code,
-                error_message=None if refused is None else refused.message,
-                entity=[
-                    quotas.QuotaEntityData(entity_type=kind, entity_name=name)
-                    for kind, name in entity
-                ],
-            )
-            for entity, refused in results.items()
-        ]
-    )
+    return quota_changes.answer(results)
 
 
 async def elect_leaders(

@@ -244,8 +244,14 @@ ZOOKEEPER_ROUTES: tuple[Route, ...] = (
     ),
 )
 """Served besides, by a member of a ZooKeeper cluster: what its controller sends."""
-# Delegation tokens, DescribeClientQuotas, AlterClientQuotas, DescribeQuorum, UnregisterBroker
-_OF_A_QUORUM = frozenset({38, 39, 40, 41, 48, 49, 55, 64})
+ZOOKEEPER_CHANGES: tuple[Route, ...] = (
+    Route(33, "AlterConfigs", "configs", "zookeeper_changes", broker="0-2"),
+    Route(44, "IncrementalAlterConfigs", "configs", "zookeeper_changes", broker="0-1"),
+    Route(49, "AlterClientQuotas", "quotas", "zookeeper_changes", broker="0-1"),
+)
+"""Carried out by any member of a ZooKeeper cluster; elsewhere the controller does."""
+# Delegation tokens, DescribeQuorum, UnregisterBroker
+_OF_A_QUORUM = frozenset({38, 39, 40, 41, 55, 64})
 
 
 def served(on_controller: bool) -> dict[int, Route]:
@@ -255,6 +261,6 @@ def served(on_controller: bool) -> dict[int, Route]:
 
 def served_with_zookeeper() -> dict[int, Route]:
     """The rows of a member of a ZooKeeper cluster, by API key."""
-    own = {route.api_key: route for route in ZOOKEEPER_ROUTES}
+    own = {route.api_key: route for route in (*ZOOKEEPER_ROUTES, *ZOOKEEPER_CHANGES)}
     rows = served(on_controller=False) | own
     return {key: rows[key] for key in sorted(rows) if key not in _OF_A_QUORUM}

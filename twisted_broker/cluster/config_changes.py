@@ -244,16 +244,7 @@ def check_values(
     resource_type, name = key
     try:
         if resource_type == TOPIC_RESOURCE:
-            if not name:
-                raise BrokerError(
-                    ErrorCode.INVALID_REQUEST,
-                    "a topic resource needs a name; set defaults for all topics on the brokers",
-                )
-            problem = name_problem(name)
-            if problem is not None:
-                raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
-            if name not in view.image.topics_by_name:
-                raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            check_topic(view, name)
             check_topic_overrides(wanted, view.config)
         elif resource_type == BROKER_RESOURCE:
             _check_node(view, name)
@@ -272,6 +263,20 @@ def check_values(
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"unknown resource type {resource_type}")
     except ConfigError as error:
         raise BrokerError(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+
+def check_topic(view: ClusterView, name: str) -> None:
+    """Raises BrokerError for a name that is no topic's."""
+    if not name:
+        raise BrokerError(
+            ErrorCode.INVALID_REQUEST,
+            "a topic resource needs a name; set defaults for all topics on the brokers",
+        )
+    problem = name_problem(name)
+    if problem is not None:
+        raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+    if name not in view.image.topics_by_name:
+        raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 def _check_node(view: ClusterView, name: str) -> None:

@@ -29,20 +29,27 @@ from twisted_broker.security.quota.quotas import (
 )
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
-from twisted_broker.wire.messages.quotas import AlteredEntry, ComponentData, OpData, QuotaEntityData
+from twisted_broker.wire.messages.quotas import (
+    AlterClientQuotasResponse,
+    AlteredEntry,
+    AlteredResult,
+    ComponentData,
+    OpData,
+    QuotaEntityData,
+)
 from twisted_broker.wire.schema import Record
 
 EXACT, DEFAULT, SPECIFIED = range(3)
 _TYPES = (USER, CLIENT_ID, IP)
 _INT, _LONG = float(2**31 - 1), float(2**63 - 1)
 # The largest whole number of each key; None: any number.
-_OF_CLIENTS: Mapping[str, float | None] = {
+_OF_CLIENTS: dict[str, float | None] = {
     PRODUCER_BYTE_RATE: _LONG,
     CONSUMER_BYTE_RATE: _LONG,
     REQUEST_PERCENTAGE: None,
     CONTROLLER_MUTATION_RATE: None,
 }
-_OF_ADDRESSES: Mapping[str, float | None] = {CONNECTION_CREATION_RATE: _INT}
+_OF_ADDRESSES: dict[str, float | None] = {CONNECTION_CREATION_RATE: _INT}
 _LEAST_FRACTION = 1e-6
 MOST_CHANGES = 10_000  # Kafka's bound of records for one request
 Results = dict[QuotaEntity, BrokerError | None]
@@ -73,7 +80,7 @@ def alter_client_quotas(
         entity = entity_of(entry.entity)
         try:
             if entity in results or entity in before:
-                raise _invalid(f"the entity {_text(entity)} is in the request twice")
+                raise twice(entity)
             found += _changes(image, entity, entry.ops)
             results[entity] = None
         except BrokerError as refused:
@@ -81,11 +88,38 @@ def alter_client_quotas(
     return found, results
 
 
+def twice(entity: QuotaEntity) -> BrokerError:
+    """The refusal of an entity that the request had already."""
+    return _invalid(f"the entity {_text(entity)} is in the request twice")
+
+
+def answer(results: Results) -> AlterClientQuotasResponse:
+    """Of the whole request."""
+    return AlterClientQuotasResponse(
+        entries=[
+            AlteredResult(
+                error_code=ErrorCode.NONE if refused is None else refused.code,
+                error_message=None if refused is None else refused.message,
+                entity=[
+                    QuotaEntityData(entity_type=kind, entity_name=name) for kind, name in entity
+                ],
+            )
+            for entity, refused in results.items()
+        ]
+    )
+
+
+def text_of(key: str, value: float) -> str:
+    """A quota's value as a node of ZooKeeper has it: Kafka reads some as whole numbers."""
+    is_whole = (_OF_CLIENTS | _OF_ADDRESSES)[key] is not None
+    return str(round(value)) if is_whole else repr(value)
+
+
 def _changes(image: MetadataImage, entity: QuotaEntity, ops: Sequence[OpData]) -> list[Record]:
     wanted = {op.key: None if op.remove else op.value for op in ops}
     if len(wanted) < len(ops):
         raise _invalid(f"a key is there twice for {_text(entity)}")
-    keys = _keys_of(entity)
+    keys = keys_of(entity)
     current = image.client_quotas.get(entity, {})
     found: list[Record] = []
     for key, value in wanted.items():
@@ -106,8 +140,8 @@ def _changes(image: MetadataImage, entity: QuotaEntity, ops: Sequence[OpData]) -
     return found
 
 
-def _keys_of(entity: QuotaEntity) -> Mapping[str, float | None]:
-    """What may be set for an entity of these types."""
+def keys_of(entity: QuotaEntity) -> Mapping[str, float | None]:
+    """What may be set for an entity of these types. Raises BrokerError."""
     if not entity:
         raise _invalid("an entity needs at least one type")
     for kind, name in entity:

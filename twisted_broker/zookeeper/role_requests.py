@@ -37,6 +37,7 @@ from twisted_broker.zookeeper.cluster_state import (
     HeldPartition,
     Stops,
 )
+from twisted_broker.zookeeper.entity_writes import EntityWrites
 from twisted_broker.zookeeper.membership import MIGRATED
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ _TOPIC_IDS_FROM = 5
 
 class RoleRequests:
     """`replicas` take the roles that `state` decides on. `load_settings(topics)`: nobody announces
-    the settings of a topic that was just made.
+    the settings of a topic that was just made. `writes`: where clients' changes go.
     """
 
     def __init__(
@@ -62,7 +63,9 @@ class RoleRequests:
         log_manager: LogManager,
         turns: Turns,
         load_settings: Callable[[Collection[str]], Awaitable[None]],
+        writes: EntityWrites,
     ) -> None:
+        self.writes = writes
         self._state, self._replicas, self._turns = state, replicas, turns
         self._load_settings = load_settings
         self._log_manager = log_manager

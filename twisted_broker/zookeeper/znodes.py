@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.image.metadata_image import QuotaEntity
@@ -116,14 +116,19 @@ def read_config(path: str, data: bytes) -> dict[str, str]:
     )
 
 
+def config_json(values: Mapping[str, str]) -> bytes:
+    """Of the settings of an entity."""
+    return _json({"version": 1, "config": values})
+
+
 def read_quotas(path: str, data: bytes) -> dict[str, float]:
     """The quotas of an entity, without what else its node holds (a user's SCRAM credentials)."""
+    return _read(path, data, lambda value: quotas_of(value.get("config", {}))) if data else {}
 
-    def read(value: Any) -> dict[str, float]:
-        found = value.get("config", {})
-        return {key: float(found[key]) for key in QUOTA_KEYS if key in found}
 
-    return _read(path, data, read) if data else {}
+def quotas_of(values: Mapping[str, str]) -> dict[str, float]:
+    """Those among what a node has."""
+    return {key: float(values[key]) for key in QUOTA_KEYS if key in values}
 
 
 def quota_entity(entity_type: str, name: str) -> QuotaEntity | None:
@@ -136,6 +141,24 @@ def quota_entity(entity_type: str, name: str) -> QuotaEntity | None:
         return None
     names = [None if each == DEFAULT_ENTITY else unquote(each) for each in parts[1::2]]
     return tuple(sorted(zip(map(str, kinds), names, strict=True), key=lambda pair: pair[0]))
+
+
+def quota_path(entity: QuotaEntity) -> tuple[str, str]:
+    """The type and name of an entity's node: of a user, a user's client, a client or an address."""
+    names = {
+        kind: DEFAULT_ENTITY if name is None else quote(name, safe="").replace("~", "%7E")
+        for kind, name in entity
+    }
+    if USER not in names:
+        kind = CLIENT_ID if CLIENT_ID in names else IP
+        return next(each for each, of in _QUOTA_TYPES.items() if of == kind), names[kind]
+    client = f"/clients/{names[CLIENT_ID]}" if CLIENT_ID in names else ""
+    return "users", names[USER] + client
+
+
+def config_change_json(entity_path: str) -> bytes:
+    """Of an announcement: the entity whose node was written, as `TYPE/NAME`."""
+    return _json({"version": 2, "entity_path": entity_path})
 
 
 def read_config_change(path: str, data: bytes) -> tuple[str, str]:

@@ -24,8 +24,7 @@ KAFKA39_JARS ?=
 # What `make docs` describes: all but the parts that no program outside needs to import.
 INSIDE = api cli cluster coordinator image log net replication security status testing
 
-# setuptools warns of its future in a dozen lines: a newcomer's first screen.
-INSTALL = PYTHONWARNINGS='ignore:Compat editable installs' $(BIN)/python -m pip install -q --config-settings editable_mode=compat
+INSTALL = $(BIN)/python -m pip install -q
 
 .PHONY: help run simulate mutants reach faults hostile soak soak-archive compare test test-java unit clients pipeline lint test-long demo-pipeline audit bench docs dist clean
 
@@ -55,7 +54,7 @@ endif
 	@echo "  $(BIN)/pip install kafka-python"
 	@echo "  echo hello | $(BIN)/kafka-python producer -b 127.0.0.1:$(PORT) -t greetings"
 	@echo "  $(BIN)/kafka-python consumer -b 127.0.0.1:$(PORT) -t greetings -g readers -C auto_offset_reset=earliest"
-	$(BIN)/twistd -n --pidfile= replog --brokers $(BROKERS) --port $(PORT) --data $(DATA) $(ARGS)
+	$(BIN)/twisted-broker --brokers $(BROKERS) --port $(PORT) --data $(DATA) $(ARGS)
 
 lint: $(VENV)/.test ## ruff (bandit's rules among them), mypy, import contract; shows what `make audit` finds
 	$(BIN)/ruff check twisted_broker twisted pipeline tests benchmarks examples

@@ -7,6 +7,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from mmap import mmap
 from typing import Any
 from weakref import ref
 
@@ -109,7 +110,10 @@ def test_a_cycle_that_was_frozen_is_found_once_the_process_has_grown(
         if what == "objects":
             grown += ([number] for number in range(blocks // 15))  # 3 blocks each
         else:
-            grown.append(b"x" * (pages * PAGE_BYTES // 8))
+            # Of pages of its own: what earlier tests left in the heap would take a short one in.
+            block = mmap(-1, pages * PAGE_BYTES // 8)
+            block.write(bytes(len(block)))
+            grown.append(block)
         assert collections_until(lost, 100) <= 100
 
 

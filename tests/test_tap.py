@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from twisted_broker import tap
+from twisted_broker import __version__, tap
 from twisted_broker.config_validation import warnings_for
 from twisted_broker.net.listeners import plan_listeners
 from twisted_broker.tap import Options
@@ -348,3 +348,13 @@ def test_a_process_whose_terminal_is_closed_leaves_a_clean_stop(tmp_path: Path) 
         process.kill()
         process.wait()
     assert not run_file.exists() and (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_the_program_of_a_broker_alone_says_its_own_name_and_version() -> None:
+    command = [sys.executable, "-m", "twisted_broker"]
+    told = subprocess.run([*command, "--version"], capture_output=True, text=True)
+    assert (told.returncode, told.stdout) == (0, f"twisted-broker {__version__}\n")
+    told = subprocess.run([*command, "--help"], capture_output=True, text=True)
+    assert told.stdout.startswith("Usage: twisted-broker [options]\n")
+    told = subprocess.run([*command, "--port", "x"], capture_output=True, text=True)
+    assert told.returncode == 1 and told.stderr.startswith("replog: --port takes a number")

@@ -31,7 +31,7 @@ from twisted.internet.error import ReactorNotRunning
 from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
-from twisted_broker import garbage_collection
+from twisted_broker import __version__, garbage_collection
 from twisted_broker.log_output import LogOptionError, parse_levels, use_json
 from twisted_broker.operating_system import check_system
 from twisted_broker.reactor_watch import ReactorWatch, WatchedClock
@@ -100,6 +100,8 @@ class Options(UsageOptions):
             "part, several with commas.",
         ],
     ]
+    alone = ""
+    """The synopsis of the program that starts nothing but a broker."""
     optFlags = [
         ["log-json", None, "Log one JSON object per line."],
         [
@@ -114,6 +116,15 @@ class Options(UsageOptions):
         self.settings: dict[str, str] = {}
         self.directories: tuple[str, ...] = ()
         self.levels: dict[str, str] = {}
+
+    def getSynopsis(self) -> str:
+        """Of `twistd replog`, or of the program of a broker alone."""
+        return self.alone or UsageOptions.getSynopsis(self)
+
+    def opt_version(self) -> None:
+        """Print the version of twisted-broker and end."""
+        print(f"twisted-broker {__version__}")
+        raise SystemExit(0)
 
     def opt_set(self, assignment: str) -> None:
         """A setting, as name=value; may be repeated."""

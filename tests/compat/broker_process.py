@@ -43,11 +43,14 @@ class BrokerProcess:
         self.bootstrap = ""
         directory.mkdir(parents=True, exist_ok=True)
 
-    def command(self) -> list[str]:
+    def options(self) -> list[str]:
         options = ["--port", str(self.port), "--data", self.data, "--run-file", str(self.run_file)]
         for name, value in self.settings.items():
             options += ["--set", f"{name}={value}"]
-        return [str(TWISTD), "-n", "--pidfile=", "replog", *options, *self.more]
+        return [*options, *self.more]
+
+    def command(self) -> list[str]:
+        return [str(TWISTD), "-n", "--pidfile=", "replog", *self.options()]
 
     def start(self) -> BrokerProcess:
         self.spawn()

@@ -39,8 +39,6 @@ NOT_OURS = shutil.ignore_patterns(
     "dropin.cache",
 )
 PACKAGE = "pipeline/replog_pipeline"
-# The script `twistd`, which belongs to the environment of Twisted.
-TWISTD = "from twisted.scripts.twistd import run; run()"
 
 
 @pytest.fixture(scope="module")
@@ -110,12 +108,12 @@ def run(*command: str, cwd: Path) -> str:
 
 
 class InstalledBroker(BrokerProcess):
-    """`twistd -n replog` of the empty environment."""
+    """`twisted-broker` of the empty environment."""
 
-    python = ""
+    program = ""
 
     def command(self) -> list[str]:
-        return [self.python, "-I", "-c", TWISTD, *super().command()[1:]]
+        return [self.program, *self.options()]
 
 
 def test_the_wheel_has_all_of_the_packages_and_nothing_else(wheel: Path) -> None:
@@ -192,7 +190,7 @@ def test_an_empty_environment_serves_a_record(environment: Path, tmp_path: Path)
     version = run(str(environment / "replog"), "--version", cwd=tmp_path)
     assert version.split()[-1] == twisted_broker.__version__
     broker = InstalledBroker(tmp_path / "broker")
-    broker.python = str(environment / "python")
+    broker.program = str(environment / "twisted-broker")
     try:
         broker.start()
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap, acks="all")

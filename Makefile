@@ -57,8 +57,8 @@ endif
 	$(BIN)/twisted-broker --brokers $(BROKERS) --port $(PORT) --data $(DATA) $(ARGS)
 
 lint: $(VENV)/.test ## ruff (bandit's rules among them), mypy, import contract; shows what `make audit` finds
-	$(BIN)/ruff check twisted_broker twisted pipeline tests benchmarks examples
-	$(BIN)/ruff format --check twisted_broker twisted pipeline tests benchmarks examples
+	$(BIN)/ruff check twisted_broker twisted pipeline tests benchmarks examples docs/picture.py
+	$(BIN)/ruff format --check twisted_broker twisted pipeline tests benchmarks examples docs/picture.py
 	$(BIN)/mypy -p twisted_broker -p replog_pipeline -p tests -p benchmarks
 	$(BIN)/mypy --strict examples/embedded/*.py
 	$(BIN)/lint-imports

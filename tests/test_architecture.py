@@ -155,5 +155,5 @@ def test_who_tolerates_that_this_process_was_stopped(graph: grimp.ImportGraph) -
     )
 
 
-def test_the_readme_counts_the_planted_mistakes() -> None:
-    assert f"{len(MUTATIONS)} planted mistakes are" in (ROOT / "README.md").read_text()
+def test_the_planted_mistakes_are_counted() -> None:
+    assert f"{len(MUTATIONS)} planted mistakes are" in (ROOT / "CONTRIBUTING.md").read_text()

@@ -163,11 +163,11 @@ def test_the_terminal_notices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         terminal.close()
 
 
-def test_the_readmes_processes(tmp_path: Path) -> None:
-    """The lines of README's "Several brokers", typed in one go: they end, and no node warns of
+def test_processes_of_their_own(tmp_path: Path) -> None:
+    """The lines of RUNNING's "Several brokers", typed in one go: they end, and no node warns of
     anything (but of long turns, which are the machine's).
     """
-    text = (PAGE.parents[1] / "README.md").read_text()
+    text = (PAGE.parent / "RUNNING.md").read_text()
     section = text.partition("\n## Several brokers\n")[2].partition("\n## ")[0]
     blocks = [
         block for block in re.findall(r"(?:^(?: {4}.*)?\n)+", section, re.M) if "c.pid" in block

@@ -1,4 +1,4 @@
-"""The programs of README's section on tests run as they stand there."""
+"""The programs of README and of the page on tests run as they stand there."""
 
 from __future__ import annotations
 
@@ -8,18 +8,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SECTION = (ROOT / "README.md").read_text().partition("## In tests and inside a program\n")[2]
-FIXTURE, PROGRAM = re.findall(r"```python\n(.*?)```", SECTION.partition("\n## ")[0], re.DOTALL)
-TESTS = """
-from kafka import KafkaProducer
-
-def test_one(kafka):
-    with KafkaProducer(bootstrap_servers=kafka) as producer:
-        assert producer.send("letters", b"one").get(30).offset == 0
-
+FIXTURE, TEST = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+(PROGRAM,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/TESTING.md").read_text(), re.DOTALL)
+ANOTHER = """
 def test_two_has_the_same_broker(kafka):
     with KafkaProducer(bootstrap_servers=kafka) as producer:
-        assert producer.send("letters", b"two").get(30).offset == 1
+        assert producer.send("orders", b"two").get(30).offset == 1
 """
 
 
@@ -39,7 +33,7 @@ def run(*arguments: str, cwd: Path) -> str:
 def test_the_fixture(tmp_path: Path) -> None:
     """Ten lines, and each broker is gone when the tests are."""
     assert len(FIXTURE.partition("@pytest.fixture")[2].rstrip().splitlines()) <= 11
-    (tmp_path / "test_letters.py").write_text(FIXTURE + TESTS)
+    (tmp_path / "test_orders.py").write_text(FIXTURE + TEST + ANOTHER)
     said = run("-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", cwd=tmp_path)
     assert "2 passed" in said and "replog node 1 stopped" in said, said
     assert not (tmp_path / "twistd.pid").exists()

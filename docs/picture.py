@@ -79,7 +79,11 @@ def typed(console: Console, command: list[str], given: str = "") -> None:
     """Runs it, and shows what it says; of the temporary folder only the file."""
     prompt(console, [Path(each).name if "/" in each else each for each in command], given)
     done = subprocess.run(
-        [str(PROGRAMS / command[0]), *command[1:]], input=given, capture_output=True, text=True
+        [str(PROGRAMS / command[0]), *command[1:]],
+        input=given,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise SystemExit(done.stdout + done.stderr)

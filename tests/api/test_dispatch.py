@@ -34,6 +34,7 @@ from twisted_broker.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from twisted_broker.wire.messages.transactions import ListTransactionsRequest
 from twisted_broker.wire.schema import decode, encode
 
 ROWS = {route.api_key: route for route in ROUTES}
@@ -58,7 +59,7 @@ class Server:
     """One listener with the given functions, and one client that speaks frames."""
 
     def __init__(self, **calls: Any) -> None:
-        keys = {"produce": 0, "fetch": 1, "metadata": 3}
+        keys = {"produce": 0, "fetch": 1, "metadata": 3, "list_transactions": 66}
         routes: dict[int, Route] = {
             keys[name]: OwnRoute(keys[name], call) for name, call in calls.items()
         }
@@ -303,8 +304,10 @@ def test_api_versions_lists_what_is_served_and_no_more() -> None:
     assert answer.api_keys[0].min_version == 0
 
 
-def test_a_lost_client_cancels_its_fetch_but_not_its_produce() -> None:
-    """A parked fetch is given up; a parked produce finishes, unanswered."""
+def test_a_lost_client_cancels_what_only_reads_but_not_its_produce() -> None:
+    """A parked fetch is given up, and so is a pattern over many ids, which others would pay for; a
+    parked produce finishes, unanswered.
+    """
     waiting: dict[str, Deferred[Any]] = {}
     ended: list[str] = []
 
@@ -320,18 +323,24 @@ def test_a_lost_client_cancels_its_fetch_but_not_its_produce() -> None:
 
         return call
 
-    server = Server(produce=parks("produce", True), fetch=parks("fetch", False))
+    server = Server(
+        produce=parks("produce", True),
+        fetch=parks("fetch", False),
+        list_transactions=parks("list", False),
+    )
+    clients = [server.client]
     server.ask(ProduceRequest(acks=-1), 7)
-    second = server.house.client()
-    server.client, first = second, server.client
-    server.ask(FetchRequest(), 11)
-    for client in (first, second):
+    for request, version in ((FetchRequest(), 11), (ListTransactionsRequest(), 2)):
+        server.client = server.house.client()
+        clients.append(server.client)
+        server.ask(request, version)
+    for client in clients:
         client.transport.loseConnection()
     server.house.run()
-    assert ended == ["fetch"]
+    assert ended == ["fetch", "list"]
     waiting["produce"].callback(None)
     server.house.run()
-    assert ended == ["fetch", "produce"] and not first.data
+    assert ended == ["fetch", "list", "produce"] and not clients[0].data
 
 
 def test_produces_follow_each_other_once_appended() -> None:

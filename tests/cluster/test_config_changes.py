@@ -101,6 +101,8 @@ def test_a_topics_settings_are_set_deleted_and_edited(ready: Fixture) -> None:
         (METRICS, "m", ("match", SET, "client_id=["), INVALID_CONFIG),
         (METRICS, "m", ("match", SET, "age=3"), INVALID_CONFIG),
         (METRICS, "m", ("match", SET, "client_id="), INVALID_CONFIG),
+        (METRICS, "m", ("match", SET, "client_id=" + "(" * 9_000), INVALID_CONFIG),
+        (METRICS, "m", ("match", SET, "client_id=a{99999999999}"), INVALID_CONFIG),
         (METRICS, "m", ("match", SET, "client_id=a=b"), INVALID_CONFIG),
         (METRICS, "m", ("what", SET, "3"), ErrorCode.INVALID_REQUEST),
         (METRICS, "", ("interval.ms", SET, "100"), ErrorCode.INVALID_REQUEST),

@@ -1,4 +1,4 @@
-"""The sixteen classes, in the order in which they are fired."""
+"""The seventeen classes, in the order in which they are fired."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ CLASSES: dict[str, Attack] = {
     "varints": requests.varints,
     "empty arrays": requests.empty_arrays,
     "names": requests.names,
+    "patterns": requests.patterns,
     "authorisation": requests.authorisation,
     "record batches": records.record_batches,
     "decompression bombs": records.decompression_bombs,

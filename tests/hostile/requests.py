@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -21,6 +22,20 @@ from twisted_broker.wire.schema import encode
 STRANGERS_LARGEST = 524_288  # sasl.server.max.receive.size
 LOGIN = (17, 18, 36)
 FORGED = "forged-line"
+NESTED = "((((){1000}){1000}){1000}){1000}"
+PATTERNS = (
+    NESTED,
+    "(a{0}){1000}" * 80,
+    "((a{0,0}|){1000}){1000}",
+    "(a{1000}){1000}",
+    "(a" + "()" * 480 + "){250}",
+    "(a|b|-|h|o|s|t|i|l|e|[0-9])*a(a|b){90}",
+    "(a?){1000}" * 10,
+    "(.*.*.*){60}x",
+    "(.|..|...)*x",
+    "(" * 500,
+    "[" + "a-b" * 300 + "]{290}",
+)
 TOPIC = "hostile-bystander"
 """the bystander's: it is there"""
 
@@ -352,6 +367,52 @@ def _topics_and_groups(one: Round, wanted: list[str]) -> None:
 
 def _with_parts(topic: str, partition: dict[str, Any]) -> dict[str, Any]:
     return {"topics": [{"name": topic, "partitions": [partition]}]}
+
+
+def patterns(one: Round) -> None:
+    """Texts whose work multiplies: what is repeated may be empty, or match in many ways."""
+    one.says(f"{len(PATTERNS)} patterns of ids, nested counts; long ids; settings with patterns")
+    if one.wants_login:
+        return
+    version = one.target.version("ListTransactions")
+    if version >= 2:
+        _long_ids(one, one.many(30, 3))
+        for pattern in PATTERNS:
+            one.result(
+                one.target.request("ListTransactions", 2, transactional_id_pattern=pattern),
+                f"pattern {pattern[:40]!r}",
+                may_wait=True,  # for each id in turn, while others are served
+            )
+    for kind, resource, name, value in (
+        (16, "hostile", "match", "client_id=" + "(" * 30_000),
+        (16, "hostile", "match", "client_id=" + NESTED),
+        (16, "hostile", "match", "client_id=a{99999999999}"),
+        (2, "hostile-bystander", "retention.ms", "9" * 30_000),
+        (2, "hostile-bystander", "leader.replication.throttled.replicas", "0:1," * 8_000),
+        (4, "1", "listener.name.secure.ssl.principal.mapping.rules", f"RULE:{NESTED}/a/,DEFAULT"),
+        (4, "1", "listener.name.secure.ssl.keystore.key", "-----BEGIN PRIVATE KEY-----" * 1_200),
+    ):
+        change = {"name": name, "config_operation": 0, "value": value}
+        asked = {"resource_type": kind, "resource_name": resource, "configs": [change]}
+        one.result(
+            one.target.request("IncrementalAlterConfigs", 1, resources=[asked], validate_only=True),
+            f"{name}={value[:40]}",
+        )
+
+
+def _long_ids(one: Round, count: int) -> None:
+    """Transactional ids that a pattern is tried on, once there is a coordinator."""
+    one.result(
+        one.target.request("FindCoordinator", 3, key="hostile", key_type=1), "the coordinator"
+    )
+    ends = time.monotonic() + 10
+    for number in range(count):
+        name = f"hostile-{number}-" + "".join(random.Random(number).choices("ab", k=30_000))
+        frame = one.target.request(
+            "InitProducerId", 2, transactional_id=name, transaction_timeout_ms=10_000
+        )
+        while one.result(frame, "a long id") != NONE and time.monotonic() < ends:
+            time.sleep(0.05)
 
 
 def authorisation(one: Round) -> None:

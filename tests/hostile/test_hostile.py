@@ -17,7 +17,7 @@ pytestmark = pytest.mark.clients
 
 PASSES = {
     "PLAINTEXT": tuple(CLASSES),
-    "SASL": ("SASL phase", "frame lengths", "tagged fields", "names", "authorisation"),
+    "SASL": ("SASL phase", "frame lengths", "tagged fields", "names", "patterns", "authorisation"),
     "SECURE": ("SASL phase", "slow clients", "connection floods", "varints"),
 }
 

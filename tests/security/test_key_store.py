@@ -167,3 +167,14 @@ def test_made_files_are_for_their_owner_only() -> None:
     modes = {path.name: path.stat().st_mode & 0o77 for path in directory.iterdir()}
     assert modes["ca.key"] == modes["broker.pem"] == modes["client.pem"] == 0
     assert load_pem_private_key((directory / "ca.key").read_bytes(), None)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["PRIVATE KEY", "CERTIFICATE"])
+def test_many_beginnings_without_an_end_are_read_once(kind: str) -> None:
+    """Read to the end from each beginning they would take minutes."""
+    data = f"-----BEGIN {kind}-----\n".encode() * 25_000
+    with pytest.raises(StoreError, match=kind):
+        pem_key_entry(data, data, None, "key", "chain") if kind[0] == "P" else pem_certificates(
+            data, "chain"
+        )

@@ -44,11 +44,32 @@ def test_who_matches_no_rule_has_no_name():
 @pytest.mark.parametrize(
     "rules",
     ["default", "DEFAUL", "RULE:", "RULE:a", "RULE:a/b", "RULE:a/b/X", "RULE:(/b/", "RULE:a/$1/",
-     "DEFAULT,RULE:a", "DEFAULT RULE:a/b/"],
+     "DEFAULT,RULE:a", "DEFAULT RULE:a/b/", "RULE:" + "(" * 999 + "/b/", "RULE:a{99999999999}/b/",
+     "RULE:" + "a" * 1001 + "/b/", "DEFAULT," * 101, "RULE:a/" + "b" * 10_000 + "/"],
 )  # fmt: skip
 def test_rules_that_say_nothing_are_refused(rules):
     with pytest.raises(ConfigError, match=r"ssl\.principal\.mapping\.rules"):
         PrincipalMapper(rules)
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "CN=x" + ",OU=" * 70 + ",O=" * 70 + ",L=" * 70 + ",ST=" * 70 + ",D=",
+        "CN=x" + ",OU=,O=,L=,ST=,D=" * 55,
+        "CN=x" + ",OU=" * 4_000,
+    ],
+)
+def test_no_subject_takes_long(subject):
+    """The rules of Kafka's own documentation: seconds to days where each place is tried."""
+    with pytest.raises(NoRuleMatches):
+        PrincipalMapper(RULES.removesuffix(", DEFAULT")).name_of(subject)
+
+
+def test_digits_and_words_are_javas():
+    with pytest.raises(NoRuleMatches):
+        PrincipalMapper(r"RULE:CN=(\w|\d)+(?<!x)/y/").name_of("CN=é٣")
 
 
 def test_a_subject_is_written_as_java_writes_it():

@@ -164,7 +164,9 @@ BEHAVIOUR = """
   CONCURRENT_TRANSACTIONS at once, and clients pause. A marker is sent again when the answer of WriteTxnMarkers lacks its producer or has an
   unknown error code; Kafka throws, and the marker is lost until the partition's next coordinator. A marker that a leader refuses for now
   is sent again after 0.1 s, then later and later, each second at last; Kafka sends it again at once. Two-phase commit (InitProducerId 6) is not
-  supported. The pattern of ListTransactions is RE2's without Unicode classes and `\\b`, of 300 elements at most.
+  supported. The pattern of ListTransactions is RE2's without Unicode classes, `\\b` and flags in its middle, of
+  300 elements and 1,000 characters at most; a pattern of `match` of client metrics is so, too. Kafka has no such bounds: nested counts
+  take all its memory.
 - **Unclean elections** happen at once when `unclean.leader.election.enable` is set for a topic (or for all) that has no leader, or a partition
   of such a topic gets a replica that lives; Kafka checks every five minutes. When a cancelled reassignment leaves no former replica in sync, the new leader is recorded as recovering.
 - **A refused ISR expansion** (INELIGIBLE_REPLICA) raises the partition epoch, so that an earlier copy of the request, on a connection that the leader

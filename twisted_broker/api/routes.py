@@ -225,7 +225,7 @@ ROUTES: tuple[Route, ...] = (
     Route(63, "BrokerHeartbeat", "broker_lifecycle", controller="0-2", cluster_action=True),
     Route(64, "UnregisterBroker", "cluster", broker="0", controller="0", forward=True),
     Route(65, "DescribeTransactions", "transactions", "transactions", broker="0"),
-    Route(66, "ListTransactions", "transactions", "transactions", broker="0-2"),
+    Route(66, "ListTransactions", "transactions", "transactions", broker="0-2", cancel=True),
     Route(67, "AllocateProducerIds", "producer_ids", controller="0", cluster_action=True),
     Route(73, "AssignReplicasToDirs", "log_dirs", controller="0", cluster_action=True),
     Route(74, "ListConfigResources", "configs", "configs", broker="0-1"),

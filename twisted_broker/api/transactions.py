@@ -27,7 +27,6 @@ from twisted.internet.defer import Deferred, ensureDeferred, gatherResults
 
 from twisted_broker.api.context import RequestContext
 from twisted_broker.coordinator.group_records import partition_for
-from twisted_broker.coordinator.transaction.id_pattern import IdPattern
 from twisted_broker.coordinator.transaction.transaction_coordinator import TransactionListing
 from twisted_broker.coordinator.transaction.transaction_decisions import ProducerIdAndEpoch
 from twisted_broker.coordinator.transaction.transaction_metadata import (
@@ -36,6 +35,7 @@ from twisted_broker.coordinator.transaction.transaction_metadata import (
 )
 from twisted_broker.image.metadata_image import TOPIC_RESOURCE
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.linear_pattern import LinearPattern
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -296,7 +296,7 @@ async def list_transactions(
     accepted, pattern = _Filter(request, context.runtime.wall_ms()), None
     if request.transactional_id_pattern:
         try:
-            pattern = IdPattern(request.transactional_id_pattern)
+            pattern = LinearPattern(request.transactional_id_pattern)
         except ValueError as error:
             raise BrokerError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from None
     async for some in context.each(coordinator.listings(), cost=0):

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from twisted_broker.config import BrokerConfig, ConfigError, own_or_broker_value
 from twisted_broker.known_settings import client_metrics_settings, group_settings
+from twisted_broker.linear_pattern import LinearPattern
 from twisted_broker.settings import Setting
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -105,6 +106,6 @@ def _check_match(entry: str) -> None:
     if name.strip() not in _MATCHED or not pattern or "=" in pattern:
         raise ConfigError("match", entry, accepted)
     try:
-        re.compile(pattern.strip())
-    except re.error:
-        raise ConfigError("match", entry, accepted) from None
+        LinearPattern(pattern.strip())
+    except ValueError as error:
+        raise ConfigError("match", entry, f"{accepted}; the pattern: {error}") from None

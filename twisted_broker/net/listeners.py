@@ -113,16 +113,16 @@ class ConfiguredListener(NamedTuple):
 
 def parse_endpoints(setting: str, entries: Sequence[str]) -> list[ConfiguredListener]:
     """Raises ConfigError."""
-    found: list[ConfiguredListener] = []
+    found: dict[str, ConfiguredListener] = {}
     for entry in entries:
         match = _ENTRY.match(entry)
         if match is None or int(match["port"]) > 65535:
             raise ConfigError(setting, entry, "a list of NAME://HOST:PORT")
         name = match["name"].upper()
-        if any(each.name == name for each in found):
+        if name in found:
             raise ConfigError(setting, entry, f"each name once, {name} is there twice")
-        found.append(ConfiguredListener(name, match["six"] or match["host"], int(match["port"])))
-    return found
+        found[name] = ConfiguredListener(name, match["six"] or match["host"], int(match["port"]))
+    return list(found.values())
 
 
 class ListenerPlan(NamedTuple):

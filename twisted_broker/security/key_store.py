@@ -27,12 +27,14 @@ from cryptography.hazmat.primitives.serialization import (
 from twisted_broker.security.principal_mapping import subject_text
 
 _JKS, _JCEKS = b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce"
+# It ends before the next one begins: else each of many that do not end would be read to the end.
+_BODY = rb"(?:(?!-----BEGIN).)+?"
 _PEM_KEY = re.compile(
-    rb"-----BEGIN (?P<kind>[A-Z0-9 ]*PRIVATE KEY)-----(?P<body>.+?)-----END (?P=kind)-----",
+    rb"-----BEGIN (?P<kind>[A-Z0-9 ]*PRIVATE KEY)-----(?P<body>%b)-----END (?P=kind)-----" % _BODY,
     re.DOTALL,
 )
 _PEM_CERTIFICATE = re.compile(
-    rb"-----BEGIN (?P<kind>(?:X509 )?CERTIFICATE)-----(?P<body>.+?)-----END (?P=kind)-----",
+    rb"-----BEGIN (?P<kind>(?:X509 )?CERTIFICATE)-----(?P<body>%b)-----END (?P=kind)-----" % _BODY,
     re.DOTALL,
 )
 

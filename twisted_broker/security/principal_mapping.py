@@ -4,7 +4,11 @@ Owns the parsing and the application of the rules, and the written form of a sub
 
 1. The first rule whose pattern matches all of the subject gives the name; where none does, the
    client is refused: nobody gets a name that no rule allows.
-2. A subject is written as Java writes it (RFC 2253: the most specific part first, what has no short
+2. What a client's authority lets it have in a subject does not hold others up. A subject is at most
+   `MOST_CHARACTERS` long where a pattern looks at it, and one that does not match is told in linear
+   time, where the pattern is of the kind that `linear_pattern.py` knows: Python's own matcher would
+   try `(.*?),OU=(.*?),O=(.*?)` at all places of many commas. That one finds the groups, afterwards.
+3. A subject is written as Java writes it (RFC 2253: the most specific part first, what has no short
    name by its number and its bytes), so that rules and ACLs of a Kafka cluster mean the same here.
 
 Source: Kafka's `SslPrincipalMapper`; RFC 2253; Java's `X500Principal.getName`. Not here:
@@ -17,9 +21,13 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from twisted_broker.linear_pattern import LinearPattern
 from twisted_broker.settings import ConfigError
 
 MAPPING_RULES = "ssl.principal.mapping.rules"
+MOST_CHARACTERS = 1_000
+"""Of a pattern, and of a subject that one looks at."""
+MOST_RULES, MOST_TEXT = 100, 10_000
 _PART = r"(?:\\.|[^\\/])*"
 _RULE = re.compile(rf"\s*(?:(DEFAULT)|RULE:({_PART})/({_PART})/([LU]?))\s*(?:,\s*|\Z)")
 _REFERENCE = re.compile(r"\\(.)|\$(\d+)")
@@ -43,15 +51,23 @@ class NoRuleMatches(Exception):
 
 
 class _Rule(NamedTuple):
-    """`pattern` None: the subject itself."""
+    """`pattern` None: the subject itself. `linear` None: the pattern has what that has not."""
 
     pattern: re.Pattern[str] | None
+    linear: LinearPattern | None
     replacement: str
     case: str
 
     def apply(self, subject: str) -> str | None:
         if self.pattern is None:
             return subject
+        if len(subject) > MOST_CHARACTERS:
+            raise NoRuleMatches(
+                f"the subject has {len(subject)} characters: {MAPPING_RULES} looks at "
+                f"{MOST_CHARACTERS} at most"
+            )
+        if self.linear is not None and not self.linear.matches(subject):
+            return None
         match = self.pattern.fullmatch(subject)
         if match is None:
             return None
@@ -83,26 +99,41 @@ def _parsed(text: str) -> list[_Rule]:
     position = 0
     while position < len(text):
         match = _RULE.match(text, position)
-        if match is None:
+        if match is None or len(text) > MOST_TEXT or len(found) == MOST_RULES:
             raise _refused(text)
         position = match.end()
         default, pattern, replacement, case = match.groups()
         if default:
-            found.append(_Rule(None, "", ""))
+            found.append(_Rule(None, None, "", ""))
             continue
+        pattern = pattern.replace(r"\/", "/")
+        if len(pattern) > MOST_CHARACTERS:
+            raise _refused(text)
         try:
-            compiled = re.compile(pattern.replace(r"\/", "/"))
-        except re.error:
+            compiled = re.compile(pattern, re.ASCII)
+        except (re.error, OverflowError, RecursionError):
             raise _refused(text) from None
         numbers = [int(number) for _, number in _REFERENCE.findall(replacement) if number]
         if max(numbers, default=0) > compiled.groups:
             raise _refused(text)
-        found.append(_Rule(compiled, replacement, case))
+        found.append(_Rule(compiled, _linear(pattern), replacement, case))
     return found
 
 
+def _linear(pattern: str) -> LinearPattern | None:
+    try:
+        return LinearPattern(pattern)
+    except ValueError:
+        return None
+
+
 def _refused(text: str) -> ConfigError:
-    return ConfigError(MAPPING_RULES, text, "a list of DEFAULT and RULE:PATTERN/REPLACEMENT/[LU]")
+    return ConfigError(
+        MAPPING_RULES,
+        text,
+        f"a list of DEFAULT and RULE:PATTERN/REPLACEMENT/[LU], {MOST_RULES} of them at most, each "
+        f"pattern of {MOST_CHARACTERS} characters at most, all of {MOST_TEXT}",
+    )
 
 
 def _expanded(replacement: str, match: re.Match[str]) -> str:

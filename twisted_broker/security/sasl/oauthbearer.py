@@ -69,7 +69,7 @@ def read_keys(text: bytes | str) -> tuple[Key, ...]:
         entries = json.loads(text)["keys"]
         if not isinstance(entries, list):
             raise TypeError
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError("it is no JSON object with a list of keys") from None
     found = [_key(each) for each in entries[:MOST_KEYS] if isinstance(each, dict)]
     return tuple(each for each in found if each is not None)

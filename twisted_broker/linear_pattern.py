@@ -1,27 +1,35 @@
-r"""Regular expressions over transactional ids, in time linear in the id.
+r"""Regular expressions that somebody else sends, matched in time linear in the text.
 Ring 0 (pure: docs/ARCHITECTURE.md 1).
 
-Owns `IdPattern`: a parser, an automaton, and the walk over one id.
+Owns `LinearPattern`: a parser, an automaton, and the walk over one text.
 
-1. A whole id matches or not. No pattern takes exponential time, as a backtracking one would: the
-   states after each character are a set, remembered for the next id (`MOST_REMEMBERED` bounds it).
-2. The syntax is RE2's without what an id has no use for: characters, `.`, classes, groups, `|`,
+1. A whole text matches or not. No pattern takes exponential time, as a backtracking one would: the
+   states after each character are a set, remembered for the next text (`MOST_REMEMBERED` bounds
+   their nodes).
+2. The syntax is RE2's without what a name has no use for: characters, `.`, classes, groups, `|`,
    `* + ? {n,m}`, `^ $`, `\d \s \w`, `\Q..\E`, `(?i)` and `(?s)` in front. Anything else is refused:
    ValueError says what.
-3. Memory and time are bounded by `LONGEST`, `MOST_NODES` and `DEEPEST`.
+3. Memory and time are bounded by `LONGEST`, `MOST_NODES` and `DEEPEST`. What was parsed has no part
+   that is empty, so all that is compiled makes a node: counts multiply nodes, never work alone.
+   Apache Kafka's RE2J has no such bound: `((((){1000}){1000}){1000}){1000}` takes all its memory.
+4. A walk pauses after some two milliseconds of work, over however many texts that went. RE2 has
+   wheels for Python and no pause: `(a?){1000}` ten times takes half a second for 32 KiB.
 
-Source: Apache Kafka 4.3.1 uses RE2J for ListTransactions (KIP-1152); Thompson's construction. Not
-here: who lists (`api/transactions.py`).
+Source: Thompson's construction. Apache Kafka 4.3.1 uses RE2J for the ids of ListTransactions
+(KIP-1152), Java's own for client metrics and for principals of certificates. Not here: who asks
+(`api/transactions.py`, `cluster/stored_settings.py`, `security/principal_mapping.py`).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Generator
 
 LONGEST, MOST_NODES, DEEPEST, MOST_REPEATED = 1_000, 300, 50, 1_000
-MOST_REMEMBERED = 5_000
-# Some two milliseconds.
-NODES_PER_STEP = 1_500
+# Nodes of all sets that are remembered, and a few for each set: five MiB.
+MOST_REMEMBERED, OF_A_SET = 50_000, 4
+# In characters whose states are remembered: some two milliseconds. A node costs more.
+WORK_PER_STEP, WORK_OF_NODE = 30_000, 20
 _MATCH, _SPLIT, _CHARACTER, _AT_START, _AT_END = range(5)
 _DIGIT, _SPACE = (("0", "9"),), (("\t", "\n"), ("\f", "\r"), (" ", " "))
 _WORD = (("0", "9"), ("A", "Z"), ("_", "_"), ("a", "z"))
@@ -46,12 +54,20 @@ State = frozenset[int]
 
 
 class _Characters:
-    """Which characters one place takes."""
+    """Which characters one place takes: a search among ranges that are in order and apart."""
 
-    __slots__ = ("_folds", "_negated", "_ranges")
+    __slots__ = ("_folds", "_highs", "_lows", "_negated")
 
     def __init__(self, ranges: Ranges, negated: bool = False, folds: bool = False) -> None:
-        self._ranges, self._negated, self._folds = ranges, negated, folds
+        self._lows: list[str] = []
+        self._highs: list[str] = []
+        for low, high in sorted(ranges):
+            if self._highs and low <= self._highs[-1]:
+                self._highs[-1] = max(self._highs[-1], high)
+            else:
+                self._lows.append(low)
+                self._highs.append(high)
+        self._negated, self._folds = negated, folds
 
     def __contains__(self, character: str) -> bool:
         found = self._has(character) or (
@@ -60,12 +76,15 @@ class _Characters:
         return found is not self._negated
 
     def _has(self, character: str) -> bool:
-        return any(low <= character <= high for low, high in self._ranges)
+        # One that becomes several in the other case has no other case.
+        at = bisect_right(self._lows, character) - 1
+        return at >= 0 and character <= self._highs[at] and len(character) == 1
 
 
 # What was parsed: ("characters", _Characters), ("start",), ("end",), ("all", [..]), ("any", [..]),
-# ("repeat", of, least, most or None).
+# ("repeat", of, least, most or None). Only _NOTHING is empty, and it is no part of another.
 Parsed = tuple[object, ...]
+_NOTHING: Parsed = ("all", [])
 
 
 def _all_but(ranges: Ranges) -> Ranges:
@@ -120,6 +139,8 @@ class _Parser:
         while self.takes("|"):
             found.append(self.sequence())
         self.depth -= 1
+        if all(part is _NOTHING for part in found):
+            return _NOTHING
         return found[0] if len(found) == 1 else ("any", found)
 
     def sequence(self) -> Parsed:
@@ -133,7 +154,10 @@ class _Parser:
                     found[-1] = self.repeated(found[-1])
             else:
                 found.append(self.repeated(self.atom()))
-        return ("all", found)
+        found = [part for part in found if part is not _NOTHING]
+        if not found:
+            return _NOTHING
+        return found[0] if len(found) == 1 else ("all", found)
 
     def one(self, character: str) -> Parsed:
         return ("characters", _Characters(((character, character),), folds=self.folds))
@@ -151,6 +175,11 @@ class _Parser:
             return ("start",) if character == "^" else ("end",)
         if character in "*+?":
             raise ValueError(f"nothing to repeat before {character}")
+        if character == "{":
+            self.position -= 1
+            if self.counted() is not None:
+                raise ValueError("nothing to repeat before a {count}")
+            self.position += 1
         if character == "\\":
             return self.escaped()
         return self.one(character)
@@ -244,13 +273,17 @@ class _Parser:
         self.takes("?")  # it prefers less, which a whole match does not see
         if self.peek() in ("*", "+", "?") and self.peek():
             raise ValueError(f"{self.peek()} after a repetition")
-        return ("repeat", atom, *bounds)
+        if self.peek() == "{" and self.counted() is not None:
+            raise ValueError("a {count} after a repetition")
+        if atom is _NOTHING or bounds[1] == 0:
+            return _NOTHING
+        return atom if bounds == (1, 1) else ("repeat", atom, *bounds)
 
     def counted(self) -> tuple[int, int | None] | None:
         """`{2}`, `{2,}`, `{2,5}`; anything else is a brace."""
         inside, closed, _ = self.text[self.position + 1 :].partition("}")
         low, comma, high = inside.partition(",")
-        if not closed or not low.isdecimal() or (high and not high.isdecimal()):
+        if not closed or not _is_count(low) or (high and not _is_count(high)):
             return None
         self.position += len(inside) + 2
         least = int(low)
@@ -260,10 +293,14 @@ class _Parser:
         return least, most
 
 
-class IdPattern:
+def _is_count(digits: str) -> bool:
+    return digits.isascii() and digits.isdecimal() and (digits == "0" or digits[0] != "0")
+
+
+class LinearPattern:
     """Raises ValueError for what is no pattern."""
 
-    __slots__ = ("_after", "_first", "_nodes", "_start")
+    __slots__ = ("_after", "_first", "_nodes", "_remembered", "_start", "_work")
 
     def __init__(self, text: str) -> None:
         if len(text) > LONGEST:
@@ -272,6 +309,7 @@ class IdPattern:
         parsed = _Parser(text).parse()
         self._first = self._compile(parsed, self._node(_MATCH))
         self._after: dict[tuple[State, str], State] = {}
+        self._remembered = self._work = 0
         self._start = self._closure([self._first], at_start=True)
 
     def matches(self, text: str) -> bool:
@@ -284,19 +322,21 @@ class IdPattern:
                 return bool(end.value)
 
     def steps(self, text: str) -> Generator[None, None, bool]:
-        """As `matches`, pausing where it takes long."""
-        state, visited = self._start, 0
+        """As `matches`, pausing where it takes long, be it over many ids."""
+        state, work = self._start, self._work
         for character in text:
+            work += 1
             found = self._after.get((state, character))
             if found is None:
-                visited += len(state) + 1
-                if visited > NODES_PER_STEP:
-                    visited = 0
-                    yield
+                work += (len(state) + 1) * WORK_OF_NODE
                 found = self._next(state, character)
+            if work > WORK_PER_STEP:
+                work = 0
+                yield
             state = found
             if not state:
-                return False
+                break
+        self._work = work
         ended = self._closure(state, at_start=not text, at_end=True)
         return any(self._nodes[node][0] == _MATCH for node in ended)
 
@@ -306,9 +346,11 @@ class IdPattern:
             kind, characters, after, _ = self._nodes[node]
             if kind == _CHARACTER and characters is not None and character in characters:
                 following.append(after)
-        if len(self._after) >= MOST_REMEMBERED:
+        if self._remembered >= MOST_REMEMBERED:
             self._after.clear()
+            self._remembered = 0
         found = self._after[state, character] = self._closure(following)
+        self._remembered += len(found) + OF_A_SET
         return found
 
     def _closure(

@@ -21,9 +21,6 @@ TRACE ?=
 KAFKA ?=
 KAFKA_JARS ?=
 KAFKA39_JARS ?=
-# What `make docs` describes: all but the parts that no program outside needs to import.
-INSIDE = api cli cluster coordinator image log net replication security status testing
-
 INSTALL = $(BIN)/python -m pip install -q
 
 .PHONY: help run simulate mutants reach faults hostile soak soak-archive compare test test-java unit clients pipeline lint test-long demo-pipeline audit bench docs dist clean
@@ -44,6 +41,10 @@ $(VENV)/.test: $(BIN)/python setup.cfg pyproject.toml pipeline/setup.cfg
 	$(INSTALL) -e ./pipeline -e '.[test]'
 	@touch $@ $(VENV)/.run
 
+$(VENV)/.docs: $(BIN)/python setup.cfg pyproject.toml
+	$(INSTALL) -e '.[docs]'
+	@touch $@
+
 run: $(VENV)/.run ## start a broker (BROKERS=3: three) on PORT with its files in DATA
 ifeq ($(BROKERS),1)
 	@echo "A broker on 127.0.0.1:$(PORT), its files in $(DATA); Ctrl-C stops it. In another terminal:"
@@ -57,8 +58,8 @@ endif
 	$(BIN)/twisted-broker --brokers $(BROKERS) --port $(PORT) --data $(DATA) $(ARGS)
 
 lint: $(VENV)/.test ## ruff (bandit's rules among them), mypy, import contract; shows what `make audit` finds
-	$(BIN)/ruff check twisted_broker twisted pipeline tests benchmarks examples docs/picture.py
-	$(BIN)/ruff format --check twisted_broker twisted pipeline tests benchmarks examples docs/picture.py
+	$(BIN)/ruff check twisted_broker twisted pipeline tests benchmarks examples docs/*.py
+	$(BIN)/ruff format --check twisted_broker twisted pipeline tests benchmarks examples docs/*.py
 	$(BIN)/mypy -p twisted_broker -p replog_pipeline -p tests -p benchmarks
 	$(BIN)/mypy --strict examples/embedded/*.py
 	$(BIN)/lint-imports
@@ -128,15 +129,11 @@ test-java: $(VENV)/.test ## tests beside Apache Kafka's own programs: KAFKA_JARS
 test-long: $(VENV)/.test ## the long runs: 1,000 kills and more
 	$(BIN)/python -m pytest -m long --timeout=7200
 
-# pdoc evaluates the annotations of named tuples outside their module, and cannot; any other warning is an error.
-docs: $(VENV)/.test ## write what is derived from the tables, and the API reference into build/api
+docs: $(VENV)/.docs ## write what is derived from the tables, and the documentation as a site into build/site
 	$(BIN)/python -m twisted_broker.api.compatibility > docs/COMPATIBILITY.md
 	$(BIN)/python -m twisted_broker.api.permissions > docs/PERMISSIONS.md
-	rm -rf build/api
-	@# pdoc sees what the package has: what it imports at its first use is used first
-	$(BIN)/python -W error::UserWarning -W 'ignore:Error parsing type annotation:UserWarning' -c \
-		'import twisted_broker, pdoc.__main__ as pdoc; twisted_broker.Broker; twisted_broker.StartError; pdoc.cli()' \
-		--docformat markdown --no-show-source -o build/api twisted_broker replog_pipeline $(foreach name,$(INSIDE),'!twisted_broker.$(name)')
+	$(BIN)/sphinx-build -q -W -c docs -b html . build/site
+	@echo "build/site/docs/index.html"
 
 dist: $(VENV)/.test ## sdists and wheels into dist, the wheels installed into an empty environment and started
 	rm -rf dist

@@ -35,6 +35,12 @@ def test_the_readme_has_links() -> None:
     )
 
 
+def test_each_page_is_found_from_the_first_one_of_the_site() -> None:
+    index = ROOT / "docs" / "index.md"
+    found = {(index.parent / link).resolve() for link in relative_links(index)}
+    assert {path for path in DOCUMENTS if path != index} <= found
+
+
 # What cards and documents name in backticks
 
 PACKAGE = ROOT / "twisted_broker"

@@ -38,6 +38,7 @@ from twisted_broker.cluster.metadata_check import MetadataDamage, recover_hint
 from twisted_broker.config import BrokerConfig, LiveConfig
 from twisted_broker.config_validation import super_users
 from twisted_broker.interfaces import Health, IDelayedCall, Runtime, TopicPartition
+from twisted_broker.java_numbers import is_digits
 from twisted_broker.log.errors import CheckpointError, LogDirFailure, is_out_of_descriptors
 from twisted_broker.log.log_directory import LOCK, LogDirMismatch
 from twisted_broker.log.log_manager import LogManager
@@ -1126,6 +1127,6 @@ class Broker:
 
 def _host_and_port(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not port.isdecimal() or not host:
+    if not is_digits(port) or not host:
         raise ConfigError("controller.quorum.bootstrap.servers", text, "HOST:PORT")
     return host.strip("[]"), int(port)

@@ -17,13 +17,14 @@ import re
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
+from twisted_broker.java_numbers import is_digits
 from twisted_broker.known_settings import ZOOKEEPER_CONNECT
 from twisted_broker.settings import ConfigError
 
 if TYPE_CHECKING:
     from twisted_broker.config import BrokerConfig
 
-_ADDRESS = re.compile(r"(\[[^\[\]]+\]|[^\[\]:@\s]+):(\d{1,5})\Z")
+_ADDRESS = re.compile(r"(\[[^\[\]]+\]|[^\[\]:@\s]+):([0-9]{1,5})\Z")
 _VOTERS, _BOOTSTRAP = "controller.quorum.voters", "controller.quorum.bootstrap.servers"
 _OVERRIDES = "max.connections.per.ip.overrides"
 _AUTHORIZER, _SUPER_USERS = "authorizer.class.name", "super.users"
@@ -90,7 +91,7 @@ def connections_by_address(config: BrokerConfig) -> dict[str, int]:
     found: dict[str, int] = {}
     for entry in filter(None, map(str.strip, str(config[_OVERRIDES]).split(","))):
         address, colon, count = entry.rpartition(":")
-        if not colon or not count.strip().isdecimal():
+        if not colon or not is_digits(count.strip()):
             raise ConfigError(_OVERRIDES, entry, "a list of ADDRESS:COUNT")
         try:
             name = str(ip_address(address.strip().strip("[]")))
@@ -179,7 +180,7 @@ def _check_controllers(config: BrokerConfig) -> None:
     voters, servers = config.names(_VOTERS), config.names(_BOOTSTRAP)
     for voter in voters:
         number, at, address = voter.partition("@")
-        if not (number.isdecimal() and at and _is_address(address)):
+        if not (is_digits(number) and at and _is_address(address)):
             raise ConfigError(_VOTERS, voter, "a list of ID@HOST:PORT")
     for server in servers:
         if not _is_address(server):

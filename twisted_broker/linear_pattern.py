@@ -25,6 +25,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Generator
 
+from twisted_broker.java_numbers import is_digits
+
 LONGEST, MOST_NODES, DEEPEST, MOST_REPEATED = 1_000, 300, 50, 1_000
 # Nodes of all sets that are remembered, and a few for each set: five MiB.
 MOST_REMEMBERED, OF_A_SET = 50_000, 4
@@ -294,7 +296,7 @@ class _Parser:
 
 
 def _is_count(digits: str) -> bool:
-    return digits.isascii() and digits.isdecimal() and (digits == "0" or digits[0] != "0")
+    return is_digits(digits) and (digits == "0" or digits[0] != "0")
 
 
 class LinearPattern:

@@ -28,6 +28,7 @@ from twisted_broker.broker import STARTING_ERRORS, Broker
 from twisted_broker.broker_service import BrokerService
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
+from twisted_broker.java_numbers import is_digits
 from twisted_broker.net.listeners import parse_endpoints
 from twisted_broker.settings import INT_MAX, ConfigError
 from twisted_broker.status.run_file import remove_run_file, write_run_file
@@ -53,7 +54,7 @@ def node_settings(values: Mapping[str, str], node_id: int) -> dict[str, str]:
         name.upper() for name in _listed(values.get("controller.listener.names", "CONTROLLER"))
     }
     status_port = values.get(_STATUS_PORT, "")
-    if status_port.isdecimal() and int(status_port):
+    if is_digits(status_port) and int(status_port):
         own[_STATUS_PORT] = str(int(status_port) + node_id - 1)
     for name in ("listeners", "advertised.listeners"):
         if name in values:

@@ -2,8 +2,8 @@
 
 Owns `Setting` and the parsing of single values. The table of all settings is `config.py`.
 
-1. A value that was accepted has the setting's Python type and lies in its range; nothing is checked
-   again later.
+1. A value is read as Java reads it (`java_numbers.py`). One that was accepted has the setting's
+   Python type and lies in its range; nothing is checked again later.
 2. A refused value becomes `ConfigError`, one line that names the setting, the value and what would
    be accepted.
 
@@ -13,13 +13,26 @@ and values that name a class to load (RELIABILITY 5.2), on purpose.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from math import isnan
 
-INT_MAX = 2**31 - 1
-LONG_MAX = 2**63 - 1
+from twisted_broker.java_numbers import INT_MAX, LONG_MAX, parse_double, parse_whole, trimmed
+
+__all__ = [
+    "INT_MAX",
+    "LONG_MAX",
+    "ConfigError",
+    "PropertiesError",
+    "Setting",
+    "Type",
+    "Value",
+    "client_properties",
+    "parse_properties",
+    "property_lines",
+    "text_of",
+]
 
 Value = bool | int | float | str | tuple[str, ...] | None
 
@@ -59,6 +72,8 @@ _LIMITS = {
     Type.SHORT: (-(2**15), 2**15 - 1),
     Type.LONG: (-(2**63), LONG_MAX),
 }
+# What Java's `\s` takes, around the commas of a list.
+_SPACES = " \t\n\v\f\r"
 _TEXTS = (Type.STRING, Type.CLASS, Type.PASSWORD)
 _NUMBER_NAMES = {
     Type.INT: "a whole number",
@@ -105,7 +120,7 @@ class Setting:
             if self.nullable:
                 return None
             raise ConfigError(self.name, text, self.accepted())
-        return self._checked(self._typed(text.strip()), text)
+        return self._checked(self._typed(trimmed(text)), text)
 
     def _typed(self, text: str) -> Value:
         if self.type is Type.BOOLEAN:
@@ -114,11 +129,12 @@ class Setting:
                 raise ConfigError(self.name, text, self.accepted())
             return lowered == "true"
         if self.type is Type.LIST:
-            return tuple(part.strip() for part in text.split(",") if part.strip())
+            parts = (part.strip(_SPACES) for part in text.split(","))
+            return tuple(part for part in parts if part)
         if self.type in _TEXTS:
             return text
         try:
-            return float(text) if self.type is Type.DOUBLE else int(text)
+            return parse_double(text) if self.type is Type.DOUBLE else parse_whole(text)
         except ValueError:
             raise ConfigError(self.name, text, self.accepted()) from None
 
@@ -142,11 +158,13 @@ class Setting:
         try:
             self.parse(text)
         except ConfigError:
+            # Earlier versions of ours took underscores: a retention that somebody wrote so counts.
+            plain = trimmed(text) if self.type in _TEXTS else trimmed(text).replace("_", "")
             try:
-                value = self._typed(text.strip())
+                value = self._typed(plain)
             except ConfigError:
                 return None
-            if isinstance(value, bool) or not isinstance(value, int | float) or isnan(value):
+            if isinstance(value, bool) or not isinstance(value, int | float):
                 return None
             low, high = self._bounds()
             return text_of(type(value)(min(max(value, low), high)))
@@ -199,7 +217,7 @@ def text_of(value: Value) -> str | None:
 
 def parse_properties(text: str) -> dict[str, str]:
     """A Java properties file: comments by # or !, separators =, : or blank, lines continued by a
-    backslash, \\uXXXX escapes.
+    backslash, \\uXXXX escapes. Raises PropertiesError.
     """
     found: dict[str, str] = {}
     for _, line in _logical_lines(text):
@@ -222,7 +240,7 @@ def client_properties(data: bytes) -> dict[str, str]:
 
 def property_lines(text: str) -> list[tuple[int, str, bool]]:
     """(number of the line on which it begins, name, whether anything separates a value from it)
-    of each entry of a properties file.
+    of each entry of a properties file. Raises PropertiesError.
     """
     found = []
     for number, line in _logical_lines(text):
@@ -234,7 +252,7 @@ def property_lines(text: str) -> list[tuple[int, str, bool]]:
 def _logical_lines(text: str) -> list[tuple[int, str]]:
     lines: list[tuple[int, str]] = []
     pending, began = "", 0
-    for number, raw in enumerate(text.splitlines(), 1):
+    for number, raw in enumerate(_LINE_END.split(text), 1):
         line = raw.lstrip(" \t\f")
         if not pending and (not line or line[0] in "#!"):
             continue
@@ -259,6 +277,8 @@ def _split_property(line: str) -> tuple[str, str]:
     return line[:position], rest
 
 
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_FOUR = re.compile("[0-9a-fA-F]{4}")
 _ESCAPES: Mapping[str, str] = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
@@ -272,10 +292,14 @@ def _unescape(text: str) -> str:
         if character != "\\" or position + 1 == len(text):
             out.append(character)
             position += 1
-        elif text[position + 1] == "u" and len(text) >= position + 6:
-            out.append(chr(int(text[position + 2 : position + 6], 16)))
+        elif text[position + 1] == "u":
+            digits = text[position + 2 : position + 6]
+            if not _FOUR.fullmatch(digits):
+                raise PropertiesError(f"\\u{digits} is not \\u and four hex digits")
+            out.append(chr(int(digits, 16)))
             position += 6
         else:
             out.append(_ESCAPES.get(text[position + 1], text[position + 1]))
             position += 2
-    return "".join(out)
+    # Two escapes may be the halves of one character; half a one is none.
+    return "".join(out).encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -18,7 +18,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from twisted_broker.known_settings import ZOOKEEPER_CONNECT
-from twisted_broker.settings import ConfigError, parse_properties, property_lines
+from twisted_broker.settings import (
+    ConfigError,
+    PropertiesError,
+    parse_properties,
+    property_lines,
+)
 
 if TYPE_CHECKING:
     from twisted_broker.config import BrokerConfig
@@ -27,7 +32,7 @@ if TYPE_CHECKING:
     from twisted_broker.systemd import InheritedSockets
 
 _META_PROPERTIES, _LOCK = "meta.properties", ".lock"
-_OF_SEVERAL = re.compile(r"broker-([1-9]\d*)\Z")
+_OF_SEVERAL = re.compile(r"broker-([1-9][0-9]*)\Z")
 _OF_A_QUORUM = (
     "process.roles",
     "controller.quorum.voters",
@@ -69,8 +74,11 @@ def read_values(path: str | None, settings: Mapping[str, str], brokers: int = 1)
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
             raise StartError(f"--config {path} cannot be read: {reason}") from error
-        check_file(path, text)
-        values = parse_properties(text)
+        try:
+            check_file(path, text)
+            values = parse_properties(text)
+        except PropertiesError as error:
+            raise StartError(f"--config {path}: {error}") from None
     values |= settings
     return as_zookeeper_member(values) if values.get(ZOOKEEPER_CONNECT) else values
 

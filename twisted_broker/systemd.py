@@ -25,6 +25,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from twisted_broker.java_numbers import is_digits
 from twisted_broker.periodic import PeriodicTask
 from twisted_broker.start_checks import StartError
 
@@ -70,7 +71,7 @@ def _watchdog_seconds(environment: Mapping[str, str]) -> float:
     text = environment.get("WATCHDOG_USEC", "")
     if environment.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return 0.0
-    return int(text) / 1e6 if text.isdecimal() else 0.0
+    return int(text) / 1e6 if is_digits(text) else 0.0
 
 
 class InheritedSockets:
@@ -93,7 +94,7 @@ class InheritedSockets:
         """Those of LISTEN_FDS, which is removed: they are taken once. Raises StartError."""
         # Not Twisted's ListenFDs: it takes none where LISTEN_FDNAMES is missing.
         count = environment.pop("LISTEN_FDS", "")
-        if environment.pop("LISTEN_PID", "") != str(os.getpid()) or not count.isdecimal():
+        if environment.pop("LISTEN_PID", "") != str(os.getpid()) or not is_digits(count):
             return cls()
         return cls(range(_FIRST, _FIRST + int(count)))
 

@@ -32,6 +32,7 @@ from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
 from twisted_broker import __version__, garbage_collection
+from twisted_broker.java_numbers import is_digits
 from twisted_broker.log_output import LogOptionError, parse_levels, use_json
 from twisted_broker.operating_system import check_system
 from twisted_broker.reactor_watch import ReactorWatch, WatchedClock
@@ -143,10 +144,10 @@ class Options(UsageOptions):
     def postOptions(self) -> None:
         self._check_log()
         port = self["port"]
-        if port is not None and not (port.isdecimal() and int(port) < 65536):
+        if port is not None and not (is_digits(port) and int(port) < 65536):
             raise UsageError(f"--port takes a number from 0 to 65535, not {port!r}")
         brokers = self["brokers"]
-        if not (brokers.isdecimal() and 1 <= int(brokers) <= _MOST_BROKERS):
+        if not (is_digits(brokers) and 1 <= int(brokers) <= _MOST_BROKERS):
             raise UsageError(f"--brokers takes a number from 1 to {_MOST_BROKERS}, not {brokers!r}")
         from twisted_broker.log.errors import CheckpointError
 

@@ -437,6 +437,9 @@ def test_other_coordinators_are_not_served(version, kind):
         (" :AAAAAAAAAAAAAAAAAAAAAQ:0", E.INVALID_REQUEST),
         ("g:short:0", E.INVALID_REQUEST),
         ("g:AAAAAAAAAAAAAAAAAAAAAQ:x", E.INVALID_REQUEST),
+        ("g:AAAAAAAAAAAAAAAAAAAAAQ:1_0", E.INVALID_REQUEST),
+        ("g:AAAAAAAAAAAAAAAAAAAAAQ: 1", E.INVALID_REQUEST),
+        ("g:AAAAAAAAAAAAAAAAAAAAAQ:2147483648", E.INVALID_REQUEST),
     ],
 )
 def test_the_coordinator_of_a_share_group(key, told):

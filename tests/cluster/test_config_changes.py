@@ -16,6 +16,7 @@ from twisted_broker.wire.messages.topics import (
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 TOPIC, BROKER, METRICS, GROUP = 2, 4, 16, 32
+NOT_VALID = ErrorCode.INVALID_REQUEST
 INVALID_CONFIG = ErrorCode.INVALID_CONFIG
 FINE = {
     TOPIC: "file.delete.delay.ms",
@@ -84,11 +85,22 @@ def test_a_topics_settings_are_set_deleted_and_edited(ready: Fixture) -> None:
         (TOPIC, "a b", ("segment.ms", SET, "1"), ErrorCode.INVALID_TOPIC_EXCEPTION),
         (TOPIC, "t", ("no.such", SET, "1"), ErrorCode.INVALID_CONFIG),
         (TOPIC, "t", ("segment.ms", SET, "-4"), ErrorCode.INVALID_CONFIG),
+        (TOPIC, "t", ("segment.ms", SET, "1_000"), ErrorCode.INVALID_CONFIG),
+        (TOPIC, "t", ("retention.ms", SET, "\xa01000"), ErrorCode.INVALID_CONFIG),
+        (TOPIC, "t", ("min.cleanable.dirty.ratio", SET, "0_1.0"), ErrorCode.INVALID_CONFIG),
         (TOPIC, "t", ("segment.ms", SET, None), ErrorCode.INVALID_REQUEST),
         (TOPIC, "t", ("segment.ms", 7, "1"), ErrorCode.INVALID_REQUEST),
         (TOPIC, "t", ("segment.ms", APPEND, "1"), ErrorCode.INVALID_CONFIG),
         (BROKER, "1", ("log.dirs", SET, "/x"), ErrorCode.INVALID_REQUEST),
         (BROKER, "one", ("message.max.bytes", SET, "1"), ErrorCode.INVALID_REQUEST),
+        (BROKER, "１", ("message.max.bytes", SET, "1"), ErrorCode.INVALID_REQUEST),
+        (BROKER, "", ("message.max.bytes", SET, "1_000_000"), ErrorCode.INVALID_REQUEST),
+        (
+            BROKER,
+            "",
+            ("log.cleaner.io.max.bytes.per.second", SET, "inf"),
+            ErrorCode.INVALID_REQUEST,
+        ),
         (BROKER, "99", ("message.max.bytes", SET, "1"), ErrorCode.BROKER_ID_NOT_REGISTERED),
         (BROKER, "", ("message.max.bytes", SET, "many"), ErrorCode.INVALID_REQUEST),
         (BROKER, "", ("num.io.threads", SET, "-1"), ErrorCode.INVALID_REQUEST),
@@ -98,6 +110,8 @@ def test_a_topics_settings_are_set_deleted_and_edited(ready: Fixture) -> None:
         (TOPIC, "t", ("local.retention.ms", SET, "-3"), INVALID_CONFIG),
         (METRICS, "m", ("interval.ms", SET, "99"), ErrorCode.INVALID_REQUEST),
         (METRICS, "m", ("interval.ms", SET, "x"), INVALID_CONFIG),
+        (METRICS, "m", ("interval.ms", SET, "1_000"), INVALID_CONFIG),
+        (METRICS, "m", ("interval.ms", SET, "9999999999"), INVALID_CONFIG),
         (METRICS, "m", ("match", SET, "client_id=["), INVALID_CONFIG),
         (METRICS, "m", ("match", SET, "age=3"), INVALID_CONFIG),
         (METRICS, "m", ("match", SET, "client_id="), INVALID_CONFIG),
@@ -110,6 +124,7 @@ def test_a_topics_settings_are_set_deleted_and_edited(ready: Fixture) -> None:
         (GROUP, "g", ("consumer.heartbeat.interval.ms", SET, "15001"), INVALID_CONFIG),
         (GROUP, "g", ("streams.num.standby.replicas", SET, "3"), INVALID_CONFIG),
         (GROUP, "g", ("share.auto.offset.reset", SET, "by_duration:P"), INVALID_CONFIG),
+        (GROUP, "g", ("share.auto.offset.reset", SET, "by_duration:P٣D"), INVALID_CONFIG),
         (GROUP, "g", ("what", SET, "3"), INVALID_CONFIG),
         (GROUP, "", ("share.delivery.count.limit", SET, "3"), ErrorCode.INVALID_REQUEST),
         (BROKER, "1", ("min.insync.replicas", SET, "2"), ErrorCode.INVALID_CONFIG),

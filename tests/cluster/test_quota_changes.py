@@ -89,6 +89,8 @@ def test_only_what_differs_is_written() -> None:
         entry(USER, ("producer_byte_rate", -1)),
         entry(USER, ("producer_byte_rate", 1.5)),
         entry(USER, ("producer_byte_rate", math.inf)),
+        entry(USER, ("producer_byte_rate", math.nan)),
+        entry(USER, ("request_percentage", math.nan)),
         entry([("ip", None)], ("connection_creation_rate", 2.0**31)),
         entry(USER, ("producer_byte_rate", 1), ("producer_byte_rate", 1)),
     ],

@@ -142,6 +142,20 @@ def test_what_changes_meanwhile_is_in_it_as_it_was(before: int) -> None:
 
 
 @pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("name", ["²", "٣", "00000000000000000٠16", "-1", "x", ""])
+def test_a_file_whose_name_is_no_offset_is_no_snapshot(name: str) -> None:
+    """`isdigit` takes a superscript, which is no number: the log could not be loaded."""
+    files = disk()
+    log, worker = log_of(8, files)
+    worker.run_all()
+    log.producers.find_snapshots()
+    before = set(log.producers.snapshots)
+    files.open(f"{log.directory}/{name}.snapshot", create=True).close()
+    log.producers.find_snapshots()
+    assert log.producers.snapshots == before
+
+
+@pytest.mark.usefixtures("small")
 def test_a_roll_while_one_is_written_takes_none() -> None:
     """RL 3.2: the next one does, and loading finds the same either way."""
     files = disk()

@@ -55,6 +55,9 @@ DAMAGED = [
     b"0\n2\na 1 1\n",
     b"0\n1\na 1\n",
     b"0\n1\na 1 x\n",
+    b"0\n1\na 1 1_0\n",
+    b"0\n1\na 1 9223372036854775808\n",
+    b"0\n1\na 2147483648 1\n",
     b"0\n0\na 1 1\n",
     b"\xff\n0\n",
     b"0\n1\na 1 12",
@@ -184,6 +187,9 @@ def test_meta_properties() -> None:
         b"version=1\n",
         b"version=2\nnode.id=1\ncluster.id=x\n",
         b"version=1\nnode.id=x\ncluster.id=c\n",
+        b"version=1\nnode.id=1_0\ncluster.id=c\n",
+        b"version=1\nnode.id=2147483648\ncluster.id=c\n",
+        b"version=1\nnode.id=-1\ncluster.id=c\n",
     ):
         put(files, "meta.properties", bad)
         with pytest.raises(CheckpointError):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from twisted_broker.image.entries import LOST, BrokerRegistration, PartitionRegistration, TopicImage
 from twisted_broker.image.metadata_image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
 from twisted_broker.status.cluster_state import (
@@ -113,6 +115,14 @@ def test_fewer_in_sync_than_the_minimum() -> None:
     )
     assert troubles(with_default)[0] == trouble
     assert troubles(image(partition((1,)), brokers=brokers, minimum="3")) == []
+
+
+@pytest.mark.parametrize(("stored", "refuses"), [("0_2", True), (" 2 ", True), ("two", False)])
+def test_a_minimum_that_an_earlier_version_stored(stored: str, refuses: bool) -> None:
+    """The overview shows what is obeyed, and does not fail."""
+    found = image(partition((1, 2), isr=(1,)), brokers=[broker(1), broker(2)], minimum=stored)
+    expected = f"t-0 refuses acks=all: in sync is broker 1, {MIN_ISR} is 2"
+    assert any(each.text == expected for each in troubles(found)) is refuses
 
 
 def test_very_many_of_a_kind_are_counted() -> None:

@@ -43,6 +43,7 @@ from twisted_broker.image.metadata_image import (
     TOPIC_RESOURCE,
     MetadataImage,
 )
+from twisted_broker.java_numbers import parse_whole
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.topic_names import name_problem
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -330,7 +331,7 @@ async def _check_listeners(context: RequestContext, resource: Any) -> None:
 def check_own(context: RequestContext, name: str) -> None:
     """Raises INVALID_REQUEST for another broker's name, or none."""
     try:
-        own = int(name) == context.node_id
+        own = parse_whole(name) == context.node_id
     except ValueError:
         own = False
     if not own:

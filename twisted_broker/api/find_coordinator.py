@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from twisted_broker.api.context import RequestContext
 from twisted_broker.coordinator.offsets_topic import CoordinatorTopic
+from twisted_broker.java_numbers import INT_MAX, INT_MIN, parse_whole
 from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages.offsets import (
@@ -120,9 +121,7 @@ def _is_share_key(key: str) -> bool:
         return False
     try:
         uuid_from_text(rest[0])
-        # int() takes more than Kafka's parseInt (spaces, underscores), which costs nothing here:
-        # the key is only hashed.
-        int(rest[1])
+        parse_whole(rest[1], INT_MIN, INT_MAX)
     except ValueError:
         return False
     return True

@@ -24,6 +24,7 @@ from typing import Any
 import crc32c
 
 from twisted_broker.cli.rows import Damage, Row, time_text
+from twisted_broker.java_numbers import is_digits
 from twisted_broker.wire.primitives import NULL_UUID, uuid_from_text
 
 INDEX_ENTRY = struct.Struct(">ii")
@@ -42,7 +43,7 @@ Items = Iterator[Row | Damage]
 def base_offset_of(path: Path) -> int:
     """The offset in a file's name, `00000000000000000042.index` -> 42; 0 when it has none."""
     digits = path.name.split(".", 1)[0].split("-", 1)[0]
-    return int(digits) if digits.isdigit() else 0
+    return int(digits) if is_digits(digits) else 0
 
 
 def entries(
@@ -201,13 +202,13 @@ def checkpoint_entries(path: Path, columns: int) -> Iterator[tuple[int, list[str
     if head[:1] != [["0"]]:
         yield Damage(str(path), 0, "a checkpoint begins with the version 0")
         return
-    if len(head) < 2 or len(head[1]) != 1 or not head[1][0].isdigit():
+    if len(head) < 2 or len(head[1]) != 1 or not is_digits(head[1][0]):
         yield Damage(str(path), min(2, len(data)), "the number of entries is missing")
         return
     good = 0
     for position, words in lines[2:]:
         if len(words) != columns or not all(
-            word.lstrip("-").isdigit() for word in words[columns - 2 :]
+            is_digits(word.removeprefix("-")) for word in words[columns - 2 :]
         ):
             yield Damage(str(path), position, f"{' '.join(words)[:100]!r} is not an entry")
             continue
@@ -283,7 +284,7 @@ def meta_properties_rows(path: Path) -> Items:
         if not fields.get(name):
             yield Damage(str(path), -1, f"{name} is missing")
     node = fields.get("node.id", fields.get("broker.id", "0"))
-    if not node.isdigit():
+    if not is_digits(node):
         yield Damage(str(path), -1, f"the node id {node!r} is not a number")
     if "directory.id" in fields and not is_uuid(fields["directory.id"]):
         yield Damage(str(path), -1, f"directory.id {fields['directory.id']!r} is not an id")

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from twisted_broker.java_numbers import is_digits
+
 if TYPE_CHECKING:
     from twisted_broker.config import BrokerConfig
     from twisted_broker.wire.messages.metadata_records import UserScramCredentialRecord
@@ -179,7 +181,7 @@ def _levels(release: str | None, features: tuple[str, ...]) -> dict[str, int]:
     given: dict[str, int] = {}
     for each in features:
         name, equals, level = each.partition("=")
-        if not equals or not level.isdecimal():
+        if not equals or not is_digits(level):
             raise click.UsageError(f"--feature takes NAME=LEVEL, not {each!r}")
         given[name] = int(level)
     if release is None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from twisted_broker.java_numbers import is_digits
 from twisted_broker.wire.errors import BrokerError, error_of
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def unregister(
     from twisted_broker.consumer.errors import BrokersUnreachable, InvalidSetting
 
     host, _, port = bootstrap_server.rpartition(":")
-    if not host or not port.isdecimal():
+    if not host or not is_digits(port):
         raise click.UsageError(f"--bootstrap-server takes HOST:PORT, not {bootstrap_server!r}")
     option = "--command-config"
     settings = {

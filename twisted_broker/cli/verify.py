@@ -27,7 +27,7 @@ from twisted_broker.cli.small_files import offset_checkpoint_rows
 from twisted_broker.cli.verify_log import LogCheck
 from twisted_broker.topic_names import METADATA_DIRECTORY, METADATA_TOPIC
 
-PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d+)")
+PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-([0-9]+)")
 SET_ASIDE = re.compile(r"(.+)\.[0-9a-f]{32}-(delete|future|stray)")
 APPLIED = f"{METADATA_TOPIC}-"  # rows that say how far the metadata was applied: no partition
 STRAY = "was set aside: no topic of the cluster"

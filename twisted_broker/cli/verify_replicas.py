@@ -29,6 +29,7 @@ from twisted_broker.cli.progress import ProgressCallback, silent
 from twisted_broker.cli.report import Report
 from twisted_broker.cli.rows import Damage
 from twisted_broker.cli.verify import PARTITION, is_in_use, read_checkpoints
+from twisted_broker.java_numbers import is_digits
 from twisted_broker.log.checkpoints import read_partition_metadata
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.filesystem import OsFileSystem
@@ -68,7 +69,7 @@ class Replica:
         self.path = path
         self.high_watermark = high_watermark
         self.segments = sorted(
-            (int(file.stem), file) for file in path.glob("*.log") if file.stem.isdecimal()
+            (int(file.stem), file) for file in path.glob("*.log") if is_digits(file.stem)
         )
         first = self.segments[0][0] if self.segments else 0
         self.start = max(start, first)

@@ -43,6 +43,7 @@ from twisted_broker.image.metadata_image import (
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
 )
+from twisted_broker.java_numbers import is_digits
 from twisted_broker.known_settings import (
     broker_settings,
     client_metrics_settings,
@@ -283,7 +284,7 @@ def _check_node(view: ClusterView, name: str) -> None:
     """A node that nobody knows has no settings; "" is the default of all."""
     if not name:
         return
-    if not name.isdecimal():
+    if not is_digits(name):
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"{name!r} is not a broker id")
     if int(name) not in view.image.brokers and int(name) not in view.image.controllers:
         raise BrokerError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {name} is not registered")

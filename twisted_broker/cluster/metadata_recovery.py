@@ -58,7 +58,7 @@ from twisted_broker.wire.records import BatchView
 
 EPOCHS_AHEAD = 100
 _STAGE = f"{METADATA_DIRECTORY}.recovering"
-_SNAPSHOT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+_SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 
 
 class CannotRecover(Exception):

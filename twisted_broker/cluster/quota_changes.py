@@ -166,7 +166,7 @@ def keys_of(entity: QuotaEntity) -> Mapping[str, float | None]:
 def _check(keys: Mapping[str, float | None], key: str, value: float) -> None:
     if key not in keys:
         raise _invalid(f"there is no quota {key} for such an entity")
-    if value <= 0:
+    if not value > 0:  # NaN is not
         raise _invalid(f"{key} must be greater than 0")
     most = keys[key]
     if most is None:

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from twisted_broker.image.metadata_image import MetadataImage
+from twisted_broker.java_numbers import is_digits
 from twisted_broker.security.sasl.scram import (
     BY_CODE,
     MAX_ITERATIONS,
@@ -204,7 +205,7 @@ def _credential(
     mechanism: ScramMechanism, options: Mapping[str, str], random_salt: bytes
 ) -> ScramCredential:
     given = options.get("iterations", str(MIN_ITERATIONS))
-    if not given.isdecimal() or not MIN_ITERATIONS <= int(given) <= MAX_ITERATIONS:
+    if not is_digits(given) or not MIN_ITERATIONS <= int(given) <= MAX_ITERATIONS:
         raise ValueError(f"takes iterations= from {MIN_ITERATIONS} to {MAX_ITERATIONS}")
     iterations = int(given)
     salt = _decoded(options, "salt") if "salt" in options else random_salt

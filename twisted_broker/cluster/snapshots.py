@@ -31,7 +31,7 @@ from twisted_broker.wire.records import build_control_batch, control_record_type
 from twisted_broker.wire.schema import Record, decode, encode, run_whole
 
 RECORDS_PER_BATCH = 1024
-_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+_NAME = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _RECORD_LIMIT = 1 << 24
 
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 
 from twisted_broker.config import BrokerConfig, ConfigError, own_or_broker_value
+from twisted_broker.java_numbers import INT_MAX, INT_MIN, parse_whole, trimmed
 from twisted_broker.known_settings import client_metrics_settings, group_settings
 from twisted_broker.linear_pattern import LinearPattern
 from twisted_broker.settings import Setting
@@ -30,7 +31,7 @@ _MATCHED = frozenset(
 )
 _RESETS = re.compile(
     r"latest|earliest|by_duration:P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 
 
@@ -90,13 +91,21 @@ def check_client_metrics(name: str, values: Mapping[str, str]) -> None:
         try:
             parsed = rows[key].parse(value)
         except ConfigError as error:
-            if key == "interval.ms" and value.strip().lstrip("+-").isdecimal():
+            if key == "interval.ms" and _is_int(value):
                 raise BrokerError(ErrorCode.INVALID_REQUEST, str(error)) from None
             raise
         if key == "match":
             assert isinstance(parsed, tuple)
             for entry in parsed:
                 _check_match(entry)
+
+
+def _is_int(text: str) -> bool:
+    try:
+        parse_whole(trimmed(text), INT_MIN, INT_MAX)
+    except ValueError:
+        return False
+    return True
 
 
 def _check_match(entry: str) -> None:

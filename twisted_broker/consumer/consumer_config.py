@@ -17,6 +17,7 @@ from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 from twisted_broker.consumer.errors import InvalidSetting
+from twisted_broker.java_numbers import is_digits, parse_whole, trimmed
 from twisted_broker.security.client_security import ClientSecurity, is_security
 from twisted_broker.settings import ConfigError
 
@@ -162,7 +163,7 @@ def _checked(name: str, value: Any) -> Any:
 def _integer(name: str, value: Any) -> int:
     least = _INTEGERS[name].least
     try:
-        number = int(value)
+        number = parse_whole(trimmed(value)) if isinstance(value, str) else int(value)
     except (TypeError, ValueError):
         number = least - 1
     if not least <= number <= _INT_MAX or isinstance(value, bool):
@@ -175,7 +176,7 @@ def _servers(text: str) -> list[tuple[str, int]]:
     for each in filter(None, (part.strip() for part in text.split(","))):
         host, _, port = each.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        if not host or not is_digits(port) or not 0 < int(port) < 65536:
             raise InvalidSetting(f"bootstrap.servers={text}: must be a list of HOST:PORT")
         found.append((host, int(port)))
     if not found:

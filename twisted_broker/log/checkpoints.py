@@ -20,6 +20,7 @@ import posixpath
 from collections.abc import Iterable, Mapping
 
 from twisted_broker.interfaces import IFileSystem, TopicPartition
+from twisted_broker.java_numbers import INT_MAX, INT_MIN, parse_whole
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.topic_names import METADATA_TOPIC
 from twisted_broker.wire.primitives import uuid_from_text, uuid_text
@@ -115,7 +116,7 @@ def read_offsets(files: IFileSystem, directory: str, name: str) -> dict[TopicPar
         return {}
     try:
         return {
-            TopicPartition(topic, int(partition)): int(offset)
+            TopicPartition(topic, parse_whole(partition, INT_MIN, INT_MAX)): parse_whole(offset)
             for topic, partition, offset in _rows(path, content, 3)
         }
     except ValueError as error:
@@ -173,7 +174,10 @@ def read_epochs(files: IFileSystem, path: str) -> list[tuple[int, int]]:
     if not content:  # Kafka makes the file before it first writes it
         return []
     try:
-        return [(int(epoch), int(start)) for epoch, start in _rows(path, content, 2)]
+        return [
+            (parse_whole(epoch, INT_MIN, INT_MAX), parse_whole(start))
+            for epoch, start in _rows(path, content, 2)
+        ]
     except ValueError as error:
         raise CheckpointError(path, "holds a word that is not a number") from error
 

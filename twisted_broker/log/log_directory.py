@@ -59,7 +59,7 @@ times for each time that it gets it.
 """
 DELETE_SUFFIX, STRAY_SUFFIX = "-delete", "-stray"
 _RENAMED = re.compile(r"(.+)\.[0-9a-f]{32}(-delete|-stray|-future)$")
-_PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})$")
+_PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-([0-9]{1,10})$")
 
 
 class LogDirMismatch(Exception):

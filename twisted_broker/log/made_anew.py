@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from twisted_broker.interfaces import IFileSystem
+from twisted_broker.java_numbers import is_digits
 from twisted_broker.log.checkpoints import read_whole, write_aside
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def is_made_anew(log: Log, other: Log) -> bool:
     for line in content.decode("utf-8", "replace").splitlines():
         epoch, _, rest = line.partition(" ")
         end, _, path = rest.partition(" ")
-        if path == other.directory and epoch.lstrip("-").isdigit() and end.isdigit():
+        if path == other.directory and is_digits(epoch.removeprefix("-")) and is_digits(end):
             return other.leader_epochs.latest_epoch <= int(epoch) and other.log_end_offset <= int(
                 end
             )

@@ -15,6 +15,7 @@ import posixpath
 from dataclasses import dataclass
 
 from twisted_broker.interfaces import IFileSystem
+from twisted_broker.java_numbers import INT_MAX, parse_whole
 from twisted_broker.log.checkpoints import read_whole, write_aside
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.wire.primitives import uuid_from_text, uuid_text
@@ -51,7 +52,7 @@ def _parse(text: str) -> MetaProperties:
         if line and line[0] not in "#!":
             name, _, value = line.partition("=")
             fields[name.strip()] = value.strip().replace("\\:", ":").replace("\\=", "=")
-    version = int(fields["version"])
+    version = parse_whole(fields["version"])
     if version not in (0, 1):
         raise ValueError(f"version {version}")
     node = fields["node.id"] if version == 1 else fields.get("broker.id")
@@ -63,7 +64,7 @@ def _parse(text: str) -> MetaProperties:
     directory_id = fields.get("directory.id")
     return MetaProperties(
         cluster_id,
-        None if node is None else int(node),
+        None if node is None else parse_whole(node, 0, INT_MAX),
         None if directory_id is None else uuid_from_text(directory_id),
         version,
     )

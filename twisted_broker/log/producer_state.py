@@ -24,6 +24,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 
 from twisted_broker.interfaces import IDiskWorker, IFile, IFileSystem
+from twisted_broker.java_numbers import is_digits
 from twisted_broker.log.checkpoints import read_whole
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.producer_snapshot import (
@@ -333,7 +334,7 @@ class ProducerStateManager:
         """Lists the snapshot files."""
         names = (name for name in self._files.listdir(self.directory) if name.endswith(SUFFIX))
         self.snapshots = {
-            int(name[: -len(SUFFIX)]) for name in names if name[: -len(SUFFIX)].isdigit()
+            int(name[: -len(SUFFIX)]) for name in names if is_digits(name[: -len(SUFFIX)])
         }
 
     def move_to(self, directory: str) -> None:

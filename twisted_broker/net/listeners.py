@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from twisted_broker.security.sasl.settings import ServerSettings
 
 _ENTRY = re.compile(
-    r"(?P<name>[A-Za-z0-9_-]+)://(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:/\[\]]*)):(?P<port>\d{1,5})\Z"
+    r"(?P<name>[A-Za-z0-9_-]+)://(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:/\[\]]*)):(?P<port>[0-9]{1,5})\Z"
 )
 EARLY_START = "early.start.listeners"
 _META_ADDRESSES = ("0.0.0.0", "::")

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.java_numbers import parse_whole
 from twisted_broker.security.quota.rate import Rate
 
 LEADER_RATE = "leader.replication.throttled.rate"
@@ -116,7 +117,7 @@ def _partitions_of(broker_id: int, entries: Iterable[str]) -> Iterator[int]:
     for entry in entries:
         number, _, broker = entry.partition(":")
         try:
-            if int(broker) == broker_id:
-                yield int(number)
+            if parse_whole(broker) == broker_id:
+                yield parse_whole(number)
         except ValueError:
             continue

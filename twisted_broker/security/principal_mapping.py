@@ -30,7 +30,7 @@ MOST_CHARACTERS = 1_000
 MOST_RULES, MOST_TEXT = 100, 10_000
 _PART = r"(?:\\.|[^\\/])*"
 _RULE = re.compile(rf"\s*(?:(DEFAULT)|RULE:({_PART})/({_PART})/([LU]?))\s*(?:,\s*|\Z)")
-_REFERENCE = re.compile(r"\\(.)|\$(\d+)")
+_REFERENCE = re.compile(r"\\(.)|\$([0-9]+)")
 # What RFC 2253 names; Java writes all others by their number.
 _SHORT_NAMES = {
     "2.5.4.3": "CN",

@@ -19,6 +19,7 @@ from heapq import merge
 from itertools import islice
 from typing import NamedTuple
 
+from twisted_broker.config import TOPIC_SETTINGS
 from twisted_broker.image.entries import (
     NO_LEADER,
     RECOVERING,
@@ -148,6 +149,13 @@ def _with_rest(
         yield Trouble(f"and {more:,} more {what}", is_serious, stands_for=more)
 
 
+def _minimum(stored: Mapping[str, str], otherwise: int) -> int:
+    """What is obeyed of the setting as it is stored."""
+    text = stored.get(MIN_ISR)
+    obeyed = None if text is None else TOPIC_SETTINGS[MIN_ISR].nearest(text)
+    return otherwise if obeyed is None else int(obeyed)
+
+
 def gather(
     state: ClusterState,
     image: MetadataImage,
@@ -160,13 +168,13 @@ def gather(
     does not matter; `first`: the number of the first of them.
     """
     away = {node for node, each in image.brokers.items() if not each.may_be_in_isr}
-    default = int(image.config(BROKER_RESOURCE, "").get(MIN_ISR, default_minimum))
+    default = _minimum(image.config(BROKER_RESOURCE, ""), default_minimum)
     wanted, names = wanted.lower(), []
     since_pause = 0
     for name, topic in image.topics_by_name.items():
         if wanted in name.lower():
             names.append(name)
-        minimum = int(image.config(TOPIC_RESOURCE, name).get(MIN_ISR, default))
+        minimum = _minimum(image.config(TOPIC_RESOURCE, name), default)
         state.counts.topics += 1
         since_pause += 1
         for number, each in topic.partitions.items():
@@ -180,7 +188,7 @@ def gather(
     yield from sorted_part(names, first, rows, ordered)
     for name in ordered:
         topic = image.topics_by_name[name]
-        minimum = int(image.config(TOPIC_RESOURCE, name).get(MIN_ISR, default))
+        minimum = _minimum(image.config(TOPIC_RESOURCE, name), default)
         row = ClusterState()
         for number, each in topic.partitions.items():
             _count(row, image.brokers, away, topic, number, each, minimum)

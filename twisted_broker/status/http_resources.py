@@ -31,6 +31,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Site
 
 from twisted_broker.interfaces import Health, IClock, TopicPartition
+from twisted_broker.java_numbers import is_digits
 from twisted_broker.net.listeners import parse_endpoints
 from twisted_broker.status.health import live, ready
 from twisted_broker.status.html import HEADERS, ICON, ClientGone, Pauses
@@ -153,8 +154,7 @@ class StatusResource(Resource):
     ) -> tuple[int, str, bytes]:
         found = (
             self._view.describe(TopicPartition(topic, int(text)))
-            # isdecimal() alone lets other scripts' digits through.
-            if text.isascii() and text.isdecimal() and len(text) < 10
+            if is_digits(text) and len(text) < 10
             else None
         )
         if found is None:

@@ -25,6 +25,7 @@ from twisted.web.template import Tag, tags
 from twisted_broker import __version__
 from twisted_broker.image.entries import BrokerRegistration
 from twisted_broker.image.metadata_image import EMPTY, MetadataImage
+from twisted_broker.java_numbers import is_digits
 from twisted_broker.replication.explain.reasons import duration
 from twisted_broker.status.cluster_state import (
     MIN_ISR,
@@ -110,7 +111,7 @@ def _text(arguments: Mapping[bytes, list[bytes]], name: bytes) -> str:
 def number(arguments: Mapping[bytes, list[bytes]], name: bytes) -> int:
     """A number of at most nine digits, else 0."""
     text = _text(arguments, name)
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+    return int(text) if is_digits(text) and len(text) < 10 else 0
 
 
 async def overview(view: BrokerView, pauses: Pauses, wanted: Wanted) -> bytes:

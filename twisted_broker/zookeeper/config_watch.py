@@ -29,6 +29,7 @@ from twisted_broker.image.metadata_image import (
     QuotaEntity,
 )
 from twisted_broker.interfaces import Runtime
+from twisted_broker.java_numbers import is_digits
 from twisted_broker.zookeeper.cluster_state import ClusterState
 from twisted_broker.zookeeper.port import IZooKeeper, NoNodeError, ZooKeeperError
 from twisted_broker.zookeeper.znodes import (
@@ -210,7 +211,7 @@ class ConfigWatch:
 
 def _number(name: str) -> int:
     digits = name.removeprefix(CONFIG_CHANGE_PREFIX)
-    return int(digits) if digits.isdecimal() else -1
+    return int(digits) if is_digits(digits) else -1
 
 
 def _log_failure(failure: Failure) -> None:

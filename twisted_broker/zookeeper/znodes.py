@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.image.metadata_image import QuotaEntity
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.java_numbers import parse_double, trimmed
 from twisted_broker.security.quota.quotas import CLIENT_ID, IP, QUOTA_KEYS, USER
 from twisted_broker.security.security_protocol import SecurityProtocol
 
@@ -128,7 +129,7 @@ def read_quotas(path: str, data: bytes) -> dict[str, float]:
 
 def quotas_of(values: Mapping[str, str]) -> dict[str, float]:
     """Those among what a node has."""
-    return {key: float(values[key]) for key in QUOTA_KEYS if key in values}
+    return {key: parse_double(trimmed(values[key])) for key in QUOTA_KEYS if key in values}
 
 
 def quota_entity(entity_type: str, name: str) -> QuotaEntity | None:

@@ -40,7 +40,7 @@ _FIRST = re.compile(
     re.DOTALL,
 )
 _SERVER_FIRST = re.compile(
-    r"r=(?P<nonce>[^,]*),s=(?P<salt>[^,]*),i=(?P<iterations>\d{1,9})(?:,.*)?\Z", re.DOTALL
+    r"r=(?P<nonce>[^,]*),s=(?P<salt>[^,]*),i=(?P<iterations>[0-9]{1,9})(?:,.*)?\Z", re.DOTALL
 )
 
 

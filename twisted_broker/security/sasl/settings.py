@@ -55,7 +55,7 @@ _BY_DEFAULT, _BY_FILE, _BY_CREDENTIALS = (
     f"{_OAUTH_PACKAGE}{name}JwtRetriever" for name in ("Default", "File", "ClientCredentials")
 )
 # Nobody reads on the way what stays on the machine.
-_NEAR = re.compile(r"http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?/")
+_NEAR = re.compile(r"http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?/")
 NewClient = Callable[[str], ClientMechanism]
 """Our side of one authentication, from a random nonce."""
 TokenSource = Callable[[OAuthLogin], Callable[[], str]]

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import signal
 import threading
+import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -271,6 +273,78 @@ def test_kafkas_tools_alter_settings_through_ours(
     first.until(lambda: "still in progress" not in reassign("--verify"), "the move is complete")
     assert "throttled" not in told("--topic", TOPIC)
     assert "throttled" not in configs(ours.bootstrap, "--describe", "--broker", str(OURS))
+
+
+@pytest.mark.parametrize("java", ["2.6"], indirect=True)
+def test_records_of_an_old_format_are_followed(java: JavaCluster, ours: BrokerProcess) -> None:
+    """Magic 0 and 1, compressed or not, as Java's leader has them; ours then serves and leads them,
+    and Java follows ours.
+    """
+    first = View(java.bootstrap[1], TOPIC)
+    first.until(lambda: first.brokers() == {1, 2}, "two Java brokers")
+    ours.start()
+    first.until(lambda: first.brokers() == {1, 2, OURS}, "our broker is a member")
+    formats = {"of-0": "0.9.0", "of-1": "0.10.2"}
+    for name, version in formats.items():
+        topic = NewTopic(
+            name, 2, replica_assignment=[[1], [1]], config={"message.format.version": version}
+        )
+        first.admin.create_topics([topic])[name].result(PATIENCE_SECONDS)
+        View(java.bootstrap[1], name).produce(400)
+        producer = Producer({"bootstrap.servers": java.bootstrap[1], "compression.type": "gzip"})
+        for number in range(400):
+            producer.produce(name, b"z%d" % number, partition=number % 2)
+        assert producer.flush(PATIENCE_SECONDS) == 0
+        # Java makes the topic of the groups: its brokers count its partitions at their start.
+        assert View(java.bootstrap[1], name).consume(f"java-{name}") == 800
+    began = int(time.time() * 1000)
+    line = Line(*java.bootstrap[controller_of(first)].split(":"))
+    topics = [
+        {
+            "name": name,
+            "partitions": [{"partition_index": n, "replicas": [OURS, 1]} for n in (0, 1)],
+        }
+        for name in formats
+    ]
+    answer = line.call("AlterPartitionReassignments", 0, {"timeout_ms": 30_000, "topics": topics})
+    assert answer.error_code == 0, answer
+    line.hang_up()
+    views = {name: View(ours.bootstrap, name) for name in formats}
+    for name, view in views.items():
+        view.until(
+            partial(_have_members, view),
+            f"ours is in sync with {name}",
+        )
+        if view.partitions() != [(OURS, [1, OURS])] * 2:
+            wanted = [TopicPartition(name, number) for number in (0, 1)]
+            first.admin.elect_leaders(ElectionType.PREFERRED, wanted).result(PATIENCE_SECONDS)
+        view.until(partial(_are_led_by_ours, view), "ours leads")
+        assert view.consume(f"old-{name}") == 800
+        view.produce(10)
+        assert view.consume(f"new-{name}") == 810
+    by_time = Consumer({"bootstrap.servers": ours.bootstrap, "group.id": "by-time"})
+    early, late = (
+        by_time.offsets_for_times([TopicPartition("of-1", 0, when)], timeout=30)[0].offset
+        for when in (1, began)
+    )
+    assert (early, late) == (0, 400)  # what was produced to ours is later
+    by_time.close()
+    ours.stop()
+    java.stop(2)
+    java.stop(1)
+    assert not differences([Path(ours.data), java.data(1), java.data(2)])
+
+
+def _have_members(view: View) -> bool:
+    return [isr for _, isr in view.partitions()] == [[1, OURS]] * 2
+
+
+def _are_led_by_ours(view: View) -> bool:
+    return view.partitions() == [(OURS, [1, OURS])] * 2
+
+
+def controller_of(view: View) -> int:
+    return int(view.admin.describe_cluster().result(PATIENCE_SECONDS).controller.id)
 
 
 class Load:

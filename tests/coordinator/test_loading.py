@@ -33,11 +33,12 @@ from twisted_broker.coordinator.group_records import (
 )
 from twisted_broker.coordinator.offset_metadata_manager import OffsetToCommit
 from twisted_broker.log.errors import OutOfDescriptors
-from twisted_broker.wire.compression import GZIP
+from twisted_broker.wire.compression import GZIP, NONE
 from twisted_broker.wire.control_batch import build_end_marker
 from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.errors import ErrorCode as E
-from twisted_broker.wire.records import BatchBuilder, iterate_batches
+from twisted_broker.wire.legacy import build_message_set
+from twisted_broker.wire.records import BatchBuilder, Record, iterate_batches
 
 INDEX = partition_for("g", 50)
 
@@ -176,6 +177,21 @@ def test_an_older_value_counts_where_the_last_one_cannot_be_read():
     store.put(INDEX, batch([offset("g", 0, 5), offset("g", 1, 6)]))
     store.put(INDEX, batch([(offset("g", 0, 7)[0], b"\0\x09from the future")]))
     assert commits_of(loaded(store)) == {"g": {("t", 0): (5, 0), ("t", 1): (6, 1)}}
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", [NONE, GZIP])
+def test_what_an_old_broker_wrote_is_read(magic: int, codec: int) -> None:
+    """A cluster with `log.message.format.version` below 0.11 keeps its groups so."""
+    old = [offset("g", 0, 5), offset("g", 1, 6), offset("g", 0, None)]
+    records = [Record(n, -1, key, value, []) for n, (key, value) in enumerate(old)]
+    new = batch([offset("g", 2, 7)], base_offset=3)
+    replay = coordinator_loader._Replay(0)
+    list(replay.replay(build_message_set(records, magic=magic, codec=codec) + new))
+    list(replay.decode_latest())
+    committed = replay.offsets["g"].committed
+    assert {place: c.offset for place, c in committed.items()} == {("t", 1): 6, ("t", 2): 7}
+    assert replay.position == 4
 
 
 # in slices

@@ -87,12 +87,14 @@ def test_the_smallest_message_of_an_old_broker_is_found(
     places = [BatchPlace(26 * n, 26, n, n, 0) for n in range(count)]
     end = len(data)
     assert list(scan(file, 0, end)) == places
-    assert list(valid_batches(file, end)) == [(place, None) for place in places]
-    assert list(scan_headers(file, 0, end)) == []
+    assert [place for place, _ in valid_batches(file, end)] == places
+    assert [(at, header[BASE_OFFSET]) for at, header in scan_headers(file, 0, end)] == [
+        (place.position, place.base_offset) for place in places
+    ]
     for place in places:
         assert find_batch(file, 0, end, place.base_offset) == place
     file.truncate(end - 1)
-    assert list(valid_batches(file, end - 1)) == [(place, None) for place in places[:-1]]
+    assert [place for place, _ in valid_batches(file, end - 1)] == places[:-1]
     for walk in (scan, scan_headers):
         with pytest.raises(CorruptRecordError):
             list(walk(file, 0, end - 1))

@@ -383,7 +383,7 @@ class Walk:
             size, position = file.size(), 0
             found = valid_batches(file, size)
             for place, batch in found:
-                if batch is None or place.base_offset != self.offset:
+                if not isinstance(batch, BatchView) or place.base_offset != self.offset:
                     break
                 begins = batch.is_control and _is_leader_change(batch)
                 if not self._is_next_epoch(batch.partition_leader_epoch, begins):

@@ -64,11 +64,15 @@ from twisted_broker.wire.batch_fields import (
 )
 from twisted_broker.wire.control_batch import ABORT, COMMIT, control_record_type
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
+from twisted_broker.wire.message_set import MessageView
 from twisted_broker.wire.records import (
     CODEC_MASK,
     CONTROL_FLAG,
     HEADER_BYTES,
     LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_AT,
+    MAX_OUTPUT_BYTES,
     TRANSACTIONAL_FLAG,
     BatchView,
     is_incomplete,
@@ -129,6 +133,11 @@ class LogReplay:
         """The whole batches in `data`, in steps."""
         position, end, latest = 0, len(data), self._latest
         while end - position >= HEADER_BYTES or not is_incomplete(data, position, end):
+            if data[position + MAGIC_AT] < MAGIC:
+                if is_incomplete(data, position, end):
+                    break
+                position = yield from self._replay_old(data, position)
+                continue
             header = read_batch_header(data, position)
             batch_end = position + LOG_OVERHEAD + header[LENGTH]
             if batch_end > end:
@@ -152,6 +161,21 @@ class LogReplay:
                 yield from self.decode_latest()
             self.position = max(self.position, header[BASE_OFFSET] + header[LAST_OFFSET_DELTA] + 1)
             position = batch_end
+
+    def _replay_old(self, data: bytes, position: int) -> Generator[None, None, int]:
+        """A message or wrapper that an old broker wrote; where the next one begins."""
+        message = MessageView(data, position)
+        for number, record in enumerate(message.records(MAX_OUTPUT_BYTES), 1):
+            if self._is_at_once():
+                self._replay_record(record.key, record.value, record.offset, -1)
+            else:
+                self._latest[record.key] = (record.offset, record.value)
+            if number % RECORDS_PER_STEP == 0:
+                yield
+        if len(self._latest) >= PENDING_KEYS:
+            yield from self.decode_latest()
+        self.position = max(self.position, message.last_offset + 1)
+        return position + message.size_in_bytes
 
     def _replay_unusual(self, batch: BatchView) -> Iterator[None]:
         """A control batch, one of a transaction, a compressed one."""

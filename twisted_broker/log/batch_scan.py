@@ -16,11 +16,11 @@ Source: Kafka's `FileLogInputStream`, `LogSegment.recover`; RL 3.3, 3.6. Entries
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from twisted_broker.interfaces import IFile
+from twisted_broker.log.old_entries import OldEntry, old_header
 from twisted_broker.wire.batch_fields import BASE_OFFSET, LAST_OFFSET_DELTA, LENGTH, MAGIC_FIELD
 from twisted_broker.wire.batch_header import HEADER
 from twisted_broker.wire.records import (
@@ -32,7 +32,6 @@ from twisted_broker.wire.records import (
 )
 
 _HEAD = struct.Struct(">qiibIhi")
-_LEGACY_HEAD = struct.Struct(">qiIbb")
 _unpack_place = struct.Struct(">qi4xb6xi").unpack_from
 _SMALLEST_LENGTH = HEADER_BYTES - LOG_OVERHEAD
 _SMALLEST_LEGACY = 14
@@ -137,8 +136,8 @@ def scan(file: IFile, position: int, end: int) -> Iterator[BatchPlace]:
 
 
 def scan_headers(file: IFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of every batch of magic 2 from `position` (a batch's first byte) to
-    `end`; entries of magic 0 and 1 are passed over.
+    """Position and header of every batch from `position` (a batch's first byte) to `end`; of an
+    entry of magic 0 or 1 what it has of one (`old_header`).
     """
     unpack = HEADER.unpack_from
     chunk, start, size, wanted = b"", position, 0, _HEADERS_CHUNK
@@ -167,15 +166,16 @@ def scan_headers(file: IFile, position: int, end: int) -> Iterator[tuple[int, Ba
         elif at + _HEAD.size > size:
             chunk, start, at = _read_piece(file, position, end - position), position, 0
             size = len(chunk)
-        position += place_at(chunk, at, position, end).size_in_bytes
+        place = place_at(chunk, at, position, end)
+        if place.magic < 2:
+            yield position, old_header(chunk, at)
+        position += place.size_in_bytes
 
 
 def valid_batches(
     file: IFile, end: int, position: int = 0
-) -> Iterator[tuple[BatchPlace, BatchView | None]]:
-    """Batches whose header and CRC are right, up to the first that is not; None stands for an
-    entry of magic 0 or 1.
-    """
+) -> Iterator[tuple[BatchPlace, BatchView | OldEntry]]:
+    """Batches whose header and CRC are right, up to the first that is not."""
     chunk, start = b"", position
     while end - position >= _SMALLEST_ENTRY:
         at = position - start
@@ -200,12 +200,9 @@ def valid_batches(
         position += place.size_in_bytes
 
 
-def _checked(chunk: bytes, at: int, place: BatchPlace) -> BatchView | None:
+def _checked(chunk: bytes, at: int, place: BatchPlace) -> BatchView | OldEntry:
     if place.magic < 2:
-        crc = _LEGACY_HEAD.unpack_from(chunk, at)[2]
-        if zlib.crc32(memoryview(chunk)[at + 16 : at + place.size_in_bytes]) != crc:
-            raise CorruptRecordError("CRC mismatch", place.position)
-        return None
+        return OldEntry(chunk, at)
     batch = BatchView(chunk, at)
     if not batch.is_valid_crc():
         raise CorruptRecordError("CRC mismatch", place.position)

@@ -67,12 +67,13 @@ from twisted_broker.log.mirrored_batches import (
 from twisted_broker.log.missed_markers import CopiedTransactions
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.offset_search import find_by_timestamp, find_max_timestamp
+from twisted_broker.log.old_entries import OldEntry
 from twisted_broker.log.producer_append import being_rebuilt, check_append, check_end_marker
 from twisted_broker.log.producer_rebuild import ProducerRebuild
 from twisted_broker.log.producer_snapshot import BatchMetadata
 from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.log.reading import read_segments
-from twisted_broker.log.replicated_batches import replicated_batches
+from twisted_broker.log.replicated_batches import Replicated, replicated_batches
 from twisted_broker.log.segment import LogSegment, OpenFiles
 from twisted_broker.log.segments import LogSegments
 from twisted_broker.log.txn_index import AbortedTxn
@@ -611,7 +612,12 @@ class Log:
         return self._append_batches(records, batches, wall_ms, or_fewer=True)
 
     def _append_batches(
-        self, records: Buffer, batches: list[BatchView], wall_ms: int, *, or_fewer: bool = False
+        self,
+        records: Buffer,
+        batches: Sequence[Replicated],
+        wall_ms: int,
+        *,
+        or_fewer: bool = False,
     ) -> LogAppendInfo:
         """Writes checked batches, which lie one after the other in `records`. With `or_fewer`, a
         lack of descriptors after some of them is no error: it returns what was written. Raises
@@ -646,7 +652,7 @@ class Log:
             last.partition_leader_epoch,
         )
 
-    def _before_missed(self, batches: list[BatchView], wall_ms: int) -> list[BatchView]:
+    def _before_missed(self, batches: Sequence[Replicated], wall_ms: int) -> Sequence[Replicated]:
         end = self.log_end_offset
         if self.copied is None:
             self.copied = CopiedTransactions(end, wall_ms)
@@ -693,7 +699,7 @@ class Log:
             duplicate=there == len(batches),
         )
 
-    def _next_run(self, batches: list[BatchView], wall_ms: int) -> list[BatchView]:
+    def _next_run(self, batches: Sequence[Replicated], wall_ms: int) -> Sequence[Replicated]:
         """The batches that go into one segment, in one write; rolls first when it must (RL 3.1)."""
         first, last, segments = batches[0], batches[-1], self.segments
         size = last.offset + last.size_in_bytes - first.offset
@@ -712,7 +718,7 @@ class Log:
                 return batches[:count]
         return batches
 
-    def _write_run(self, records: Buffer, run: list[BatchView]) -> None:
+    def _write_run(self, records: Buffer, run: Sequence[Replicated]) -> None:
         start, end = run[0].offset, run[-1].offset + run[-1].size_in_bytes
         segments, epochs, producers = self.segments, self.leader_epochs, self.producers
         segment = segments.active
@@ -724,10 +730,15 @@ class Log:
                 segment.hold_indexes()
             for batch in run:
                 if batch.partition_leader_epoch != epochs.latest_epoch:
-                    epochs.assign(batch.partition_leader_epoch, batch.base_offset)
+                    if isinstance(batch, OldEntry):
+                        # Its leader writes no epochs: by what is known of them a later election
+                        # would truncate too little.
+                        epochs.clear()
+                    else:
+                        epochs.assign(batch.partition_leader_epoch, batch.base_offset)
                 segment.publish(batch.size_in_bytes, batch.last_offset, batch.max_timestamp)
                 segments.log_end_offset = batch.last_offset + 1
-                if batch.producer_id >= 0:
+                if batch.producer_id >= 0 and isinstance(batch, BatchView):
                     self._index_aborted(producers.add_batch(batch), segment)
                     if batch.attributes & _UNSTABLE:
                         self.watermarks.update_first_unstable()

@@ -28,10 +28,11 @@ truncation (`fetcher`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from twisted_broker.log.producer_state import ProducerStateManager
-from twisted_broker.wire.records import BatchView
+from twisted_broker.log.replicated_batches import Replicated
 
 
 class MarkersMissed(Exception):
@@ -78,13 +79,13 @@ class CopiedTransactions:
 
     def before_missed(
         self,
-        batches: list[BatchView],
+        batches: Sequence[Replicated],
         producers: ProducerStateManager,
         log_start: int,
         log_end: int,
         delete_retention_ms: int,
         wall_ms: int,
-    ) -> list[BatchView]:
+    ) -> Sequence[Replicated]:
         """The batches of an answer, which follow `log_end`, up to the first that may hide the end
         of a doubtful transaction. If that is the first of all, raises `MarkersMissed`, or
         `ProducersUnknown` while producers are rebuilt.
@@ -122,7 +123,7 @@ class CopiedTransactions:
         return log_end
 
 
-def _is_emptied(batch: BatchView, producers: ProducerStateManager, doubtful_below: int) -> bool:
+def _is_emptied(batch: Replicated, producers: ProducerStateManager, doubtful_below: int) -> bool:
     """Whether a cleaner emptied it, and it may have been the marker of a doubtful transaction."""
     if not batch.is_control or batch.records_count:
         return False

@@ -37,9 +37,9 @@ from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.gaps import Gap, end_of, find_empty_tail
 from twisted_broker.log.log import Log
 from twisted_broker.log.segment import LOG, LogSegment, OpenFiles
-from twisted_broker.wire.batch_fields import BASE_OFFSET, PARTITION_LEADER_EPOCH
+from twisted_broker.wire.batch_fields import BASE_OFFSET, MAGIC_FIELD, PARTITION_LEADER_EPOCH
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.records import NO_LEADER_EPOCH, CorruptRecordError
+from twisted_broker.wire.records import MAGIC, NO_LEADER_EPOCH, CorruptRecordError
 
 _INT_MAX = 2**31 - 1
 
@@ -361,23 +361,22 @@ def _recover(log: Log, segment: LogSegment, newest_epoch: int) -> RecoveredSegme
     for place, batch in valid_batches(file, end):
         if place.base_offset < expected or place.last_offset - segment.base_offset > _INT_MAX:
             break
-        if batch is not None:
-            epoch = batch.partition_leader_epoch
-            if epoch < NO_LEADER_EPOCH:
-                # A flipped bit, which no checksum covers: a broker that knew no epoch wrote -1.
-                break
-            if 0 <= epoch < newest_epoch:
-                # A truncation was lost in the crash, what was written after it was not: the batches
-                # behind it are those that were truncated.
-                break
-            newest_epoch = max(newest_epoch, epoch)
-        segment.publish(
-            place.size_in_bytes, place.last_offset, -1 if batch is None else batch.max_timestamp
-        )
-        if batch is not None and batch.partition_leader_epoch > log.leader_epochs.latest_epoch:
+        epoch = batch.partition_leader_epoch
+        if epoch < NO_LEADER_EPOCH:
+            # A flipped bit, which no checksum covers: a broker that knew no epoch wrote -1.
+            break
+        if 0 <= epoch < newest_epoch:
+            # A truncation was lost in the crash, what was written after it was not: the batches
+            # behind it are those that were truncated.
+            break
+        newest_epoch = max(newest_epoch, epoch)
+        segment.publish(place.size_in_bytes, place.last_offset, batch.max_timestamp)
+        if place.magic < MAGIC:
+            log.leader_epochs.clear()  # as `Log.append_as_follower`
+        elif batch.partition_leader_epoch > log.leader_epochs.latest_epoch:
             log.leader_epochs.assign(batch.partition_leader_epoch, batch.base_offset)
         # The offset of an entry of magic 0 and 1 may be that of the last record in it.
-        left_out = batch is not None and place.base_offset > expected
+        left_out = place.magic == MAGIC and place.base_offset > expected
         jump = Gap(expected, place.base_offset, True) if left_out else None
         expected = place.last_offset + 1
     dropped = end - segment.size
@@ -476,6 +475,8 @@ def _find_first_epochs(log: Log) -> None:
         for header in segment.headers() if segment.base_offset < first else ():
             if header[BASE_OFFSET] >= first:
                 break
+            if header[MAGIC_FIELD] < MAGIC:
+                cache.clear()
             cache.assign(header[PARTITION_LEADER_EPOCH], header[BASE_OFFSET])
     for epoch, start_offset in known:
         cache.assign(epoch, start_offset)

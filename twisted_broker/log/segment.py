@@ -33,14 +33,17 @@ from twisted_broker.wire.batch_fields import (
     BASE_OFFSET,
     LAST_OFFSET_DELTA,
     LENGTH,
+    MAGIC_FIELD,
     MAX_TIMESTAMP,
     PARTITION_LEADER_EPOCH,
 )
-from twisted_broker.wire.batch_header import MAGIC_AT
+from twisted_broker.wire.message_set import MessageView
 from twisted_broker.wire.records import (
     HEADER_BYTES,
     LOG_OVERHEAD,
     MAGIC,
+    MAGIC_AT,
+    MAX_OUTPUT_BYTES,
     BatchHeader,
     BatchView,
     CorruptRecordError,
@@ -293,17 +296,15 @@ class LogSegment:
 
     def first_timestamp(self) -> int:
         """Timestamp that starts the segment's age: the first batch's largest. -1: the segment is
-        empty, or it is not known (magic 0 and 1).
+        empty, or it has none (magic 0).
         """
         if self.size == 0:
             return -1
         if self._first_timestamp == _UNKNOWN_TIMESTAMP:
-            start = self.log.open().read_at(0, HEADER_BYTES)
-            self._first_timestamp = (
-                read_batch_header(start)[MAX_TIMESTAMP]
-                if len(start) == HEADER_BYTES and start[MAGIC_AT] == MAGIC
-                else -1
-            )
+            self._first_timestamp = -1
+            for _, header in scan_headers(self.log.open(), 0, self.size):
+                self._first_timestamp = header[MAX_TIMESTAMP]
+                break
         return self._first_timestamp
 
     def become_inactive(self) -> bool:
@@ -374,9 +375,11 @@ class LogSegment:
         there is none, or it has no epoch (magic 0 and 1).
         """
         place = self.locate(offset)
-        if place is None or place.magic != MAGIC:
+        if place is None:
             return None
         start = self.log.open().read_at(place.position, HEADER_BYTES)
+        if len(start) > MAGIC_AT and start[MAGIC_AT] != MAGIC:
+            return None
         return read_batch_header(start)[PARTITION_LEADER_EPOCH]
 
     def _scan_from(self, position: int, offset: int) -> BatchPlace | None:
@@ -415,16 +418,21 @@ class LogSegment:
                 or header[MAX_TIMESTAMP] < timestamp
             ):
                 continue
-            batch = self.load(position, header)
-            for record in batch.records():
+            data = self._read(position, header)
+            records = (
+                BatchView(data).records()
+                if header[MAGIC_FIELD] == MAGIC
+                else MessageView(data).records(MAX_OUTPUT_BYTES)
+            )
+            for record in records:
                 if record.timestamp >= timestamp and record.offset >= start_offset:
                     return TimestampAndOffset(
-                        record.timestamp, record.offset, batch.partition_leader_epoch
+                        record.timestamp, record.offset, header[PARTITION_LEADER_EPOCH]
                     )
         return None
 
     def headers(self) -> Iterator[BatchHeader]:
-        """The headers of all batches of magic 2; ends at damage."""
+        """The headers of all batches; ends at damage."""
         try:
             for _, header in scan_headers(self.log.open(), 0, self.size):
                 yield header
@@ -440,7 +448,7 @@ class LogSegment:
         return self.size if place is None else place.position
 
     def headers_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of each batch (magic 2) from the one that holds `offset` on.
+        """Position and header of each batch from the one that holds `offset` on.
 
         Raises CorruptRecordError at damage.
         """
@@ -448,8 +456,11 @@ class LogSegment:
         return scan_headers(self.log.open(), start, self.size)
 
     def load(self, position: int, header: BatchHeader) -> BatchView:
-        """The whole batch of this header. Raises OSError."""
-        return BatchView(self.log.open().read_at(position, LOG_OVERHEAD + header[LENGTH]))
+        """The whole batch (magic 2) of this header. Raises OSError."""
+        return BatchView(self._read(position, header))
+
+    def _read(self, position: int, header: BatchHeader) -> bytes:
+        return self.log.open().read_at(position, LOG_OVERHEAD + header[LENGTH])
 
     # -- truncating and removing
 

@@ -157,7 +157,12 @@ def _tls_rows() -> tuple[Setting, ...]:
         _text(
             "ssl.protocol", "TLSv1.3", "Newest version in connections to other nodes.", live=True
         ),
-        _list("ssl.cipher.suites", (), "Cipher suites; if not set, OpenSSL's own.", live=True),
+        _list(
+            "ssl.cipher.suites",
+            (),
+            "Cipher suites; if not set, of TLS 1.3, and of 1.2 without CBC.",
+            live=True,
+        ),
         _text(
             "ssl.endpoint.identification.algorithm",
             "https",
@@ -1294,7 +1299,9 @@ _OF_SASL_LISTENERS = frozenset(
 
 
 def _with_node_id(static: Mapping[str, str]) -> dict[str, str]:
-    """`broker.id` is the older name of `node.id`. Raises ConfigError where they differ."""
+    """`broker.id` is the older name of `node.id`: who gives one gives both, as in Kafka. Raises
+    ConfigError where they differ.
+    """
     values = dict(static)
     if (
         _BROKER_ID in values
@@ -1303,6 +1310,8 @@ def _with_node_id(static: Mapping[str, str]) -> dict[str, str]:
         raise ConfigError(
             _BROKER_ID, values[_BROKER_ID], f"the same as node.id, {values['node.id']}"
         )
+    if "node.id" in values:
+        values[_BROKER_ID] = values["node.id"]
     return values
 
 
@@ -1366,7 +1375,7 @@ class BrokerConfig:
         try:
             return self._values[name]
         except KeyError:
-            return known_broker_settings()[name].default
+            return self.node_id if name == _BROKER_ID else known_broker_settings()[name].default
 
     def integer(self, name: str) -> int:
         value = self._values[name]

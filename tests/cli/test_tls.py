@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
-from cryptography.x509 import load_pem_x509_certificate
+from cryptography.x509 import ExtendedKeyUsage, ObjectIdentifier, load_pem_x509_certificate
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from twisted_broker.cli.main import main
 from twisted_broker.config import BrokerConfig, parse_properties
@@ -47,6 +49,22 @@ def test_a_second_run_keeps_the_authority(tmp_path: Path) -> None:
     client = load_pem_x509_certificate((tmp_path / "client.pem").read_bytes())
     assert client.subject.rfc4514_string() == "CN=bob"
     assert not list(tmp_path.glob("*.tmp"))
+
+
+@pytest.mark.parametrize(
+    ("file", "usage"),
+    [
+        ("broker.pem", [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
+        ("client.pem", [ExtendedKeyUsageOID.CLIENT_AUTH]),
+    ],
+)
+def test_a_clients_certificate_is_no_servers(
+    tmp_path: Path, file: str, usage: list[ObjectIdentifier]
+) -> None:
+    """Who has it cannot play a broker to other clients; a broker is a client of the others."""
+    run(str(tmp_path))
+    made = load_pem_x509_certificate((tmp_path / file).read_bytes())
+    assert list(made.extensions.get_extension_for_class(ExtendedKeyUsage).value) == usage
 
 
 def test_each_authority_has_a_name_of_its_own(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from tests.cluster.fixtures import Fixture
 from twisted_broker.cluster.scram_changes import describe, parse_user, stored_credential
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.security.sasl.scram import (
+    BY_CODE,
     SHA_256,
     SHA_512,
     credential_of,
@@ -26,7 +27,8 @@ SALTED = salted_password(SHA_256, "secret", b"salt", 4096)
 
 
 def upsertion(name: str, mechanism: int = 1, **more: Any) -> ScramCredentialUpsertion:
-    given = {"iterations": 4096, "salt": b"salt", "salted_password": SALTED} | more
+    salted = salted_password(BY_CODE.get(mechanism, SHA_256), "secret", b"salt", 4096)
+    given = {"iterations": 4096, "salt": b"salt", "salted_password": salted} | more
     return ScramCredentialUpsertion(name=name, mechanism=mechanism, **given)
 
 
@@ -111,6 +113,12 @@ def test_the_first_change_of_a_user_counts_in_a_long_request(fixture: Fixture) -
         (upsertion("a", 0), ErrorCode.UNSUPPORTED_SASL_MECHANISM),
         (upsertion("a", iterations=4095), ErrorCode.UNACCEPTABLE_CREDENTIAL),
         (upsertion("a", iterations=16385), ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        (upsertion("a", salt=b""), ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        (upsertion("a", salt=bytes(1025)), ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        (upsertion("a", salted_password=b""), ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        (upsertion("a", salted_password=b"short"), ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        (upsertion("a", salted_password=bytes(64)), ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        (upsertion("a", 2, salted_password=bytes(32)), ErrorCode.UNACCEPTABLE_CREDENTIAL),
         (deletion("a"), ErrorCode.RESOURCE_NOT_FOUND),
         (deletion("", 1), ErrorCode.UNACCEPTABLE_CREDENTIAL),
     ],
@@ -189,6 +197,8 @@ def test_iterations_of_the_command_line() -> None:
         "SCRAM-SHA-256=[name=a,password=secret,password=secret]",
         "SCRAM-SHA-256=[name=a,password=secret,secret=1]",
         "SCRAM-SHA-256=[name=a,password=secret,salt=secret!]",
+        "SCRAM-SHA-256=[name=a,password=secret,salt=]",
+        "SCRAM-SHA-256=[name=a,saltedpassword=c2VjcmV0,salt=c2FsdA==]",
     ],
 )
 def test_what_the_command_line_refuses(text: str) -> None:

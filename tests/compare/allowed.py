@@ -519,7 +519,7 @@ def _described() -> Iterator[Allowed]:
     )
     for name, value, default in (
         ("controller.quorum.voters", "'1@127.0.0.1:*'", "''"),
-        ("broker.id", "'1'", "'-1'"),
+        ("broker.id", "'1'", "'1'"),
     ):
         yield from row(
             "ours needs no voters where it is the controller"

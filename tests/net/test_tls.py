@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
+from OpenSSL import SSL
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.protocol import ClientFactory, Protocol
@@ -693,6 +694,25 @@ def test_settings_that_cannot_work_are_refused_in_one_line(
     with pytest.raises(ConfigError, match=words) as caught:
         House(**settings)
     assert "\n" not in str(caught.value) and SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("is_server", [True, False])
+def test_no_suite_with_cbc_is_offered(is_server: bool) -> None:
+    """Of TLS 1.2 those with AEAD and forward secrecy; others only where the setting names them."""
+    from twisted_broker.log.filesystem import OsFileSystem
+
+    def offered(**settings: str) -> list[str]:
+        values = certificates.settings(certificates.made()) | settings
+        config = BrokerConfig(values).listener_config("OUT")
+        made = TlsSettings(config, OsFileSystem(), SecurityProtocol.SSL, is_server=is_server)
+        names = SSL.Connection(made.context).get_cipher_list()
+        return [name for name in names if not name.startswith("TLS_")]
+
+    assert {"ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-RSA-AES128-GCM-SHA256"} <= {*offered()}
+    assert not [name for name in offered() if "GCM" not in name and "CHACHA20" not in name]
+    assert not [name for name in offered() if not name.startswith(("ECDHE-", "DHE-"))]
+    named = "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA384"
+    assert offered(**{"ssl.cipher.suites": named}) == ["ECDHE-ECDSA-AES256-SHA384"]
 
 
 def test_a_store_that_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:

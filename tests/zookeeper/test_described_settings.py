@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from twisted_broker.cluster.config_entries import DEFAULT_SOURCE, STATIC_SOURCE, broker_entries
 from twisted_broker.config import BrokerConfig
 from twisted_broker.known_settings import zookeeper_settings
@@ -27,6 +29,25 @@ def test_a_member_describes_the_settings_of_zookeeper() -> None:
         (each.value, each.source) for each in found["zookeeper.session.timeout.ms"].synonyms
     ] == [("9000", STATIC_SOURCE), ("18000", DEFAULT_SOURCE)]
     assert all(found[name].read_only for name in zookeeper_settings())
+
+
+@pytest.mark.parametrize(
+    ("given", "value", "source"),
+    [
+        ({"node.id": "7"}, "7", STATIC_SOURCE),
+        ({"broker.id": "7"}, "7", STATIC_SOURCE),
+        ({"node.id": "7", "broker.id": "7"}, "7", STATIC_SOURCE),
+        ({}, "1", DEFAULT_SOURCE),
+    ],
+)
+def test_the_older_name_of_the_nodes_id_is_described_as_the_newer(
+    given: dict[str, str], value: str, source: int
+) -> None:
+    """Tools that know brokers by `broker.id` look there: Kafka gives it node.id, not -1."""
+    found = {entry.name: entry for entry in broker_entries(BrokerConfig(given))}
+    for name in ("broker.id", "node.id"):
+        assert (found[name].value, found[name].source) == (value, source)
+        assert found[name].read_only
 
 
 def test_others_do_not() -> None:

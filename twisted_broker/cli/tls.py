@@ -159,10 +159,16 @@ def make_certificates(
         write("ca.key", pem(authority_key), 0o600)
         write("ca.pem", authority.public_bytes(Encoding.PEM))
 
-    def certificate(name: str, alternative: list[x509.GeneralName], file: str) -> None:
+    server, own_client = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
+
+    def certificate(
+        name: str,
+        alternative: list[x509.GeneralName],
+        file: str,
+        usage: list[x509.ObjectIdentifier],
+    ) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
         identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
-        usage = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         made = (
             builder(name, key, days)
             .issuer_name(authority.subject)
@@ -177,8 +183,10 @@ def make_certificates(
         chain = signed.public_bytes(Encoding.PEM) + authority.public_bytes(Encoding.PEM)
         write(file, pem(key) + chain, 0o600)
 
-    certificate("broker", [_alternative(x509, host) for host in dict.fromkeys(hosts)], "broker.pem")
-    certificate(client, [], "client.pem")
+    names = [_alternative(x509, host) for host in dict.fromkeys(hosts)]
+    # A broker is a client of the others. With a client's certificate nobody may play a broker.
+    certificate("broker", names, "broker.pem", [server, own_client])
+    certificate(client, [], "client.pem", [own_client])
     write("broker.properties", _LINES.format(directory=directory).encode())
     write("client.properties", _CLIENT_LINES.format(directory=directory).encode())
     return written

@@ -5,6 +5,8 @@ them.
 2. Of one user a request changes one credential: a user who is named twice is refused, and nothing
    of that user changes.
 3. Nothing that is described is a secret: mechanisms and iterations only.
+4. A salt is not empty and a salted password is as long as the digest. Kafka takes any but an empty
+   salted password, which it answers with UNKNOWN_SERVER_ERROR.
 
 Source: Kafka's `ScramControlManager`, `ScramImage`; KIP-554, KIP-900. Not here: permission
 (`api/sasl.py`, `api/controller.py`), authentication (`security/sasl/scram.py`).
@@ -41,6 +43,7 @@ from twisted_broker.wire.messages.sasl import (
 )
 from twisted_broker.wire.schema import Record
 
+MOST_SALT = 1024
 SCRAM_LEVEL = 11  # metadata.version 3.5-IV2
 Refusal = tuple[ErrorCode, str]
 Change = ScramCredentialDeletion | ScramCredentialUpsertion
@@ -133,7 +136,21 @@ def _refusal(image: MetadataImage, change: Change) -> Refusal | None:
             ErrorCode.UNACCEPTABLE_CREDENTIAL,
             f"iterations are from {MIN_ITERATIONS} to {MAX_ITERATIONS}",
         )
-    return None
+    wrong = _what_is_wrong(
+        BY_CODE[change.mechanism], bytes(change.salted_password), bytes(change.salt)
+    )
+    return (ErrorCode.UNACCEPTABLE_CREDENTIAL, wrong) if wrong else None
+
+
+def _what_is_wrong(mechanism: ScramMechanism, salted: bytes, salt: bytes) -> str:
+    """Everybody who names the user is sent the salt. Anything else than a whole digest is no salted
+    password: whoever made it meant something else, and nobody could log in.
+    """
+    if not 0 < len(salt) <= MOST_SALT:
+        return f"the salt is of 1 to {MOST_SALT} bytes"
+    if len(salted) != mechanism.key_bytes:
+        return f"the salted password of {mechanism.name} is of {mechanism.key_bytes} bytes"
+    return ""
 
 
 def _record(change: Change) -> Record:
@@ -215,6 +232,8 @@ def _credential(
         salted = _decoded(options, "saltedpassword")
     else:
         raise ValueError("needs password=, or saltedpassword= with salt=")
+    if wrong := _what_is_wrong(mechanism, salted, salt):
+        raise ValueError(f"cannot be: {wrong}")
     return credential_of(mechanism, salted, salt, iterations)
 
 

@@ -67,6 +67,8 @@ _SETTINGS = (
     "ssl.truststore.password",
     "ssl.truststore.type",
 )
+_OLDER_SUITES = b"ECDHE+AESGCM:ECDHE+CHACHA20:DHE+AESGCM:DHE+CHACHA20"
+"""Of TLS 1.2: those that authenticate what they encrypt (no CBC), with forward secrecy."""
 _PARTIAL_WRITES = 0x1
 """OpenSSL's SSL_MODE_ENABLE_PARTIAL_WRITE, which pyOpenSSL sets and has no name for."""
 T = TypeVar("T")
@@ -228,6 +230,7 @@ class TlsSettings:
     def _set_ciphers(self, context: SSL.Context) -> None:
         suites = self._config.names("ssl.cipher.suites")
         if not suites:
+            context.set_cipher_list(_OLDER_SUITES)
             return
         older, latest = openssl_names(suites)
         enabled = self._config.names("ssl.enabled.protocols")

@@ -210,7 +210,9 @@ class Broker:
                 protected=self.plan.inter_broker if len(self.plan.broker) > 1 else "",
             ),
         )
-        self._request_bytes = RequestBytes(config.integer("queued.max.request.bytes"))
+        self._request_bytes = RequestBytes(
+            config.integer("queued.max.request.bytes"), runtime.clock
+        )
         self._quotas = quotas_of(config, self._counts.rates.set_ip_rate)
         self._controller_quotas = quotas_of(config)
         self._undo: list[Callable[[], Awaitable[None]]] = []
@@ -558,7 +560,9 @@ class Broker:
             frame_limit=self.config.integer("socket.request.max.bytes"),
             idle_ms=self.config.integer("connections.max.idle.ms"),
             on_controller=is_controller,
-            request_bytes=RequestBytes(self.config.integer("queued.max.request.bytes"))
+            request_bytes=RequestBytes(
+                self.config.integer("queued.max.request.bytes"), self.runtime.clock
+            )
             if is_controller
             else self._request_bytes,
             name=endpoint.name,

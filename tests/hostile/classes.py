@@ -1,4 +1,4 @@
-"""The seventeen classes, in the order in which they are fired."""
+"""The eighteen classes, in the order in which they are fired."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ CLASSES: dict[str, Attack] = {
     "slow clients": crowds.slow_clients,
     "connection floods": crowds.connection_floods,
     "request queue": crowds.request_queue,
+    "announced lengths": crowds.announced_lengths,
     "amplification by answers": crowds.amplification,
     "per-client state": crowds.per_client_state,
     "admin floods": crowds.admin_floods,

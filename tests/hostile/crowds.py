@@ -6,14 +6,14 @@ import select
 import struct
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from tests.compare.side import CLOSED, SILENT
 from tests.hostile.records import TOPIC, batch_of, prepare
 from tests.hostile.requests import STRANGERS_LARGEST, outcome
 from tests.hostile.run import Round
-from tests.hostile.target import NONE, Wire, framed, head, kind_of
+from tests.hostile.target import LARGEST, NONE, Wire, framed, head, kind_of
 from tests.wire.test_records_hostile import GOOD, record
 from twisted_broker.wire.record_builder import build_batch  # noqa: F401
 
@@ -128,6 +128,48 @@ def request_queue(one: Round) -> None:
                 one.note(CLOSED)
         one.note("(taken)", taken)
         time.sleep(one.many(2, 0))
+
+
+def announced_lengths(one: Round) -> None:
+    """A long request of another is served meanwhile: within a second or two where the memory is
+    full of what drips.
+    """
+    size = STRANGERS_LARGEST if one.wants_login else LARGEST
+    first = min(size - 100_000, 3 * MIB)
+    drips = one.many(120, 90) if one.wants_login else one.many(64, 48)
+    one.says(
+        f"lengths of {size:,} with four bytes each; {drips} with {first >> 10} KiB, and then a drip"
+    )
+    with ExitStack() as stack:
+        for _ in range(one.many(64, 2)):
+            stack.enter_context(one.wire()).send(struct.pack(">i", size) + head(0, 3)[:4])
+        one.must(_long_request(one) < 1.0, "a long request waited for what was only announced")
+        wires = [stack.enter_context(one.wire()) for _ in range(drips)]
+        for wire in wires:
+            wire.socket.settimeout(0.1)
+            with suppress(OSError):  # not read from for now, or closed: as it should be
+                wire.send(struct.pack(">i", size) + head(0, 3) + bytes(first))
+        for _ in range(one.many(3, 1)):
+            for wire in wires:
+                with suppress(OSError):
+                    wire.send(bytes(1000))
+            waited = _long_request(one)
+            one.must(waited < 4.0, f"a long request waited {waited:.1f} s for what drips")
+        ended = sum(wire.kind(0.001) == CLOSED for wire in wires)
+        one.note(CLOSED, ended)
+        one.note("(open)", drips - ended)
+
+
+def _long_request(one: Round) -> float:
+    """The seconds until one of 32 KiB and more is answered: as long as a login may be."""
+    name = b"x" * 32_767
+    with one.wire() as wire:
+        began = time.monotonic()
+        wire.send(framed(struct.pack(">hhih", 18, 0, 7, len(name)) + name)[:32_000])
+        time.sleep(0.05)  # a request that comes in one piece takes no memory
+        wire.send(framed(struct.pack(">hhih", 18, 0, 7, len(name)) + name)[32_000:])
+        one.must(kind_of(head(18, 0), wire.frame(30)) == NONE, "a long request is not answered")
+        return time.monotonic() - began - 0.05
 
 
 def amplification(one: Round) -> None:

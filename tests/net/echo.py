@@ -93,7 +93,7 @@ class House:
             ConnectionCounts(maximum, per_host),
             frame_limit=frame_limit,
             idle_ms=idle_ms,
-            request_bytes=RequestBytes(request_bytes),
+            request_bytes=RequestBytes(request_bytes, self.clock),
         )
         self.network.listen("127.0.0.1", PORT, self.factory)
 

@@ -345,7 +345,7 @@ def test_who_waits_for_memory_and_goes_leaves_nothing() -> None:
     """Else whoever comes and goes while others have the memory fills it with what was read."""
     house = House(Script(), request_bytes=50_000)
     holder = house.client()
-    holder.transport.write((60_000).to_bytes(4, "big") + b"a")
+    holder.transport.write((60_000).to_bytes(4, "big") + bytes(50_000))
     house.run()
     for _ in range(3):
         client = house.client()
@@ -386,25 +386,40 @@ def test_long_requests_are_bounded_over_all_connections() -> None:
     assert budget.used == 0
 
 
+def test_two_that_announce_much_keep_nobody_waiting() -> None:
+    """What is announced is not booked: a hundred megabytes of which little has come are little."""
+    script = Script()
+    house = House(script, frame_limit=100 << 20, request_bytes=128 << 20)
+    for _ in range(2):
+        house.client().transport.write((100 << 20).to_bytes(4, "big") + b"drip")
+    client, whole = house.client(), framed(FETCH + bytes(100_000))
+    for start in range(0, len(whole), 40_000):
+        client.transport.write(whole[start : start + 40_000])
+    house.run()
+    assert len(script.started) == 1 and house.factory.request_bytes.used <= 16
+
+
 def test_a_long_request_that_stops_midway_gives_its_memory_up() -> None:
-    """While others wait for room, silence of a tenth of `connections.max.idle.ms` ends it; a
-    partial frame that goes is given back.
+    """When others have waited for a second; who waited goes on, and a partial frame that goes is
+    given back.
     """
     script = Script()
-    house = House(script, idle_ms=10_000, request_bytes=50_000)
+    house = House(script, request_bytes=50_000)
     stalled, waiting = house.client(), house.client()
-    stalled.transport.write(framed(FETCH + bytes(90_000))[:40_000])
+    stalled.transport.write(framed(FETCH + bytes(90_000))[:60_000])
     house.run()
     whole = framed(FETCH + bytes(60_000))
-    for start in range(0, len(whole), 40_000):
-        waiting.transport.write(whole[start : start + 40_000])
-    house.run()
-    assert not script.started and house.factory.request_bytes.used == 90_002
-    for _ in range(3):
+    with capturedLogs() as logs:
+        for start in range(0, len(whole), 40_000):
+            waiting.transport.write(whole[start : start + 40_000])
+        house.run()
+        assert not script.started and house.factory.request_bytes.used == 90_002
         house.clock.advance(1)
         house.run()
     assert stalled.lost and not waiting.lost
     assert len(script.started) == 1 and house.factory.request_bytes.used == 0
+    (line,) = [formatEvent(event) for event in logs]
+    assert "so slowly that others wait for its memory" in line
 
 
 def second(house: House, *drips: tuple[Far, bytes]) -> None:
@@ -441,35 +456,6 @@ def test_a_request_that_drips_is_closed_and_a_slow_one_goes_on() -> None:
     second(house, (slow, bytes(LEAST_RATE - 94)))
     assert len(script.started) == 4 and len(script.started[-1]) == LEAST_RATE * 30 + 2
     assert not slow.lost
-
-
-def test_while_others_wait_a_long_request_comes_in_its_time() -> None:
-    """A tenth of it in each tenth of `connections.max.idle.ms`; once room is free, who waited is
-    given time as well.
-    """
-    script = Script()
-    house = House(script, idle_ms=10_000, request_bytes=50_000)
-    dripping, steady, waiting = (house.client() for _ in range(3))
-    whole = framed(FETCH + bytes(49_998))
-    for each in (dripping, steady):
-        each.transport.write(whole[: 33_000 if each is steady else 32_900])
-        house.run()
-    assert house.factory.request_bytes.used == 50_000
-    assert len(house.factory.request_bytes.waiting) == 1  # steady
-    second(house, (dripping, bytes(4_900)))
-    second(house, (dripping, bytes(4_900)))
-    assert dripping.lost and not steady.lost and not waiting.lost
-    waiting.transport.write(whole[:33_000])
-    house.run()
-    assert len(house.factory.request_bytes.waiting) == 1  # waiting
-    for _ in range(3):
-        second(house, (steady, bytes(5_100)))
-    assert not steady.lost and not waiting.lost
-    second(house, (steady, bytes(17_004 - 3 * 5_100)))
-    for _ in range(3):
-        second(house, (waiting, bytes(5_100)))
-    second(house, (waiting, bytes(17_004 - 3 * 5_100)))
-    assert len(script.started) == 2 and not waiting.lost
 
 
 def test_lines_of_broken_connections_are_bounded() -> None:

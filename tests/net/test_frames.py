@@ -51,7 +51,7 @@ def test_a_long_frame_is_read_straight_into_its_buffer() -> None:
         room.release()
         reader.filled(taken)
         position += taken
-    frame = reader.next_frame()
+        frame = reader.next_frame()
     assert frame == payload
     assert reader.next_frame() is None
 

@@ -149,7 +149,7 @@ class AnyOrder(RuleBasedStateMachine):
         if not self.user:
             assert self.client.lost or self.side.frames.limit <= LIMIT
             assert self.side.frames.pending <= LIMIT + 4
-            assert self.side.arriving_bytes == 0 and not self.side.throttled
+            assert self.side.listener.request_bytes.used == 0 and not self.side.throttled
         assert not self.bugs, self.bugs[0]
 
 

@@ -34,7 +34,7 @@ from twisted.python.failure import Failure
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.net.frames import FrameReader
-from twisted_broker.net.request_bytes import RequestBytes
+from twisted_broker.net.request_bytes import Booking, RequestBytes
 from twisted_broker.net.send_queue import SendQueue
 from twisted_broker.security.principal import ANONYMOUS, Principal
 from twisted_broker.security.security_protocol import SecurityProtocol
@@ -50,8 +50,6 @@ PIPELINED_BYTES = 8 << 20
 SHARE_SECONDS = 0.005
 """A read may bring a thousand requests that are short, and long to answer."""
 _APPENDING = (b"\0\0", APPEND_MIRRORED.to_bytes(2, "big"))
-# Shorter frames are not counted (`RequestBytes`, invariant 2): `FrameReader` uses the same bound.
-_LONG = 32768
 
 
 Answer = bytes | list[Any] | None
@@ -60,12 +58,13 @@ Answer = bytes | list[Any] | None
 class PendingResponse:
     """A request whose answer is not sent yet. `answer` is valid once `done`."""
 
-    __slots__ = ("answer", "done", "granted", "size")
+    __slots__ = ("answer", "booking", "done", "size")
 
     def __init__(self, answer: Answer = None, done: bool = True) -> None:
         self.answer = answer
         self.done = done
-        self.size = self.granted = 0
+        self.size = 0
+        self.booking: Booking | None = None
 
     @property
     def appended(self) -> bool:
@@ -118,11 +117,10 @@ class ListenerContext(Protocol_):
 class KafkaConnection(Protocol):
     """The protocol of an accepted connection. `active` is set by a whole request, and while an
     answer is read, and cleared by the idle watch, which keeps `idle_rounds` and `seen_bytes`;
-    `has_requested`: whether a request ever came; `arriving_bytes`: what was granted to a long
-    request that is not all here yet; `held_since`: when the request that is started now came, in
-    seconds of the clock, if it had to wait for those before it, else 0; `is_follower` is set by a
-    fetch of a follower; `throttled`: its client waits for its quota; `sasl` is there on a listener
-    with SASL; `is_stranger`: it has to authenticate there, and never did.
+    `has_requested`: whether a request ever came; `held_since`: when the request that is started
+    now came, in seconds of the clock, if it had to wait for those before it, else 0; `is_follower`
+    is set by a fetch of a follower; `throttled`: its client waits for its quota; `sasl` is there
+    on a listener with SASL; `is_stranger`: it has to authenticate there, and never did.
     """
 
     is_follower = is_stranger = False
@@ -136,7 +134,7 @@ class KafkaConnection(Protocol):
         self.active = True
         self.idle_rounds = self.seen_bytes = 0
         self.has_requested = self.hung_up = False
-        self.frames = FrameReader(listener.frame_limit, may_receive=self._allocate_long)
+        self.frames = FrameReader(listener.frame_limit, may_receive=self._take_memory)
         self.output: SendQueue = None  # type: ignore[assignment]
         self.closing = False
         self.held_since = 0.0
@@ -146,8 +144,10 @@ class KafkaConnection(Protocol):
             self.is_stranger = True
         self._pending: deque[PendingResponse] = deque()
         self._held: bytes | memoryview | None = None
-        self._in_progress_bytes = self._starting = self.arriving_bytes = self._strangers_bytes = 0
-        self._serving = self._is_unbooked = self._will_serve = False
+        self._booking: Booking | None = None
+        """of the request that is under way, held or being started"""
+        self._in_progress_bytes = 0
+        self._serving = self._will_serve = False
         self._reading = True
         self.throttled = False
         self._throttle_end: IDelayedCall | None = None
@@ -223,8 +223,9 @@ class KafkaConnection(Protocol):
                 if frame is None:
                     return
                 self.has_requested = self.active = True
-                self.arriving_bytes = 0
                 self.held_since = 0.0
+                if self._booking is not None:
+                    self._booking.arrived()
             else:
                 self._held = None
             if is_first:  # as a rule a read brings one: that one costs no look at the clock
@@ -244,15 +245,11 @@ class KafkaConnection(Protocol):
                 self._held = frame
                 self.held_since = self.held_since or self.listener.runtime.clock.seconds()
                 return
-            granted = 0
-            if type(frame) is memoryview and len(frame) > _LONG and not self._is_unbooked:
-                granted = len(frame)
-            self._starting = granted
-            # Until dispatch returns, these bytes belong to no response: a connection that ends
-            # meanwhile must release them all the same.
+            # Until dispatch returns, a booking belongs to no response: a connection that ends
+            # meanwhile must release it all the same.
             outcome = dispatch(self, frame)
             if isinstance(outcome, PendingResponse):
-                outcome.granted, self._starting = granted, 0
+                outcome.booking, self._booking = self._booking, None
                 self._wait(outcome, len(frame))
                 if outcome.done:
                     self.response_ready()
@@ -262,9 +259,8 @@ class KafkaConnection(Protocol):
             elif outcome is not None:
                 output.send(outcome)
             frame = outcome = None  # a view of the frame would keep its buffer out of the pool
-            if self._starting:
-                self._starting = 0
-                self.listener.request_bytes.release(granted)
+            if self._booking is not None:
+                self._release_booking()
 
     def _serve_soon(self) -> None:
         """Goes on in a turn of its own, once, whoever calls `serve` before."""
@@ -287,50 +283,42 @@ class KafkaConnection(Protocol):
             and self._in_progress_bytes + len(frame) <= PIPELINED_BYTES
         )
 
-    def _allocate_long(self, size: int) -> bool:
-        # A client that has yet to authenticate must not take what all share. Its frames are bounded
-        # in length; one that begins before authentication stays unbooked to its end.
-        self._is_unbooked = self.is_stranger
-        if self.is_stranger:
-            self._return_strangers_bytes()
-            if not self.listener.request_bytes.take_for_stranger(size):
-                raise WireError(
-                    f"a request of {size} bytes before authentication, where others are as long"
-                )
-            self._strangers_bytes = size
-            return True
-        granted = self.listener.request_bytes.take(size, self._memory_available)
-        self.arriving_bytes = size if granted else 0
-        return granted
+    def _take_memory(self, more: int) -> bool:
+        if self._booking is None:
+            request_bytes = self.listener.request_bytes
+            pool = request_bytes.strangers if self.is_stranger else request_bytes
+            self._booking = Booking(pool, self.frames.size, self)
+        return self._booking.take(more)
 
-    def _return_strangers_bytes(self) -> None:
-        """Returns the bytes of the last long frame before authentication: it is served."""
-        self.listener.request_bytes.of_strangers -= self._strangers_bytes
-        self._strangers_bytes = 0
+    def _release_booking(self) -> None:
+        booking, self._booking = self._booking, None
+        if booking is not None:
+            booking.release()
 
-    def _memory_available(self) -> None:
+    def bytes_arrived(self) -> int | None:
+        """Of the request that is under way (`request_bytes.Owner`)."""
+        if self.throttled and not self.output.full:
+            return None
+        return self.frames.pending
+
+    def room_given(self) -> None:
         """A long request may be read again; in a turn of its own, so that waiters do not nest."""
-        if not self.closing:
-            self.listener.runtime.clock.callLater(0, self._read_again)
+        self.frames.room_given()
+        self.listener.runtime.clock.callLater(0, self._read_again)
 
     def _read_again(self) -> None:
         if not self.closing:
-            self.frames.waits = False
             self.active = True  # it was not read from: its time begins anew
             self.serve()
 
-    def _allocated_bytes(self) -> int:
-        """All bytes of long requests that are allocated to this connection."""
-        held = self._held
-        waiting = 0
-        if type(held) is memoryview and len(held) > _LONG and not self._is_unbooked:
-            waiting = len(held)
-        return (
-            self.arriving_bytes
-            + waiting
-            + self._starting
-            + sum(response.granted for response in self._pending)
+    def too_slow(self) -> None:
+        """Others wait for the memory of a request that does not come."""
+        self.listener.lines.warn(
+            "closing the connection",
+            client=self.client_host,
+            reason="a request comes so slowly that others wait for its memory",
         )
+        self.close()
 
     def _wait(self, response: PendingResponse, size: int) -> None:
         response.size = size
@@ -339,13 +327,15 @@ class KafkaConnection(Protocol):
 
     def response_ready(self) -> None:
         """A response has its answer: sends all answers whose turn has come."""
+        if self.closing:
+            return  # its end abandons it
         pending = self._pending
         while pending and pending[0].done:
             response = pending.popleft()
             # Released before the answer is sent: sending may call back into `serve`.
             self._in_progress_bytes -= response.size
-            if response.granted:
-                self.listener.request_bytes.release(response.granted)
+            if response.booking is not None:
+                response.booking.release()
             if response.answer is not None:
                 self.output.send(response.answer)
                 response.on_sent()
@@ -426,29 +416,25 @@ class KafkaConnection(Protocol):
         self.close()
 
     def close(self) -> None:
-        """Closes now; answers that are not sent yet are dropped."""
+        """Takes and answers nothing more. What was given to the transport is sent, and the peer
+        sees the end of the stream; the transport bounds how long that may take.
+        """
         if not self.closing:
             self.closing = True
+            self.output.close()
+            self.frames.close()
+            self._release_booking()
             transport: Any = self.transport
-            transport.abortConnection()
+            transport.loseConnection()
 
     def authenticated(self, principal: Principal, dispatch: Dispatch | None) -> None:
         """Who the client is, from now on; `dispatch`: what serves it without looking again."""
         self.principal = principal
         self.has_requested = True
         self.is_stranger = False
-        self._return_strangers_bytes()
         self.frames.limit = self.listener.frame_limit
         if dispatch is not None:
             self._dispatch = dispatch
-
-    def finish(self, seconds: float) -> None:
-        """Closes when what was given to the transport is sent, at the latest after `seconds`."""
-        if not self.closing:
-            self.closing = True
-            transport: Any = self.transport
-            transport.loseConnection()
-            self.listener.runtime.clock.callLater(seconds, transport.abortConnection)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.closing = True
@@ -458,19 +444,14 @@ class KafkaConnection(Protocol):
         if self.sasl is not None:
             self.sasl.closed()
         self.output.close()
-        if self.frames.waits:
-            self.listener.request_bytes.forget(self._memory_available)
         self.frames.close()
-        self._return_strangers_bytes()
+        self._release_booking()
         self.listener.closed(self)
-        # Released once, here: `abandon` below must find nothing allocated.
-        granted, self._starting, self.arriving_bytes = self._allocated_bytes(), 0, 0
-        if granted:
-            self.listener.request_bytes.release(granted)
         pending, self._pending = self._pending, deque()
         self._held = None
         for response in pending:
-            response.granted = 0
+            if response.booking is not None:
+                response.booking.release()
             response.abandon()
 
 

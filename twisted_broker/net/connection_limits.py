@@ -12,14 +12,10 @@ Owns the open connections of a listener.
    way, or what a client reads of an answer that it does not take at once: bytes that drip keep no
    connection. One timer serves all connections of the listener. A check that runs late closes
    nothing: this process was stopped, and has not read yet what was sent to it meanwhile.
-3. While others wait for room (`net/request_bytes.py`), a long request must come at a rate at which
-   `connections.max.idle.ms` is enough for it: a connection that was slower for a tenth of that
-   time is closed.
-4. A controller's listener has a share of its own. When it is used up, a new connection replaces the
+3. A controller's listener has a share of its own. When it is used up, a new connection replaces the
    oldest one that never sent a request: a flood keeps no broker out.
-
-5. A listener may have `max.connections` of its own (`listener.name.NAME.max.connections`).
-6. Above a rate of new connections the listener accepts none for a while (`accept_pause`). Above the
+4. A listener may have `max.connections` of its own (`listener.name.NAME.max.connections`).
+5. Above a rate of new connections the listener accepts none for a while (`accept_pause`). Above the
    rate of its address a connection is held without being served, and closed after its wait; at most
    `_MOST_HELD` are held, one more is closed at once.
 
@@ -232,7 +228,7 @@ class HeldConnection(Protocol):
 
     def close(self) -> None:
         transport: Any = self.transport
-        transport.abortConnection()
+        transport.loseConnection()
 
     def connectionLost(self, reason: Any = None) -> None:
         if self._end is not None and self._end.active():
@@ -269,7 +265,7 @@ class ConnectionFactory(Factory):
         self.frame_limit = frame_limit
         self.idle_ms = idle_ms
         self.on_controller = on_controller
-        self.request_bytes = RequestBytes(0) if request_bytes is None else request_bytes
+        self.request_bytes = request_bytes or RequestBytes(0, runtime.clock)
         self.connections: dict[KafkaConnection, None] = {}
         self.created = self.failed_handshakes = 0  # since the start; the latter of TLS
         self.held: dict[HeldConnection, None] = {}
@@ -375,19 +371,9 @@ class ConnectionFactory(Factory):
                 connection.idle_rounds += 1
             if connection.idle_rounds >= _ROUNDS:
                 if arrived:
-                    self._too_slow(connection, f"less than {LEAST_RATE} bytes a second")
+                    self.lines.warn(
+                        "closing the connection",
+                        client=connection.client_host,
+                        reason=f"a request comes too slowly: less than {LEAST_RATE} bytes a second",
+                    )
                 connection.close()
-            elif (
-                before
-                and self.request_bytes.waiting
-                and arrived * _ROUNDS < connection.arriving_bytes
-            ):  # others wait for the memory of a request that does not come
-                self._too_slow(connection, "so slowly that others wait for its memory")
-                connection.close()
-
-    def _too_slow(self, connection: KafkaConnection, how: str) -> None:
-        self.lines.warn(
-            "closing the connection",
-            client=connection.client_host,
-            reason=f"a request comes too slowly: {how}",
-        )

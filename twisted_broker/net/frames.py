@@ -3,8 +3,9 @@ what was announced.
 
 Owns the bytes of one connection that are not yet a request.
 
-1. A declared length allocates nothing: the buffer is at most twice what has arrived (or as long as
-   a frame that this connection has completed before).
+1. A declared length allocates nothing: the buffer is at most twice what has arrived, and at most
+   `_STEP_BYTES` more (or as long as a frame that this connection has completed before). It grows by
+   as much at a time, so that no frame holds the reactor for its length.
 2. A negative length, or one above the limit, is a `WireError` at once; `NotKafka` where it is text.
 3. A frame that came in one piece is plain `bytes`; a long one is read straight into its buffer and
    handed out as a `memoryview`. Its buffer goes to the pool, for any connection's next frame, and
@@ -32,6 +33,7 @@ _REMEMBERED = 2 << 20
 _POOLED = 4 << 20
 POOL_BYTES = 16 << 20
 _LOOKS = 8
+_STEP_BYTES = 1 << 20
 _ROUNDED, _UNIT = 1 << 20, 1 << 16
 
 
@@ -88,8 +90,8 @@ class FrameReader:
     """Feed it bytes, take frames. `limit` (bytes) may be raised after authentication. Of a frame
     that was completed, `remembered` bytes at most are claimed at once for the next one.
 
-    `may_receive(size)`: whether a long frame may come in now; until then (`waits`) there is no next
-    one.
+    `may_receive(more)`: whether a long frame may take so much more memory now. If not, there is no
+    next one until it is given (`room_given`); what comes meanwhile is kept aside.
     """
 
     __slots__ = (
@@ -101,6 +103,7 @@ class FrameReader:
         "_offset",
         "_pool",
         "_remembered",
+        "_room",
         "_size",
         "_used",
         "limit",
@@ -117,15 +120,21 @@ class FrameReader:
         self.limit = limit
         self._remembered = remembered
         self._may_receive = may_receive
-        self.waits = False
+        self.waits = 0
+        """for so many bytes"""
         self._pool = pool
         self._used: bytearray | None = None
         self._data: bytes = b""
         self._offset = 0
         self._buffer: bytearray | None = None
         self._size = -1
-        self._filled = 0
+        self._filled = self._room = 0
         self._completed = 0
+
+    @property
+    def size(self) -> int:
+        """Of the long frame that is under way."""
+        return self._size
 
     @property
     def pending(self) -> int:
@@ -134,30 +143,26 @@ class FrameReader:
 
     def feed(self, data: bytes) -> None:
         """Takes what a socket gave."""
-        if self._size < 0:
-            rest = self._data[self._offset :] if self._offset else self._data
-            self._data = rest + data if rest else data
-            self._offset = 0
+        if (
+            self._buffer is not None
+            and self._filled + len(data) <= self._room
+            and self._offset == len(self._data)
+        ):
+            self._buffer[self._filled : self._filled + len(data)] = data
+            self._filled += len(data)
             return
-        taken = data[: self._size - self._filled]
-        self._reserve(len(taken))
-        assert self._buffer is not None
-        self._buffer[self._filled : self._filled + len(taken)] = taken
-        self._filled += len(taken)
-        if len(taken) < len(data):
-            self._data = self._data[self._offset :] + data[len(taken) :]
-            self._offset = 0
+        rest = self._data[self._offset :] if self._offset else self._data
+        self._data = rest + data if rest else data
+        self._offset = 0
 
     def space(self) -> memoryview | None:
         """Where the socket may write the rest of a long frame; None when bytes should come by
         `feed`. Release the view, then `filled(n)`.
         """
-        if self._filled < _DIRECT or self._filled == self._size or self._offset < len(self._data):
+        if self._filled < _DIRECT or self._filled == self._room or self._offset < len(self._data):
             return None
-        # Never more than has arrived: a length alone allocates nothing.
-        self._reserve(min(self._size - self._filled, self._filled))
         assert self._buffer is not None
-        return memoryview(self._buffer)[self._filled : min(self._size, len(self._buffer))]
+        return memoryview(self._buffer)[self._filled : self._room]
 
     def close(self) -> None:
         """No frame is taken any more, and nothing is kept: what refers to a connection that ended
@@ -165,6 +170,7 @@ class FrameReader:
         """
         self._may_receive = None
         self._data, self._offset, self._size, self._filled = b"", 0, -1, 0
+        self._room = self.waits = 0
         self._buffer = self._used = None
 
     def filled(self, count: int) -> None:
@@ -181,10 +187,12 @@ class FrameReader:
             self._pool.give(self._used)
             self._used = None
         if self._size >= 0:
+            if self._filled < self._size:
+                self._continue_long()
             return self._long_frame() if self._filled == self._size else None
         data, offset = self._data, self._offset
         held = len(data) - offset - 4
-        if held < 0 or self.waits:
+        if held < 0:
             return None
         (size,) = _LENGTH.unpack_from(data, offset)
         if size > held or size < 0:
@@ -210,30 +218,56 @@ class FrameReader:
 
     def _begin_long(self, size: int) -> None:
         self._check(size)
-        if self._may_receive is not None and size > _DIRECT and not self._may_receive(size):
-            self.waits = True
-            return
-        rest = self._data[self._offset + 4 :]
-        self._data, self._offset = b"", 0
+        self._offset += 4
         self._size, self._filled = size, 0
-        self.feed(rest)
+        self._continue_long()
+
+    def room_given(self) -> None:
+        """What it waited for."""
+        more, self.waits = self.waits, 0
+        self._reserve(more)
+
+    def _continue_long(self) -> None:
+        """Takes what was kept aside, and makes room for what comes, as far as there is memory."""
+        if self.waits:
+            return
+        aside = min(len(self._data) - self._offset, self._size - self._filled)
+        coming = self._filled + aside
+        if coming > self._room or (_DIRECT <= coming == self._room < self._size):
+            enough = max(coming + min(coming, _STEP_BYTES), self._completed)
+            wanted = min(self._size, enough) - self._room
+            if (
+                self._size > _DIRECT
+                and self._may_receive is not None
+                and not self._may_receive(wanted)
+            ):
+                self.waits = wanted
+                return
+            self._reserve(wanted)
+        if aside:
+            assert self._buffer is not None
+            end = self._offset + aside
+            with memoryview(self._data) as data:
+                self._buffer[self._filled : coming] = data[self._offset : end]
+            self._filled = coming
+            self._data, self._offset = self._data[end:], 0
 
     def _long_frame(self) -> memoryview:
         assert self._buffer is not None
         frame = memoryview(self._buffer)[: self._size]
         self._completed = min(max(self._completed, self._size), self._remembered)
         self._used, self._buffer = self._buffer, None
-        self._size, self._filled = -1, 0
+        self._size, self._filled, self._room = -1, 0, 0
         return frame
 
     def _reserve(self, more: int) -> None:
-        """Room for `more` bytes after those that are there."""
-        needed = self._filled + more
+        """Memory for `more` bytes beyond those that there is room for."""
+        self._room += more
         buffer = self._buffer
         if buffer is None:
-            self._buffer = self._pool.take(min(self._size, max(needed, self._completed)))
-        elif len(buffer) < needed:
-            buffer.extend(bytes(min(self._size, max(needed, self._completed)) - len(buffer)))
+            self._buffer = self._pool.take(self._room)
+        elif len(buffer) < self._room:
+            buffer.extend(bytes(self._room - len(buffer)))
 
 
 def _unseen(buffer: bytearray) -> bool:

@@ -60,8 +60,6 @@ if TYPE_CHECKING:
 # Lines a minute of one client's failures for one reason, which names the user where there is one.
 _COUNTED_BY, _MOST_LINES = ("client", "mechanism", "reason"), 3
 _logger = Logger(namespace="replog.net")
-# For a peer that does not take the last answer.
-_END_SECONDS = 5.0
 # As long as a handshake of TLS may take.
 LOGIN_SECONDS = 30.0
 Lookup = Callable[[ScramMechanism, str], ScramCredential | None]
@@ -224,7 +222,7 @@ class SaslGate:
         waiter: Deferred[None] = Deferred()
         clock.callLater(self._listener.settings.delay_ms / 1000, waiter.callback, None)
         await waiter
-        clock.callLater(0, self._connection.finish, _END_SECONDS)
+        clock.callLater(0, self._connection.close)
 
     def broken(self, reason: Exception) -> None:
         """One line for a stranger that sent what cannot be served, and is closed now."""
@@ -255,9 +253,7 @@ class SaslGate:
         except SaslFailure as failure:
             self._say(failure)
             clock = self._listener.runtime.clock
-            clock.callLater(
-                self._listener.settings.delay_ms / 1000, self._connection.finish, _END_SECONDS
-            )
+            clock.callLater(self._listener.settings.delay_ms / 1000, self._connection.close)
             return PendingResponse(None, False)
         return len(step.token).to_bytes(4, "big") + step.token
 

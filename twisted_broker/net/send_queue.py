@@ -73,7 +73,10 @@ class SendQueue:
                 self._write(answer)
             return
         self._parts.extend(answer)
-        self._write_parts()
+        if self._owner is None:
+            self.close()
+        else:
+            self._write_parts()
 
     def pause(self) -> None:
         """The transport has enough for now."""

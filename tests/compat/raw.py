@@ -91,11 +91,8 @@ class Connection:
         return self.receive()
 
     def is_closed_by_peer(self) -> bool:
-        """Waits for the end of the stream; False when bytes come instead."""
-        try:
-            return self.socket.recv(1) == b""
-        except ConnectionResetError:
-            return True
+        """Waits for the end of the stream; False when bytes come instead. A reset is an error."""
+        return self.socket.recv(1) == b""
 
 
 def produce_body(topic: str, partition: int, records: bytes, acks: int = -1) -> bytes:

@@ -28,6 +28,7 @@ from twisted_broker.net.epoll_group import EpollGroup
 from twisted_broker.net.transport import (
     ClientConnector,
     ClientTransport,
+    Lingering,
     ListeningPort,
     ServerTransport,
 )
@@ -68,6 +69,7 @@ class ReactorNetwork:
         self._backlog = backlog
         self._buffers = (send_buffer, receive_buffer)
         self._group: EpollGroup | None = None
+        self._lingering = Lingering(reactor)
 
     def listen(self, host: str, port: int, factory: Any) -> Deferred[Any]:
         """Fires with the listening port; fails with `CannotListenError`."""
@@ -81,7 +83,14 @@ class ReactorNetwork:
         if inherited is not None:
             host = inherited.getsockname()[0]
         listening = ListeningPort(
-            port, factory, self._backlog, host, self._reactor, self._group, self._buffers
+            port,
+            factory,
+            self._backlog,
+            host,
+            self._reactor,
+            self._group,
+            self._buffers,
+            self._lingering,
         )
         if inherited is not None:
             listening.adopt(inherited)
@@ -92,6 +101,7 @@ class ReactorNetwork:
         """For a program that goes on without a broker, whose ports and connections were closed:
         ends when the last connection is gone, and leaves nothing with the reactor.
         """
+        self._lingering.end_all()
         group, self._group = self._group, None
         if group is not None:
             while group.has_transports():  # an aborted connection goes in the next turn

@@ -275,7 +275,7 @@ class TlsProtocol(TwistedProtocol):
     def _too_slow(self) -> None:
         self._timer = None
         self._report(f"the handshake was not over within {self._seconds:g} s")
-        self.abortConnection()
+        self.loseConnection()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -8,7 +8,11 @@ stretch of a file) and accepting; of a client's connection, the same but files.
 2. A failed send closes nothing: the reactor reports the loss, and the protocol is called once.
 3. Bytes leave in the order of the calls: `send_file_range` sends nothing while anything is queued,
    and `write_parts` goes before what is written later.
-4. Without a free descriptor, a port accepts nothing for a second: new connections wait in the
+4. Whoever is refused or closed sees the end of the stream, after all that was written. What it has
+   sent is read meanwhile and dropped: with unread bytes the system would send a reset, which takes
+   even the answers that are on their way. `Lingering` bounds that: so many connections, each for so
+   long and for so many bytes; the oldest is closed for one more.
+5. Without a free descriptor, a port accepts nothing for a second: new connections wait in the
    backlog, and the reactor does not spin.
 
 Source: `twisted.internet.tcp`, `Server` and `Client`; measured (docs/ARCHITECTURE.md 7). Not
@@ -22,24 +26,80 @@ import os
 import socket
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
 from twisted.internet import tcp
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 # As Twisted reads: longer frames are read straight into their buffer (`receive_space`).
 _READ_BYTES = 65536
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 _DONE = ConnectionDone()
+_ENDED = Failure(_DONE)
 _LOST = ConnectionLost()
 # The system takes 1,024; what is beyond goes with the next call.
 _MOST_PIECES = 64
 # A flood of connections must not starve those that are open; it goes on in the next turn.
 _MAX_ACCEPTS, _ACCEPT_PAUSE_SECONDS = 50, 1.0
 
+_LINGERING, _LINGER_SECONDS, _LINGER_BYTES = 32, 2.0, 1 << 20
+
 _logger = Logger(namespace="replog.net")
+
+
+class Lingering:
+    """Connections of a process that were told to end, until they have."""
+
+    def __init__(self, reactor: Any) -> None:
+        self._reactor = reactor
+        self._ends: dict[ServerTransport, Any] = {}
+
+    def add(self, transport: ServerTransport) -> None:
+        if len(self._ends) >= _LINGERING:
+            next(iter(self._ends)).end_now()
+        self._ends[transport] = self._reactor.callLater(_LINGER_SECONDS, transport.end_now)
+
+    def remove(self, transport: ServerTransport) -> None:
+        end = self._ends.pop(transport, None)
+        if end is not None and end.active():
+            end.cancel()
+
+    def end_all(self) -> None:
+        """Waits for none of them any longer."""
+        for transport in [*self._ends]:
+            transport.end_now()
+
+
+class _Ending:
+    """Stands before a protocol whose connection was told to end, and drops what comes for it; alone
+    before none, for who is refused.
+    """
+
+    def __init__(self, transport: ServerTransport, protocol: Any) -> None:
+        self._transport, self._protocol = transport, protocol
+        self._dropped = 0
+
+    def logPrefix(self) -> str:
+        return "replog"
+
+    def receive_space(self) -> None:
+        """What comes goes nowhere."""
+
+    def dataReceived(self, data: bytes) -> None:
+        self._dropped += len(data)
+        if self._dropped > _LINGER_BYTES:
+            self._transport.end_now()
+
+    def peer_hung_up(self) -> None:
+        """It is about to end."""
+
+    def connectionLost(self, reason: Any) -> None:
+        if self._protocol is not None:
+            self._protocol.connectionLost(reason)
 
 
 class ServerTransport(tcp.Server):
@@ -78,6 +138,48 @@ class ServerTransport(tcp.Server):
         callback()
         return None
 
+    def loseConnection(self, *_: Any) -> None:
+        """Sends what is queued, then ends the stream; waits for the peer's end, within bounds."""
+        if not self.connected or self.disconnecting:
+            return
+        self.disconnecting = True
+        self.protocol: Any = _Ending(self, self.protocol)
+        self.producer, self.producerPaused = None, False
+        transport: Any = self
+        transport.stopReading()
+        transport.server.lingering.add(self)
+        if self.dataBuffer or self._tempDataBuffer:
+            transport.startWriting()
+        else:
+            self._postLoseConnection()
+
+    def _postLoseConnection(self) -> None:
+        transport: Any = self
+        transport.stopWriting()
+        self._writeDisconnected = True
+        # A peer that is gone already is found by the next read.
+        with suppress(OSError):
+            transport.socket.shutdown(socket.SHUT_WR)
+        transport.startReading()
+
+    def end_now(self) -> None:
+        """Of a connection that was told to end: waits for nothing any longer."""
+        if not self.connected:
+            return
+        if not self._writeDisconnected:
+            transport: Any = self
+            transport.abortConnection()
+            return
+        with suppress(OSError):  # what is unread would become a reset
+            self.socket.recv(_LINGER_BYTES)
+        self.connectionLost(_ENDED)
+
+    def connectionLost(self, reason: Any) -> None:
+        if self.disconnecting:
+            server: Any = self.server
+            server.lingering.remove(self)
+        tcp.Server.connectionLost(self, reason)
+
     def doWrite(self) -> Any:
         """With nothing queued the producer goes on at once: interest in writing stays while a
         file is on its way.
@@ -97,7 +199,7 @@ class ServerTransport(tcp.Server):
             return None
         reactor: Any = self.reactor
         reactor.removeWriter(self)
-        return tcp.Server._postLoseConnection(self) if self.disconnecting else None
+        return None
 
     def write(self, data: bytes) -> None:
         self._send(data, 0)
@@ -263,8 +365,10 @@ class ListeningPort(tcp.Port):
         reactor: Any,
         group: Any,
         buffers: tuple[int, int],
+        lingering: Lingering,
     ) -> None:
         tcp.Port.__init__(self, port, factory, backlog, interface, reactor)
+        self.lingering = lingering
         self._accept_pause: Any = None
         self._pause_wanted = getattr(factory, "accept_pause", None)
         self._buffers = ((socket.SO_SNDBUF, buffers[0]), (socket.SO_RCVBUF, buffers[1]))
@@ -321,15 +425,16 @@ class ListeningPort(tcp.Port):
         port: Any = self
         try:
             protocol = port.factory.buildProtocol(port._buildAddr(address))
+            port.sessionno += 1
+            transport = port.transport(
+                accepted, protocol, address, port, port.sessionno - 1, port.reactor
+            )
             # The factory has no room: closing at once costs the client one failed connection, not a
             # wait.
             if protocol is None:
-                accepted.close()
-                return
-            port.sessionno += 1
-            protocol.makeConnection(
-                port.transport(accepted, protocol, address, port, port.sessionno - 1, port.reactor)
-            )
+                transport.loseConnection()
+            else:
+                protocol.makeConnection(transport)
         except Exception:
             _logger.failure("opening an accepted connection failed")
             accepted.close()

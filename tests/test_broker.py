@@ -353,13 +353,12 @@ def test_connections_leave_descriptors_to_the_logs() -> None:
         file.create()
         file.acquire()
     kept = [house.connection() for _ in range(12)]
-    outcomes = [connection.connect() for connection in kept]
-    refused: list[object] = []
-    for outcome in outcomes:
-        outcome.addErrback(refused.append)
-    house.pass_time(0.1)
-    assert len(refused) == 4
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+    refused: list[object] = []
+    for connection in kept:
+        connection.send(request, 3).addErrback(refused.append)
+        house.pass_time(0.1)
+    assert len(refused) == 4
     assert house.run(kept[0].send(request, 3)).error_code == 0
     for connection in kept:
         connection.close()

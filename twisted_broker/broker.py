@@ -207,8 +207,9 @@ class Broker:
             ConnectionRates(
                 config.integer("quota.window.num"),
                 config.integer("quota.window.size.seconds") * 1000,
-                protected=self.plan.inter_broker if len(self.plan.broker) > 1 else "",
             ),
+            self.plan.inter_broker,
+            self._shares.brokers,
         )
         self._request_bytes = RequestBytes(
             config.integer("queued.max.request.bytes"), runtime.clock
@@ -556,7 +557,9 @@ class Broker:
         factory = ConnectionFactory(
             self.runtime,
             dispatcher,
-            ConnectionCounts(self._shares.controller, INT_MAX) if is_controller else self._counts,
+            ConnectionCounts(self._shares.controller, INT_MAX, inter_broker=endpoint.name)
+            if is_controller
+            else self._counts,
             frame_limit=self.config.integer("socket.request.max.bytes"),
             idle_ms=self.config.integer("connections.max.idle.ms"),
             on_controller=is_controller,

@@ -217,7 +217,8 @@ Open files are shared out within the process's limit (`ulimit -n`, LimitNOFILE),
 | up to a third, at most `replog.max.open.segments` (512) | segment files of the logs |
 | an eighth, at most 4,096 | connections to a controller's listener; when it is used up, a new connection replaces the oldest one that never sent a request |
 | 64, and 12 for each log directory, at most a quarter | connections to other brokers, listeners, disk work |
-| the rest, at most `max.connections` | connections of clients; a new connection beyond it is closed at once |
+| a sixteenth, at most 1,024 | connections of other brokers to `inter.broker.listener.name`, where clients have another listener |
+| the rest, at most `max.connections` | connections of clients; a new connection beyond it is closed at once, or, where it may be a broker's, takes the place of another ([QUOTAS.md](QUOTAS.md)) |
 
 With several `--brokers` in one process, each broker has an equal part of the limit.
 """

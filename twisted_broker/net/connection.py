@@ -159,6 +159,11 @@ class KafkaConnection(Protocol):
         return bool(self._pending)
 
     @property
+    def is_unused(self) -> bool:
+        """Whether nobody logged in; where nobody has to, whether no request ever came."""
+        return self.is_stranger or not self.has_requested
+
+    @property
     def is_request_queued(self) -> bool:
         """Whether a request that has come waits for those before it."""
         return self._held is not None
@@ -426,6 +431,14 @@ class KafkaConnection(Protocol):
             self._release_booking()
             transport: Any = self.transport
             transport.loseConnection()
+
+    def give_way(self, reason: str) -> None:
+        """Closes, and waits for nothing: its place is wanted."""
+        self.listener.lines.warn("closing the connection", client=self.client_host, reason=reason)
+        self.close()
+        end_now = getattr(self.transport, "end_now", None)
+        if end_now is not None:
+            end_now()
 
     def authenticated(self, principal: Principal, dispatch: Dispatch | None) -> None:
         """Who the client is, from now on; `dispatch`: what serves it without looking again."""

@@ -12,8 +12,13 @@ Owns the open connections of a listener.
    way, or what a client reads of an answer that it does not take at once: bytes that drip keep no
    connection. One timer serves all connections of the listener. A check that runs late closes
    nothing: this process was stopped, and has not read yet what was sent to it meanwhile.
-3. A controller's listener has a share of its own. When it is used up, a new connection replaces the
-   oldest one that never sent a request: a flood keeps no broker out.
+3. A controller's listener has a share of its own, and so has the listener that other brokers use
+   where clients have another one; `max.connections` does not keep them out of it. A new connection
+   to either takes the place of another where there is none left: of the oldest one, on whichever
+   listener, that never logged in or, where nobody has to, never sent a request; then, where clients
+   have a listener of their own, of one there that has been silent the longest; at the limit of its
+   listener only the former, and there. So no flood keeps a broker out. Where brokers and clients
+   share a listener, only the former: nobody knows which is which before it has spoken.
 4. A listener may have `max.connections` of its own (`listener.name.NAME.max.connections`).
 5. Above a rate of new connections the listener accepts none for a while (`accept_pause`). Above the
    rate of its address a connection is held without being served, and closed after its wait; at most
@@ -62,9 +67,10 @@ _OF_LISTENER = "max.connections of the listener is reached"
 _IP_RATE = "the quota connection_creation_rate of its address is used up"
 _DESCRIPTORS = "no more descriptors are free for connections; raise ulimit -n (LimitNOFILE)"
 _logger = Logger()
-_OTHERS, _OF_A_DIRECTORY, _MOST_OF_CONTROLLER = 64, 12, 4096
+_OTHERS, _OF_A_DIRECTORY, _MOST_OF_CONTROLLER, _MOST_OF_BROKERS = 64, 12, 4096, 1024
 """Descriptors beyond logs and clients: for connections to other brokers, listeners, the reactor and
-the reserve; for the workers of each directory; the most for connections to a controller.
+the reserve; for the workers of each directory; the most for connections to a controller, and for
+those of other brokers to a listener that clients do not use.
 """
 
 
@@ -75,16 +81,19 @@ class DescriptorShares:
     open beyond what logs may hold.
     """
 
-    __slots__ = ("_others", "controller", "files", "limit")
+    __slots__ = ("_others", "brokers", "controller", "files", "limit")
 
     def __init__(self, limit: int, directories: int = 1) -> None:
         self.limit = limit
         self._others = min(_OTHERS + _OF_A_DIRECTORY * directories, limit // 4)
         self.controller = min(max(limit // 8, 1), _MOST_OF_CONTROLLER)
+        self.brokers = min(max(limit // 16, 1), _MOST_OF_BROKERS)
         self.files = max(limit // 3, 1)
 
     def clients(self, open_files: int) -> int:
-        """What is left for clients while logs hold, or may hold, `open_files`."""
+        """What is left for clients while logs hold, or may hold, `open_files`; `brokers` of them
+        are for other brokers where these have a listener of their own.
+        """
         return max(self.limit - self._others - self.controller - open_files, 1)
 
 
@@ -95,21 +104,27 @@ def _unlimited() -> int:
 class ConnectionCounts:
     """Open connections by address, over all listeners of a broker.
 
-    `descriptor_limit()`: what descriptors allow now. `listeners`: those that may have a limit of
-    their own. `held`: connections that wait for being closed, which are in no other count.
+    `descriptor_limit()`: what descriptors allow now, `of_brokers` of them for `inter_broker`, the
+    listener of other brokers, if it is not the only one. `listeners`: those that may have a limit
+    of their own. `held`: connections that wait for being closed, which are in no other count.
     """
 
     __slots__ = (
+        "_number",
+        "_open",
         "_refused",
         "_silent_until",
+        "_unused",
         "by_host",
         "by_listener",
         "descriptor_limit",
         "held",
+        "inter_broker",
         "listeners",
         "maximum",
         "maximum_of_listeners",
         "maximum_per_host",
+        "of_brokers",
         "overrides",
         "rates",
         "total",
@@ -122,7 +137,13 @@ class ConnectionCounts:
         descriptor_limit: Callable[[], int] = _unlimited,
         listeners: Sequence[str] = (),
         rates: ConnectionRates | None = None,
+        inter_broker: str = "",
+        of_brokers: int = 0,
     ) -> None:
+        self._open: dict[KafkaConnection, None] = {}
+        self._unused: dict[str, dict[KafkaConnection, int]] = {}
+        """of each listener those of which no use is known, the oldest first, and their numbers"""
+        self._number = 0
         self._refused: Counter[str] = Counter()
         self._silent_until: dict[str, float] = {}
         self.maximum = maximum
@@ -132,13 +153,20 @@ class ConnectionCounts:
         self.total = self.held = 0
         self.by_host: Counter[str] = Counter()
         self.by_listener: Counter[str] = Counter()
-        self.listeners = listeners
         self.maximum_of_listeners: dict[str, int] = {}
         self.rates = rates or ConnectionRates()
+        self.inter_broker, self.of_brokers = inter_broker, of_brokers
+        self.serve(listeners)
 
     def serve(self, listeners: Sequence[str]) -> None:
         """Those that may have a limit of their own, from the next `settings_changed` on."""
         self.listeners = listeners
+        self.rates.protect(self.protected)
+
+    @property
+    def protected(self) -> str:
+        """The listener of other brokers, where clients have another one."""
+        return self.inter_broker if len(self.listeners) > 1 else ""
 
     def settings_changed(self, config: BrokerConfig) -> None:
         """Holds for the connections that come from now on, as in Kafka."""
@@ -165,14 +193,72 @@ class ConnectionCounts:
         """What keeps one more connection from `host` out, for a log line; None for nothing."""
         if self.by_listener[listener] >= self.maximum_of_listeners.get(listener, INT_MAX):
             return _OF_LISTENER
-        if self.total >= self.maximum:
-            return _MAXIMUM
         if self.by_host.get(host, 0) >= self.overrides.get(host, self.maximum_per_host):
             return _PER_HOST
-        return _DESCRIPTORS if self.total + self.held >= self.descriptor_limit() else None
+        used, free, protected = self.total + self.held, self.descriptor_limit(), self.protected
+        is_protected = listener == protected != ""
+        if protected and not is_protected:
+            used -= min(self.by_listener[protected], self.of_brokers)
+            free -= self.of_brokers
+        is_full = used >= max(free, 1)
+        if self.total >= self.maximum and not (is_full and is_protected):
+            return _MAXIMUM
+        return _DESCRIPTORS if is_full else None
 
     def has_room(self, host: str) -> bool:
         return self.limit_reached(host) is None
+
+    def refuses(self, host: str, listener: str) -> str | None:
+        """What keeps one more out, as above. Ends another to let in one that may be a broker."""
+        limit = self.limit_reached(host, listener)
+        if limit in (None, _PER_HOST) or listener != self.inter_broker:
+            return limit
+        of = [listener] if limit == _OF_LISTENER else [*self._unused]
+        reason = f"a broker may take its place: {limit}"
+        has_ended = self._end_unused(of, reason) or (
+            limit != _OF_LISTENER and bool(self.protected) and self._end_silent(reason)
+        )
+        # What other brokers may have is bounded by descriptors alone.
+        return None if has_ended or (limit == _MAXIMUM and self.protected) else limit
+
+    def _end_unused(self, listeners: Sequence[str], reason: str) -> bool:
+        found = [each for each in map(self._oldest_unused, listeners) if each is not None]
+        if found:
+            min(found)[1].give_way(reason)
+        return bool(found)
+
+    def _oldest_unused(self, listener: str) -> tuple[int, KafkaConnection] | None:
+        unused = self._unused.get(listener, {})
+        while unused:
+            connection, number = next(iter(unused.items()))
+            if connection.is_unused and not connection.closing:
+                return number, connection
+            del unused[connection]
+        return None
+
+    def _end_silent(self, reason: str) -> bool:
+        silent = max(
+            (each for each in self._open if each.listener.name != self.protected),
+            key=lambda each: (not each.closing, not each.busy, each.idle_rounds),
+            default=None,
+        )
+        if silent is None or silent.closing:
+            return False
+        silent.give_way(reason)
+        return True
+
+    def opened(self, connection: KafkaConnection) -> None:
+        listener = connection.listener.name
+        self._number += 1
+        self._open[connection] = None
+        self._unused.setdefault(listener, {})[connection] = self._number
+        self.add(connection.client_host, listener)
+
+    def closed(self, connection: KafkaConnection) -> None:
+        listener = connection.listener.name
+        self._open.pop(connection, None)
+        self._unused[listener].pop(connection, None)
+        self.remove(connection.client_host, listener)
 
     def refused(self, host: str, limit: str, seconds: float) -> None:
         """One was kept out at `seconds`, monotonic: a line for the first, and for all of each
@@ -287,8 +373,8 @@ class ConnectionFactory(Factory):
             )
             if wait_ms:
                 return self._held(host, wait_ms)
-        limit = self.counts.limit_reached(host, self.name)
-        if limit is None or (self.on_controller and self._close_oldest_unused()):
+        limit = self.counts.refuses(host, self.name)
+        if limit is None:
             return KafkaConnection(self, host)
         if self.on_controller and limit == _MAXIMUM:
             limit = _DESCRIPTORS
@@ -307,23 +393,15 @@ class ConnectionFactory(Factory):
             return None
         return HeldConnection(self, wait_ms / 1000)
 
-    def _close_oldest_unused(self) -> bool:
-        """Ends the oldest connection that never sent a request."""
-        for connection in self.connections:
-            if not connection.has_requested and not connection.closing:
-                connection.close()
-                return True
-        return False
-
     def opened(self, connection: KafkaConnection) -> None:
-        self.counts.add(connection.client_host, self.name)
+        self.counts.opened(connection)
         self.created += 1
         self.connections[connection] = None
         if self._idle_check is None and self.idle_ms > 0:
             self._schedule_check()
 
     def closed(self, connection: KafkaConnection) -> None:
-        self.counts.remove(connection.client_host, self.name)
+        self.counts.closed(connection)
         self.connections.pop(connection, None)
 
     def close_all(self) -> None:

@@ -393,6 +393,10 @@ class TlsProtocol(TwistedProtocol):
             self._end()
         self._transport().abortConnection()
 
+    def end_now(self) -> None:
+        """Of a connection that was told to end, on a server."""
+        self._transport().end_now()
+
     def _end(self) -> None:
         self._closed = True
         if self._established:

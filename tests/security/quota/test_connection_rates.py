@@ -37,7 +37,8 @@ def test_no_wait_is_longer_than_a_window() -> None:
 
 
 def test_the_listener_of_brokers_has_a_limit_of_its_own_only() -> None:
-    rates = ConnectionRates(2, 1000, protected="BROKERS")
+    rates = ConnectionRates(2, 1000)
+    rates.protect("BROKERS")
     rates.set_limits(1, {})
     for _ in range(10):
         assert rates.opened("BROKERS", "h", 0) == (0, 0)

@@ -32,7 +32,7 @@ _UNLIMITED = 2**31 - 1
 
 
 class ConnectionRates:
-    """`samples` windows of `window_ms` each. `protected`: the listener of other brokers, or ""."""
+    """`samples` windows of `window_ms` each."""
 
     __slots__ = (
         "_by_address",
@@ -50,9 +50,9 @@ class ConnectionRates:
         "waited_ms",
     )
 
-    def __init__(self, samples: int = 11, window_ms: int = 1000, protected: str = "") -> None:
+    def __init__(self, samples: int = 11, window_ms: int = 1000) -> None:
         self._samples, self._window_ms = samples, window_ms
-        self.protected = protected
+        self.protected = ""
         self.limit = _UNLIMITED
         self._listener_limits: dict[str, int] = {}
         self._default_of_address: float | None = None
@@ -68,6 +68,10 @@ class ConnectionRates:
 
     def _rate(self) -> Rate:
         return Rate(self._samples, self._window_ms)
+
+    def protect(self, listener: str) -> None:
+        """The listener of other brokers, where clients have another one, or ""."""
+        self.protected = listener
 
     def set_limits(self, limit: int, of_listeners: Mapping[str, int]) -> None:
         """Of the broker, and of the listeners that have one of their own."""

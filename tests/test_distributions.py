@@ -28,7 +28,7 @@ def test_the_pipeline_has_the_brokers_version_and_wants_it() -> None:
 def test_the_brokers_extras_are_the_pipeline_of_the_same_version() -> None:
     broker = configuration(ROOT)
     extras = dict(broker["options.extras_require"])
-    for name in ("oauth", "test", "tls", "zookeeper"):
+    for name in ("docs", "oauth", "test", "tls", "zookeeper"):
         del extras[name]
     name = "twisted-broker-pipeline"
     assert {extra: wanted.strip() for extra, wanted in extras.items()} == {

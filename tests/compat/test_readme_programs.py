@@ -7,38 +7,42 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
-FIXTURE, TEST = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-(PROGRAM,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/TESTING.md").read_text(), re.DOTALL)
-ANOTHER = """
-def test_two_has_the_same_broker(kafka):
-    with KafkaProducer(bootstrap_servers=kafka) as producer:
-        assert producer.send("orders", b"two").get(30).offset == 1
-"""
+PROGRAMS = {
+    f"{page}-{number}": program
+    for page in ("README", "docs/TESTING")
+    for number, program in enumerate(
+        re.findall(r"```python\n(.*?)```", (ROOT / f"{page}.md").read_text(), re.DOTALL)
+    )
+}
 
 
-def run(*arguments: str, cwd: Path) -> str:
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program(name: str, tmp_path: Path) -> None:
+    """Alone in an empty folder, with no other file than itself."""
+    program = PROGRAMS[name]
+    is_test = "def test_" in program
+    if "pytest_twisted" in program:
+        pytest.importorskip("pytest_twisted")
+    path = tmp_path / ("test_orders.py" if is_test else "program.py")
+    path.write_text(program)
+    options = ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if is_test else []
     done = subprocess.run(
-        [sys.executable, *arguments],
+        [sys.executable, *options, path.name],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=90,
-        cwd=cwd,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stdout
-    return done.stdout
+    count = program.count("def test_")
+    assert (f"{count} passed" if is_test else "") in done.stdout, done.stdout
+    left = {each.name for each in tmp_path.iterdir()} - {path.name, "__pycache__"}
+    assert left == set()
 
 
-def test_the_fixture(tmp_path: Path) -> None:
-    """Ten lines, and each broker is gone when the tests are."""
-    assert len(FIXTURE.partition("@pytest.fixture")[2].rstrip().splitlines()) <= 11
-    (tmp_path / "test_orders.py").write_text(FIXTURE + TEST + ANOTHER)
-    said = run("-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", cwd=tmp_path)
-    assert "2 passed" in said and "replog node 1 stopped" in said, said
-    assert not (tmp_path / "twistd.pid").exists()
-
-
-def test_the_program(tmp_path: Path) -> None:
-    assert re.fullmatch(r"127\.0\.0\.1:\d+\n", run("-c", PROGRAM, cwd=tmp_path))
-    assert list(tmp_path.iterdir()) == []
+def test_there_are_programs() -> None:
+    assert len(PROGRAMS) >= 7

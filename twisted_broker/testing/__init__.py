@@ -1,7 +1,53 @@
-"""Twins of clock, disk and network in memory, a simulated cluster, faults, scenarios, and the
-checks of what a run shows.
+"""Kafka clusters for tests: docs/TESTING.md.
+
+Public and stable: the names of `__all__`, `twisted_broker.testing.trial`, and the fixtures `kafka`
+and `kafka_cluster` of pytest. Nothing is imported before it is used: pytest loads this package in
+every run.
+
+Beside it, until it has a package of its own: twins of clock, disk and network in memory, a
+simulated cluster, faults, scenarios, and the checks of what a run shows.
 
 `memory_network`, `memory_leader`: twins in which nothing fails, for tests of one part. `sim`: a
 whole cluster under a seed. `faults`: what fails in it. `checks`: what must hold all the same, and
 the anomalies of client histories. `scenario`: replication cases as text files, and what runs them.
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from twisted_broker.testing.async_cluster import AsyncCluster, AsyncGroup, AsyncTopic
+    from twisted_broker.testing.cluster import Cluster, Group, Member, Record, Topic
+    from twisted_broker.testing.template_client import ClusterError, ClusterTimeout
+
+_HOMES = {
+    "AsyncCluster": "async_cluster",
+    "AsyncGroup": "async_cluster",
+    "AsyncTopic": "async_cluster",
+    "Cluster": "cluster",
+    "ClusterError": "template_client",
+    "ClusterTimeout": "template_client",
+    "Group": "cluster",
+    "Member": "cluster",
+    "Record": "cluster",
+    "Topic": "cluster",
+}
+__all__ = [
+    "AsyncCluster",
+    "AsyncGroup",
+    "AsyncTopic",
+    "Cluster",
+    "ClusterError",
+    "ClusterTimeout",
+    "Group",
+    "Member",
+    "Record",
+    "Topic",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,293 @@
+"""A Kafka cluster for tests: `Cluster` and what it gives, for programs that block.
+
+Owns the public interface; docs/TESTING.md shows its use.
+
+1. A cluster is ready when its constructor returns, and gone when its process's end of a socket is
+   closed: by `close`, by the end of `with`, or because this process ended, however it did.
+2. Everything is in memory and on free ports of 127.0.0.1, unless `data` names a directory.
+3. Any Kafka client works with `bootstrap`; `Topic` and `Group` need none.
+
+Source: our own. Not here: the process (`template_client.py`), the same for asyncio
+(`async_cluster.py`), fixtures of pytest (`pytest_plugin.py`).
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from twisted_broker.testing.template_client import Connection, template
+
+Written = bytes | tuple[bytes | str | None, bytes | None] | Mapping[str, Any]
+"""A record to write: its value; (key, value); or a mapping with `key`, `value`, `headers` (a list
+of pairs), `timestamp` (ms) and `partition`, each of which may be left out.
+"""
+Position = tuple[str, int]
+_SECONDS = 30.0
+
+
+class Record(NamedTuple):
+    """A record that was read. `timestamp`: ms since 1970."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+class Member(NamedTuple):
+    """A member of a group."""
+
+    id: str
+    client_id: str
+
+
+def in_seconds(within: str | float) -> float:
+    """Of `"10s"`, `"500ms"`, `"2m"`, or a number of seconds. Raises ValueError."""
+    if not isinstance(within, str):
+        return float(within)
+    for unit, factor in (("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86400.0)):
+        number = within.removesuffix(unit).strip()
+        if within.endswith(unit) and number.replace(".", "", 1).isdigit():
+            return float(number) * factor
+    raise ValueError(f"{within!r} is no duration: write a number of seconds, or 500ms, 10s, 2m")
+
+
+def _text(content: bytes | str | None) -> str | None:
+    if content is None:
+        return None
+    return base64.b64encode(content.encode() if isinstance(content, str) else content).decode()
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
+
+
+def written(record: Written) -> dict[str, Any]:
+    """As the call has it. Raises TypeError."""
+    if isinstance(record, Mapping):
+        unknown = record.keys() - {"key", "value", "headers", "timestamp", "partition"}
+        if unknown:
+            raise TypeError(f"a record has no {sorted(unknown)[0]}")
+        found: dict[str, Any] = dict(record)
+        if "headers" in found:
+            found["headers"] = [(name, _text(value)) for name, value in found["headers"]]
+    elif isinstance(record, tuple):
+        found = dict(zip(("key", "value"), record, strict=True))
+    else:
+        found = {"value": record}
+    return found | {name: _text(found[name]) for name in ("key", "value") if name in found}
+
+
+def read(topic: str, found: Iterable[dict[str, Any]]) -> list[Record]:
+    """From the answer of the call."""
+    return [
+        Record(
+            topic,
+            each["partition"],
+            each["offset"],
+            each["timestamp"],
+            _bytes(each["key"]),
+            _bytes(each["value"]),
+            [(name, _bytes(value)) for name, value in each["headers"]],
+        )
+        for each in found
+    ]
+
+
+def settings_text(settings: Mapping[str, object] | None) -> dict[str, str]:
+    """Kafka's settings, as a properties file has them. Raises TypeError."""
+    found = {}
+    for name, value in (settings or {}).items():
+        if not isinstance(value, str | int | float):
+            raise TypeError(f"the setting {name} takes text, a number or a bool, not {value!r}")
+        found[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return found
+
+
+def start_arguments(
+    brokers: int,
+    settings: Mapping[str, object] | None,
+    topics: Mapping[str, int] | None,
+    data: str | os.PathLike[str] | None,
+) -> dict[str, Any]:
+    """Of the call `start`. Raises TypeError."""
+    return {
+        "brokers": brokers,
+        "settings": settings_text(settings),
+        "topics": dict(topics or {}),
+        "data": None if data is None else os.path.abspath(data),
+    }
+
+
+class Cluster:
+    """`brokers` of them, each with Kafka's `settings`; `topics`: names, and how many partitions of
+    each, that are there from the beginning; `data`: a directory that keeps their files, None:
+    nothing is kept.
+
+    Topics have as many replicas as there are brokers, three at most, unless something says
+    otherwise. Raises ClusterError: they cannot start.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 1,
+        settings: Mapping[str, object] | None = None,
+        *,
+        topics: Mapping[str, int] | None = None,
+        data: str | os.PathLike[str] | None = None,
+    ) -> None:
+        arguments = start_arguments(brokers, settings, topics, data)
+        self._keeps = data is not None
+        self._connection: Connection = template().fork()
+        try:
+            started = self._connection.call("start", **arguments)
+        except BaseException:
+            self._connection.close()
+            raise
+        self.bootstrap: str = started["bootstrap"]
+        """HOST:PORT of each broker, with commas: what clients call bootstrap servers"""
+        self.brokers: list[int] = started["brokers"]
+        """their ids"""
+        self.pid: int = started["pid"]
+        """of the process that they are in"""
+
+    def __str__(self) -> str:
+        return self.bootstrap
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        *,
+        replicas: int | None = None,
+        settings: Mapping[str, object] | None = None,
+    ) -> Topic:
+        """A topic, which is made if it is missing: when this returns every broker knows it, and
+        every partition has a leader. Raises ClusterError, also where it has another number of
+        partitions.
+        """
+        self._connection.call(
+            "make_topic",
+            name=name,
+            partitions=partitions,
+            replicas=replicas,
+            settings=settings_text(settings),
+        )
+        return Topic(self._connection, name)
+
+    def group(self, name: str) -> Group:
+        """A consumer group, which need not be there yet."""
+        return Group(self._connection, name)
+
+    @property
+    def log(self) -> str:
+        """What the brokers logged."""
+        return self.log_of(0)
+
+    @property
+    def log_size(self) -> int:
+        """How many bytes that is."""
+        return self._connection.log_size
+
+    def log_of(self, since: int) -> str:
+        """What they logged from that byte on."""
+        return self._connection.log(since)
+
+    def close(self) -> None:
+        """Ends it; with `data` in order, so that its files are as after a clean shutdown. A second
+        time does nothing.
+        """
+        if self._connection.socket.fileno() < 0:
+            return
+        try:
+            if self._keeps:
+                self._connection.call("stop")
+        finally:
+            self._connection.close()
+
+
+class Topic:
+    """A topic of a cluster."""
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        self._connection, self.name = connection, name
+
+    def produce(
+        self, records: Iterable[Written], within: str | float = _SECONDS
+    ) -> list[tuple[int, int]]:
+        """Writes them with acks=all; partition and offset of each. Raises ClusterError,
+        ClusterTimeout.
+        """
+        found = self._connection.call(
+            "produce",
+            topic=self.name,
+            records=[written(record) for record in records],
+            within=in_seconds(within),
+        )
+        return [(partition, offset) for partition, offset in found]
+
+    def records(
+        self,
+        at_least: int = 0,
+        *,
+        isolation: str = "read_uncommitted",
+        within: str | float = 10.0,
+    ) -> list[Record]:
+        """What is in it, by partition and offset; once there are `at_least` so many. Raises
+        ClusterTimeout.
+        """
+        found = self._connection.call(
+            "records",
+            topic=self.name,
+            at_least=at_least,
+            isolation=isolation,
+            within=in_seconds(within),
+        )
+        return read(self.name, found)
+
+
+class Group:
+    """A consumer group of a cluster. Each property asks its coordinator. Raises ClusterError."""
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        self._connection, self.name = connection, name
+
+    def _found(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._connection.call("group", name=self.name)
+        return found
+
+    @property
+    def state(self) -> str:
+        """Kafka's word: Stable, Empty, PreparingRebalance, CompletingRebalance or Dead."""
+        return str(self._found()["state"])
+
+    @property
+    def members(self) -> list[Member]:
+        return [Member(**each) for each in self._found()["members"]]
+
+    @property
+    def offsets(self) -> dict[Position, int]:
+        """(topic, partition) -> what was committed."""
+        return {(topic, number): at for topic, number, at in self._found()["offsets"]}
+
+    @property
+    def lag(self) -> int:
+        """Records behind what was committed, over all of its partitions."""
+        return int(self._found()["lag"])
+
+    def set_offsets(self, offsets: Mapping[Position, int]) -> None:
+        """Commits them; the group must have no members."""
+        wanted = [(topic, number, at) for (topic, number), at in offsets.items()]
+        self._connection.call("set_offsets", name=self.name, positions=wanted)

@@ -1,0 +1,473 @@
+"""What a test may ask of its cluster, in the cluster's process.
+
+Owns `ClusterCalls`: topics, records, groups. Each method is one call of the socket; its arguments
+and its result are what JSON has, bytes in base64.
+
+1. A call returns when what it says holds at every broker: a topic is known to all of them and has
+   leaders. Or it raises, after `within` seconds, with what is missing.
+2. Records are written by an idempotent producer, with acks=all: one that is written twice, or not,
+   is a fault of the cluster.
+
+Ring 2: it talks to the brokers by TCP, as clients do. Source: our own.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from twisted_broker.broker import Broker
+from twisted_broker.consumer.cluster_client import ClientConnection, ClusterClient
+from twisted_broker.consumer.consumer_config import ConsumerConfig
+from twisted_broker.consumer.group_offsets import commit_offsets
+from twisted_broker.consumer.record_iterator import records_of
+from twisted_broker.image.entries import TopicImage
+from twisted_broker.interfaces import Runtime, TopicPartition
+from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
+from twisted_broker.wire.legacy import iterate_entries
+from twisted_broker.wire.messages import fetch, groups, list_offsets, offsets, topics
+from twisted_broker.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from twisted_broker.wire.messages.producer_ids import InitProducerIdRequest
+from twisted_broker.wire.record_builder import BatchBuilder
+from twisted_broker.wire.record_walk import Record
+
+_PRODUCE, _FETCH, _LIST_OFFSETS, _CREATE_TOPICS, _INIT_PRODUCER_ID = 12, 12, 9, 7, 4
+_FIND_COORDINATOR, _DESCRIBE_GROUPS, _OFFSET_FETCH = 4, 5, 8
+_EARLIEST, _LATEST = -2, -1
+_PAUSE_MS, _WAIT_MS = 20, 200
+_BATCH_BYTES = 500_000
+T = TypeVar("T")
+
+
+class CallFailed(Exception):
+    """What a call could not do; `str()` is for the test that called."""
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
+
+
+def _text(content: bytes | memoryview | None) -> str | None:
+    return None if content is None else base64.b64encode(content).decode()
+
+
+class ClusterCalls:
+    """Of a cluster that runs. Methods raise CallFailed, and TimeoutError after `within` seconds."""
+
+    def __init__(self, brokers: Sequence[Broker], runtime: Runtime) -> None:
+        self._brokers, self._runtime = brokers, runtime
+        self.bootstrap = ",".join(
+            next(each.address for each in broker.listeners if not each.is_controller)
+            for broker in brokers
+        )
+        config = ConsumerConfig({"bootstrap.servers": self.bootstrap, "client.id": "test"})
+        self._client = ClusterClient(runtime, config)
+        self._producer: tuple[int, int] | None = None
+        self._sequences: dict[TopicPartition, int] = defaultdict(int)
+        self._next_unkeyed: dict[str, int] = defaultdict(int)
+
+    def close(self) -> None:
+        """Closes its connections."""
+        self._client.close()
+
+    # topics
+
+    async def make_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        replicas: int | None = None,
+        settings: dict[str, str] | None = None,
+        within: float = 30.0,
+    ) -> int:
+        """Makes it where it is missing; how many partitions it has."""
+        found = self._topic(name)
+        if found is None:
+            await self._create(name, partitions, replicas, settings or {}, within)
+            found = await self._until(lambda: self._served(name), within, f"topic {name}")
+        count = len(found.partitions)
+        if partitions not in (None, count):
+            raise CallFailed(f"topic {name} has {count} partitions, not {partitions}")
+        return count
+
+    async def _create(
+        self,
+        name: str,
+        partitions: int | None,
+        replicas: int | None,
+        settings: dict[str, str],
+        within: float,
+    ) -> None:
+        topic = topics.CreatableTopic(
+            name=name,
+            num_partitions=partitions or -1,
+            replication_factor=replicas or -1,
+            configs=[
+                topics.CreatableTopicConfig(name=key, value=value)
+                for key, value in settings.items()
+            ],
+        )
+        request = topics.CreateTopicsRequest(topics=[topic], timeout_ms=int(within * 1000))
+        answer = (await self._client.send_to_any(request, _CREATE_TOPICS)).topics[0]
+        if answer.error_code not in (0, ErrorCode.TOPIC_ALREADY_EXISTS):
+            code = error_of(answer.error_code).name
+            raise CallFailed(f"topic {name}: {answer.error_message or code}")
+
+    def _topic(self, name: str) -> TopicImage | None:
+        """As every broker knows it, with the same partitions."""
+        found = None
+        for broker in self._brokers:
+            assert broker.role is not None
+            found = broker.role.observer.image.topics_by_name.get(name)
+            if found is None:
+                return None
+        return found
+
+    def _served(self, name: str) -> TopicImage | None:
+        """Where each partition is led by a broker that knows so."""
+        topic = self._topic(name)
+        if topic is None:
+            return None
+        leading = set()
+        for broker in self._brokers:
+            assert broker.role is not None
+            partitions = broker.role.replica_manager.partitions
+            leading |= {
+                number
+                for number in topic.partitions
+                if (own := partitions.get(TopicPartition(name, number))) is not None
+                and own.is_leader
+            }
+        return topic if len(leading) == len(topic.partitions) else None
+
+    # records
+
+    async def produce(
+        self, topic: str, records: list[dict[str, Any]], within: float = 30.0
+    ) -> list[tuple[int, int]]:
+        """Partition and offset of each. A record has `key`, `value`, `headers`, `timestamp` and
+        `partition`, each of which may be missing: the key decides then where it goes, as Java's
+        clients decide; without one they go round.
+        """
+        count = await self.make_topic(topic, within=within)
+        where = [self._partition(topic, count, record) for record in records]
+        placed: dict[int, list[int]] = defaultdict(list)
+        for index, partition in enumerate(where):
+            placed[partition].append(index)
+        found = [(-1, -1)] * len(records)
+        for partition, indexes in placed.items():
+            for part in _parts(records, indexes):
+                first = await self._append(
+                    TopicPartition(topic, partition), [records[index] for index in part], within
+                )
+                for delta, index in enumerate(part):
+                    found[index] = (partition, first + delta)
+        return found
+
+    def _partition(self, topic: str, count: int, record: dict[str, Any]) -> int:
+        if record.get("partition") is not None:
+            return int(record["partition"])
+        key = _bytes(record.get("key"))
+        if key is not None:
+            return (murmur2(key) & 0x7FFFFFFF) % count
+        self._next_unkeyed[topic] += 1
+        return (self._next_unkeyed[topic] - 1) % count
+
+    async def _append(
+        self, name: TopicPartition, records: list[dict[str, Any]], within: float
+    ) -> int:
+        """The offset of the first."""
+        producer_id, epoch = await self._producer_id(within)
+        batch = BatchBuilder(
+            producer_id=producer_id, producer_epoch=epoch, base_sequence=self._sequences[name]
+        )
+        for record in records:
+            timestamp = record.get("timestamp")
+            headers = [(key, _bytes(value)) for key, value in record.get("headers") or ()]
+            batch.append(
+                self._runtime.wall_ms() if timestamp is None else timestamp,
+                _bytes(record.get("key")),
+                _bytes(record.get("value")),
+                headers,
+            )
+        data = PartitionProduceData(index=name.partition, records=batch.build())
+        request = ProduceRequest(
+            acks=-1,
+            timeout_ms=int(within * 1000),
+            topic_data=[TopicProduceData(name=name.topic, partition_data=[data])],
+        )
+
+        async def sent(leader: ClientConnection) -> int:
+            answer = await leader.send(request, _PRODUCE)
+            found = answer.responses[0].partition_responses[0]
+            _check(found.error_code, found.error_message)
+            return int(found.base_offset)
+
+        first = await self._at_leader(name, sent, within)
+        self._sequences[name] += len(records)
+        return first
+
+    async def _producer_id(self, within: float) -> tuple[int, int]:
+        if self._producer is None:
+
+            async def asked() -> tuple[int, int]:
+                request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+                answer = await self._client.send_to_any(request, _INIT_PRODUCER_ID)
+                _check(answer.error_code, None)
+                return answer.producer_id, answer.producer_epoch
+
+            self._producer = await self._again(asked, within, "a producer id")
+        return self._producer
+
+    async def records(
+        self,
+        topic: str,
+        at_least: int = 0,
+        isolation: str = "read_uncommitted",
+        within: float = 10.0,
+    ) -> list[dict[str, Any]]:
+        """Of all partitions, in order of partition and offset: those that are there, or `at_least`
+        as many, which it waits for.
+        """
+        committed_only = isolation == "read_committed"
+        deadline = self._runtime.clock.seconds() + within
+        count = await self.make_topic(topic, within=within)
+        names = [TopicPartition(topic, number) for number in range(count)]
+        positions = {
+            name: await self._offset(name, _EARLIEST, committed_only, within) for name in names
+        }
+        found: dict[int, list[dict[str, Any]]] = {number: [] for number in range(count)}
+        while True:
+            for name in names:
+                end = await self._offset(name, _LATEST, committed_only, within)
+                while positions[name] < end:
+                    positions[name] = await self._read(
+                        name, positions[name], end, committed_only, found[name.partition], within
+                    )
+            have = sum(map(len, found.values()))
+            if have >= at_least:
+                return [record for number in range(count) for record in found[number]]
+            if self._runtime.clock.seconds() >= deadline:
+                raise TimeoutError(
+                    f"topic {topic} has {have} records after {within:g} s, not {at_least}"
+                )
+            await self._client.pause(_PAUSE_MS)
+
+    async def _offset(
+        self, name: TopicPartition, timestamp: int, committed_only: bool, within: float
+    ) -> int:
+        asked = list_offsets.ListOffsetsPartition(
+            partition_index=name.partition, current_leader_epoch=-1, timestamp=timestamp
+        )
+        request = list_offsets.ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=int(committed_only),
+            topics=[list_offsets.ListOffsetsTopic(name=name.topic, partitions=[asked])],
+        )
+
+        async def sent(leader: ClientConnection) -> int:
+            found = (await leader.send(request, _LIST_OFFSETS)).topics[0].partitions[0]
+            _check(found.error_code, None)
+            return int(found.offset)
+
+        return await self._at_leader(name, sent, within)
+
+    async def _read(
+        self,
+        name: TopicPartition,
+        offset: int,
+        end: int,
+        committed_only: bool,
+        into: list[dict[str, Any]],
+        within: float,
+    ) -> int:
+        """Reads records below `end`; where to go on."""
+        asked = fetch.FetchPartition(
+            partition=name.partition, fetch_offset=offset, partition_max_bytes=1 << 20
+        )
+        request = fetch.FetchRequest(
+            max_wait_ms=_WAIT_MS,
+            min_bytes=1,
+            isolation_level=int(committed_only),
+            topics=[fetch.FetchTopic(topic=name.topic, partitions=[asked])],
+        )
+
+        async def sent(leader: ClientConnection) -> Any:
+            found = (await leader.send(request, _FETCH)).responses[0].partitions[0]
+            _check(found.error_code, None)
+            return found
+
+        data = await self._at_leader(name, sent, within)
+        content = bytes(data.records or b"")
+        size, reached = 0, offset
+        for entry in iterate_entries(content, partial_tail=True):
+            size += entry.size_in_bytes
+            reached = entry.last_offset + 1
+        aborted = [
+            (each.producer_id, each.first_offset) for each in data.aborted_transactions or ()
+        ]
+        into += (
+            _described(name.partition, record)
+            for record in records_of(content[:size], offset, aborted)
+            if record.offset < end
+        )
+        return reached
+
+    # groups
+
+    async def group(self, name: str, within: float = 30.0) -> dict[str, Any]:
+        """Its state, its members with what is assigned to them, its offsets and its lag."""
+
+        async def asked(coordinator: ClientConnection) -> Any:
+            request = groups.DescribeGroupsRequest(groups=[name])
+            found = (await coordinator.send(request, _DESCRIBE_GROUPS)).groups[0]
+            _check(found.error_code, None)
+            return found
+
+        described = await self._at_coordinator(name, asked, within)
+        committed = await self._committed(name, within)
+        lag = 0
+        for topic, partition, offset in committed:
+            end = await self._offset(TopicPartition(topic, partition), _LATEST, False, within)
+            lag += max(0, end - offset)
+        return {
+            "state": described.group_state,
+            "members": [
+                {"id": each.member_id, "client_id": each.client_id} for each in described.members
+            ],
+            "offsets": committed,
+            "lag": lag,
+        }
+
+    async def _committed(self, name: str, within: float) -> list[tuple[str, int, int]]:
+        async def asked(coordinator: ClientConnection) -> Any:
+            group = offsets.OffsetFetchRequestGroup(group_id=name, topics=None)
+            request = offsets.OffsetFetchRequest(groups=[group])
+            found = (await coordinator.send(request, _OFFSET_FETCH)).groups[0]
+            _check(found.error_code, None)
+            return found
+
+        found = await self._at_coordinator(name, asked, within)
+        return [
+            (topic.name, each.partition_index, each.committed_offset)
+            for topic in found.topics
+            for each in topic.partitions
+        ]
+
+    async def set_offsets(
+        self, name: str, positions: list[tuple[str, int, int]], within: float = 30.0
+    ) -> None:
+        """Commits topic, partition, offset for a group without members."""
+        wanted = {TopicPartition(topic, number): (at, -1) for topic, number, at in positions}
+
+        async def asked(coordinator: ClientConnection) -> None:
+            await commit_offsets(coordinator, name, wanted)
+
+        await self._at_coordinator(name, asked, within)
+
+    # whom to ask
+
+    async def _at_leader(
+        self, name: TopicPartition, ask: Callable[[ClientConnection], Awaitable[T]], within: float
+    ) -> T:
+        async def asked() -> T:
+            metadata = await self._client.metadata([name.topic])
+            found = metadata.topics[name.topic].partitions.get(name.partition)
+            if found is None:
+                raise CallFailed(f"topic {name.topic} has no partition {name.partition}")
+            if found.leader is None:
+                raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE)
+            return await ask(self._client.connection(found.leader))
+
+        return await self._again(asked, within, f"the leader of {name}")
+
+    async def _at_coordinator(
+        self, group: str, ask: Callable[[ClientConnection], Awaitable[T]], within: float
+    ) -> T:
+        async def asked() -> T:
+            request = offsets.FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
+            answer = await self._client.send_to_any(request, _FIND_COORDINATOR)
+            found = answer.coordinators[0]
+            _check(found.error_code, found.error_message)
+            await self._client.metadata([])
+            endpoint = self._client.broker(found.node_id)
+            if endpoint is None:
+                raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return await ask(self._client.connection(endpoint))
+
+        return await self._again(asked, within, f"the coordinator of group {group}")
+
+    async def _again(self, ask: Callable[[], Awaitable[T]], within: float, whom: str) -> T:
+        """Until it is not refused for now."""
+        deadline = self._runtime.clock.seconds() + within
+        while True:
+            try:
+                return await ask()
+            except BrokerError as error:
+                if not error.code.retriable:
+                    raise CallFailed(f"{whom} refuses: {error}") from None
+                refusal = str(error)
+            except ConnectionError as error:
+                refusal = str(error)
+            if self._runtime.clock.seconds() >= deadline:
+                raise TimeoutError(f"{whom} refuses for {within:g} s: {refusal}")
+            await self._client.pause(_PAUSE_MS)
+
+    async def _until(self, found: Callable[[], T | None], within: float, what: str) -> T:
+        deadline = self._runtime.clock.seconds() + within
+        while (result := found()) is None:
+            if self._runtime.clock.seconds() >= deadline:
+                raise TimeoutError(f"{what} is not served by all brokers after {within:g} s")
+            await self._client.pause(_PAUSE_MS)
+        return result
+
+
+def _described(partition: int, record: Record) -> dict[str, Any]:
+    return {
+        "partition": partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": _text(record.key),
+        "value": _text(record.value),
+        "headers": [(name, _text(value)) for name, value in record.headers],
+    }
+
+
+def _check(code: int, message: str | None) -> None:
+    if code:
+        raise BrokerError(error_of(code), message)
+
+
+def _parts(records: list[dict[str, Any]], indexes: list[int]) -> list[list[int]]:
+    """Of one partition, in batches of a moderate size."""
+    found: list[list[int]] = []
+    size = 0
+    for index in indexes:
+        own = sum(len(records[index].get(each) or "") for each in ("key", "value"))
+        if not found or size + own > _BATCH_BYTES:
+            found.append([])
+            size = 0
+        found[-1].append(index)
+        size += own
+    return found
+
+
+def murmur2(content: bytes) -> int:
+    """As Java's clients hash a key: 32 bits."""
+    length, mixer = len(content), 0x5BD1E995
+    found = 0x9747B28C ^ length
+    for at in range(0, length - length % 4, 4):
+        word = int.from_bytes(content[at : at + 4], "little") * mixer & 0xFFFFFFFF
+        word = (word ^ word >> 24) * mixer & 0xFFFFFFFF
+        found = (found * mixer & 0xFFFFFFFF) ^ word
+    rest = content[length - length % 4 :]
+    if rest:
+        found = (found ^ int.from_bytes(rest, "little")) * mixer & 0xFFFFFFFF
+    found = (found ^ found >> 13) * mixer & 0xFFFFFFFF
+    return found ^ found >> 15

@@ -1,0 +1,112 @@
+"""Fixtures of pytest: `kafka`, a cluster for each test, and `kafka_cluster`, one for all.
+
+Owns the fixtures, the marker and the options. pytest loads this module in every run of whoever has
+the package installed: it imports nothing but pytest.
+
+1. A test with `kafka` has a cluster of its own, made in some hundredths of a second;
+   `@pytest.mark.kafka(brokers=3, settings={..}, topics={"orders": 3})` says of what kind.
+2. The process that clusters are forked from starts as soon as collection has found a test that
+   needs one, while the tests before it run; in a run without one it never does.
+3. The report of a test that failed has what its cluster logged meanwhile.
+
+Source: our own; pytest's hooks. Not here: clusters (`cluster.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from twisted_broker.testing.cluster import Cluster
+
+_FIXTURES = {"kafka", "kafka_cluster"}
+_OF_MARKER = {"brokers", "settings", "topics"}
+_LOG_BYTES = 8000
+_BEGAN = pytest.StashKey[dict[str, int]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options."""
+    group = parser.getgroup("kafka", "Kafka clusters (twisted-broker)")
+    group.addoption(
+        "--kafka-brokers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="brokers of the clusters of tests that do not say otherwise (1)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The marker."""
+    config.addinivalue_line(
+        "markers",
+        "kafka(brokers=1, settings={}, topics={}): the cluster of this test's `kafka` fixture",
+    )
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Starts what clusters are forked from, where a test will need one."""
+    if not session.config.option.collectonly and any(
+        _FIXTURES.intersection(getattr(item, "fixturenames", ())) for item in session.items
+    ):
+        from twisted_broker.testing.template_client import template
+
+        template()
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
+    """One Kafka cluster for all tests; `str()` of it is its bootstrap servers."""
+    from twisted_broker.testing.cluster import Cluster
+
+    with Cluster(pytestconfig.option.kafka_brokers) as made:
+        yield made
+
+
+@pytest.fixture
+def kafka(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A Kafka cluster for this test alone; `str()` of it is its bootstrap servers."""
+    from twisted_broker.testing.cluster import Cluster
+
+    wanted: dict[str, Any] = {"brokers": request.config.option.kafka_brokers}
+    for marker in reversed(list(request.node.iter_markers("kafka"))):
+        unknown = marker.kwargs.keys() - _OF_MARKER
+        if marker.args or unknown:
+            what = sorted(unknown)[0] if unknown else "a value without a name"
+            raise pytest.UsageError(
+                f"@pytest.mark.kafka takes {', '.join(sorted(_OF_MARKER))}, not {what}"
+            )
+        wanted |= marker.kwargs
+    with Cluster(**wanted) as made:
+        yield made
+
+
+def _clusters(item: pytest.Item) -> dict[str, Any]:
+    """The test's clusters, by the names of their fixtures."""
+    found = getattr(item, "funcargs", {})
+    return {name: found[name] for name in sorted(_FIXTURES) if hasattr(found.get(name), "log_of")}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Notes where the clusters' logs are when the test begins."""
+    item.stash[_BEGAN] = {name: each.log_size for name, each in _clusters(item).items()}
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Adds what was logged to the report of a test that failed."""
+    report = yield
+    if report.when == "call" and report.failed:
+        began = item.stash.get(_BEGAN, {})
+        for name, cluster in _clusters(item).items():
+            text = cluster.log_of(began.get(name, 0))[-_LOG_BYTES:]
+            report.sections.append((f"what {name} logged", text))
+    return report

@@ -1,0 +1,70 @@
+"""The process from which clusters of tests are forked.
+
+Owns `serve`: it waits for a test's process, and forks a cluster for each that is wanted.
+
+1. What a cluster needs is imported once. A fork of it is ready in a few hundredths of a second of
+   the processor, where a process of its own needs half a second.
+2. Before the first fork it only imports. Idle afterwards, it runs a cluster in memory on a clock of
+   its own, which makes the codecs, and freezes what there is: later forks are cheaper still.
+3. It has no reactor: each cluster makes its own, after the fork.
+4. It ends when the other end of its socket is closed, whoever closed it; so does each cluster.
+
+Ring 2. Source: our own. Not here: what a cluster does (`cluster_process.py`), the test's side
+(`template_client.py`).
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import socket
+from typing import NoReturn
+
+from twisted_broker import garbage_collection
+
+
+def serve(descriptor: int) -> NoReturn:
+    """`descriptor`: of the socket to the test's process, which sends a byte for each cluster, with
+    two descriptors: the cluster's socket and its log file.
+    """
+    # Ctrl-C is for the test: it ends us by closing the socket, once its tests are torn down.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Nobody waits for a cluster that ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    garbage_collection.spare_start()
+    _load()
+    requests = socket.socket(fileno=descriptor)
+    is_warm = False
+    while True:
+        if not is_warm and not select.select([requests], [], [], 0)[0]:
+            is_warm = True
+            _warm()
+        wanted, descriptors, _, _ = socket.recv_fds(requests, 1, 2)
+        if not wanted:
+            os._exit(0)
+        if os.fork() == 0:
+            requests.close()
+            from twisted_broker.testing.cluster_process import run
+
+            run(*descriptors)
+        for each in descriptors:
+            os.close(each)
+
+
+def _load() -> None:
+    """What every cluster imports: most of a start."""
+    from twisted_broker.testing import cluster_process
+
+    cluster_process.load()
+    gc.collect()
+    gc.freeze()
+
+
+def _warm() -> None:
+    from twisted_broker.testing.warm_up import warm_up
+
+    warm_up()
+    gc.collect()
+    gc.freeze()

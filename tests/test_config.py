@@ -255,7 +255,7 @@ def test_broker_id_is_the_older_name_of_node_id():
     assert BrokerConfig({"broker.id": "3", "node.id": "3"}).node_id == 3
     with pytest.raises(ConfigError, match=r"broker\.id='3' .* node\.id, 4"):
         BrokerConfig({"broker.id": "3", "node.id": "4"})
-    with pytest.raises(ConfigError, match=r"node\.id='x'"):
+    with pytest.raises(ConfigError, match=r"broker\.id='x'"):
         BrokerConfig({"broker.id": "x"})
 
 

@@ -1258,6 +1258,41 @@ TOPIC_SETTINGS: dict[str, Setting] = _table(
     ),
 )
 
+
+_TIME_DIFFERENCE, _FORMAT, _DOWN_CONVERSION = (
+    "message.timestamp.difference.max.ms",
+    "message.format.version",
+    "message.downconversion.enable",
+)
+_OLD_ROWS: tuple[Setting, ...] = (
+    _ms(
+        _TIME_DIFFERENCE,
+        LONG_MAX,
+        "How far off a record's time may lie, where before and after are not set.",
+        0,
+        live=True,
+    ),
+    _text(_FORMAT, "3.0-IV1", "Without effect: a leader appends batches of magic 2."),
+    _flag(
+        _DOWN_CONVERSION,
+        True,
+        "Convert records for clients of Fetch 0 to 3; false: UNSUPPORTED_VERSION.",
+        live=True,
+    ),
+)
+_SMALLEST_SEGMENT_39 = 14  # a message of magic 0 without key and value
+BROKER_SETTINGS_39: dict[str, Setting] = BROKER_SETTINGS | _table(
+    replace(BROKER_SETTINGS["log.segment.bytes"], low=_SMALLEST_SEGMENT_39),
+    replace(BROKER_SETTINGS["log.message.timestamp.after.max.ms"], default=LONG_MAX),
+    *(replace(row, name=f"log.{row.name}") for row in _OLD_ROWS),
+)
+"""Those of a member of a ZooKeeper cluster, whose brokers are Kafka 3.9."""
+TOPIC_SETTINGS_39: dict[str, Setting] = TOPIC_SETTINGS | _table(
+    replace(TOPIC_SETTINGS["segment.bytes"], low=_SMALLEST_SEGMENT_39),
+    replace(TOPIC_SETTINGS["message.timestamp.after.max.ms"], default=LONG_MAX),
+    *(_topic(row, (f"log.{row.name}", 1)) for row in _OLD_ROWS),
+)
+
 TIERED_SETTINGS = frozenset(
     {
         "local.retention.bytes",
@@ -1303,6 +1338,8 @@ def _with_node_id(static: Mapping[str, str]) -> dict[str, str]:
     ConfigError where they differ.
     """
     values = dict(static)
+    if _BROKER_ID in values:
+        replace(BROKER_SETTINGS["node.id"], name=_BROKER_ID).parse(values[_BROKER_ID])
     if (
         _BROKER_ID in values
         and values.setdefault("node.id", values[_BROKER_ID]) != values[_BROKER_ID]
@@ -1336,9 +1373,7 @@ class BrokerConfig:
             dict(cluster or {}),
             dict(broker or {}),
         )
-        self._values: dict[str, Value] = {
-            name: row.default for name, row in BROKER_SETTINGS.items()
-        }
+        self._values: dict[str, Value] = {name: row.default for name, row in self.rows.items()}
         if ZOOKEEPER_CONNECT in self.static:
             for name, row in zookeeper_settings().items():
                 self._values[name] = (
@@ -1346,12 +1381,29 @@ class BrokerConfig:
                 )
         for layer in (self.static, self.cluster, self.broker):
             for name, text in layer.items():
-                known = _broker_row(name)
+                known = self.row(name)
                 if known is not None:
                     self._values[name] = known.parse(text)
                 else:
                     _check_without_row(name, text)
         self._check_voters()
+
+    @property
+    def rows(self) -> Mapping[str, Setting]:
+        """The settings that are obeyed."""
+        return BROKER_SETTINGS_39 if ZOOKEEPER_CONNECT in self.static else BROKER_SETTINGS
+
+    @property
+    def topic_rows(self) -> Mapping[str, Setting]:
+        """Those of a topic."""
+        return TOPIC_SETTINGS_39 if ZOOKEEPER_CONNECT in self.static else TOPIC_SETTINGS
+
+    def row(self, name: str) -> Setting | None:
+        """Of a setting that a broker obeys, or knows."""
+        found = self.rows.get(name)
+        if found is not None or name in REFUSED or name == _BROKER_ID:
+            return found
+        return known_broker_settings().get(name)
 
     def _check_voters(self) -> None:
         """A controller that left the others out would be a cluster of its own beside theirs."""
@@ -1449,12 +1501,12 @@ class BrokerConfig:
         obeyed, or none; a line for each.
         """
         refused: list[str] = []
-        layers = [_obeyed(layer, _broker_row, refused) for layer in (cluster, broker)]
+        layers = [_obeyed(layer, self.row, refused) for layer in (cluster, broker)]
         return self.with_dynamic(*layers), refused
 
     def unknown(self) -> list[str]:
         """Names given that nobody knows: a warning line each."""
-        others = self.static.keys() - BROKER_SETTINGS.keys() - {_BROKER_ID}
+        others = self.static.keys() - self.rows.keys() - {_BROKER_ID}
         if ZOOKEEPER_CONNECT in others:
             others -= zookeeper_settings().keys()
         others -= {name for name in others if override_row(name) is not None}
@@ -1462,7 +1514,7 @@ class BrokerConfig:
 
     def without_effect(self) -> list[str]:
         """Names given that Kafka knows and that nothing here obeys."""
-        others = self.static.keys() - BROKER_SETTINGS.keys() - {_BROKER_ID}
+        others = self.static.keys() - self.rows.keys() - {_BROKER_ID}
         return sorted(others & known_broker_settings().keys()) if others else []
 
 
@@ -1559,7 +1611,7 @@ def is_secret(name: str) -> bool:
     """Whether a broker's setting, or a listener's own, holds a password or a key, or may: a name
     that no table has (a plugin's, a misspelt one) counts as one. Such a value is never shown.
     """
-    row = override_row(name) or BROKER_SETTINGS.get(name) or known_broker_settings().get(name)
+    row = override_row(name) or BROKER_SETTINGS_39.get(name) or known_broker_settings().get(name)
     return row is None or row.type is Type.PASSWORD
 
 
@@ -1592,14 +1644,6 @@ class LiveConfig(BrokerConfig):
         self._values = config._values
         for subscriber in self._subscribers:
             subscriber(self)
-
-
-def _broker_row(name: str) -> Setting | None:
-    """The row of a setting that a broker obeys, or knows."""
-    found = BROKER_SETTINGS.get(name)
-    if found is not None or name in REFUSED or name == _BROKER_ID:
-        return found
-    return known_broker_settings().get(name)
 
 
 def _check_without_row(name: str, text: str) -> None:
@@ -1661,20 +1705,22 @@ def own_or_broker_value(row: Setting, config: BrokerConfig, overrides: Mapping[s
 
 def topic_value(name: str, config: BrokerConfig, overrides: Mapping[str, str]) -> Value:
     """The typed value of one topic setting; raises ConfigError, KeyError for an unknown name."""
-    return own_or_broker_value(TOPIC_SETTINGS[name], config, overrides)
+    return own_or_broker_value(config.topic_rows[name], config, overrides)
 
 
-def obeyed_topic_settings(stored: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+def obeyed_topic_settings(
+    config: BrokerConfig, stored: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
     """What is obeyed of a topic's settings in the metadata, and a line for each that is refused as
     it is: see `BrokerConfig.with_stored`.
     """
     refused: list[str] = []
-    return _obeyed(stored, TOPIC_SETTINGS.get, refused), refused
+    return _obeyed(stored, config.topic_rows.get, refused), refused
 
 
 def stored_topic_value(name: str, config: BrokerConfig, stored: Mapping[str, str]) -> Value:
     """As `topic_value`, of settings in the metadata. Raises nothing for those."""
-    row = TOPIC_SETTINGS[name]
+    row = config.topic_rows[name]
     obeyed = None if name not in stored else row.nearest(stored[name])
     return own_or_broker_value(row, config, {} if obeyed is None else {name: obeyed})
 
@@ -1709,6 +1755,7 @@ class LogConfig:
     message_timestamp_type: str = "CreateTime"
     message_timestamp_before_max_ms: int = LONG_MAX
     message_timestamp_after_max_ms: int = 3600000
+    message_downconversion_enable: bool = True
     replog_mirror_source: str = ""
     producer_id_expiration_ms: int = 86400000
     validate_records: bool = False
@@ -1736,12 +1783,16 @@ def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfi
     """
     rows = [
         row
-        for row in TOPIC_SETTINGS.values()
-        if not row.internal and row.name not in TIERED_SETTINGS | THROTTLED_REPLICAS
+        for row in config.topic_rows.values()
+        if not row.internal and row.name not in TIERED_SETTINGS | THROTTLED_REPLICAS | {_FORMAT}
     ]
     values: dict[str, Any] = {
         row.name.replace(".", "_"): stored_topic_value(row.name, config, overrides) for row in rows
     }
+    difference = values.pop(_TIME_DIFFERENCE.replace(".", "_"), LONG_MAX)
+    for bound in ("message_timestamp_before_max_ms", "message_timestamp_after_max_ms"):
+        if values[bound] == LONG_MAX:
+            values[bound] = difference
     policy = values["cleanup_policy"]
     assert isinstance(policy, tuple)
     values["cleanup_policy"] = frozenset(policy)
@@ -1759,7 +1810,7 @@ def check_topic_overrides(overrides: Mapping[str, str], config: BrokerConfig) ->
     that do not fit each other or what `config` gives to the rest (CreateTopics, AlterConfigs).
     """
     for name, value in overrides.items():
-        row = TOPIC_SETTINGS.get(name)
+        row = config.topic_rows.get(name)
         if row is None:
             raise ConfigError(name, value, "", "there is no such topic setting")
         parsed = row.parse(value)

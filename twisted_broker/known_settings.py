@@ -249,9 +249,10 @@ zookeeper.metadata.migration.enable boolean false
 inter.broker.protocol.version string 3.9 3.9|3.9-IV0|2.6|2.6-IV0
 controlled.shutdown.max.retries int 3 1..
 controlled.shutdown.retry.backoff.ms long 5000 0..
+delegation.token.master.key password -
 """
 """Of a member of a ZooKeeper cluster, as in Kafka 3.9; only where `zookeeper.connect` is set. These
-are obeyed (`zookeeper_broker.py`).
+are obeyed (`zookeeper_broker.py`), but for the key: such a member has no delegation tokens.
 """
 
 

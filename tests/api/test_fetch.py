@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.api.data_plane import Api, DenyList
@@ -126,6 +128,23 @@ def test_zstd_does_not_go_down(version):
     first, second = parts(got(api, ("t", 0, 0), ("other", 0, 0), version=version))
     assert (first.error_code, bytes(first.records)) == (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, b"")
     assert values(second.records) == [b"v"]
+
+
+def test_a_topic_may_forbid_conversion():
+    """`message.downconversion.enable=false` in a 3.9 cluster: UNSUPPORTED_VERSION for what the
+    client cannot read, and no other.
+    """
+    api = made()
+    tp = TopicPartition("t", 0)
+    for each in (tp, OTHER):
+        api.fixture.produce(tp=each)
+    log = api.fixture.replicas.partitions[tp].log
+    log.update_config(replace(log.config, message_downconversion_enable=False))
+    first, second = parts(got(api, ("t", 0, 0), ("other", 0, 0), version=3))
+    assert (first.error_code, bytes(first.records)) == (ErrorCode.UNSUPPORTED_VERSION, b"")
+    assert values(second.records) == [b"v"]
+    (newer,) = parts(got(api, ("t", 0, 0), version=4))
+    assert values(newer.records) == [b"v"]
 
 
 def test_a_large_conversion_takes_turns():

@@ -33,6 +33,13 @@ def test_a_topic_that_is_not_there_is_made_with_what_is_the_sources() -> None:
     assert plan.unknown == ("confluent.tier.enable",)
 
 
+def test_a_value_that_only_an_older_source_takes_becomes_the_nearest_one() -> None:
+    """Kafka 3.9 has segments of less than 1 MiB; nothing is changed again in the next round."""
+    source = SOURCE._replace(settings={"segment.bytes": "65536"})
+    assert plan_for("t", "c", source, None).settings["segment.bytes"] == "1048576"
+    assert not plan_for("t", "c", source, target(segment_bytes="1048576")).settings
+
+
 def test_nothing_to_do() -> None:
     plan = plan_for("t", "c", SOURCE, target(retention_ms="5"))
     assert (plan.refusal, plan.create, plan.partitions, plan.settings) == ("", False, 0, {})

@@ -142,7 +142,10 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
                 result.release()
         elif context.version < _BATCHES_FROM:
             await convert_results(
-                shown, 0 if context.version < _MAGIC_1_FROM else 1, context.runtime.clock
+                shown,
+                0 if context.version < _MAGIC_1_FROM else 1,
+                context.runtime.clock,
+                replicas.converts_down,
             )
         if len(shown) > SLICE_ELEMENTS:
             # The answer is made in a turn of its own, and written in slices.

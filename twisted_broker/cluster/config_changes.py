@@ -249,7 +249,8 @@ def check_values(
             check_topic_overrides(wanted, view.config)
         elif resource_type == BROKER_RESOURCE:
             _check_node(view, name)
-            _check_broker_values(name, {k: v for k, v in wanted.items() if current.get(k) != v})
+            changed = {k: v for k, v in wanted.items() if current.get(k) != v}
+            _check_broker_values(view, name, changed)
             if name:
                 together = view.config.with_dynamic(view.config.cluster, wanted)
             else:
@@ -290,7 +291,7 @@ def _check_node(view: ClusterView, name: str) -> None:
         raise BrokerError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {name} is not registered")
 
 
-def _check_broker_values(name: str, changed: Mapping[str, str]) -> None:
+def _check_broker_values(view: ClusterView, name: str, changed: Mapping[str, str]) -> None:
     """Dynamic settings of the broker `name`, "" all: only those that act without a restart. Those
     of a listener can be set for one broker and one listener only.
 
@@ -298,7 +299,7 @@ def _check_broker_values(name: str, changed: Mapping[str, str]) -> None:
     """
     for setting in sorted(changed):
         row = (
-            override_row(setting) or BROKER_SETTINGS.get(setting) or broker_settings().get(setting)
+            override_row(setting) or view.config.rows.get(setting) or broker_settings().get(setting)
         )
         if setting in LISTENER_SETTINGS:
             raise BrokerError(

@@ -23,8 +23,8 @@ from typing import NamedTuple
 from twisted_broker import known_settings
 from twisted_broker.config import (
     BROKER_SETTINGS,
+    BROKER_SETTINGS_39,
     LISTENER_PREFIX,
-    TOPIC_SETTINGS,
     BrokerConfig,
     ConfigError,
     override_row,
@@ -115,7 +115,7 @@ def _rows() -> Mapping[str, Setting]:
 
 @cache
 def _rows_with_zookeeper() -> Mapping[str, Setting]:
-    return {**_rows(), **known_settings.zookeeper_settings()}
+    return {**_rows(), **BROKER_SETTINGS_39, **known_settings.zookeeper_settings()}
 
 
 def broker_entries(config: BrokerConfig) -> Iterator[ConfigEntry]:
@@ -172,7 +172,7 @@ def topic_entries(
     config: BrokerConfig, overrides: Mapping[str, str], as_given: bool = False
 ) -> Iterator[ConfigEntry]:
     """Every setting of a topic with these values of its own. `as_given`: in the text they have."""
-    for row in TOPIC_SETTINGS.values():
+    for row in config.topic_rows.values():
         if not row.internal or row.name in overrides:
             entry = _own_entry(row, config, overrides, TOPIC_SOURCE)
             if as_given and row.name in overrides:
@@ -230,7 +230,7 @@ def default_entries(values: Mapping[str, str], source: int) -> list[ConfigEntry]
     for name in sorted(values):
         row = (
             override_row(name)
-            or BROKER_SETTINGS.get(name)
+            or BROKER_SETTINGS_39.get(name)
             or known_settings.broker_settings().get(name)
         )
         secret = row is None or row.type is Type.PASSWORD

@@ -61,7 +61,12 @@ def plan_for(
     """The plan for one topic; `cluster_id`: of the source."""
     followed = {key: value for key, value in source.settings.items() if key not in _OF_ITS_CLUSTER}
     unknown = tuple(sorted(key for key in followed if key not in TOPIC_SETTINGS))
-    wanted: dict[str, str] = {key: followed[key] for key in followed if key in TOPIC_SETTINGS}
+    # Kafka 3.9 has other bounds: what is out of ours would keep the topic from being made.
+    wanted: dict[str, str] = {
+        key: TOPIC_SETTINGS[key].nearest(value) or value
+        for key, value in followed.items()
+        if key in TOPIC_SETTINGS
+    }
     wanted[SOURCE_SETTING] = source_name(cluster_id, source.topic_id)
     if target is None:
         return TopicPlan("", True, source.partitions, wanted, unknown)

@@ -913,6 +913,12 @@ class ReplicaManager:
             self.drain()
         return results
 
+    def converts_down(self, name: TopicPartition) -> bool:
+        """Whether clients of old formats get its records converted."""
+        partition = self.partitions.get(name)
+        log = None if partition is None else partition.log
+        return log is None or log.config.message_downconversion_enable
+
     def throttles_follower(self, partition: Partition, params: FetchParams) -> bool:
         """RL 1.8: whether this follower gets no records of it now. One in the ISR always gets
         them: it would leave it otherwise.

@@ -168,7 +168,8 @@ class _TopicConfigs:
     def of(self, topic: str) -> LogConfig:
         found = self._known.get(topic)
         if found is None:
-            obeyed, refused = obeyed_topic_settings(self._image.config(TOPIC_RESOURCE, topic))
+            stored = self._image.config(TOPIC_RESOURCE, topic)
+            obeyed, refused = obeyed_topic_settings(self._config, stored)
             for line in refused:
                 self._lines.warn("a stored setting is refused", topic=topic, reason=line)
             # Most topics of a cluster have none, or the same.

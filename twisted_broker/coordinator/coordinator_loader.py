@@ -28,7 +28,6 @@ Source: Apache Kafka 4.3.1 `CoordinatorLoaderImpl`, `GroupMetadataManager.onLoad
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -51,6 +50,7 @@ from twisted_broker.coordinator.group_records import (
     read_offset,
     read_record,
 )
+from twisted_broker.garbage_collection import freeze_loaded
 from twisted_broker.interfaces import IClock
 from twisted_broker.log.errors import OutOfDescriptors
 from twisted_broker.topic_names import OFFSETS_TOPIC
@@ -290,19 +290,6 @@ class _Replay(LogReplay):
             if kind in (ABORT, COMMIT):
                 for group_id in self.open_transactions.pop(batch.producer_id, ()):
                     self.offsets[group_id].end_transaction(batch.producer_id, kind == COMMIT)
-
-
-def freeze_loaded() -> None:
-    """Keeps the garbage collector from walking over what is loaded, and all else that lives by now.
-
-    It would walk over all groups again and again while they become more: 0.2 s for 100,000 of them,
-    in the middle of a step. Counting references frees them still; only cycles that are garbage at
-    this moment stay. Nothing in a process that freezes nothing itself: a program that embeds a
-    broker may leave more cycles (`garbage_collection.py`).
-    """
-    if gc.get_freeze_count():
-        gc.collect(1)
-        gc.freeze()
 
 
 def forget_steps(replays: Iterable[LogReplay]) -> Iterator[None]:

@@ -38,7 +38,6 @@ from twisted_broker.coordinator.coordinator_loader import (
     FREEZE_EVERY,
     LogReplay,
     forget_steps,
-    freeze_loaded,
     read_partition,
 )
 from twisted_broker.coordinator.coordinator_shard import CoordinatorState
@@ -58,6 +57,7 @@ from twisted_broker.coordinator.transaction.transaction_metadata import (
     TransactionMetadata,
     TxnTransitMetadata,
 )
+from twisted_broker.garbage_collection import freeze_loaded
 from twisted_broker.topic_names import TRANSACTIONS_TOPIC
 from twisted_broker.turns import Steps
 from twisted_broker.wire.batch_header import HEADER_BYTES

@@ -21,9 +21,10 @@ TRACE ?=
 KAFKA ?=
 KAFKA_JARS ?=
 KAFKA39_JARS ?=
+EXTRAS = docs oauth test tls zookeeper
 INSTALL = $(BIN)/python -m pip install -q
 
-.PHONY: help run simulate mutants reach faults hostile soak soak-archive compare test test-java unit clients pipeline lint test-long demo-pipeline audit bench docs dist clean
+.PHONY: extras help run simulate mutants reach faults hostile soak soak-archive compare test test-java unit clients pipeline lint test-long demo-pipeline audit bench docs dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +40,8 @@ $(VENV)/.run: $(BIN)/python setup.cfg pyproject.toml
 
 $(VENV)/.test: $(BIN)/python setup.cfg pyproject.toml pipeline/setup.cfg
 	$(INSTALL) -e ./pipeline -e '.[test]'
+	@# Its library is built by a C compiler; nothing else here needs one.
+	@$(INSTALL) -e '.[jks]' >/dev/null 2>&1 || echo "pyjks cannot be installed here: the tests of JKS stores are skipped"
 	@touch $@ $(VENV)/.run
 
 $(VENV)/.docs: $(BIN)/python setup.cfg pyproject.toml
@@ -65,6 +68,13 @@ lint: $(VENV)/.test ## ruff (bandit's rules among them), mypy, import contract; 
 	$(BIN)/lint-imports
 	@# What was published today is no fault of a change: it is shown here, and fails `make audit`.
 	@$(MAKE) --no-print-directory audit || true
+
+extras: ## each extra but jks, and the pipeline's, into an environment without a compiler
+	@set -e; for extra in $(EXTRAS) spark,java,s3,decode,demo; do \
+	  echo "$$extra"; $(PYTHON) -m venv --clear build/extras; build/extras/bin/python -m pip install -q --upgrade pip; \
+	  case $$extra in spark*|test) pipeline=./pipeline;; *) pipeline=;; esac; \
+	  CC=/bin/false CXX=/bin/false build/extras/bin/python -m pip install -q $$pipeline ".[$$extra]"; \
+	done; rm -rf build/extras
 
 audit: $(VENV)/.test ## known vulnerabilities of what is installed, by pip-audit; its data comes from the network, and it says when there is none
 	@test -x build/audit/bin/pip-audit || { $(PYTHON) -m venv build/audit && build/audit/bin/python -m pip install -q pip-audit; } || { echo "make audit: pip-audit cannot be installed; nothing was looked at" >&2; exit 2; }

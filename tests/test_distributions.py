@@ -7,6 +7,7 @@ from configparser import ConfigParser
 from pathlib import Path
 
 import twisted_broker
+from twisted_broker.installed import OF_BROKER
 
 ROOT = Path(__file__).parent.parent
 VERSION = twisted_broker.__version__
@@ -28,7 +29,7 @@ def test_the_pipeline_has_the_brokers_version_and_wants_it() -> None:
 def test_the_brokers_extras_are_the_pipeline_of_the_same_version() -> None:
     broker = configuration(ROOT)
     extras = dict(broker["options.extras_require"])
-    for name in ("docs", "oauth", "test", "tls", "zookeeper"):
+    for name in OF_BROKER:
         del extras[name]
     name = "twisted-broker-pipeline"
     assert {extra: wanted.strip() for extra, wanted in extras.items()} == {
@@ -39,6 +40,20 @@ def test_the_brokers_extras_are_the_pipeline_of_the_same_version() -> None:
         "demo": f"{name}[demo] == {VERSION}",
     }
     assert name not in broker["options"]["install_requires"]
+
+
+def test_only_the_extra_of_jks_needs_a_compiler() -> None:
+    """pyjks wants twofish, which has no wheel: `pip install '.[tls]'` failed where there is no
+    compiler. `make extras` installs each without one.
+    """
+    broker = configuration(ROOT)
+    wanted = {name: text for name, text in broker["options.extras_require"].items()}
+    wanted[""] = broker["options"]["install_requires"]
+    assert [name for name, text in wanted.items() if "pyjks" in text] == ["jks"]
+    assert "twisted-broker[tls]" in wanted["jks"]
+    makefile = (ROOT / "Makefile").read_text()
+    (tried,) = re.findall(r"^EXTRAS = (.*)$", makefile, re.MULTILINE)
+    assert {*tried.split()} == OF_BROKER - {"jks"}
 
 
 def test_both_carry_the_license() -> None:

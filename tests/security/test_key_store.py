@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 
-import jks
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import (
@@ -28,6 +29,12 @@ from twisted_broker.security.key_store import (
 )
 
 PASSWORD = "of the store"  # noqa: S105  a test's
+
+
+@pytest.fixture
+def jks() -> ModuleType:
+    """Of the extra `jks`, which needs a C compiler."""
+    return pytest.importorskip("jks", reason="pyjks is not installed (extra jks)")
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +89,9 @@ def test_a_chain_is_put_in_order_and_needs_the_keys_certificate(pem: bytes, entr
 
 
 @pytest.mark.parametrize("own_password", [False, True])
-def test_pkcs12_and_jks_are_told_apart_by_their_bytes(entry, own_password: bool) -> None:
+def test_pkcs12_and_jks_are_told_apart_by_their_bytes(
+    jks: ModuleType, entry, own_password: bool
+) -> None:
     p12 = pkcs12.serialize_key_and_certificates(
         b"name",
         entry.key,
@@ -103,7 +112,7 @@ def test_pkcs12_and_jks_are_told_apart_by_their_bytes(entry, own_password: bool)
             key_entry(data, "wrong", None, "f")
 
 
-def test_trusted_certificates_of_each_form(entry) -> None:
+def test_trusted_certificates_of_each_form(jks: ModuleType, entry) -> None:
     authority = entry.chain[1]
     p12 = pkcs12.serialize_java_truststore(
         [pkcs12.PKCS12Certificate(authority, b"ca")], BestAvailableEncryption(PASSWORD.encode())
@@ -135,7 +144,17 @@ def test_what_is_no_store_is_one_line(data: bytes) -> None:
         pem_key_entry(data, data, None, "f", "f")
 
 
-def test_a_flipped_bit_of_a_store_is_one_line(entry) -> None:
+@pytest.mark.parametrize("read", [key_entry, trusted_certificates])
+def test_a_jks_store_without_the_extra_names_it(read, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line with the command, and the way without a compiler."""
+    monkeypatch.setitem(sys.modules, "jks", None)
+    arguments = (PASSWORD, None) if read is key_entry else (PASSWORD,)
+    with pytest.raises(StoreError, match=r"^f is a JKS .*\[jks\].* C compiler.* PKCS12") as caught:
+        read(b"\xfe\xed\xfe\xed" + bytes(40), *arguments, "f")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_flipped_bit_of_a_store_is_one_line(jks: ModuleType, entry) -> None:
     store = jks.KeyStore.new(
         "jks", [jks.PrivateKeyEntry.new("name", ders(entry.chain), secret(entry), "pkcs8")]
     ).saves(PASSWORD)

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
+from twisted_broker.installed import install
 from twisted_broker.security.principal_mapping import subject_text
 
 _JKS, _JCEKS = b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce"
@@ -204,7 +205,8 @@ def _jks(data: bytes, password: str | None, name: str, setting: str):  # type: i
         import jks
     except ImportError:
         raise StoreError(
-            f"{name} is a JKS store, and pyjks is not installed: pip install pyjks"
+            f"{name} is a JKS store, and pyjks is not installed: {install('jks')} (it needs a C "
+            "compiler), or make it a PKCS12 store with keytool -importkeystore"
         ) from None
     try:
         return jks.KeyStore.loads(data, password)

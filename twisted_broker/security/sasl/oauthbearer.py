@@ -8,6 +8,8 @@ Owns the broker's side, `JwtValidator` and the reading of keys (JWKS).
    where they are set. Times are compared with the time that is given, with a tolerance.
 3. The authorization id is empty or the token's own name.
 4. No error holds the token or its claims.
+5. A stranger's token is taken apart for a few keys only, some two milliseconds each at its longest:
+   `MOST_CHARACTERS`, and `MOST_TRIED` where it does not say whose it is.
 
 Source: RFC 7628, 7515, 7517; Kafka's `OAuthBearerSaslServer`, `BrokerJwtValidator`. PyJWT verifies
 the signatures (extra `oauth`). Not here: where keys come from (`net/jwks.py`), our own side
@@ -29,6 +31,8 @@ MECHANISM = "OAUTHBEARER"
 MOST_KEYS = 100
 MOST_CHARACTERS = 65_536
 """In a token."""
+MOST_TRIED = 8
+"""Keys, for one token."""
 _ALGORITHMS = {
     "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     "EC": ("ES256", "ES384", "ES512"),
@@ -158,9 +162,13 @@ class JwtValidator:
         if not known:
             self._unknown_key()
             raise SaslFailure("the token is signed with a key that is not known")
-        for each in known:
-            if algorithm not in each.algorithms:
-                continue
+        fitting = [each for each in known if algorithm in each.algorithms]
+        if len(fitting) > MOST_TRIED:
+            raise SaslFailure(
+                f"the token fits {len(fitting)} keys, more than {MOST_TRIED}: it must name its own "
+                "(kid)"
+            )
+        for each in fitting:
             try:
                 found: dict[str, Any] = jwt.decode(
                     token, each.public, algorithms=[str(algorithm)], options=_OPTIONS

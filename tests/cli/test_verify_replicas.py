@@ -60,6 +60,8 @@ def test_equal_replicas_are_no_finding(three: list[Path]) -> None:
     """RL 9.2: the same bytes below the high watermark; the exit status says so."""
     status, lines = run("--replicas", *three)
     assert status == 0 and len(lines) == 1 and lines[0].endswith("no findings")
+    (alone,) = run(three[0])[1]
+    assert (" 0 records" in lines[0], " 0 records" in alone) == (False, False)
 
 
 def test_a_pair_that_differs_is_shown_with_offset_epoch_and_crc(three: list[Path]) -> None:

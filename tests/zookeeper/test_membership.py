@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.logger import capturedLogs, formatEvent
 
 from tests.zookeeper.fixtures import Member
 from twisted_broker.config import BrokerConfig
@@ -18,6 +19,7 @@ from twisted_broker.installed import install
 from twisted_broker.settings import ConfigError
 from twisted_broker.testing.memory_zookeeper import MemoryEnsemble, MemoryZooKeeper
 from twisted_broker.zookeeper.config_watch import ConfigWatch
+from twisted_broker.zookeeper.kazoo_client import KazooZooKeeper
 from twisted_broker.zookeeper.membership import Membership
 from twisted_broker.zookeeper.protocol_versions import IBP_2_6, IBP_3_9, protocol_of
 from twisted_broker.zookeeper_broker import kazoo_client
@@ -158,10 +160,30 @@ def test_a_connection_that_is_lost_for_a_moment_is_none() -> None:
     joining = Joining()
     joining.join()
     first = joining.membership.broker_epoch
-    joining.zookeeper.disconnect()
-    joining.zookeeper.connect()
-    joining.turns()
+    with capturedLogs() as logs:
+        joining.zookeeper.disconnect()
+        joining.zookeeper.connect()
+        joining.turns()
     assert joining.membership.broker_epoch == first
+    assert [formatEvent(each) for each in logs] == [
+        "the connection to ZooKeeper is lost, connecting again",
+        "the connection to ZooKeeper is back, in the same session",
+    ]
+
+
+def test_what_kazoo_says_is_a_line_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    """Written to the standard error it came as an error, without a word about where from."""
+    client = KazooZooKeeper(None, "127.0.0.1:1", 6000)
+    with capturedLogs() as logs:
+        client._client.logger.warning("Connection %s", "dropped")
+        client._client.logger.info("of no use to an operator")
+    (line,) = logs
+    assert (formatEvent(line), line["log_namespace"], line["log_level"].name) == (
+        "Connection dropped",
+        "kazoo",
+        "warn",
+    )
+    assert capsys.readouterr().err == ""
 
 
 def test_an_own_node_that_outlived_its_session_is_replaced() -> None:

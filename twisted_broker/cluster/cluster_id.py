@@ -4,7 +4,9 @@ Owns `fetch_cluster_id`, called once, before a new broker's directories are form
 
 1. The addresses are tried in turn until one answers; a controller that cannot be reached is logged
    once, then every 30 seconds.
-2. DescribeCluster for controllers (KIP-919), in the highest version known to both.
+2. DescribeCluster for controllers (KIP-919), in the highest version known to both. Not before
+   the controller knows its cluster's features: an Apache Kafka controller that only just started
+   refuses it, with an error and a trace in its log.
 
 Source: KIP-919; Kafka's `kafka-storage format` needs the id by hand. Not here: comparing it with a
 directory's (`log.log_directory`).
@@ -84,6 +86,10 @@ async def fetch_cluster_id_once(
     )
     try:
         await connection.negotiate()
+        if connection.features_epoch < 0:
+            raise BrokerError(
+                ErrorCode.BROKER_NOT_AVAILABLE, "it has not loaded the metadata of its cluster yet"
+            )
         version = connection.highest_version(_DESCRIBE_CLUSTER, 1)
         answer = await connection.send(DescribeClusterRequest(endpoint_type=_CONTROLLERS), version)
         check_answer(answer.error_code)

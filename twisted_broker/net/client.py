@@ -162,6 +162,7 @@ class BrokerConnection:
         self.request_timeout_ms = request_timeout_ms
         self.connect_timeout_ms = connect_timeout_ms
         self.api_versions: dict[int, tuple[int, int]] = {}
+        self.features_epoch = -1
         self.requests = self.answers = self.bytes_in = self.bytes_out = 0
         self._runtime, self._connector = runtime, connector
         self._protocol: _ResponseProtocol | None = None
@@ -230,7 +231,7 @@ class BrokerConnection:
         timeout_ms: int | None = None,
     ) -> Deferred[dict[int, tuple[int, int]]]:
         """Asks which versions the other side serves; the answer stays in `api_versions` until
-        the connection is lost.
+        the connection is lost, and in `features_epoch` how far it knows its cluster (-1: not yet).
         """
         from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
 
@@ -420,6 +421,7 @@ class BrokerConnection:
         self.api_versions = {
             each.api_key: (each.min_version, each.max_version) for each in response.api_keys
         }
+        self.features_epoch = response.finalized_features_epoch
         return self.api_versions
 
 

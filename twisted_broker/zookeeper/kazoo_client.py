@@ -5,12 +5,15 @@ Owns `KazooZooKeeper`, an `IZooKeeper`.
 1. kazoo works in threads of its own; nothing of it is called where it could wait, and every result
    comes back through `callFromThread`.
 2. After `stop` nothing is called back.
+3. What kazoo says comes as lines of this broker's log. Its own lines about the connection are left
+   out: `membership.py` has them.
 
 Ring 2. Source: kazoo's `KazooClient`. Not here: what the nodes mean.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +30,7 @@ from kazoo.exceptions import (
 from kazoo.retry import KazooRetry
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 
 from twisted_broker.zookeeper.port import (
@@ -50,6 +54,24 @@ _ERRORS: tuple[tuple[type[Exception], type[ZooKeeperError]], ...] = (
     (KazooBadVersion, BadVersionError),
 )
 _LONGEST_PAUSE_SECONDS = 1.0
+_logger = Logger(namespace="kazoo")
+
+
+class _Lines(logging.Handler):
+    """Without a handler Python writes them to the standard error, which becomes an error here."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        write = _logger.warn if record.levelno >= logging.WARNING else _logger.debug
+        write("{line}", line=record.getMessage())
+
+
+def _own_lines() -> logging.Logger:
+    found = logging.getLogger("twisted_broker.kazoo")
+    if not found.handlers:
+        found.addHandler(_Lines())
+        found.propagate = False
+        found.setLevel(logging.WARNING)
+    return found
 
 
 class KazooZooKeeper:
@@ -61,6 +83,7 @@ class KazooZooKeeper:
         self._stopped = False
         self._client: Any = KazooClient(
             hosts=connect,
+            logger=_own_lines(),
             timeout=session_timeout_ms / 1000,
             connection_retry=KazooRetry(
                 max_tries=-1, delay=0.1, max_delay=_LONGEST_PAUSE_SECONDS, ignore_expire=True

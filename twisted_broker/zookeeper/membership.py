@@ -80,7 +80,7 @@ class Membership:
         self._connected: Deferred[None] | None = None
         self._listeners: Sequence[Endpoint] = ()
         self._registered_session = 0
-        self._is_registered = False
+        self._is_registered = self._is_suspended = False
         self._registering: Deferred[None] | None = None
         self._leaving: Deferred[None] | None = None
         self._work: Deferred[None] | None = None
@@ -236,8 +236,16 @@ class Membership:
             return
         if event is SessionEvent.SUSPENDED:
             if self.state is BrokerState.RUNNING:
+                self._is_suspended = True
                 _logger.warn("the connection to ZooKeeper is lost, connecting again")
             return
+        if self._is_suspended:
+            self._is_suspended = False
+            same = self._zookeeper.session_id == self._registered_session
+            _logger.info(
+                "the connection to ZooKeeper is back, in {session}",
+                session="the same session" if same else "a new session",
+            )
         connected, self._connected = self._connected, None
         if connected is not None:
             if not connected.called:

@@ -1,7 +1,7 @@
 """What is served over HTTP: the pages `/`, `/topics/TOPIC` and `/explain/TOPIC/PARTITION` (JSON for
 programs), `/metrics`, `/healthz`, `/readyz`.
 
-Owns the resources and the site. Only reads; anything else is 404, or 405, with one line.
+Owns the resources, the site and its connections. Only reads; anything else is refused in one line.
 
 1. An answer is made when it is requested, a page in pieces between which others are served, and
    sent when it is whole; `/metrics` is in `metrics_resource.py`. When its client goes, the rest is
@@ -9,7 +9,11 @@ Owns the resources and the site. Only reads; anything else is 404, or 405, with 
 2. A request whose Host is another's is 421: a page elsewhere on the web may have its own name lead
    to 127.0.0.1 (DNS rebinding), and a browser would let it read what it gets. Addresses, names of
    the loopback and the hosts of `listeners` and `advertised.listeners` are ours.
-3. Every answer forbids the browser scripts, frames, and whatever is not from here (`html.py`).
+3. Every answer, also a refusal, forbids the browser scripts, frames, guesses at what it is, and
+   whatever is not from here (`html.py`).
+4. A request has no body: one is refused after its headers and nothing of it is read, for
+   `twisted.web` would store it. A request is whole within `REQUEST_SECONDS` of the connection or of
+   the answer before it, and its answer is taken within as many: no byte moves a deadline.
 
 Source: `twisted.web`. Loaded with the first connection (`status/http_server.py`).
 """
@@ -23,14 +27,16 @@ from urllib.parse import unquote
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import ensureDeferred
-from twisted.internet.protocol import Protocol, connectionDone
+from twisted.internet.protocol import connectionDone
 from twisted.logger import Logger
+from twisted.protocols.basic import LineReceiver
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel, Request
+from twisted.web.http_headers import Headers
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Site
 
-from twisted_broker.interfaces import Health, IClock, TopicPartition
+from twisted_broker.interfaces import Health, IClock, IDelayedCall, TopicPartition
 from twisted_broker.java_numbers import is_digits
 from twisted_broker.net.listeners import parse_endpoints
 from twisted_broker.status.health import live, ready
@@ -42,7 +48,13 @@ from twisted_broker.status.view import BrokerView
 
 _TEXT, _HTML, _JSON = "text/plain; charset=utf-8", "text/html; charset=utf-8", "application/json"
 # Longer than the pauses of a Prometheus that scrapes every 15 or 30 s.
-_IDLE_SECONDS = 60
+REQUEST_SECONDS = 60
+_REASONS = {
+    400: b"Bad Request",
+    405: b"Method Not Allowed",
+    413: b"Content Too Large",
+    431: b"Request Header Fields Too Large",
+}
 _PATHS = b"there are /, /topics/TOPIC, /explain/TOPIC/PARTITION, /metrics, /healthz and /readyz\n"
 _logger = Logger(namespace="replog.status")
 
@@ -96,13 +108,6 @@ class StatusResource(Resource):
         ensureDeferred(self._respond(request, pauses))
         return NOT_DONE_YET
 
-    def render_POST(self, request: Request) -> bytes:
-        request.setResponseCode(405)
-        request.setHeader("content-type", _TEXT)
-        return b"only GET is served here\n"
-
-    render_PUT = render_DELETE = render_PATCH = render_POST
-
     async def _respond(self, request: Request, pauses: Pauses) -> None:
         try:
             code, kind, body = await self._answer(request, pauses)
@@ -118,8 +123,6 @@ class StatusResource(Resource):
         request.setHeader("content-type", kind)
         request.setHeader("cache-control", "no-store")
         request.setHeader("content-length", str(len(body)))
-        for name, value in HEADERS.items():
-            request.setHeader(name, value)
         request.write(body)
         request.finish()
 
@@ -176,22 +179,114 @@ class StatusChannel(HTTPChannel):
     """A connection. It runs over the broker's own transport, too, so it has `receive_space`."""
 
     factory: Any
+    _deadline: IDelayedCall
+    _is_ended = False
+    _command = b""
 
     def receive_space(self) -> None:
         """Nowhere: `dataReceived` takes it."""
         return
 
     def connectionMade(self) -> None:
-        self.factory.channels.add(self)
+        self.factory.reading[self] = None
+        self._deadline = self.factory.clock.callLater(REQUEST_SECONDS, self.end)
         HTTPChannel.connectionMade(self)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self.factory.channels.discard(self)
+        self._forget()
         HTTPChannel.connectionLost(self, reason)
+
+    def _forget(self) -> None:
+        self._is_ended = True
+        self.factory.reading.pop(self, None)
+        self.factory.answering.pop(self, None)
+        if self._deadline.active():
+            self._deadline.cancel()
+
+    def end(self) -> None:
+        """Whatever it is at; the transport bounds how long the peer may take to go."""
+        self._forget()
+        channel: Any = self
+        channel.stopProducing()
+        channel.loseConnection()
+
+    def dataReceived(self, data: bytes) -> None:
+        if not self._is_ended:
+            LineReceiver.dataReceived(
+                self, data
+            )  # past HTTPChannel, whose deadline each byte moves
+
+    def headerReceived(self, line: bytes) -> bool:
+        try:
+            return bool(HTTPChannel.headerReceived(self, line))
+        except ValueError:  # a length of more digits than Python reads
+            self._respondToBadRequestAndDisconnect()
+            return False
+
+    def allHeadersReceived(self) -> None:
+        headers = self.requests[-1].requestHeaders
+        hosts = len(headers.getRawHeaders(b"host", []))
+        if self._command not in (b"GET", b"HEAD"):
+            self._refuse(405, "only GET and HEAD are served here")
+        elif self.length != 0 or headers.hasHeader(b"transfer-encoding"):
+            self._refuse(413, "a request here has no body")
+        elif hosts > 1 or (not hosts and self._version == b"HTTP/1.1"):
+            self._refuse(400, "a request of HTTP/1.1 has one Host header")
+        else:
+            HTTPChannel.allHeadersReceived(self)
+
+    def allContentReceived(self) -> None:
+        if self._is_ended:
+            return  # refused
+        self.factory.answering[self] = self.factory.reading.pop(self)
+        self._deadline.reset(REQUEST_SECONDS)
+        HTTPChannel.allContentReceived(self)
+
+    def requestDone(self, request: Request) -> None:
+        if not self._is_ended:
+            self.factory.reading[self] = self.factory.answering.pop(self)
+            self._deadline.reset(REQUEST_SECONDS)
+        HTTPChannel.requestDone(self, request)
+
+    def lineLengthExceeded(self, line: bytes) -> None:
+        self._refuse(431, "the headers are too long")
+
+    def _respondToBadRequestAndDisconnect(self) -> None:
+        if (
+            self._receivedHeaderSize > self.totalHeadersSize
+            or self._receivedHeaderCount > self.maxHeaders
+        ):
+            self._refuse(431, "the headers are too long")
+        else:
+            self._refuse(400, "this is no request of HTTP/1.1")
+
+    def _refuse(self, code: int, line: str) -> None:
+        """The last answer on this connection."""
+        if self._is_ended:
+            return
+        body = f"{line}\n".encode()
+        headers = Headers()
+        headers.setRawHeaders("content-type", [_TEXT])
+        headers.setRawHeaders("content-length", [str(len(body))])
+        headers.setRawHeaders("connection", ["close"])
+        if code == 405:
+            headers.setRawHeaders("allow", ["GET, HEAD"])
+        self.writeHeaders(b"HTTP/1.1", b"%d" % code, _REASONS[code], headers)
+        if self._command != b"HEAD":
+            transport: Any = self.transport
+            transport.write(body)
+        self.end()
+
+    def writeHeaders(self, version: bytes, code: bytes, reason: bytes, headers: Headers) -> None:
+        for name, value in HEADERS.items():
+            headers.setRawHeaders(name, [value])
+        HTTPChannel.writeHeaders(self, version, code, reason, headers)
 
 
 class StatusSite(Site):
-    """`doStart` is not called: there is no access log."""
+    """`doStart` is not called: there is no access log. `reading`, `answering`: the connections that
+    wait for a request, and those whose request is being answered, the oldest first.
+    """
 
     protocol = StatusChannel  # type: ignore[assignment]
 
@@ -200,7 +295,16 @@ class StatusSite(Site):
             self,
             StatusResource(view, health),
             reactor=clock,
-            timeout=_IDLE_SECONDS,
+            timeout=None,  # deadlines are ours
             parsePOSTFormSubmission=False,
         )
-        self.channels: set[Protocol] = set()
+        self.clock = clock
+        self.reading: dict[StatusChannel, None] = {}
+        self.answering: dict[StatusChannel, None] = {}
+
+    def make_room(self, most: int) -> None:
+        """For one more of at most so many: the oldest that has not asked yet goes, then the oldest
+        of all.
+        """
+        if len(self.reading) + len(self.answering) >= most:
+            next(iter(self.reading or self.answering)).end()

@@ -6,7 +6,8 @@ Owns the listening port and the connections on it.
 2. Nothing of HTTP, Prometheus or explanations is loaded before the first connection: neither the
    start nor an idle broker pays for it (measured: about 6 MB, and a tenth of a second once). It is
    loaded in steps of some 20 ms, one in each turn; who connects meanwhile waits.
-3. At most 16 connections at a time.
+3. At most 16 connections at a time; who comes then takes the place of the oldest that has not asked
+   yet, so that no number of idle ones keeps a probe out.
 4. A port that cannot be opened is a warning: the broker serves without it.
 
 Not here: the answers (`status/http_resources.py`).
@@ -59,26 +60,27 @@ class _Waiting(Protocol):
     runs over the broker's own transport, so it has `receive_space`.
     """
 
-    def __init__(self, address: IAddress | None, waiting: set[_Waiting]) -> None:
+    def __init__(self, address: IAddress | None, waiting: dict[_Waiting, None]) -> None:
         self._address, self._all = address, waiting
         self._made: Protocol | None = None
 
     def connectionMade(self) -> None:
-        self._all.add(self)
+        self._all[self] = None
         transport: Any = self.transport
         transport.pauseProducing()
 
     def serve(self, site: Any) -> None:
         transport: Any = self.transport
-        self._all.discard(self)
+        self._all.pop(self, None)
         made: Protocol = site.buildProtocol(self._address)
         self._made = made
         made.makeConnection(transport)
         transport.resumeProducing()
 
     def end(self) -> None:
+        self._all.pop(self, None)
         transport: Any = self.transport
-        transport.abortConnection()
+        transport.loseConnection()
 
     def receive_space(self) -> None:
         """Nowhere: `dataReceived` takes it."""
@@ -89,7 +91,7 @@ class _Waiting(Protocol):
             self._made.dataReceived(data)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self._all.discard(self)
+        self._all.pop(self, None)
         made, self._made = self._made, None
         if made is not None:
             made.connectionLost(reason)
@@ -112,19 +114,19 @@ class StatusFactory(Factory):
         self._served = served
         self._health = health
         self._site: Any = None
-        self._waiting: set[_Waiting] = set()
+        self._waiting: dict[_Waiting, None] = {}
         self._loading: IDelayedCall | None = None
 
     def logPrefix(self) -> str:
         return "replog status"
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
-        connections = self._waiting if self._site is None else self._site.channels
-        if len(connections) >= _MAX_CONNECTIONS:
-            return None
         if self._site is not None:
+            self._site.make_room(_MAX_CONNECTIONS)
             made: Protocol | None = self._site.buildProtocol(addr)
             return made
+        if len(self._waiting) >= _MAX_CONNECTIONS:
+            next(iter(self._waiting)).end()
         if self._loading is None:
             self._loading = self._clock.callLater(0, self._load, _load_steps())
         return _Waiting(addr, self._waiting)
@@ -156,8 +158,9 @@ class StatusFactory(Factory):
             loading.cancel()
         for each in tuple(self._waiting):
             each.end()
-        for channel in [] if self._site is None else list(self._site.channels):
-            channel.transport.abortConnection()
+        if self._site is not None:
+            for channel in (*self._site.reading, *self._site.answering):
+                channel.end()
 
 
 class StatusPort:

@@ -217,6 +217,8 @@ class Broker:
         self._quotas = quotas_of(config, self._counts.rates.set_ip_rate)
         self._controller_quotas = quotas_of(config)
         self._undo: list[Callable[[], Awaitable[None]]] = []
+        self._steps_of_controller = 0
+        """the first of these: logs and controller, which go on where only the broker ends"""
         self._controller: Controller | None = None
         self.role: BrokerComponents | None = None
         self._role_requests: RoleRequests | None = None  # of a ZooKeeper cluster's member
@@ -232,6 +234,11 @@ class Broker:
     @property
     def roles(self) -> tuple[str, ...]:
         return self.config.names("process.roles")
+
+    @property
+    def has_controller(self) -> bool:
+        """Whether a controller is part of it, and its disk has not failed."""
+        return self._controller is not None and self._controller.log.failed is None
 
     def _make_parts(self, features: Mapping[str, tuple[int, int]]) -> BrokerParts:
         """Of what is there by now: the controller's listener opens before a broker's parts are
@@ -512,6 +519,7 @@ class Broker:
             await controller.start(endpoints, replayed)
         if any(each.name not in self.plan.early for each in found):
             self._open.start_accepting(lambda listener: listener.is_controller)
+        self._steps_of_controller = len(self._undo)
 
     def _until_stopped(self, work: Generator[None, None, T]) -> Generator[None, None, T]:
         """Runs `work`; closes its directory where this broker was stopped meanwhile. Raises
@@ -1078,15 +1086,22 @@ class Broker:
         if self._adopting is not None:
             self._adopting.cancel()
         self._security.stop()
-        undo, self._undo = self._undo, []
+        await self._take_back(0)
+        for dispatcher in self._dispatchers:
+            dispatcher.slow.stop()
+        self._audit.stop()
+
+    async def stop_broker_role(self) -> None:
+        """Stops what serves clients; its controller goes on until `stop`."""
+        await self._take_back(self._steps_of_controller)
+
+    async def _take_back(self, left: int) -> None:
+        undo, self._undo = self._undo[left:], self._undo[:left]
         for step in reversed(undo):
             try:
                 await step()
             except Exception:
                 _logger.failure("a step of the shutdown failed; the shutdown continues")
-        for dispatcher in self._dispatchers:
-            dispatcher.slow.stop()
-        self._audit.stop()
 
     async def _stop_serving(self) -> None:
         await self.controlled_shutdown()

@@ -9,6 +9,9 @@ Owns what differs between them, and the order in which they start and stop.
    several replicas, where they would get one.
 4. Their controlled shutdowns run side by side, so that none waits for a broker that stops too; then
    the others stop, and node 1 with the controller last.
+5. Once all are ready, a broker that cannot go on ends alone, in order: one line, and the run file
+   without it. Of node 1 the controller goes on. The process ends with the last broker, or when the
+   controller's disk fails: without it none of them can elect a leader or change an ISR.
 
 Ring 2. Source: our own. Not here: one broker's parts
 (`broker.py`).
@@ -18,9 +21,11 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import Any
 
-from twisted.internet.defer import DeferredList, ensureDeferred
+from twisted.internet.defer import Deferred, DeferredList, ensureDeferred
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -135,6 +140,8 @@ class LocalCluster(BrokerService):
             when_ready=when_ready,
         )
         self.brokers: list[Broker] = []
+        self._ended: dict[Broker, Deferred[None]] = {}
+        self._is_ready = False
         self._configs = configs
         self._make_runtime = make_runtime
 
@@ -146,6 +153,7 @@ class LocalCluster(BrokerService):
         self._log_settings()
         try:
             await self._start_all()
+            self._is_ready = True
             self._when_ready()
             self._announce()
         except STARTING_ERRORS as error:
@@ -172,7 +180,8 @@ class LocalCluster(BrokerService):
         self._log_ready(broker)
 
     def _make(self, config: BrokerConfig, runtime: Runtime) -> Broker:
-        broker = Broker(config, runtime, self._cluster_id, self._descriptors, self._fail)
+        fail = partial(self._fail_one, len(self.brokers))
+        broker = Broker(config, runtime, self._cluster_id, self._descriptors, fail)
         self.brokers.append(broker)
         return broker
 
@@ -188,17 +197,60 @@ class LocalCluster(BrokerService):
         hint = replication_hint(self.config, len(self.brokers))
         if hint:
             _logger.info("{hint}", hint=hint)
+        self._write_run_file()
+
+    def _write_run_file(self) -> None:
+        """Of the brokers that serve. Raises OSError."""
         if self._run_file is None:
             return
+        serving = self._serving()
         clients = [
             next(each.address for each in broker.listeners if not each.is_controller)
-            for broker in self.brokers
+            for broker in serving
         ]
         controller = next(each.address for each in self.brokers[0].listeners if each.is_controller)
-        entries = {broker.config.node_id: self._entry(broker) for broker in self.brokers}
+        entries = {broker.config.node_id: self._entry(broker) for broker in serving}
         write_run_file(
             self._run_file, self.brokers[0].cluster_id, ",".join(clients), controller, entries
         )
+
+    # one that cannot go on
+
+    def _serving(self) -> list[Broker]:
+        return [broker for broker in self.brokers if broker not in self._ended]
+
+    def _fail_one(self, index: int, reason: str) -> None:
+        broker = self.brokers[index]
+        if self._stopping or broker in self._ended:
+            return
+        if not self._is_ready or not self.brokers[0].has_controller:
+            self._fail(reason)
+            return
+        self._ended[broker] = ensureDeferred(self._end(broker))
+        node, left = broker.config.node_id, self._serving()
+        if not left:
+            self._fail(f"no broker is left, node {node} is the last: {reason}")
+            return
+        _logger.critical(
+            "replog node {node} stops{but}: {reason}; {left} left",
+            node=node,
+            but=", its controller goes on" if broker.has_controller else "",
+            reason=reason,
+            left=_named(left),
+        )
+
+    async def _end(self, broker: Broker) -> None:
+        # Not within the call that found the failure: it may be in the middle of a log.
+        await deferLater(self.runtime.clock, 0)  # type: ignore[arg-type]
+        if not self._stopping:
+            try:
+                self._write_run_file()
+            except OSError as error:
+                _logger.warn("the run file still names it: {error}", error=error)
+        if broker.has_controller:
+            await broker.stop_broker_role()
+        else:
+            await self._stop_broker(broker)
 
     def _skip_controlled_shutdown(self) -> None:
         for broker in self.brokers:
@@ -207,12 +259,22 @@ class LocalCluster(BrokerService):
     async def _stop(self) -> None:
         if self._run_file is not None:
             remove_run_file(self._run_file)
-        await _side_by_side(broker.controlled_shutdown() for broker in self.brokers)
-        await _side_by_side(self._stop_broker(broker) for broker in self.brokers[1:])
+        serving = self._serving()
+        await _side_by_side(
+            [*(broker.controlled_shutdown() for broker in serving), *self._ended.values()]
+        )
+        await _side_by_side(
+            self._stop_broker(broker) for broker in serving if broker is not self.brokers[0]
+        )
         await _side_by_side(self._stop_broker(broker) for broker in self.brokers[:1])
 
 
-async def _side_by_side(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+def _named(brokers: list[Broker]) -> str:
+    ids = [str(broker.config.node_id) for broker in brokers]
+    return f"node {ids[0]} is" if len(ids) == 1 else f"nodes {', '.join(ids)} are"
+
+
+async def _side_by_side(work: Iterable[Coroutine[Any, Any, None] | Deferred[None]]) -> None:
     """Ends when all have; raises the first failure then."""
     for _, result in await DeferredList(
         [ensureDeferred(each) for each in work], consumeErrors=True

@@ -2,7 +2,8 @@
 
 Owns writing and removing the file.
 
-1. It appears whole or not at all, when the last broker is ready, and is removed when they stop.
+1. It appears whole or not at all, when the last broker is ready, and is removed when they stop. Of
+   several, one that ended alone is taken out of it.
 2. A program that waits for the file finds no dead broker: the next start removes the file of a
    process that was killed.
 3. A start that fails leaves the file of another running process alone.

@@ -1,13 +1,15 @@
 """Failures of a log beyond a refused request.
 
-Owns `LogDirFailure` (the disk failed), `OutOfDescriptors` (it did not: the process may open no more
-files for now), `OffsetsOutOfOrder` and `UnexpectedAppendOffset` (a replica's records do not
-continue the log), `WorkerStopped` (a disk job came too late), `CheckpointError`, and
-`is_out_of_descriptors`.
+Owns `LogDirFailure` (the disk failed), `LogFileFailure` (a file of one log cannot be used, its
+directory can), `OutOfDescriptors` (no disk failed: the process may open no more files for now),
+`OffsetsOutOfOrder` and `UnexpectedAppendOffset` (a replica's records do not continue the log),
+`WorkerStopped` (a disk job came too late), `CheckpointError`, and `is_out_of_descriptors`.
 
 1. A disk failure takes its log offline until a restart: later reads and appends answer
    KAFKA_STORAGE_ERROR.
-2. EMFILE and ENFILE say nothing about the disk: what was refused for them is tried again, by the
+2. Errors of a name (ENOENT, EACCES ..) are of the one log whose file has it, as long as its
+   directory can be used: other partitions go on.
+3. EMFILE and ENFILE say nothing about the disk: what was refused for them is tried again, by the
    client or by the broker.
 
 Source: Kafka's `KafkaStorageException`, `UnexpectedAppendOffsetException`,
@@ -20,6 +22,17 @@ import errno
 
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
+_OF_A_NAME = frozenset(
+    {
+        errno.EACCES,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EPERM,
+    }
+)
 _OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 
@@ -28,7 +41,16 @@ def is_out_of_descriptors(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in _OUT_OF_DESCRIPTORS
 
 
-class LogDirFailure(BrokerError):
+def is_of_a_name(error: BaseException | None) -> bool:
+    """Whether this may be the fault of one file's name, rather than of the disk."""
+    return isinstance(error, OSError) and error.errno in _OF_A_NAME
+
+
+class LogFailure(BrokerError):
+    """A log is offline until a restart."""
+
+
+class LogDirFailure(LogFailure):
     """A disk error in a log directory: `directory`, and `cause`, the OSError (None: no directory is
     left, each one's error was reported before).
     """
@@ -42,6 +64,18 @@ class LogDirFailure(BrokerError):
             ),
         )
         self.directory, self.cause = directory, cause
+
+
+class LogFileFailure(LogFailure):
+    """A file of the log in `directory` is missing or cannot be used; its log directory goes on."""
+
+    def __init__(self, directory: str, cause: OSError) -> None:
+        name = f" {cause.filename}" if cause.filename else ""
+        super().__init__(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"the log in {directory} is offline: {cause.strerror or cause}{name}; put the file "
+            "back, or remove that folder where other replicas have the records, and restart",
+        )
 
 
 class OutOfDescriptors(BrokerError):

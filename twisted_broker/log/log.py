@@ -12,7 +12,7 @@ offline, over its parts: segments (`segments.py`), watermarks (`watermarks.py`),
     any --delete, set aside by the LogManager--> failed, without a call of `on_fatal`
 
    While producers are rebuilt the log is read and replicated, but a leader refuses batches with a
-   producer id. In a failed log every read, append and truncation raises `LogDirFailure`. An error
+   producer id. In a failed log every read, append and truncation raises `LogFailure`. An error
    midway in a truncation, in `replace_segments`, or between a marker and its index entry always
    fails the log; elsewhere EMFILE and ENFILE leave it online. A log with missing offsets (`gap`)
    is online, too, but nobody uses it before `gaps.resolve_gap`.
@@ -54,6 +54,8 @@ from twisted_broker.log.append_info import (
 from twisted_broker.log.durability import Durability
 from twisted_broker.log.errors import (
     LogDirFailure,
+    LogFailure,
+    LogFileFailure,
     OutOfDescriptors,
     UnexpectedAppendOffset,
     is_out_of_descriptors,
@@ -122,6 +124,7 @@ class Log:
         "dropped_at_load",
         "durability",
         "failed",
+        "fails_alone",
         "gap",
         "leader_epochs",
         "on_fatal",
@@ -178,6 +181,7 @@ class Log:
         self.on_synced: Callable[[Log], None] | None = None
         self.on_producers_found: Callable[[Log], None] | None = None
         self.failed: OSError | None = None
+        self.fails_alone = False
         self.gap: Gap | None = None
         """offsets that loading found missing, not decided about yet"""
         self.dropped_at_load: str | None = None
@@ -262,9 +266,17 @@ class Log:
     # -- online or failed
 
     def check_online(self) -> None:
-        """Raises LogDirFailure when the log failed before."""
+        """Raises LogFailure when the log failed before."""
         if self.failed is not None:
-            raise LogDirFailure(posixpath.dirname(self.directory), self.failed)
+            raise self.failure
+
+    @property
+    def failure(self) -> LogFailure:
+        """Of a log that failed: what its calls raise."""
+        assert self.failed is not None
+        if self.fails_alone:
+            return LogFileFailure(self.directory, self.failed)
+        return LogDirFailure(posixpath.dirname(self.directory), self.failed)
 
     def fail(self, error: OSError, midway: bool = False) -> BrokerError:
         """Takes the log offline; returns what to raise.
@@ -280,7 +292,11 @@ class Log:
             if self.on_fatal is not None:
                 self.on_fatal(self)
             self.durability.update_awaiting_sync()
-        return LogDirFailure(posixpath.dirname(self.directory), error)
+        return self.failure
+
+    def fail_alone(self) -> None:
+        """Its directory goes on: what failed is a file of this log. Called by `on_fatal`."""
+        self.fails_alone = True
 
     def directory_failed(self, error: OSError) -> None:
         """Takes the log offline with its directory, whose owner knows: `on_fatal` is not called.

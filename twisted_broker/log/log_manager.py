@@ -47,7 +47,12 @@ from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.clean_stop import CleanStop
 from twisted_broker.log.cleaner.log_cleaner import LogCleaner
-from twisted_broker.log.errors import LogDirFailure, is_out_of_descriptors
+from twisted_broker.log.errors import (
+    CheckpointError,
+    LogDirFailure,
+    is_of_a_name,
+    is_out_of_descriptors,
+)
 from twisted_broker.log.free_space import FreeSpace
 from twisted_broker.log.future_logs import LONGEST_NAME, one_that_counts
 from twisted_broker.log.log import Log
@@ -61,6 +66,7 @@ from twisted_broker.log.log_directory import (
 from twisted_broker.log.log_moves import LogMoves
 from twisted_broker.log.log_upkeep import LogUpkeep
 from twisted_broker.log.made_anew import LeftLog, is_made_anew, left, unmark_made_anew
+from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.periodic import PeriodicTasks
 from twisted_broker.settings import INT_MAX
 from twisted_broker.turns import Turns
@@ -93,6 +99,10 @@ class LogListener(Protocol):
 
     def copy_begun(self, log: Log) -> None:
         """Its move to another directory, whose copy a crash damaged, begins anew."""
+        ...
+
+    def log_failed(self, log: Log) -> None:
+        """It failed alone: a file of it is missing or cannot be used."""
         ...
 
 
@@ -191,7 +201,22 @@ class LogManager:
 
     def _log_failed(self, log: Log) -> None:
         assert log.failed is not None
-        self.directories.fail(posixpath.dirname(log.directory), log.failed)
+        path = posixpath.dirname(log.directory)
+        if not self._is_of_log(path, log.failed):
+            self.directories.fail(path, log.failed)
+            return
+        log.fail_alone()
+        for listener in self._listeners:
+            listener.log_failed(log)
+
+    def _is_of_log(self, path: str, error: OSError) -> bool:
+        """Whether an error that came of a log's file says nothing of its directory at `path`."""
+        try:
+            return (
+                is_of_a_name(error) and read_meta_properties(self.runtime.files, path) is not None
+            )
+        except (OSError, CheckpointError):
+            return False
 
     # -- start
 
@@ -628,7 +653,7 @@ class LogManager:
 
     def set_log_aside(self, log: Log, suffix: str) -> None:
         """Renames its directory; with DELETE_SUFFIX its files go later."""
-        if log.failed is not None:
+        if log.failed is not None and not log.fails_alone:
             return
         topic_partition = log.topic_partition
         directory = self.directories.of(log)
@@ -643,7 +668,8 @@ class LogManager:
         try:
             log.rename_directory(path)
         except OSError as error:
-            self.directories.fail(directory.path, error)
+            if not self._is_of_log(directory.path, error):
+                self.directories.fail(directory.path, error)
             # The directory's failure no longer finds it; who waits for its syncs would wait on.
             log.segments.close()
             log.retire(error)

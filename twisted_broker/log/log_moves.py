@@ -32,7 +32,7 @@ from twisted_broker.config import LogConfig
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.cleaner.log_cleaner import LogCleaner
-from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
+from twisted_broker.log.errors import LogDirFailure, LogFailure, OutOfDescriptors
 from twisted_broker.log.future_logs import (
     future_config,
     future_name,
@@ -171,7 +171,7 @@ class LogMoves:
                 except OutOfDescriptors:
                     self._directories.call_later(_AGAIN_SECONDS, self._begin_lost)
                     return
-                except LogDirFailure:
+                except LogFailure:
                     return
                 self._logs.copy_begun(current)
             self._lost.pop(name, None)

@@ -24,7 +24,7 @@ from twisted.logger import Logger
 from twisted_broker.event_lines import EventLines
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.cleaner.log_cleaner import LogCleaner
-from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
+from twisted_broker.log.errors import LogFailure, OutOfDescriptors
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_moves import LogMoves
 from twisted_broker.turns import Turns
@@ -119,10 +119,11 @@ class LogUpkeep:
                     freed = size - log.size_in_bytes if deleted else 0
                 except OutOfDescriptors:
                     pass  # it comes again
-                except LogDirFailure:
+                except LogFailure as error:
                     _logger.error(
-                        "retention of {log} failed: its log directory is offline",
+                        "retention of {log} failed: {error}",
                         log=log.topic_partition,
+                        error=error,
                     )
             if log.log_start_offset != before:
                 self._logs.log_start_moved(log)

@@ -141,11 +141,15 @@ def directory_failed(replicas: ReplicaManager, path: str) -> None:
     itself.
     """
     for name, future in list(replicas.log_manager.moves.futures.items()):
-        if posixpath.dirname(future.directory) != path:
-            continue
-        move = replicas.moves.moves.get(name)
-        if move is not None:
-            replicas.moves.remove([name])
-            move.partition.end_move()
-        # Also a copy whose move has not begun: retention and the cleaner would wait for it.
-        replicas.log_manager.moves.forget(name)
+        if posixpath.dirname(future.directory) == path:
+            copy_failed(replicas, name)
+
+
+def copy_failed(replicas: ReplicaManager, name: TopicPartition) -> None:
+    """A copy that cannot be used is given up."""
+    move = replicas.moves.moves.get(name)
+    if move is not None:
+        replicas.moves.remove([name])
+        move.partition.end_move()
+    # Also a copy whose move has not begun: retention and the cleaner would wait for it.
+    replicas.log_manager.moves.forget(name)

@@ -551,6 +551,17 @@ class ReplicaManager:
             # A truncation may have found them at once, within a transition.
             self._drain_soon()
 
+    def log_failed(self, log: Log) -> None:
+        """A file of it is missing or cannot be used: its partition stops, or its move."""
+        name, partition = log.topic_partition, self.partitions.get(log.topic_partition)
+        reason = str(log.failure)
+        if partition is not None and partition.log is log:
+            self.fail_alone(partition, reason)
+            self._drain_soon()
+        elif self.log_manager.moves.future(name) is log:
+            _logger.error("the move of {name} is given up: {reason}", name=name, reason=reason)
+            directory_moves.copy_failed(self, name)
+
     def copy_begun(self, log: Log) -> None:
         """A copy was made for this log. Its move begins when a role is applied, so the present one
         is applied again.

@@ -48,7 +48,7 @@ from twisted_broker.log.cleaner.cleaning import (
 from twisted_broker.log.cleaner.offset_map import SLOT_BYTES
 from twisted_broker.log.cleaner.selection import LogToClean, dirtiest, log_to_clean, plan_for
 from twisted_broker.log.crash_cleanup import base_offset_of
-from twisted_broker.log.errors import LogDirFailure, is_out_of_descriptors
+from twisted_broker.log.errors import LogFailure, is_of_a_name, is_out_of_descriptors
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directories import LogDirectories
 from twisted_broker.log.log_directory import LogDirectory
@@ -245,8 +245,9 @@ class LogCleaner:
             if result is not None and log.failed is None:
                 self._turns.start(self._take(log, plan, result, truncations, began_ms))
                 return
-            # What was truncated while the round read it looks like damage.
-            is_as_read = log.truncations == truncations or isinstance(error, OSError)
+            # What was truncated, or moved, while the round read it looks like damage.
+            is_same = log.truncations == truncations and log.directory == plan.directory
+            is_as_read = is_same or (isinstance(error, OSError) and not is_of_a_name(error))
             if error is not None and log.failed is None and is_as_read:
                 self._failed(log, error)
             self._discard(log, plan)
@@ -292,7 +293,7 @@ class LogCleaner:
                 return
             try:
                 log.replace_segments(group.bases, self._runtime.wall_ms())
-            except LogDirFailure:
+            except LogFailure:
                 self._discard(log, plan)
                 return
             yield None
@@ -366,8 +367,6 @@ class LogCleaner:
         submit()
 
     def _failed(self, log: Log, error: BaseException) -> None:
-        if isinstance(error, FileNotFoundError):
-            return  # it was deleted meanwhile
         if isinstance(error, CannotBeCleaned):
             self._leave_alone(log, str(error))
         elif isinstance(error, InterruptedError) or (

@@ -36,7 +36,7 @@ from twisted.logger import Logger
 
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.append_info import LogAppendInfo
-from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
+from twisted_broker.log.errors import LogFailure, OutOfDescriptors
 from twisted_broker.log.flipped_epoch import flipped_epoch
 from twisted_broker.log.missed_markers import MarkersMissed, ProducersUnknown
 from twisted_broker.replication.fetcher.fetch_session_handler import (
@@ -496,7 +496,7 @@ class Fetcher:
         except CancelledError:
             raise
         except BrokerError as error:
-            if isinstance(error, LogDirFailure):
+            if isinstance(error, LogFailure):
                 self.partition_failed(topic_partition, error)
             else:
                 outcome = self.state.outcome_of_error(

@@ -39,7 +39,7 @@ $(VENV)/.run: $(BIN)/python setup.cfg pyproject.toml
 	@touch $@
 
 $(VENV)/.test: $(BIN)/python setup.cfg pyproject.toml pipeline/setup.cfg
-	$(INSTALL) -e ./pipeline -e '.[test]'
+	$(INSTALL) -e '.[test]' -e ./pipeline
 	@# Its library is built by a C compiler; nothing else here needs one.
 	@$(INSTALL) -e '.[jks]' >/dev/null 2>&1 || echo "pyjks cannot be installed here: the tests of JKS stores are skipped"
 	@touch $@ $(VENV)/.run
@@ -71,9 +71,9 @@ lint: $(VENV)/.test ## ruff (bandit's rules among them), mypy, import contract; 
 
 extras: ## each extra but jks, and the pipeline's, into an environment without a compiler
 	@set -e; for extra in $(EXTRAS) spark,java,s3,decode,demo; do \
-	  echo "$$extra"; $(PYTHON) -m venv --clear build/extras; build/extras/bin/python -m pip install -q --upgrade pip; \
+	  echo "$$extra"; $(PYTHON) -m venv --clear build/extras; \
 	  case $$extra in spark*|test) pipeline=./pipeline;; *) pipeline=;; esac; \
-	  CC=/bin/false CXX=/bin/false build/extras/bin/python -m pip install -q $$pipeline ".[$$extra]"; \
+	  CC=/bin/false CXX=/bin/false build/extras/bin/python -m pip install -q ".[$$extra]" $$pipeline; \
 	done; rm -rf build/extras
 
 audit: $(VENV)/.test ## known vulnerabilities of what is installed, by pip-audit; its data comes from the network, and it says when there is none

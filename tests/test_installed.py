@@ -39,7 +39,7 @@ def words(extra: str, origin: dict[str, Any], beside: Path) -> list[str]:
 def test_from_a_checkout(checkout: Path, site: Path, editable: bool, options: list[str]) -> None:
     origin = {"url": checkout.as_uri(), "dir_info": {"editable": True} if editable else {}}
     assert "%20" in origin["url"]
-    both = [*options, f"{checkout}/pipeline", *options, f"{checkout}[spark]"]
+    both = [*options, f"{checkout}[spark]", *options, f"{checkout}/pipeline"]
     assert words("spark", origin, site) == ["pip", "install", *both]
 
 
@@ -69,8 +69,8 @@ def test_from_a_source_archive(tmp_path: Path, site: Path) -> None:
     assert words("java", {"url": source.as_uri(), "archive_info": {}}, site) == [
         "pip",
         "install",
-        f"twisted-broker-pipeline @ {source.as_uri()}#subdirectory=pipeline",
         f"twisted-broker[java] @ {source.as_uri()}",
+        f"twisted-broker-pipeline @ {source.as_uri()}#subdirectory=pipeline",
     ]
 
 
@@ -80,15 +80,15 @@ def test_from_a_source_archive(tmp_path: Path, site: Path) -> None:
         (
             {"url": "https://host/x.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
             [
-                "twisted-broker-pipeline @ git+https://host/x.git@abc#subdirectory=pipeline",
                 "twisted-broker[demo] @ git+https://host/x.git@abc",
+                "twisted-broker-pipeline @ git+https://host/x.git@abc#subdirectory=pipeline",
             ],
         ),
         (
             {"url": "https://host/x.tar.gz", "archive_info": {}},
             [
-                "twisted-broker-pipeline @ https://host/x.tar.gz#subdirectory=pipeline",
                 "twisted-broker[demo] @ https://host/x.tar.gz",
+                "twisted-broker-pipeline @ https://host/x.tar.gz#subdirectory=pipeline",
             ],
         ),
         (
@@ -108,9 +108,9 @@ def test_a_checkout_that_pip_knows_nothing_of(checkout: Path) -> None:
         "pip",
         "install",
         "-e",
-        f"{checkout}/pipeline",
-        "-e",
         f"{checkout}[spark]",
+        "-e",
+        f"{checkout}/pipeline",
     ]
 
 
@@ -128,7 +128,7 @@ def test_pips_note_of_this_package_is_what_counts(
             return json.dumps({"url": checkout.as_uri(), "dir_info": {"editable": True}})
 
     monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Installed())
-    assert shlex.split(install("spark"))[-1] == f"{checkout}[spark]"
+    assert shlex.split(install("spark"))[-3] == f"{checkout}[spark]"
 
 
 def test_a_package_that_was_never_installed(monkeypatch: pytest.MonkeyPatch, site: Path) -> None:

@@ -7,7 +7,8 @@ installed.
    came from an index, by its name.
 3. The extras of the pipeline need its distribution, of the same version; the broker's own
    (`OF_BROKER`) do not, and it is large. What holds the source of one holds the other's, in the
-   folder `pipeline`; wheels lie in one folder.
+   folder `pipeline`; wheels lie in one folder. The broker is named first: pip before 24, which
+   Python 3.11 brings, finds no broker for a pipeline that it met before.
 
 A checkout or file that is gone meanwhile is passed over.
 """
@@ -81,13 +82,13 @@ def from_checkout(root: Path, extra: str, is_editable: bool) -> str:
     """Of a folder that holds the source."""
     option = ["-e"] if is_editable else []
     pipeline = [] if extra in OF_BROKER else [*option, str(root / FOLDER)]
-    return pip(*pipeline, *option, f"{root}[{extra}]")
+    return pip(*option, f"{root}[{extra}]", *pipeline)
 
 
 def from_source(url: str, extra: str) -> str:
     """Of a repository or an archive of one."""
     pipeline = [] if extra in OF_BROKER else [f"{PIPELINE} @ {url}#subdirectory={FOLDER}"]
-    return pip(*pipeline, f"{PACKAGE}[{extra}] @ {url}")
+    return pip(f"{PACKAGE}[{extra}] @ {url}", *pipeline)
 
 
 def pip(*arguments: str) -> str:

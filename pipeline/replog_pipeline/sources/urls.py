@@ -131,7 +131,7 @@ def is_topic_name(name: str) -> bool:
 
 def is_address(text: str) -> bool:
     host, colon, port = text.rpartition(":")
-    return bool(host and colon and port.isdigit() and int(port) < 65536)
+    return bool(host and colon and port.isascii() and port.isdigit() and int(port) < 65536)
 
 
 def parse_segments(url: str, setting: str) -> SegmentsSource:

@@ -218,6 +218,26 @@ def _twice() -> Iterator[Allowed]:
     )
 
 
+# -- what nobody could log in with
+
+
+def _no_credentials() -> Iterator[Allowed]:
+    code, sentence = "results.'bob'.error_code", "results.'bob'.error_message"
+    for label, kafka in (
+        ("without a salt", NONE),
+        ("salted, 5 bytes", NONE),
+        ("salted, empty", FAILS),  # "Empty key"
+    ):
+        yield from _case(
+            "ours wants a salt, and a salted password as long as the digest",
+            "AlterUserScramCredentials",
+            "0",
+            label,
+            (code, kafka, "UNACCEPTABLE_CREDENTIAL"),
+            (sentence, NOTHING, SENTENCE),
+        )
+
+
 # -- where Kafka fails or never answers
 
 _FAILS = "Kafka has no check there, and fails"
@@ -684,6 +704,7 @@ ALLOWED: tuple[Allowed, ...] = (
     *_api_versions("ApiVersions", _NOT_SERVED, _FROM_0),
     *_mirrors(),
     *_sentences(),
+    *_no_credentials(),
     *_twice(),
     *_kafka_fails(),
     *_times(),

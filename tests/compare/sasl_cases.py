@@ -10,7 +10,8 @@ SHA_256, SHA_512 = 1, 2
 
 
 def _set(name: str, mechanism: int = SHA_256, **more: Any) -> dict[str, Any]:
-    given = {"iterations": 4096, "salt": b"salt", "salted_password": b"p" * 32} | more
+    salted = b"p" * (64 if mechanism == SHA_512 else 32)
+    given = {"iterations": 4096, "salt": b"salt", "salted_password": salted} | more
     return {"name": name, "mechanism": mechanism} | given
 
 
@@ -75,7 +76,7 @@ def alter_user_scram_credentials(side: Side, version: int) -> None:
     asked("nothing")
     asked("a new user", _set("alice"))
     asked("the same again", _set("alice", iterations=8192))
-    asked("the other mechanism", _set("alice", SHA_512, salted_password=b"p" * 64))
+    asked("the other mechanism", _set("alice", SHA_512))
     asked("an empty name", _set(""))
     for iterations in (0, -1, 4095, 16385, 2**31 - 1):
         asked(f"{iterations} iterations", _set("bob", iterations=iterations))
@@ -83,6 +84,9 @@ def alter_user_scram_credentials(side: Side, version: int) -> None:
         asked(f"mechanism {mechanism}", _set("bob", mechanism))
         asked(f"deletion of mechanism {mechanism}", deletions=[_deletion("alice", mechanism)])
     asked("without a salt", _set("bob", salt=b""))
+    asked("salted, 5 bytes", _set("bob", salted_password=b"short"))
+    asked("salted, empty", _set("bob", salted_password=b""))
+    asked("bob", _set("bob"))
     asked("twice", _set("carol"), _set("carol", SHA_512))
     asked("set and deleted", _set("alice"), deletions=[_deletion("alice")])
     asked("deleted twice", deletions=[_deletion("alice"), _deletion("alice", SHA_512)])

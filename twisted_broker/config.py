@@ -1284,6 +1284,10 @@ _SMALLEST_SEGMENT_39 = 14  # a message of magic 0 without key and value
 BROKER_SETTINGS_39: dict[str, Setting] = BROKER_SETTINGS | _table(
     replace(BROKER_SETTINGS["log.segment.bytes"], low=_SMALLEST_SEGMENT_39),
     replace(BROKER_SETTINGS["log.message.timestamp.after.max.ms"], default=LONG_MAX),
+    replace(
+        BROKER_SETTINGS["authorizer.class.name"],
+        choices=("", "kafka.security.authorizer.AclAuthorizer"),
+    ),
     *(replace(row, name=f"log.{row.name}") for row in _OLD_ROWS),
 )
 """Those of a member of a ZooKeeper cluster, whose brokers are Kafka 3.9."""

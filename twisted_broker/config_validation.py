@@ -74,14 +74,6 @@ def _check_access(config: BrokerConfig) -> None:
             raise ConfigError(
                 name, text, "", f"no class is loaded by its name; remove the setting: {instead}"
             )
-    if config.text(_AUTHORIZER) and ZOOKEEPER_CONNECT in config.static:
-        raise ConfigError(
-            _AUTHORIZER,
-            config.text(_AUTHORIZER),
-            "",
-            "the ACLs of a ZooKeeper cluster are not read; remove the setting to let everybody do "
-            "everything",
-        )
 
 
 def connections_by_address(config: BrokerConfig) -> dict[str, int]:

@@ -33,6 +33,7 @@ from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
 from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.settings import INT_MAX, ConfigError
+from twisted_broker.zookeeper.acl_watch import AclWatch
 from twisted_broker.zookeeper.cluster_state import ClusterState
 from twisted_broker.zookeeper.config_watch import ConfigWatch
 from twisted_broker.zookeeper.controller_requests import ZooKeeperForwarding
@@ -88,13 +89,14 @@ class ZooKeeperBroker(Broker):
         self.zookeeper = zookeeper(runtime, config)
         self.state = ClusterState(config.node_id, self.plan.inter_broker)
         self.configs = ConfigWatch(runtime, self.zookeeper, self.state)
+        self.acls = AclWatch(runtime, self.zookeeper, self.state)
         self.membership = Membership(
             runtime,
             self.config,
             self.zookeeper,
             self.state,
             self.protocol,
-            self.configs.load,
+            self._load,
             self._on_fatal,
         )
         self._isr_writes: IsrStateWrites | None = None
@@ -131,12 +133,12 @@ class ZooKeeperBroker(Broker):
             self.log_manager,
             self._turns,
             self.configs.load_topics,
-            EntityWrites(self.runtime, self.zookeeper),
+            EntityWrites(self.runtime, self.zookeeper, self.acls),
         )
         self.parts = self._make_parts({})
         self.state.subscribe(self._image_changed)
         self._undo.append(self._stop_membership)
-        await self.configs.load()
+        await self._load()
         if self._isr_writes is not None:
             self._isr_writes.start()
         role.groups.start()
@@ -156,6 +158,11 @@ class ZooKeeperBroker(Broker):
         if waiting.active():
             waiting.cancel()
         self._caught_up = True
+
+    async def _load(self) -> None:
+        await self.configs.load()
+        if self.config.text("authorizer.class.name"):
+            await self.acls.load()
 
     def _log_waiting(self) -> None:
         _logger.warn(
@@ -255,6 +262,7 @@ class ZooKeeperBroker(Broker):
         role.alter_partition.stop()
         role.forwarding.stop()
         self.configs.stop()
+        self.acls.stop()
         self.membership.stop()
         # Before the logs are closed: the cluster hears of it at once.
         await self._end_session()

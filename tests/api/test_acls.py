@@ -213,13 +213,3 @@ def test_a_class_that_would_stand_guard_is_not_left_out(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"{name}='com\.example\.Guard'.*remove the setting"):
         check_together(BrokerConfig({name: "com.example.Guard"}))
     check_together(BrokerConfig({name: "", "principal.builder.class": KAFKAS_PRINCIPALS}))
-
-
-def test_the_acls_of_a_zookeeper_cluster_are_not_promised() -> None:
-    settings = {
-        "zookeeper.connect": "127.0.0.1:2181",
-        "process.roles": "broker",
-        "authorizer.class.name": AUTHORIZER,
-    }
-    with pytest.raises(ConfigError, match=r"authorizer\.class\.name.*ZooKeeper"):
-        check_together(BrokerConfig(settings))

@@ -347,6 +347,59 @@ def controller_of(view: View) -> int:
     return int(view.admin.describe_cluster().result(PATIENCE_SECONDS).controller.id)
 
 
+def test_kafka_acls_through_ours(tmp_path: Path) -> None:
+    """What `kafka-acls` of 3.9 makes through ours a Java broker has, and the other way round."""
+    require39()
+    guarded = {
+        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    java = JavaCluster(
+        tmp_path, "3.9", (1,), **{key.replace(".", "_"): value for key, value in guarded.items()}
+    )
+    settings = {
+        "broker.id": str(OURS),
+        "zookeeper.connect": java.zookeeper,
+        "zookeeper.connection.timeout.ms": "60000",
+        **guarded,
+    }
+    ours = BrokerProcess(tmp_path / "ours", settings)
+
+    def acls(bootstrap: str, *arguments: str) -> str:
+        said = ("--bootstrap-server", bootstrap, *arguments)
+        return tool("kafka.admin.AclCommand", *said, jars=JARS39)
+
+    def says(bootstrap: str, words: str, count: int) -> bool:
+        return acls(bootstrap, "--list").count(words) == count
+
+    try:
+        java.start()
+        first = View(java.bootstrap[1], TOPIC)
+        first.until(lambda: first.brokers() == {1}, "a Java broker")
+        ours.start()
+        first.until(lambda: first.brokers() == {1, OURS}, "our broker is a member")
+        both = (java.bootstrap[1], ours.bootstrap)
+        alice = ("--allow-principal", "User:alice", "--operation", "Read")
+        prefixed = ("--topic", "pre", "--resource-pattern-type", "prefixed")
+        acls(ours.bootstrap, "--add", *alice, "--topic", TOPIC)
+        acls(ours.bootstrap, "--add", *alice, *prefixed)
+        bob = ("--deny-principal", "User:bob", "--operation", "All")
+        acls(java.bootstrap[1], "--add", *bob, "--group", "*")
+        for each in both:
+            first.until(partial(says, each, "User:bob", 1), "what Java made is there")
+            assert says(each, "principal=User:alice, host=*, operation=READ", 2)
+            assert says(each, "name=pre, patternType=PREFIXED", 1)
+        acls(ours.bootstrap, "--remove", "--force", "--group", "*")
+        acls(java.bootstrap[1], "--remove", "--force", *prefixed)
+        for each in both:
+            first.until(partial(says, each, "User:bob", 0), "what ours removed is gone")
+            first.until(partial(says, each, "PREFIXED", 0), "what Java removed is gone")
+            assert says(each, "User:alice", 1)
+    finally:
+        ours.kill()
+        java.end()
+
+
 class Load:
     """Records with acks=all, one after another, until it is stopped: what was acknowledged."""
 

@@ -11,6 +11,7 @@ from tests.replication.fixtures import TOPIC_ID, Fixture
 from twisted_broker.testing.memory_zookeeper import MemoryEnsemble, MemoryZooKeeper
 from twisted_broker.turns import Turns
 from twisted_broker.wire.messages import zookeeper_controller as messages
+from twisted_broker.zookeeper.acl_watch import AclWatch
 from twisted_broker.zookeeper.cluster_state import ClusterState
 from twisted_broker.zookeeper.entity_writes import EntityWrites
 from twisted_broker.zookeeper.role_requests import RoleRequests
@@ -28,13 +29,15 @@ class Member(Fixture):
         self.loaded: list[str] = []
         self.replicas._image_source = self.state
         self.replicas._brokers._source = self.state
+        zookeeper = MemoryZooKeeper(MemoryEnsemble(), self.clock)
+        acls = AclWatch(self.runtime, zookeeper, self.state)
         self.roles = RoleRequests(
             self.state,
             self.replicas,
             self.log_manager,
             Turns(self.clock, self.runtime.marks),
             self.load_settings,
-            EntityWrites(self.runtime, MemoryZooKeeper(MemoryEnsemble(), self.clock)),
+            EntityWrites(self.runtime, zookeeper, acls),
         )
         self.update([])
 

@@ -27,12 +27,15 @@ CHANGES = "/config/changes"
 class Serving(Member):
     """Broker 1 with a topic t, whose `retention.ms` is 5."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **settings: str) -> None:
+        super().__init__(**settings)
         self.ensemble.end_session(_DEAD)
         self.ensemble.create("/config/topics/t", b'{"version":1,"config":{"retention.ms":"5"}}')
+        self.prepare()
         starting = ensureDeferred(self.broker.start())
         self.pass_time(1.0)
+        if starting.called:  # it failed
+            self.run(starting)
         update = messages.UpdateMetadataRequest(
             controller_id=2,
             controller_epoch=5,
@@ -63,6 +66,9 @@ class Serving(Member):
         )
         assert self.ask(update, 8).error_code == ErrorCode.NONE
         self.run(starting)
+
+    def prepare(self) -> None:
+        """What else is in ZooKeeper before it starts."""
 
     def alter(
         self,

@@ -24,7 +24,7 @@ _DEAD = 99
 class Member(MemoryBroker):
     """Broker 1 of an ensemble where the session of its last process still lives."""
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: str) -> None:
         super().__init__()
         self.ensemble = MemoryEnsemble()
         self.ensemble.create(CLUSTER_ID, b'{"version":"1","id":"c2ltdWxhdGVkLWNsdXN0ZQ"}')
@@ -35,6 +35,7 @@ class Member(MemoryBroker):
             "listeners": "PLAINTEXT://127.0.0.1:9092",
             "log.dirs": "/data",
             "zookeeper.connect": "zk:2181",
+            **{name.replace("_", "."): value for name, value in settings.items()},
         }
         self.broker: Any = ZooKeeperBroker(
             BrokerConfig(values),

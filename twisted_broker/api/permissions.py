@@ -75,8 +75,9 @@ count=..`, for the rest. From the 128th principal of a minute on they share 20 l
 (`principal=others`); beyond 20 lines with counts a last one has the sum of the rest. All clients
 of a PLAINTEXT listener are one principal.
 
-`authorizer.class.name` with `zookeeper.connect` is refused: the ACLs of a ZooKeeper cluster are
-not read.
+With `zookeeper.connect` the class is `kafka.security.authorizer.AclAuthorizer`, as on the Java
+brokers: the ACLs are those in ZooKeeper, and any broker changes them. The controller's principal
+must be one of `super.users`, or have CLUSTER_ACTION.
 
 ## The table
 

@@ -245,6 +245,8 @@ ZOOKEEPER_ROUTES: tuple[Route, ...] = (
 )
 """Served besides, by a member of a ZooKeeper cluster: what its controller sends."""
 ZOOKEEPER_CHANGES: tuple[Route, ...] = (
+    Route(30, "CreateAcls", "acls", "zookeeper_changes", broker="0-3"),
+    Route(31, "DeleteAcls", "acls", "zookeeper_changes", broker="0-3"),
     Route(33, "AlterConfigs", "configs", "zookeeper_changes", broker="0-2"),
     Route(44, "IncrementalAlterConfigs", "configs", "zookeeper_changes", broker="0-1"),
     Route(49, "AlterClientQuotas", "quotas", "zookeeper_changes", broker="0-1"),

@@ -1,38 +1,48 @@
-"""AlterConfigs (33), IncrementalAlterConfigs (44) and AlterClientQuotas (49) of a member of a
-ZooKeeper cluster: any broker carries them out.
+"""AlterConfigs (33), IncrementalAlterConfigs (44), AlterClientQuotas (49), CreateAcls (30) and
+DeleteAcls (31) of a member of a ZooKeeper cluster: any broker carries them out.
 
 1. A resource changes as a whole or not at all, decided on by what its node holds at that moment.
 2. Topics and brokers only, as in 3.9: such a cluster has no settings of groups or client metrics.
 3. A broker's passwords are refused: the other brokers read them encoded with
    `password.encoder.secret`.
 
-Source: Kafka 3.9's `ZkAdminManager`. Not here: the checks of values (`cluster/config_changes.py`,
-`cluster/quota_changes.py`), the nodes (`zookeeper/entity_writes.py`).
+4. ACLs change resource by resource; which ones a filter may match is decided by what this broker
+   has read, what is removed by what the nodes hold.
+
+Source: Kafka 3.9's `ZkAdminManager`, `AclAuthorizer`. Not here: the checks of values
+(`cluster/config_changes.py`, `cluster/quota_changes.py`), the nodes (`zookeeper/entity_writes.py`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from twisted_broker.api import audit, configs
 from twisted_broker.api import controller_permissions as permissions
+from twisted_broker.api.acls import check_authorizer
 from twisted_broker.api.context import RequestContext
-from twisted_broker.cluster import config_changes, quota_changes
+from twisted_broker.cluster import acl_changes, config_changes, quota_changes
 from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.config import BROKER_SETTINGS, override_row
 from twisted_broker.image.metadata_image import BROKER_RESOURCE, TOPIC_RESOURCE
-from twisted_broker.security.acl import Operation
+from twisted_broker.security.acl import Operation, PatternType, ResourceType
 from twisted_broker.settings import Type
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages import acls, quotas
 from twisted_broker.wire.messages import configs as messages
-from twisted_broker.wire.messages import quotas
+from twisted_broker.wire.messages.metadata_records import AccessControlEntryRecord as Acl
+from twisted_broker.zookeeper.acl_znodes import Pattern, acl_record
 from twisted_broker.zookeeper.entity_writes import EntityWrites
 from twisted_broker.zookeeper.znodes import DEFAULT_ENTITY, ZnodeError, quota_path, quotas_of
 
 _TYPES = {TOPIC_RESOURCE: "topics", BROKER_RESOURCE: "brokers"}
+_SPECIFIC = (PatternType.LITERAL, PatternType.PREFIXED)
+_ACL_ELEMENTS = 200  # one step of a decision
 Values = Mapping[str, str]
 
 
@@ -221,3 +231,116 @@ async def _alter_quotas(
         return None if validate_only else after
 
     await _writes(context).change(*quota_path(entity), decide)
+
+
+async def create_acls(
+    context: RequestContext, request: acls.CreateAclsRequest
+) -> acls.CreateAclsResponse:
+    acl_changes.check_creations(request.creations)
+    _check_alter(context)
+    results: list[acls.AclCreationResult] = []
+    wanted: dict[Pattern, list[tuple[int, Acl]]] = {}
+    for number, each in enumerate(request.creations):
+        reason = acl_changes.refusal_of(each)
+        if reason is None:
+            pattern = Pattern(
+                PatternType(each.resource_pattern_type),
+                ResourceType(each.resource_type),
+                each.resource_name,
+            )
+            if pattern.fits:
+                made = acl_record(
+                    pattern, each.principal, each.host, each.operation, each.permission_type
+                )
+                wanted.setdefault(pattern, []).append((number, made))
+            else:
+                reason = f"no node of ZooKeeper can have the name {each.resource_name!r}"
+        results.append(
+            acls.AclCreationResult(
+                error_code=ErrorCode.NONE if reason is None else ErrorCode.INVALID_REQUEST,
+                error_message=reason,
+            )
+        )
+    async for pattern, numbered in context.each(wanted.items()):
+        added = [acl for _, acl in numbered]
+        try:
+            await _writes(context).change_acls(pattern, partial(_with_added, added))
+        except (BrokerError, ZnodeError) as error:
+            refused = _refusal(error)
+            for number, _ in numbered:
+                results[number] = acls.AclCreationResult(
+                    error_code=refused.code, error_message=refused.message
+                )
+        else:
+            for acl in added:
+                audit.acl_changed(context, "acl created", acl)
+    return acls.CreateAclsResponse(results=results)
+
+
+def _with_added(added: list[Acl], current: list[Acl]) -> list[Acl] | None:
+    there = {bytes(acl.id) for acl in current}
+    new = {bytes(acl.id): acl for acl in added if bytes(acl.id) not in there}
+    return [*current, *new.values()] if new else None
+
+
+async def delete_acls(
+    context: RequestContext, request: acls.DeleteAclsRequest
+) -> acls.DeleteAclsResponse:
+    acl_changes.check_filters(request.filters)
+    _check_alter(context)
+    await _writes(context).acls.read_again(_only_patterns(request.filters))
+    found = await context.in_slices(
+        acl_changes.delete_acls(context.metadata.image.acls, request.filters), _ACL_ELEMENTS
+    )
+    gone: dict[Pattern, set[bytes]] = {}
+    for acl in found.removed:
+        pattern = Pattern(
+            PatternType(acl.pattern_type), ResourceType(acl.resource_type), acl.resource_name
+        )
+        gone.setdefault(pattern, set()).add(bytes(acl.id))
+    refusals: dict[tuple[int, int, str], BrokerError] = {}
+    async for pattern, ids in context.each(gone.items()):
+        try:
+            await _writes(context).change_acls(pattern, partial(_without, ids))
+        except (BrokerError, ZnodeError) as error:
+            refusals[pattern] = _refusal(error)
+    for result in found.results:
+        for each in result.matching_acls:
+            refused = refusals.get((each.pattern_type, each.resource_type, each.resource_name))
+            if refused is not None:
+                each.error_code, each.error_message = refused.code, refused.message
+    for acl in found.removed:
+        if (acl.pattern_type, acl.resource_type, acl.resource_name) not in refusals:
+            audit.acl_changed(context, "acl deleted", acl)
+    return acls.DeleteAclsResponse(filter_results=found.results)
+
+
+def _only_patterns(filters: Iterable[acls.DeleteAclsFilter]) -> list[Pattern]:
+    """Of filters that name one resource: what was just created elsewhere is deleted, too."""
+    found = []
+    for each in filters:
+        name = each.resource_name_filter
+        with suppress(ValueError):
+            kind = PatternType(each.pattern_type_filter)
+            resource = ResourceType(each.resource_type_filter)
+            if name and kind in _SPECIFIC and resource > ResourceType.ANY:
+                pattern = Pattern(kind, resource, name)
+                found += [pattern] if pattern.fits else []
+    return found
+
+
+def _without(ids: set[bytes], current: list[Acl]) -> list[Acl] | None:
+    left = [acl for acl in current if bytes(acl.id) not in ids]
+    return left if len(left) < len(current) else None
+
+
+def _refusal(error: BrokerError | ZnodeError) -> BrokerError:
+    if isinstance(error, BrokerError):
+        return error
+    return BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+
+
+def _check_alter(context: RequestContext) -> None:
+    if not context.may_on_cluster(Operation.ALTER):
+        raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    check_authorizer(context)

@@ -92,7 +92,7 @@ def create_acls(
     for number, each in enumerate(creations, 1):
         if number % _ACLS_PER_STEP == 0:
             yield
-        reason = _refusal(each)
+        reason = refusal_of(each)
         if reason is not None:
             result = acls.AclCreationResult(
                 error_code=ErrorCode.INVALID_REQUEST, error_message=reason
@@ -234,7 +234,7 @@ _RESOURCE_TYPES, _PATTERN_TYPES, _OPERATIONS, _PERMISSION_TYPES = (
 )
 
 
-def _refusal(each: acls.AclCreation) -> str | None:
+def refusal_of(each: acls.AclCreation) -> str | None:
     """What is wrong with it, in Kafka's order."""
     if each.resource_type == ResourceType.CLUSTER and each.resource_name != CLUSTER_NAME:
         return f"the only name of a cluster is {CLUSTER_NAME}"

@@ -20,10 +20,11 @@ Source: RL 1.3, 1.5; Kafka 3.9's `ReplicaManager.becomeLeaderOrFollower`, `stopR
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
+from twisted_broker.image.acl_index import AclIndexDraft
 from twisted_broker.image.entries import (
     LOST,
     UNASSIGNED,
@@ -46,6 +47,7 @@ from twisted_broker.wire.primitives import NULL_UUID
 
 if TYPE_CHECKING:
     from twisted_broker.wire.messages import zookeeper_controller as messages
+    from twisted_broker.wire.messages.metadata_records import AccessControlEntryRecord
 
 LEADER_DURING_DELETE = -2
 EPOCH_DURING_DELETE, NO_EPOCH = -2, -1
@@ -305,6 +307,24 @@ class ClusterState:
         if of_settings or of_rates:
             after = replace(before, offset=before.offset + 1, configs=settings, client_quotas=rates)
             self._publish(MetadataDelta(before, after, configs=of_settings, quotas=of_rates))
+
+    def set_acls(
+        self,
+        removed: Iterable[AccessControlEntryRecord],
+        added: Iterable[AccessControlEntryRecord],
+    ) -> None:
+        """ACLs as their nodes say: publishes the next image."""
+        before = self.image
+        acls, index = dict(before.acls), AclIndexDraft(before.acl_index)
+        for acl in removed:
+            if acls.pop(bytes(acl.id), None) is not None:
+                index.remove(acl)
+        for acl in added:
+            if bytes(acl.id) not in acls:  # a node may say it twice
+                acls[bytes(acl.id)] = acl
+                index.add(acl)
+        after = replace(before, offset=before.offset + 1, acls=acls, acl_index=index.finish())
+        self._publish(MetadataDelta(before, after))
 
 
 def _with(

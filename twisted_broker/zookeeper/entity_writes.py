@@ -1,12 +1,12 @@
-"""Settings of topics and brokers and quotas, written into `/config` as any broker does.
+"""Settings of topics and brokers, quotas and ACLs, written as any broker does.
 
 Owns `EntityWrites`.
 
 1. A node is written only as it was read: another broker's change in between is looked at again, and
    not overwritten.
-2. Each change is announced under `/config/changes`, after it was written. Both are tried again
-   until ZooKeeper answers, for as long as a client waits; to write once more what is there already
-   does no harm.
+2. Each change is announced (`/config/changes`, `/kafka-acl-changes`), after it was written. Both
+   are tried again until ZooKeeper answers, for as long as a client waits; to write once more what
+   is there already does no harm.
 3. Nothing is written once KRaft controllers have taken over: they would not see it.
 
 Source: KRAFT 2.1; Kafka 3.9's `AdminZkClient`, `KafkaZkClient.setOrCreateEntityConfigs` (where the
@@ -25,6 +25,9 @@ from twisted.internet.task import deferLater
 from twisted_broker.cluster.forwarding_manager import LONGEST_WAIT_MS
 from twisted_broker.interfaces import Runtime
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages.metadata_records import AccessControlEntryRecord as Acl
+from twisted_broker.zookeeper.acl_watch import AclWatch
+from twisted_broker.zookeeper.acl_znodes import Pattern, acls_json, read_acls
 from twisted_broker.zookeeper.port import (
     BadVersionError,
     ConnectionLossError,
@@ -49,9 +52,10 @@ T = TypeVar("T")
 
 
 class EntityWrites:
-    """`change` is all."""
+    """Of settings and quotas `change`, of ACLs `change_acls`."""
 
-    def __init__(self, runtime: Runtime, zookeeper: IZooKeeper) -> None:
+    def __init__(self, runtime: Runtime, zookeeper: IZooKeeper, acls: AclWatch) -> None:
+        self.acls = acls
         self._runtime, self._zookeeper = runtime, zookeeper
 
     async def change(
@@ -60,15 +64,41 @@ class EntityWrites:
         """`decide(values)` of the node: those to be written; None: nothing is. What it raises ends
         this. Raises BrokerError, ZnodeError.
         """
+        path = config_path(entity_type, name)
+
+        def decided(data: bytes) -> bytes | None:
+            wanted = decide(read_config(path, data))
+            return None if wanted is None else config_json(wanted)
+
+        await self._change(
+            path,
+            decided,
+            f"{CONFIG_CHANGES}/{CONFIG_CHANGE_PREFIX}",
+            config_change_json(f"{entity_type}/{name}"),
+        )
+
+    async def change_acls(
+        self, pattern: Pattern, decide: Callable[[list[Acl]], list[Acl] | None]
+    ) -> None:
+        """As above, of the ACLs of a resource; this broker obeys them before it answers. A node
+        without any stays, empty: another broker may add to it at this moment.
+        """
+
+        def decided(data: bytes) -> bytes | None:
+            wanted = decide(read_acls(pattern, data))
+            return None if wanted is None else acls_json(wanted)
+
+        await self._change(pattern.path, decided, *pattern.change)
+        await self.acls.read_again([pattern])
+
+    async def _change(
+        self, path: str, decide: Callable[[bytes], bytes | None], announced: str, change: bytes
+    ) -> None:
         end_ms = self._runtime.now_ms() + LONGEST_WAIT_MS
         await self._until(end_ms, self._check_controller)
-        if await self._until(end_ms, lambda: self._write(entity_type, name, decide)):
-            change = config_change_json(f"{entity_type}/{name}")
+        if await self._until(end_ms, lambda: self._write(path, decide)):
             await self._until(
-                end_ms,
-                lambda: self._zookeeper.create(
-                    f"{CONFIG_CHANGES}/{CONFIG_CHANGE_PREFIX}", change, sequence=True
-                ),
+                end_ms, lambda: self._zookeeper.create(announced, change, sequence=True)
             )
 
     async def _until(self, end_ms: int, call: Callable[[], Awaitable[T]]) -> T:
@@ -91,24 +121,21 @@ class EntityWrites:
                     "KRaft controllers have taken over this cluster: ask one of its other brokers",
                 )
 
-    async def _write(
-        self, entity_type: str, name: str, decide: Callable[[Values], Values | None]
-    ) -> bool:
+    async def _write(self, path: str, decide: Callable[[bytes], bytes | None]) -> bool:
         """Whether anything was."""
-        path = config_path(entity_type, name)
         while True:
             try:
                 data, stat = await self._zookeeper.get(path)
                 version = stat.version
             except NoNodeError:
                 data, version = b"", None
-            wanted = decide(read_config(path, data))
+            wanted = decide(data)
             if wanted is None:
                 return False
             # Another broker made, wrote or removed it meanwhile: its values are decided on.
             with suppress(BadVersionError, NodeExistsError, NoNodeError):
                 if version is None:
-                    await self._zookeeper.create(path, config_json(wanted))
+                    await self._zookeeper.create(path, wanted)
                 else:
-                    await self._zookeeper.set(path, config_json(wanted), version)
+                    await self._zookeeper.set(path, wanted, version)
                 return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import subprocess
 import sys
@@ -166,6 +167,31 @@ def test_a_taken_port_is_found_before_the_start(taken: int) -> None:
     with pytest.raises(SystemExit, match=f"PLAINTEXT://127.0.0.1:{taken} cannot be listened on"):
         check_machine(several.broker_configs[1:], ())
     start("--data", "memory")
+
+
+@pytest.mark.parametrize(
+    ("most", "more", "least"),
+    [
+        (64, (), 160),
+        (159, (), 160),
+        (160, (), None),
+        (resource.RLIM_INFINITY, (), None),
+        (400, ("--brokers", "3"), 480),
+        (480, ("--brokers", "3"), None),
+        (256, ("--set", "log.dirs=/none/a,/none/b,/none/c,/none/d"), 304),
+    ],
+)
+def test_too_few_descriptors_are_found_before_the_start(
+    monkeypatch: pytest.MonkeyPatch, most: int, more: tuple[str, ...], least: int | None
+) -> None:
+    """It would say ready and serve nobody."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (most, most))
+    given = more if "--set" in more else ("--data", "memory", *more)
+    if least is None:
+        start(*given)
+        return
+    said = not_started(*given)
+    assert f"open {most} files" in said and f"at least {least}" in said and "ulimit -n" in said
 
 
 def test_a_directory_in_use_is_found_before_the_start(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from twisted_broker.api import broker_loggers
 from twisted_broker.api.audit import audit_lines
 from twisted_broker.api.context import BrokerParts
 from twisted_broker.api.dispatch import BoundRoute, Dispatcher
+from twisted_broker.api.routes import Route, load_steps, served
 from twisted_broker.cluster.metadata_check import MetadataDamage, recover_hint
 from twisted_broker.config import BrokerConfig, LiveConfig
 from twisted_broker.config_validation import super_users
@@ -557,6 +558,13 @@ class Broker:
     def _routes(self) -> dict[int, Route] | None:
         """The APIs to serve; None for the usual ones."""
         return None
+
+    def load_steps(self) -> Iterator[None]:
+        """Imports the modules of all APIs that this node serves."""
+        if "broker" in self.roles:
+            yield from load_steps(self._routes() or served(on_controller=False), False)
+        if "controller" in self.roles:
+            yield from load_steps(served(on_controller=True), True)
 
     async def _listen(self, endpoint: ConfiguredListener, is_controller: bool) -> Listener:
         """Opens a port; for a broker's port, clients wait until they are let in."""

@@ -24,6 +24,7 @@ from typing import Any
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.error import ReactorNotRunning
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from twisted_broker.broker import STARTING_ERRORS, Broker
@@ -132,6 +133,8 @@ class BrokerService(Service):
         )
         self._status_ports[broker] = port
         await port.open()
+        for _ in broker.load_steps():
+            await deferLater(broker.runtime.clock, 0)  # type: ignore[arg-type]
         await broker.start()
         broker.log_manager.free_space.start()
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -45,6 +46,12 @@ _REPLICAS = {
     "transaction.state.log.replication.factor": 3,
     "transaction.state.log.min.isr": 2,
 }
+_OF_A_NODE, _OF_A_DIRECTORY = 28, 12
+"""Descriptors that a node holds with nobody connected, and more for each of its log directories."""
+_SHARE = 4
+"""They are at most this part of its descriptors: the rest is for its logs, the controller's and the
+clients' connections (`net/connection_limits.py`).
+"""
 
 
 class StartError(Exception):
@@ -185,9 +192,9 @@ def check_machine(
     directories: Sequence[str],
     inherited: InheritedSockets | None = None,
 ) -> None:
-    """Refuses ports that are taken, directories that another process uses, `directories` (as given
-    for all brokers) in which another number of brokers was started, and `inherited` sockets that no
-    listener has. Raises SystemExit.
+    """Refuses too few descriptors, ports that are taken, directories that another process uses,
+    `directories` (as given for all brokers) in which another number of brokers was started, and
+    `inherited` sockets that no listener has. Raises SystemExit.
     """
     from twisted.internet.error import CannotListenError
 
@@ -196,6 +203,7 @@ def check_machine(
 
     files = OsFileSystem()
     try:
+        _check_descriptors(configs)
         if inherited is not None:
             inherited.check(_addresses(configs))
         _check_directories(directories, len(configs))
@@ -213,6 +221,22 @@ def check_machine(
                 _try_lock(files, path)
     except (CannotBind, StartError) as error:
         raise SystemExit(f"replog: {error}") from None
+
+
+def _check_descriptors(configs: Sequence[BrokerConfig]) -> None:
+    """Raises StartError where the process may not open as many files as its nodes need to serve
+    anybody.
+    """
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    least = sum(
+        _SHARE * (_OF_A_NODE + _OF_A_DIRECTORY * len(config.log_directories)) for config in configs
+    )
+    if most != resource.RLIM_INFINITY and most < least:
+        raise StartError(
+            f"this process may open {most} files, {len(configs)} "
+            f"{'node needs' if len(configs) == 1 else 'nodes need'} at least {least}: raise "
+            "ulimit -n (LimitNOFILE)"
+        )
 
 
 def _addresses(configs: Iterable[BrokerConfig]) -> Iterator[tuple[str, int]]:

@@ -286,6 +286,7 @@ def makeService(options: Options) -> Any:
         inherited = InheritedSockets.of(os.environ)
     except StartError as error:
         raise SystemExit(f"replog: {error}") from None
+    raise_file_limit()
     check_machine(options.broker_configs, options.directories, inherited)
     garbage_collection.spare_start()
     _choose_reactor()
@@ -298,7 +299,6 @@ def makeService(options: Options) -> Any:
     broker_loggers.start_with(options.levels)
     clock.seconds = time.monotonic
     clock.callWhenRunning(_stop_on_hangup, clock)
-    raise_file_limit()
     descriptors = file_limit(clock)
     watch = ReactorWatch(options.broker_config.integer("replog.reactor.slow.ms"))
     watch.install(clock)

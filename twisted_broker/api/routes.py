@@ -5,8 +5,8 @@ What ApiVersions answers, what a connection may ask, the refusals and the compat
 all derived from these rows.
 
 1. A row per API; a version that is not in its row is not served and not advertised.
-2. A module is imported when its API is first requested: starting a broker imports the few that are
-   used.
+2. The modules of what a broker serves are imported before it is ready (`load_steps`): a request
+   waits for no import, and needs no descriptor for one.
 3. A row's request and response are `<Name>Request` and `<Name>Response` of
    `wire/messages/<messages>.py`; its function is the name in snake_case in `api/<module>.py`
    (broker; with `*` before the module, controller too) or in `api/controller.py` (controller). A
@@ -19,7 +19,7 @@ the authorizer and of the quotas.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -259,6 +259,18 @@ _OF_A_QUORUM = frozenset({38, 39, 40, 41, 55, 64})
 def served(on_controller: bool) -> dict[int, Route]:
     """The rows of one kind of listener, by API key."""
     return {route.api_key: route for route in ROUTES if route.versions(on_controller).max >= 0}
+
+
+def load_steps(rows: Mapping[int, Route], on_controller: bool) -> Iterator[None]:
+    """Imports what these rows need, one row in each step; compressions stay for who uses them."""
+    for name in ("reader_source", "writer_source"):
+        import_module(f"twisted_broker.wire.{name}")
+        yield
+    for route in rows.values():
+        route.request_class()
+        route.response_class()
+        route.function(on_controller)
+        yield
 
 
 def served_with_zookeeper() -> dict[int, Route]:

@@ -136,6 +136,15 @@ def test_a_live_setting_reaches_what_obeys_it(house: MemoryBroker, name: str) ->
     assert obeyed(house, name) == wanted != before
 
 
+def test_a_change_ends_the_pause_of_the_cleaner(house: MemoryBroker) -> None:
+    """It was an hour's, set by mistake: it is not waited for."""
+    alter(house, "log.cleaner.backoff.ms", 3_600_000)
+    alter(house, "log.cleaner.backoff.ms", 300)
+    looked_ms = house.broker.log_manager.cleaner.looked_ms
+    house.pass_time(0.3)
+    assert house.broker.log_manager.cleaner.looked_ms > looked_ms
+
+
 def test_all_parts_hold_the_one_live_configuration(house: MemoryBroker) -> None:
     """Nobody keeps a copy that a change would not reach."""
     live = house.broker.config

@@ -231,6 +231,7 @@ class Broker:
         self._adopting: Deferred[str] | None = None
         self._counts.settings_changed(config)
         config.subscribe(self._counts.settings_changed)
+        config.subscribe(lambda live: self.log_manager.cleaner.settings_changed())
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -196,6 +196,12 @@ class ICleanerWorker(Protocol):
         """
         ...
 
+    def end(self) -> None:
+        """Ends the round that was submitted last, if it still runs: an InterruptedError is reported
+        for it.
+        """
+        ...
+
     def stop(self) -> None:
         """Ends a round that runs; nothing is reported for it."""
         ...

@@ -142,8 +142,8 @@ BEHAVIOUR = """
   of its base offset was flipped, which no checksum covers. Kafka serves it, and goes on behind it.
 - **A leader epoch below -1** in a batch ends the log there after an unclean stop, with one line, as a wrong checksum does: a bit was flipped, which
   no checksum covers. Kafka keeps the batch and serves it.
-- **The log cleaner** works in a process of its own, with a lower priority. A damaged log is left alone until a restart. A full disk delays a round;
-  in Kafka it takes the log directory offline. `log.cleaner.enable=false` and `log.cleaner.threads=0` switch it off.
+- **The log cleaner** works in a process of its own, with a lower priority. A damaged log is left alone until a restart or a
+  change of a setting of the cleaner or the topic. A full disk or a lack of memory delays a round; in Kafka a full disk takes the log directory offline. `log.cleaner.enable=false` and `log.cleaner.threads=0` switch it off.
 - **A replica that was away for longer than `delete.retention.ms`** may hold records of a transaction whose end marker its leader's cleaner has taken.
   It copies its log again from where that transaction begins. Kafka's keeps it open, or takes the producer's next marker for its own.
 - **Retention of a log that cannot be cleaned** goes on under `cleanup.policy=compact,delete`, so that the disk does not fill. Kafka stops both.

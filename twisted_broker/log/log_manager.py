@@ -662,7 +662,7 @@ class LogManager:
             _aside_name(topic_partition, self.runtime.random.getrandbits(128), suffix),
         )
         directory.forget_rows(topic_partition)
-        self.cleaner.forget(topic_partition)
+        self.cleaner.forget(log)
         # Its late disk jobs must report nothing: a new log may have its name by then.
         log.detach()
         try:

@@ -283,13 +283,31 @@ def test_a_small_map_takes_several_rounds() -> None:
     assert rounds > 2
 
 
-def test_a_batch_with_more_keys_than_the_map_takes() -> None:
-    """One line names the setting; nothing is changed."""
+@pytest.mark.parametrize("codec", [0, 1])
+def test_a_batch_with_more_keys_than_the_map_takes(codec: int) -> None:
+    """As in Kafka's `Cleaner.buildOffsetMap` a round ends in the middle of the batch."""
+    log = new_log(segment_bytes=2000)
+    for each in range(4):
+        pairs = ((b"k%d" % number, b"v%d" % each) for number in range(30))
+        append(log, *pairs, codec=codec)
+    log.roll(NOW_MS)
+    written, upper, offset, rounds = rows(log), log.segments.active.base_offset, 0, 0
+    while offset < upper:
+        following = clean_log(log, offset, slots=16)
+        assert following > offset
+        offset, rounds = following, rounds + 1
+        assert newest(rows(log)) == newest(written)
+    assert rounds > 4 and len(rows(log)) < len(written) / 2
+
+
+@pytest.mark.parametrize("load_factor", [-1.0, 0.0, 0.01, 1.0, 7.0])
+def test_any_load_factor_lets_a_round_go_on(load_factor: float) -> None:
+    """Kafka's setting has no bounds: 0 divided by nothing, and 1 filled the last slot."""
     log = new_log()
-    for _ in range(4):
-        append(log, *((b"k%d" % number, b"v") for number in range(30)))
-    with pytest.raises(CannotBeCleaned, match=r"log\.cleaner\.dedupe\.buffer\.size"):
-        clean_log(log, slots=16)
+    for number in range(80):
+        append(log, (b"k%d" % (number % 40), b"v%d" % number))
+    todo = plan(log, slots=2)._replace(load_factor=load_factor)
+    assert result_of(log, todo).first_dirty > 0
 
 
 def test_damage_is_not_rewritten() -> None:

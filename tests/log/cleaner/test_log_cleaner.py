@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,11 +14,13 @@ from tests.log.batches import NOW_MS, TOPIC_ID, batch, config, marker
 from tests.log.cleaner.rounds import COMPACT, append, batch_of
 from tests.log.manual_worker import ManualWorker
 from tests.log.test_log_manager import A, B, World
+from twisted_broker.config import LiveConfig
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.cleaner import log_cleaner, selection
 from twisted_broker.log.cleaner.cleaning import CannotBeCleaned, CleaningPlan, CleaningResult, clean
+from twisted_broker.log.cleaner.log_cleaner import PiecewiseWorker
 from twisted_broker.log.cleaner.selection import LogToClean, log_to_clean
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_manager import LogManager
@@ -27,7 +30,9 @@ from twisted_broker.replication.explain.cleaning_state import Cleaning, cleaning
 from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.testing.sim.disk_faults import Fault
 from twisted_broker.testing.sim.stalling_worker import StallingWorker
+from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.schema import run_whole
 
 BACKOFF = 15.0
 C = TopicPartition("c", 0)
@@ -39,12 +44,17 @@ class HeldWorker:
     def __init__(self, files: Any) -> None:
         self._files = files
         self.waiting: list[tuple[CleaningPlan, Callable[..., None]]] = []
+        self.rates: list[float] = []
         self.is_stopped = False
 
     def submit(
         self, plan: CleaningPlan, bytes_per_second: float, done: Callable[..., None]
     ) -> None:
         self.waiting.append((plan, done))
+        self.rates.append(bytes_per_second)
+
+    def end(self) -> None:
+        self.run(InterruptedError("ended"))
 
     def run(self, error: Exception | None = None) -> CleaningPlan:
         plan, done = self.waiting.pop()
@@ -284,10 +294,11 @@ def test_cleaning_can_be_switched_off() -> None:
     assert not worker.waiting
 
 
-def test_a_log_that_was_deleted_meanwhile() -> None:
+def test_a_log_that_was_deleted_as_its_round_came_to_an_end() -> None:
     """A topic of the same name that was made since is not touched."""
     world = World()
     manager, worker = held(world)
+    worker.end = lambda: None  # too late
     compacted(manager)
     pass_time(world)
     manager.delete(A)
@@ -303,6 +314,7 @@ def test_a_new_topic_of_the_name_waits_for_the_round_of_the_old_one() -> None:
     """Two rounds would write the same files."""
     world = World()
     manager, worker = held(world)
+    worker.end = lambda: None  # it takes a while
     compacted(manager)
     pass_time(world)
     manager.delete(A)
@@ -558,22 +570,202 @@ def test_what_cannot_be_cleaned_is_left_alone() -> None:
     assert not manager.cleaner.uncleanable
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.EINTR])
-def test_what_passes_is_tried_again(number: int) -> None:
+PASSES = (errno.ENOSPC, errno.EMFILE, errno.EINTR, errno.ENOMEM)
+
+
+@pytest.mark.parametrize(
+    "error", [*(OSError(each, os.strerror(each)) for each in PASSES), MemoryError()]
+)
+def test_what_passes_is_tried_again(error: Exception) -> None:
     """A full disk fails appends, not reads: the directory stays. The process that cleans may be
-    killed by somebody.
+    killed by somebody, or find no memory for a moment.
     """
     world = World()
     manager, worker = held(world)
     log = compacted(manager)
     before = records(log)
     pass_time(world)
-    worker.run(OSError(number, os.strerror(number)))
-    assert not world.failed and log.failed is None
+    worker.run(error)
+    assert not world.failed and log.failed is None and not manager.cleaner.uncleanable
     pass_time(world)
     worker.run()
     pass_time(world, 1)
     assert records(log) < before
+
+
+def change(manager: LogManager, **settings: str) -> None:
+    """As the broker is told of them."""
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    live = manager.config
+    assert isinstance(live, LiveConfig)
+    live.replace(live.with_dynamic(dict(live.cluster) | named, {}))
+
+
+CHANGES = {
+    "log_cleaner_threads": ("1", "2"),
+    "log_cleaner_backoff_ms": ("3600000", "300"),
+    "log_cleaner_dedupe_buffer_size": ("1000", "134217728"),
+    "log_cleaner_io_buffer_load_factor": ("0.1", "0.9"),
+    "log_cleaner_io_max_bytes_per_second": ("10", "1e12"),
+}
+
+
+def live(world: World) -> tuple[LogManager, HeldWorker]:
+    manager, worker = held(world)
+    config = LiveConfig(manager.config)
+    manager.config = manager.cleaner._config = config
+    config.subscribe(lambda _: manager.cleaner.settings_changed())
+    return manager, worker
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_setting_ends_a_round_and_the_next_one_has_it(name: str) -> None:
+    """As in Kafka's `LogCleaner.reconfigure`: at 10 bytes a second it would last for years."""
+    before, after = CHANGES[name]
+    world = World(**{name: before})
+    manager, worker = live(world)
+    log = compacted(manager)
+    whole = records(log)
+    pass_time(world, 3600)
+    old = worker.waiting[0][0]
+    change(manager, num_replica_fetchers="3")
+    assert worker.waiting[0][0] is old  # no setting of the cleaner's
+    change(manager, **{name: after})
+    pass_time(world, 0.001)
+    assert len(worker.waiting) == 1 and worker.waiting[0][0] is not old
+    new = worker.waiting[0][0]
+    if name == "log_cleaner_io_max_bytes_per_second":
+        assert worker.rates == [10, 1e12]
+    elif name == "log_cleaner_dedupe_buffer_size":
+        assert old.map_slots < new.map_slots
+    elif name == "log_cleaner_io_buffer_load_factor":
+        assert (old.load_factor, new.load_factor) == (0.1, 0.9)
+    worker.run()
+    pass_time(world, 1)
+    assert records(log) < whole and not manager.cleaner.uncleanable
+
+
+def test_a_changed_setting_ends_the_pause() -> None:
+    world = World(log_cleaner_backoff_ms="3600000")
+    manager, worker = live(world)
+    pass_time(world)
+    change(manager, log_cleaner_backoff_ms="300")
+    log = compacted(manager)
+    pass_time(world, 0.3)
+    worker.run()
+    pass_time(world, 0.01)
+    fill(log, 60)
+    pass_time(world, 0.3)
+    assert worker.waiting
+    change(manager, log_cleaner_backoff_ms="3600000")
+    world.stop(manager)
+    assert not world.clock.getDelayedCalls()
+
+
+def test_a_change_while_a_round_is_planned_is_in_the_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(log_cleaner_io_max_bytes_per_second="10")
+    manager, worker = live(world)
+    log = compacted(manager)
+    planned = selection.plan_for
+
+    def plan_for(*arguments: Any) -> Any:
+        if not worker.rates:
+            change(manager, log_cleaner_io_max_bytes_per_second="1e12")
+        return planned(*arguments)
+
+    monkeypatch.setattr(log_cleaner, "plan_for", plan_for)
+    pass_time(world)
+    assert worker.rates == [1e12]
+    worker.run()
+    pass_time(world, 1)
+    assert not manager.cleaner.running and not left_behind(world, log)
+
+
+@pytest.mark.parametrize("text", ["0", "-5"])
+def test_a_rate_that_is_none_is_a_byte_a_second(text: str) -> None:
+    """Kafka's setting has no bounds; dividing by 0 left the log alone until a restart."""
+    world = World(log_cleaner_io_max_bytes_per_second=text)
+    manager, worker = held(world)
+    compacted(manager)
+    pass_time(world)
+    assert worker.rates == [1]
+
+
+def test_a_deleted_topic_ends_its_round() -> None:
+    """A new one of its name need not wait for it, nor any other."""
+    world = World()
+    manager, worker = held(world)
+    compacted(manager)
+    pass_time(world)
+    assert worker.waiting
+    other = compacted(manager, B)
+    before = records(other)
+    manager.delete(A)
+    pass_time(world, 0.01)
+    assert A not in manager.cleaner.running
+    assert worker.run().directory.endswith(str(B))
+    pass_time(world, 1)
+    assert records(other) < before and not world.failed
+
+
+def test_a_topic_that_is_compacted_no_more_ends_its_round() -> None:
+    """Retention waits for the round, as slow as it may be."""
+    world = World()
+    manager, worker = held(world)
+    log = compacted(manager, retention_bytes=0)
+    pass_time(world)
+    deleted = frozenset({"delete"})
+    log.update_config(config(cleanup_policy=deleted, segment_bytes=400, retention_bytes=0))
+    pass_time(world)
+    assert not worker.waiting and not manager.cleaner.running and not left_behind(world, log)
+    manager.upkeep.delete_old_segments()
+    pass_time(world, 1)
+    assert len(log.segments) < 3
+
+
+def test_what_could_not_be_cleaned_is_tried_again_with_other_settings() -> None:
+    """Of the cleaner or of the topic; with the same ones it is left alone."""
+    world = World()
+    manager, worker = live(world)
+    log = compacted(manager)
+    before = records(log)
+    pass_time(world)
+    worker.run(CannotBeCleaned("why"))
+    log.update_config(log.config)
+    change(manager, num_replica_fetchers="3")
+    pass_time(world)
+    assert not worker.waiting and manager.cleaner.uncleanable == {A: "why"}
+    change(manager, log_cleaner_dedupe_buffer_size="100000")
+    pass_time(world)
+    worker.run(CannotBeCleaned("still"))
+    pass_time(world)
+    assert not worker.waiting and manager.cleaner.uncleanable == {A: "still"}
+    log.update_config(replace(log.config, delete_retention_ms=5))
+    pass_time(world)
+    worker.run()
+    pass_time(world, 1)
+    assert records(log) < before and not manager.cleaner.uncleanable
+
+
+def test_a_round_in_memory_is_ended_between_two_pieces() -> None:
+    """`PiecewiseWorker`."""
+    world = World()
+    manager, _ = held(world)
+    log = compacted(manager)
+    disk = ManualWorker()
+    turns = Turns(world.clock)
+    worker = PiecewiseWorker(manager.runtime, disk, turns)
+    todo = run_whole(selection.plan_for(log_to_clean(log, None, NOW_MS), NOW_MS, 1000, 0.9))
+    found: list[Any] = []
+    worker.submit(todo, 1.0, lambda *both: found.append(both))
+    pass_time(world, 0.1)
+    worker.end()
+    while not found:
+        disk.run_all()
+        pass_time(world, 0.1)
+    assert isinstance(found[0][1], InterruptedError)
 
 
 def test_a_disk_that_fails_takes_the_directory_offline() -> None:

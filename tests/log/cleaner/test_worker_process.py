@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
@@ -177,6 +179,45 @@ def test_a_stop_ends_a_round(worker: Worker, tmp_path: Path) -> None:
     assert worker.process._process is None
 
 
+def test_an_ended_round_is_reported_and_the_next_one_runs(worker: Worker, tmp_path: Path) -> None:
+    """At a byte a second it would last for hours. `end` may come before the process is there."""
+    log = filled(tmp_path, 400)
+    todo = plan(log)
+    worker.process.submit(todo, 1.0, lambda *found: worker.found.append(found))
+    worker.process.end()
+    call, values = worker.reports.get(timeout=30)
+    call(*values)
+    result, error = worker.found[-1]
+    assert result is None and isinstance(error, InterruptedError)
+    assert worker.run(todo)[1] is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_a_round_that_runs_is_ended(worker: Worker, tmp_path: Path) -> None:
+    """In the middle: it has a segment open, and waits for its rate."""
+    log = filled(tmp_path, 400)
+    todo = plan(log)
+    assert worker.run(todo)[1] is None
+    process = worker.process._process
+    assert process is not None
+    worker.process.submit(todo, 1.0, lambda *found: worker.found.append(found))
+    deadline = time.monotonic() + 30
+    while not opened(process.pid, log.segments.first.log.path):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    worker.process.end()
+    call, values = worker.reports.get(timeout=30)
+    call(*values)
+    assert isinstance(worker.found[-1][1], InterruptedError)
+    assert worker.run(todo)[1] is None
+
+
+def opened(pid: int, path: str) -> bool:
+    with contextlib.suppress(OSError):  # one was closed meanwhile
+        return path in [os.readlink(each.path) for each in os.scandir(f"/proc/{pid}/fd")]
+    return False
+
+
 NUMBERS = st.integers(-1, 2**63 - 1)
 
 
@@ -240,6 +281,8 @@ def test_answers() -> None:
     with pytest.raises(OSError) as found:
         decode_answer(encode_error(OSError(errno.ENOSPC, "No space left on device", "/x")))
     assert (found.value.errno, found.value.filename) == (errno.ENOSPC, "/x")
+    with pytest.raises(MemoryError):
+        decode_answer(encode_error(MemoryError()))
     with pytest.raises(RuntimeError, match="KeyError"):
         decode_answer(encode_error(KeyError("x")))
     assert clean_log(log) == result.first_dirty

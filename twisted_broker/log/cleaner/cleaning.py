@@ -10,7 +10,8 @@ Owns `CleaningPlan`, what a round does, `CleaningResult`, what came of it, and `
    (`CannotBeCleaned`).
 4. Neighbouring segments are written into one, within `segment.bytes` and the size of an index;
    `MOST_IN_GROUP` at most, for they are replaced in one turn. The next rounds put more together.
-5. The dirty part of a round ends where the offset map is full; the next round goes on from there.
+5. The dirty part of a round ends where the offset map is full, be it in the middle of a batch; the
+   next round goes on from there.
 6. Entries of magic 0 and 1 (an old broker's) are cleaned in their format. Their tombstones go from
    segments that are `delete.retention.ms` older than the last clean one.
 
@@ -45,6 +46,7 @@ _CHUNK_BYTES = 1 << 20
 _HEAD_BYTES = 27
 _INT_MAX = 2**31 - 1
 _FEWEST_SLOTS = 16
+_LEAST_LOAD = 0.05  # so at least one key of a round fits
 # Each is up to four files that are renamed: a tenth of a millisecond, more where the disk is busy.
 MOST_IN_GROUP = 20
 
@@ -161,7 +163,12 @@ def clean(files: IFileSystem, plan: CleaningPlan) -> Iterator[int | CleaningResu
 def _slots(plan: CleaningPlan) -> int:
     """No more than there may be keys: the map's memory is taken at once."""
     most = max(0, plan.upper_bound - plan.first_dirty)
-    return max(_FEWEST_SLOTS, min(plan.map_slots, int(most / plan.load_factor) + 2))
+    return max(_FEWEST_SLOTS, min(plan.map_slots, int(most / _load_factor(plan)) + 2))
+
+
+def _load_factor(plan: CleaningPlan) -> float:
+    """Kafka's setting has no bounds."""
+    return min(1.0, max(_LEAST_LOAD, plan.load_factor))
 
 
 def _legacy_horizon_ms(files: IFileSystem, plan: CleaningPlan) -> int:
@@ -180,7 +187,8 @@ def _modified_ms(files: IFileSystem, plan: CleaningPlan, part: SegmentPart) -> i
 
 
 def _fill(files: IFileSystem, plan: CleaningPlan, offsets: OffsetMap) -> Iterator[int]:
-    start, most = plan.first_dirty, int(offsets.slots * plan.load_factor)
+    start = plan.first_dirty
+    most = min(offsets.slots - 1, max(1, int(offsets.slots * _load_factor(plan))))
     transactions = CleanedTransactions(each for each in plan.aborted if each.last_offset >= start)
     for row, part in enumerate(plan.segments):
         following = (
@@ -198,11 +206,8 @@ def _fill(files: IFileSystem, plan: CleaningPlan, offsets: OffsetMap) -> Iterato
                     if key is None or offset < start:
                         continue
                     if offsets.size >= most:
-                        if offsets.latest_offset < start:
-                            raise CannotBeCleaned(
-                                f"one batch of {plan.directory} has more keys than the offset map "
-                                f"takes ({most}): raise log.cleaner.dedupe.buffer.size"
-                            )
+                        # Within a batch, perhaps: what lies before this record is in the map.
+                        offsets.latest_offset = max(offsets.latest_offset, offset - 1)
                         return
                     offsets.put(key, offset)
             offsets.latest_offset = batch.last_offset

@@ -15,9 +15,13 @@ the logs that cannot be cleaned; `PiecewiseWorker`, which runs rounds where no o
    reappear, for its tombstone is gone.
 5. Before the first segment is replaced, the recovery point on disk is above the round: after a kill
    the offsets that are missing would look like a torn tail (`log/gaps.py` 2).
-6. A log with damage, or with what must not be rewritten, is left alone until a restart, and one
-   line says so; not if the log was truncated meanwhile, which a round cannot tell from damage. A
-   full disk, or a lack of descriptors, delays the round.
+6. A log with damage, or with what must not be rewritten, is left alone until a restart or until a
+   setting of the cleaner or of the topic changes, and one line says so; not if the log was
+   truncated meanwhile, which a round cannot tell from damage. A full disk, or a lack of descriptors
+   or of memory, delays the round.
+7. A setting of the cleaner that changes ends the rounds that run, which were begun with the old
+   one, and the pause. Nor does a round go on for long once its log is deleted, failed, or compacted no
+   more.
 
 Ring 1. Source: Kafka's `LogCleaner`, `LogCleanerManager`. Not here: which log is next
 (`selection.py`), the round (`cleaning.py`).
@@ -33,9 +37,15 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from twisted_broker.config import BrokerConfig
+from twisted_broker.config import BrokerConfig, LogConfig
 from twisted_broker.event_lines import EventLines
-from twisted_broker.interfaces import ICleanerWorker, IDiskWorker, Runtime, TopicPartition
+from twisted_broker.interfaces import (
+    ICleanerWorker,
+    IDelayedCall,
+    IDiskWorker,
+    Runtime,
+    TopicPartition,
+)
 from twisted_broker.log import checkpoints
 from twisted_broker.log.cleaner.cleaner_view import CleanerView
 from twisted_broker.log.cleaner.cleaning import (
@@ -53,7 +63,7 @@ from twisted_broker.log.log import Log
 from twisted_broker.log.log_directories import LogDirectories
 from twisted_broker.log.log_directory import LogDirectory
 from twisted_broker.log.segment import CLEANED
-from twisted_broker.settings import INT_MAX
+from twisted_broker.settings import INT_MAX, Value
 from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError
 
@@ -61,7 +71,14 @@ _logger = Logger()
 LOGS_PER_STEP = 100
 SYNCS_WAITED_FOR = 3
 """A sync may be running already that ends below the round."""
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_PASSES = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
+_SETTINGS = (
+    "log.cleaner.threads",
+    "log.cleaner.backoff.ms",
+    "log.cleaner.dedupe.buffer.size",
+    "log.cleaner.io.buffer.load.factor",
+    "log.cleaner.io.max.bytes.per.second",
+)
 _AGAIN_SECONDS = 1.0
 
 
@@ -87,7 +104,12 @@ class LogCleaner:
         self._logs, self._turns, self._lines = logs, turns, lines
         self._checkpoint_recovery_points = checkpoint_recovery_points
         self.uncleanable: dict[TopicPartition, str] = {}
+        self._refused: dict[TopicPartition, LogConfig] = {}
+        """with which settings each of them could not be cleaned"""
         self.running: dict[TopicPartition, Log] = {}
+        self._busy: dict[TopicPartition, ICleanerWorker] = {}
+        self._settings = self._read_settings()
+        self._pause: IDelayedCall | None = None
         self._last: dict[TopicPartition, tuple[int, int, int]] = {}
         self.most_dirty, self.looked_ms = 0.0, runtime.now_ms()
         self._idle: list[ICleanerWorker] = []
@@ -101,16 +123,41 @@ class LogCleaner:
     def stop(self) -> None:
         """Rounds that run are ended; nothing of them was taken."""
         self._is_stopped = True
+        self._end_pause()
         for worker in self._workers:
             worker.stop()
 
     def is_cleaning(self, log: Log) -> bool:
         return self.running.get(log.topic_partition) is log
 
-    def forget(self, topic_partition: TopicPartition) -> None:
+    def forget(self, log: Log) -> None:
         """The log is deleted, or set aside."""
-        self.uncleanable.pop(topic_partition, None)
-        self._last.pop(topic_partition, None)
+        name = log.topic_partition
+        self.uncleanable.pop(name, None)
+        self._refused.pop(name, None)
+        self._last.pop(name, None)
+        if self.is_cleaning(log):
+            self._end_round(name)
+
+    def settings_changed(self) -> None:
+        """Of the broker: one of the cleaner's may be among them."""
+        before, self._settings = self._settings, self._read_settings()
+        if self._pause is None or before == self._settings:
+            return
+        for name in [*self._busy]:
+            self._end_round(name)
+        self.uncleanable.clear()
+        self._refused.clear()
+        self._end_pause()
+        self._look_again()
+
+    def _read_settings(self) -> tuple[Value, ...]:
+        return tuple(self._config[name] for name in _SETTINGS)
+
+    def _end_round(self, name: TopicPartition) -> None:
+        worker = self._busy.pop(name, None)
+        if worker is not None:
+            worker.end()
 
     def view(self, log: Log) -> CleanerView | None:
         """None where the log is not compacted, or cannot be looked at."""
@@ -152,10 +199,18 @@ class LogCleaner:
 
     def _look_later(self) -> None:
         seconds = self._config.integer("log.cleaner.backoff.ms") / 1000
-        self._directories.call_later(max(seconds, 0.001), self._look_again)
+        self._pause = self._runtime.clock.callLater(max(seconds, 0.001), self._look_again)
+
+    def _end_pause(self) -> None:
+        if self._pause is not None and self._pause.active():
+            self._pause.cancel()
+        self._pause = None
 
     def _look_again(self) -> None:
         self._look_later()
+        for name, log in [*self.running.items()]:
+            if not log.config.compact or log.failed is not None:
+                self._end_round(name)
         self.look()
 
     def look(self) -> None:
@@ -194,7 +249,7 @@ class LogCleaner:
             and log.gap is None
             and not log.producers.is_rebuilding
             and log.topic_partition not in self.running
-            and log.topic_partition not in self.uncleanable
+            and self._refused.get(log.topic_partition) != log.config
             and not self._is_moving(log)
         )
 
@@ -216,9 +271,12 @@ class LogCleaner:
             1, config.integer("log.cleaner.threads")
         )
         truncations, began_ms = log.truncations, self._runtime.now_ms()
+        self.uncleanable.pop(log.topic_partition, None)  # with other settings it is tried again
+        self._refused.pop(log.topic_partition, None)
         # Set before the planning, which takes several turns: no other round begins, and retention
         # waits.
         self.running[log.topic_partition] = log
+        settings = self._settings
         plan: CleaningPlan | None = None
         try:
             plan = yield from plan_for(
@@ -230,15 +288,20 @@ class LogCleaner:
         except OSError as error:
             log.fail(error)
         finally:
-            if plan is None:
+            if plan is None or settings != self._settings:
                 del self.running[log.topic_partition]
-        if plan is not None and not self._is_stopped:
+        if settings != self._settings:
+            self.look()
+        elif plan is not None and not self._is_stopped:
             self._submit(log, plan, truncations, began_ms)
 
     def _submit(self, log: Log, plan: CleaningPlan, truncations: int, began_ms: int) -> None:
         worker = self._idle.pop() if self._idle else self._new_worker()
+        name = log.topic_partition
+        self._busy[name] = worker
 
         def done(result: CleaningResult | None, error: BaseException | None) -> None:
+            was_ended = self._busy.pop(name, None) is None
             self._idle.append(worker)
             if self._is_stopped:
                 return
@@ -248,11 +311,12 @@ class LogCleaner:
             # What was truncated, or moved, while the round read it looks like damage.
             is_same = log.truncations == truncations and log.directory == plan.directory
             is_as_read = is_same or (isinstance(error, OSError) and not is_of_a_name(error))
-            if error is not None and log.failed is None and is_as_read:
+            if error is not None and log.failed is None and is_as_read and not was_ended:
                 self._failed(log, error)
-            self._discard(log, plan)
+            self._discard(log, plan, self.look if was_ended else None)
 
-        bytes_per_second = self._config.number("log.cleaner.io.max.bytes.per.second")
+        # Kafka's setting has no bounds.
+        bytes_per_second = max(1.0, self._config.number("log.cleaner.io.max.bytes.per.second"))
         worker.submit(plan, bytes_per_second, done)
 
     def _new_worker(self) -> ICleanerWorker:
@@ -344,7 +408,9 @@ class LogCleaner:
             if each is not None and each is not log.segments.active
         ] == [(base, sizes[base]) for base in group.bases]
 
-    def _discard(self, log: Log, plan: CleaningPlan) -> None:
+    def _discard(
+        self, log: Log, plan: CleaningPlan, then: Callable[[], None] | None = None
+    ) -> None:
         """Removes the files of the round; until then no other round begins under this name."""
         if self._is_stopped:
             return  # the next start removes them
@@ -363,16 +429,19 @@ class LogCleaner:
                     self._directories.call_later(_AGAIN_SECONDS, submit)
                     return
             del self.running[log.topic_partition]
+            if then is not None:
+                then()
 
         submit()
 
     def _failed(self, log: Log, error: BaseException) -> None:
         if isinstance(error, CannotBeCleaned):
             self._leave_alone(log, str(error))
-        elif isinstance(error, InterruptedError) or (
-            isinstance(error, OSError) and (is_out_of_descriptors(error) or error.errno in _FULL)
+        elif isinstance(error, (InterruptedError, MemoryError)) or (
+            isinstance(error, OSError) and (is_out_of_descriptors(error) or error.errno in _PASSES)
         ):
-            self._lines.add("cleaning delayed", partition=log.topic_partition, reason=str(error))
+            reason = str(error) or "no memory for it: lower log.cleaner.dedupe.buffer.size"
+            self._lines.add("cleaning delayed", partition=log.topic_partition, reason=reason)
         elif isinstance(error, OSError):
             log.fail(error)
         else:
@@ -380,6 +449,7 @@ class LogCleaner:
 
     def _leave_alone(self, log: Log, reason: str) -> None:
         self.uncleanable[log.topic_partition] = reason
+        self._refused[log.topic_partition] = log.config
         _logger.error("{reason}", reason=reason)
 
     # -- the checkpoint
@@ -412,6 +482,7 @@ class PiecewiseWorker:
 
     def __init__(self, runtime: Runtime, disk: IDiskWorker, turns: Turns) -> None:
         self._files, self._disk, self._turns = runtime.files, disk, turns
+        self._is_ended = False
 
     def submit(
         self,
@@ -419,6 +490,7 @@ class PiecewiseWorker:
         bytes_per_second: float,
         done: Callable[[CleaningResult | None, BaseException | None], None],
     ) -> None:
+        self._is_ended = False
         self._turns.start(self._run(plan, done))
 
     def _run(
@@ -437,10 +509,16 @@ class PiecewiseWorker:
             piece.callback(None)
 
         while not ended:
+            if self._is_ended:
+                ended.append((None, InterruptedError("the round was ended")))
+                break
             piece: Deferred[None] = Deferred()
             self._disk.submit(lambda: next(pieces), piece_done)
             yield piece
         done(*ended[0])
+
+    def end(self) -> None:
+        self._is_ended = True
 
     def stop(self) -> None:
         self._disk.stop()

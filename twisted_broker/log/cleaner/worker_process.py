@@ -6,8 +6,10 @@ Owns `CleanerProcess`, the broker's end, and `main`, the process.
    nothing else.
 2. It starts with the first round and ends with the broker, however that ends: its standard input is
    closed then, and it stops at once, in the middle of a round.
-3. Where it cannot be started, or is killed, the round is only delayed (InterruptedError).
-4. It has a lower priority than the broker, and keeps to `log.cleaner.io.max.bytes.per.second`.
+3. Where it cannot be started, or is killed, the round is only delayed (InterruptedError). So is one
+   for which there is not enough memory (MemoryError).
+4. It has a lower priority than the broker, and keeps to `log.cleaner.io.max.bytes.per.second` as it
+   was when the round began: `end` kills it, and the next round has the new rate.
 
 Ring 2. Source: our own; Apache Kafka has threads. Not here: the round (`cleaning.py`).
 """
@@ -51,10 +53,11 @@ class CleanerProcess:
         self._jobs: SimpleQueue[tuple[CleaningPlan, float, _Done] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._process: subprocess.Popen[str] | None = None
-        self._is_stopped = False
+        self._is_stopped = self._is_ended = False
 
     def submit(self, plan: CleaningPlan, bytes_per_second: float, done: _Done) -> None:
         """Runs the round; later calls `done` on the reactor's thread."""
+        self._is_ended = False
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="cleaner", daemon=True)
             try:
@@ -65,12 +68,20 @@ class CleanerProcess:
             self._thread = thread
         self._jobs.put((plan, bytes_per_second, done))
 
-    def stop(self) -> None:
-        """Ends the process at once."""
-        self._is_stopped = True
+    def end(self) -> None:
+        """Ends the process; the next round starts another."""
+        self._is_ended = True
+        self._kill()
+
+    def _kill(self) -> None:
         process = self._process
         if process is not None:
             process.kill()
+
+    def stop(self) -> None:
+        """Ends the process at once."""
+        self._is_stopped = True
+        self._kill()
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join()
@@ -90,10 +101,10 @@ class CleanerProcess:
         process = self._process
         if process is None or process.poll() is not None:
             process = self._process = self._start()
-            if self._is_stopped:
-                # `stop` may have come before there was a process to end.
-                self._end()
-                raise InterruptedError("the broker stops")
+        if self._is_stopped or self._is_ended:
+            # `stop` or `end` may have come before there was a process to kill.
+            self._end()
+            raise InterruptedError("the round was ended before it began")
         assert process.stdin is not None and process.stdout is not None
         answer = ""
         try:
@@ -188,6 +199,8 @@ def encode_error(error: Exception) -> str:
     """One line, from which `decode_answer` raises an equivalent error."""
     if isinstance(error, CannotBeCleaned):
         return json.dumps({"cannot": str(error)})
+    if isinstance(error, MemoryError):
+        return json.dumps({"memory": str(error)})
     if isinstance(error, OSError):
         return json.dumps(
             {"errno": error.errno, "text": error.strerror, "path": str(error.filename)}
@@ -196,10 +209,12 @@ def encode_error(error: Exception) -> str:
 
 
 def decode_answer(line: str) -> CleaningResult:
-    """Raises CannotBeCleaned, OSError, RuntimeError as the process met them."""
+    """Raises CannotBeCleaned, MemoryError, OSError, RuntimeError as the process met them."""
     values = json.loads(line)
     if "cannot" in values:
         raise CannotBeCleaned(values["cannot"])
+    if "memory" in values:
+        raise MemoryError(values["memory"])
     if "errno" in values:
         raise OSError(values["errno"], values["text"], values["path"])
     if "unexpected" in values:

@@ -43,7 +43,8 @@ def cleaning_state(view: CleanerView | None, now: Moment) -> Cleaning | None:
         return None
     share = f"{view.dirty_ratio:.0%} dirty ({view.dirty_bytes:,} bytes never cleaned)"
     if view.uncleanable:
-        phase, why = "uncleanable", f"not compacted until a restart: {view.uncleanable}"
+        phase = "uncleanable"
+        why = f"not compacted until a restart or a change of its settings: {view.uncleanable}"
     elif not view.is_enabled:
         phase, why = "off", f"not compacted: log.cleaner.enable is false; {share}"
     elif view.is_running:

@@ -20,8 +20,8 @@ the logs that cannot be cleaned; `PiecewiseWorker`, which runs rounds where no o
    truncated meanwhile, which a round cannot tell from damage. A full disk, or a lack of descriptors
    or of memory, delays the round.
 7. A setting of the cleaner that changes ends the rounds that run, which were begun with the old
-   one, and the pause. Nor does a round go on for long once its log is deleted, failed, or compacted no
-   more.
+   one, and the pause. Nor does a round go on for long once its log is deleted, failed, or compacted
+   no more.
 
 Ring 1. Source: Kafka's `LogCleaner`, `LogCleanerManager`. Not here: which log is next
 (`selection.py`), the round (`cleaning.py`).

@@ -223,8 +223,9 @@ def test_quotas_that_a_java_broker_was_told(java: JavaCluster, ours: BrokerProce
 def test_kafkas_tools_alter_settings_through_ours(
     java: JavaCluster, ours: BrokerProcess, tmp_path: Path
 ) -> None:
-    """Settings of a topic, of our broker and of all, and a user's quota, by `kafka-configs` of 3.9,
-    as a Java broker then has them; and a throttled move to ours, which takes its throttles away.
+    """Settings of a topic, of our broker and of all, a user's quota, by `kafka-configs` of 3.9, as
+    a Java broker then has them; a credential that ours then has; and a throttled
+    move to ours, which takes its throttles away.
     """
     require("kafka-tools")
     first = View(java.bootstrap[1], TOPIC)
@@ -259,6 +260,16 @@ def test_kafkas_tools_alter_settings_through_ours(
     )
     assert "producer_byte_rate=5000.0" in told("--user", "u v")
     assert "log.cleaner.threads=2" in configs(ours.bootstrap, "--describe", "--broker", str(OURS))
+
+    credential = "SCRAM-SHA-512=[iterations=8192,password=a-secret]"
+    configs(java.bootstrap[1], "--alter", "--user", "alice", "--add-config", credential)
+    first.until(
+        lambda: (
+            "SCRAM-SHA-512=iterations=8192"
+            in configs(ours.bootstrap, "--describe", "--user", "alice")
+        ),
+        "ours has a user's credential that Java's controller made",
+    )
 
     moves = [{"topic": TOPIC, "partition": number, "replicas": [OURS]} for number in (0, 1)]
     plan = tmp_path / "moves.json"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.logger import capturedLogs, formatEvent
 
 from tests.replication.fixtures import TOPIC_ID
 from tests.zookeeper.test_zookeeper_broker import _DEAD, Member
@@ -16,7 +17,7 @@ from twisted_broker.image.metadata_image import (
     TOPIC_RESOURCE,
 )
 from twisted_broker.wire.errors import ErrorCode
-from twisted_broker.wire.messages import configs, quotas
+from twisted_broker.wire.messages import configs, quotas, sasl
 from twisted_broker.wire.messages import zookeeper_controller as messages
 from twisted_broker.zookeeper.znodes import broker_path
 
@@ -297,6 +298,35 @@ def test_quotas_of_each_kind_of_entity_have_their_node(
         ({each.entity_type: each.entity_name for each in entry.entity}, entry.values[0].value)
         for entry in described
     ] == [({kind.replace("_", "-"): name for kind, name in names.items()}, 7.0)]
+
+
+def test_credentials_of_users_are_those_in_zookeeper() -> None:
+    """Described, and obeyed at a login; what a node has no more goes. A credential that is none is
+    no reason to forget the good one, and nothing of it is shown.
+    """
+    member = Serving()
+    path, announced = "/config/users/a%20b", b'{"version":2,"entity_path":"users/a%20b"}'
+    good = "salt=c2FsdA==,stored_key=c3RvcmVk,server_key=c2VydmVy,iterations=4096"
+
+    def written(value: str | None) -> Any:
+        config = {} if value is None else {"SCRAM-SHA-256": value}
+        data = json.dumps({"version": 1, "config": config}).encode()
+        if path in member.ensemble.nodes:
+            member.ensemble.set(path, data)
+        else:
+            member.ensemble.create(path, data)
+        member.ensemble.create(f"{CHANGES}/config_change_", announced, sequence=True)
+        member.pass_time(1.0)
+        results = member.ask(sasl.DescribeUserScramCredentialsRequest(users=None), 0).results
+        return [(each.user, each.credential_infos[0].iterations) for each in results]
+
+    assert written(good) == [("a b", 4096)]
+    assert member.broker.state.image.scram[1, "a b"].stored_key == b"stored"
+    with capturedLogs() as logs:
+        assert written("salt=secret") == [("a b", 4096)]
+    lines = [formatEvent(each) for each in logs]
+    assert "has a SCRAM-SHA-256 that is none" in lines[0] and "secret" not in str(lines)
+    assert written(None) == []
 
 
 def test_what_is_no_quota_is_refused() -> None:

@@ -47,7 +47,10 @@ from twisted_broker.wire.primitives import NULL_UUID
 
 if TYPE_CHECKING:
     from twisted_broker.wire.messages import zookeeper_controller as messages
-    from twisted_broker.wire.messages.metadata_records import AccessControlEntryRecord
+    from twisted_broker.wire.messages.metadata_records import (
+        AccessControlEntryRecord,
+        UserScramCredentialRecord,
+    )
 
 LEADER_DURING_DELETE = -2
 EPOCH_DURING_DELETE, NO_EPOCH = -2, -1
@@ -297,15 +300,25 @@ class ClusterState:
         self,
         configs: Mapping[ConfigKey, Mapping[str, str]],
         quotas: Mapping[QuotaEntity, Mapping[str, float]],
+        scram: Mapping[str, Mapping[int, UserScramCredentialRecord]],
     ) -> None:
-        """The settings and quotas of these entities, as their nodes say: publishes the next
-        image.
+        """The settings and quotas of these entities and the credentials of these users, as their
+        nodes say: publishes the next image.
         """
         before = self.image
         settings, of_settings = _with(before.configs, configs)
         rates, of_rates = _with(before.client_quotas, quotas)
-        if of_settings or of_rates:
-            after = replace(before, offset=before.offset + 1, configs=settings, client_quotas=rates)
+        kept = {key: each for key, each in before.scram.items() if key[1] not in scram}
+        users = {(code, name): each for name, of in scram.items() for code, each in of.items()}
+        credentials = kept | users
+        if of_settings or of_rates or credentials != before.scram:
+            after = replace(
+                before,
+                offset=before.offset + 1,
+                configs=settings,
+                client_quotas=rates,
+                scram=credentials,
+            )
             self._publish(MetadataDelta(before, after, configs=of_settings, quotas=of_rates))
 
     def set_acls(

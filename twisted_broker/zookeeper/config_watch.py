@@ -1,4 +1,5 @@
-"""Settings of topics and brokers, and quotas of users, clients and addresses, from `/config`.
+"""Settings of topics and brokers, quotas of users, clients and addresses, and SCRAM credentials of
+users, from `/config`.
 
 Owns `ConfigWatch`: reads them at the start, of new topics, and at each notification.
 
@@ -8,7 +9,7 @@ Owns `ConfigWatch`: reads them at the start, of new topics, and at each notifica
 3. A node that cannot be understood is one line, and leaves the settings as they were.
 
 Source: KRAFT 2.1; Kafka 3.9's `ZkConfigManager`, `ZkNodeChangeNotificationListener`. Not here:
-what settings do (`config.py`) and quotas (`security/quota`); SCRAM credentials of users.
+what settings do (`config.py`) and quotas (`security/quota`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredLock, ensureDeferred
 from twisted.internet.task import deferLater
@@ -30,6 +32,7 @@ from twisted_broker.image.metadata_image import (
 )
 from twisted_broker.interfaces import Runtime
 from twisted_broker.java_numbers import is_digits
+from twisted_broker.wire.messages.metadata_records import UserScramCredentialRecord
 from twisted_broker.zookeeper.cluster_state import ClusterState
 from twisted_broker.zookeeper.port import IZooKeeper, NoNodeError, ZooKeeperError
 from twisted_broker.zookeeper.znodes import (
@@ -42,6 +45,7 @@ from twisted_broker.zookeeper.znodes import (
     read_config,
     read_config_change,
     read_quotas,
+    read_scram,
 )
 
 _logger = Logger()
@@ -49,6 +53,7 @@ _RETRY_MS = 500
 _KINDS = {"topics": TOPIC_RESOURCE, "brokers": BROKER_RESOURCE}
 _NOTHING: Mapping[str, str] = {}
 _NO_QUOTAS: Mapping[str, float] = {}
+_NO_CREDENTIALS: Mapping[int, UserScramCredentialRecord] = {}
 
 
 class _Found(NamedTuple):
@@ -56,6 +61,7 @@ class _Found(NamedTuple):
 
     configs: dict[ConfigKey, Mapping[str, str]]
     quotas: dict[QuotaEntity, Mapping[str, float]]
+    scram: dict[str, Mapping[int, UserScramCredentialRecord]]
 
 
 class ConfigWatch:
@@ -97,10 +103,10 @@ class ConfigWatch:
         try:
             while not self._stopped:
                 try:
-                    found = _Found({}, {})
+                    found = _Found({}, {}, {})
                     for name in names:
                         await self._entity(found, "topics", name)
-                    self._state.set_configs(found.configs, found.quotas)
+                    self._state.set_configs(found.configs, found.quotas, found.scram)
                     return
                 except ZooKeeperError as error:
                     _logger.debug("settings of topics are read again: {error}", error=error)
@@ -111,7 +117,7 @@ class ConfigWatch:
     async def _load(self) -> None:
         # The watch first: what changes while settings are read is read again.
         names = await self._children(watched=True)
-        found = _Found({}, {})
+        found = _Found({}, {}, {})
         for entity_type in (*_KINDS, "users", "clients", "ips"):
             for name in await self._names(f"/config/{entity_type}"):
                 await self._entity(found, entity_type, name)
@@ -123,6 +129,7 @@ class ConfigWatch:
         self._state.set_configs(
             dict.fromkeys(image.configs, _NOTHING) | found.configs,
             dict.fromkeys(image.client_quotas, _NO_QUOTAS) | found.quotas,
+            dict.fromkeys((name for _, name in image.scram), _NO_CREDENTIALS) | found.scram,
         )
 
     async def _names(self, path: str) -> list[str]:
@@ -162,6 +169,8 @@ class ConfigWatch:
         try:
             if limited is not None:
                 found.quotas[limited] = read_quotas(path, data)
+                if entity_type == "users" and "/" not in name:
+                    found.scram[unquote(name)] = read_scram(path, name, data)
             else:
                 found.configs[key] = read_config(path, data)
         except ZnodeError as error:
@@ -201,9 +210,9 @@ class ConfigWatch:
         except ZnodeError as error:
             _logger.error("{error}: what changed is read with the next session", error=error)
             return
-        found = _Found({}, {})
+        found = _Found({}, {}, {})
         await self._entity(found, entity_type, name)
-        self._state.set_configs(found.configs, found.quotas)
+        self._state.set_configs(found.configs, found.quotas, found.scram)
 
     def _pause(self) -> Deferred[None]:
         return deferLater(self._runtime.clock, _RETRY_MS / 1000, lambda: None)  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ Source: KRAFT 2.1; Kafka 3.9's `ZkData`. Not here: reading and writing (`port.py
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
@@ -20,7 +21,9 @@ from twisted_broker.image.metadata_image import QuotaEntity
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.java_numbers import parse_double, trimmed
 from twisted_broker.security.quota.quotas import CLIENT_ID, IP, QUOTA_KEYS, USER
+from twisted_broker.security.sasl.scram import MECHANISMS
 from twisted_broker.security.security_protocol import SecurityProtocol
+from twisted_broker.wire.messages.metadata_records import UserScramCredentialRecord
 
 CLUSTER_ID = "/cluster/id"
 BROKER_IDS = "/brokers/ids"
@@ -130,6 +133,28 @@ def read_quotas(path: str, data: bytes) -> dict[str, float]:
 def quotas_of(values: Mapping[str, str]) -> dict[str, float]:
     """Those among what a node has."""
     return {key: parse_double(trimmed(values[key])) for key in QUOTA_KEYS if key in values}
+
+
+def read_scram(path: str, user: str, data: bytes) -> dict[int, UserScramCredentialRecord]:
+    """The credentials of a user's node, by the mechanism's code; `user` as the path has it."""
+    found: dict[int, UserScramCredentialRecord] = {}
+    values = read_config(path, data)
+    for name, mechanism in MECHANISMS.items():
+        if name not in values:
+            continue
+        parts = dict(each.partition("=")[::2] for each in values[name].split(","))
+        try:
+            found[mechanism.code] = UserScramCredentialRecord(
+                name=unquote(user),
+                mechanism=mechanism.code,
+                salt=b64decode(parts["salt"], validate=True),
+                stored_key=b64decode(parts["stored_key"], validate=True),
+                server_key=b64decode(parts["server_key"], validate=True),
+                iterations=int(parts["iterations"]),
+            )
+        except (KeyError, ValueError):  # without the value: it is a secret
+            raise ZnodeError(f"ZooKeeper's {path} has a {name} that is none") from None
+    return found
 
 
 def quota_entity(entity_type: str, name: str) -> QuotaEntity | None:

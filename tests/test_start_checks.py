@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from twisted_broker.config import BrokerConfig
 from twisted_broker.log.filesystem import OsFileSystem
-from twisted_broker.start_checks import check_machine
+from twisted_broker.start_checks import check_machine, open_directories
 from twisted_broker.tap import Options
 
 TWISTD = str(Path(sys.executable).parent / "twistd")
@@ -299,3 +300,13 @@ def test_a_file_says_how_many_replicas_offsets_have(tmp_path: Path) -> None:
     path.write_text("log.dirs=/nowhere\n")
     (config,) = options("--config", str(path)).broker_configs
     assert config.integer("offsets.topic.replication.factor") == 3
+
+
+def test_a_directory_that_others_may_enter_is_a_line(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir(mode=0o700)
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours").chmod(0o750)
+    named = ",".join(str(tmp_path / name) for name in ("mine", "ours", "none"))
+    (line,) = open_directories(BrokerConfig({"log.dirs": named}))
+    assert f"read {tmp_path / 'ours'} (its mode is 0750)" in line
+    assert line.endswith(f"chmod -R go= {tmp_path / 'ours'}")

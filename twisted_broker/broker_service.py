@@ -33,6 +33,7 @@ from twisted_broker.config_validation import warnings_for
 from twisted_broker.interfaces import Runtime
 from twisted_broker.known_settings import ZOOKEEPER_CONNECT
 from twisted_broker.settings import INT_MAX
+from twisted_broker.start_checks import open_directories
 from twisted_broker.status.http_server import StatusPort
 from twisted_broker.status.run_file import (
     broker_entry,
@@ -132,6 +133,8 @@ class BrokerService(Service):
             broker.runtime, lambda: broker.parts, broker.served, number, broker.health
         )
         self._status_ports[broker] = port
+        for words in open_directories(broker.config):
+            _logger.warn("{words}", words=words)
         await port.open()
         for _ in broker.load_steps():
             await deferLater(broker.runtime.clock, 0)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ import os
 import re
 import resource
 import socket
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -88,6 +89,22 @@ def read_values(path: str | None, settings: Mapping[str, str], brokers: int = 1)
             raise StartError(f"--config {path}: {error}") from None
     values |= settings
     return as_zookeeper_member(values) if values.get(ZOOKEEPER_CONNECT) else values
+
+
+def open_directories(config: BrokerConfig) -> list[str]:
+    """A line for each of a broker's directories that other users of the machine may enter."""
+    found = []
+    for path in dict.fromkeys((*config.log_directories, config.metadata_directory)):
+        try:
+            mode = stat.S_IMODE(os.stat(path).st_mode)
+        except OSError:  # it will be made, or it is in memory
+            continue
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            found.append(
+                f"other users of this machine may read {path} (its mode is {mode:04o}): it holds "
+                f"records, and the keys of SCRAM users; chmod -R go= {path}"
+            )
+    return found
 
 
 def check_file(path: str, text: str) -> None:

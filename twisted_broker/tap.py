@@ -23,11 +23,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.error import ReactorNotRunning
+from twisted.logger import Logger
 from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
@@ -54,6 +55,7 @@ check_system()
 import resource  # noqa: E402  not on Windows
 
 MEMORY = "memory"
+_logger = Logger(namespace="replog")
 _MOST_BROKERS = 100
 _MEMORY_DIRECTORY = "/memory"
 _RESERVE = 16
@@ -418,6 +420,7 @@ def production_runtime(
     else:
         from twisted_broker.log.filesystem import OsFileSystem
 
+        _warn_of_missing_calls()
         files, disk = (
             OsFileSystem(_RESERVE),
             lambda directory: DiskThread(reactor.callFromThread, f"disk {directory}", watch),
@@ -447,6 +450,15 @@ def production_runtime(
         cleaner=cleaner,
         key_files=key_files,
     )
+
+
+@cache
+def _warn_of_missing_calls() -> None:
+    """Once for the process."""
+    from twisted_broker.log.filesystem import lacks
+
+    if words := lacks():
+        _logger.warn("{words}", words=words)
 
 
 def _if_set(config: Any, name: str, otherwise: int) -> int:

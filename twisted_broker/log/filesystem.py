@@ -4,23 +4,30 @@ Owns `OsFile` and `OsFileSystem`, the port `IFileSystem` over the operating syst
 
 1. Reads and writes carry their position: there is no cursor to share. A short write is completed or
    raises.
-2. A lock is held on the open file and gone with the process. Where the system can, it is a record
-   lock as Java takes it, so that Apache Kafka and we keep each other out.
+2. A lock is held on the open file and gone with the process. On Linux it is a record lock as Java
+   takes it, so that Apache Kafka and we keep each other out, whatever Python runs us.
 3. `is_resident` and `read_resident` wait for no disk (`preadv2` with RWF_NOWAIT). Where the system
-   or the file system lacks that, all counts as resident. `preadv`, `pwritev` may be missing, too.
+   or the file system lacks that, all counts as resident (`lacks` says so). `preadv`, `pwritev` may
+   be missing, too.
 4. A few descriptors are kept in reserve: where the process may open no more, one of them is given
    for the file, so that a flood of connections does not stop the writing of a checkpoint. The
    reserve fills up again.
-5. Synced means on the disk, not in its cache: where `fsync` promises less (macOS), F_FULLFSYNC is
+5. What is made is its owner's alone, whatever the umask: files 0600, directories 0700. What is
+   there keeps its mode.
+6. Synced means on the disk, not in its cache: where `fsync` promises less (macOS), F_FULLFSYNC is
    used.
 
 Ring 2. Source: `interfaces.IFileSystem`. Not here: the thread that syncs (`disk_worker.py`), the
 bounded set of open files (`segment_file.py`).
+
+A Python that was built with an old libc, as those of uv are, has no names for what Linux has: the
+numbers are Linux's own then, and `preadv2` is the libc's that runs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
@@ -35,13 +42,16 @@ from twisted_broker.log.errors import is_out_of_descriptors
 
 # Below IOV_MAX (1,024 on Linux); the rest is written by `_complete`.
 _MOST_BUFFERS = 512
-_NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
+_IS_LINUX = sys.platform == "linux"
+_FILE_MODE, _DIRECTORY_MODE = 0o600, 0o700
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _NO_FULL_SYNC = (errno.ENOTSUP, errno.ENOTTY, errno.EINVAL)
 _PROBE = (bytearray(1),)
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 _WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # struct flock of Linux
-_HAS_FILE_LOCKS = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
+_SET_LOCK: int | None = getattr(fcntl, "F_OFD_SETLK", 37 if _IS_LINUX else None)
+_LINUX_NO_WAIT = 8  # RWF_NOWAIT
+PreadV2 = Callable[[int, Sequence[bytearray], int, int], int]
 
 
 def _pwritev_by_one(fd: int, buffers: Sequence[Buffer], position: int) -> int:
@@ -52,6 +62,64 @@ def _preadv_by_one(fd: int, buffers: Sequence[memoryview], position: int) -> int
     data = os.pread(fd, len(buffers[0]), position)
     buffers[0][: len(data)] = data
     return len(data)
+
+
+def _preadv2_of_libc() -> PreadV2 | None:
+    """`os.preadv` with flags, for one buffer; None where this libc has no such call."""
+    try:
+        call = ctypes.CDLL(None, use_errno=True).preadv2
+    except (AttributeError, OSError):
+        return None
+
+    class Vector(ctypes.Structure):
+        """`struct iovec`."""
+
+        _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+    call.argtypes = (
+        ctypes.c_int,
+        ctypes.POINTER(Vector),
+        ctypes.c_int,
+        ctypes.c_long,  # off_t, where it has 64 bits as a long has
+        ctypes.c_int,
+    )
+    call.restype = ctypes.c_ssize_t
+
+    def preadv2(fd: int, buffers: Sequence[bytearray], position: int, flags: int) -> int:
+        (buffer,) = buffers
+        length = len(buffer)
+        content = (ctypes.c_char * length).from_buffer(buffer)
+        vector = Vector(ctypes.addressof(content), length)
+        count = int(call(fd, ctypes.byref(vector), 1, position, flags))
+        if count < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        return count
+
+    return preadv2
+
+
+def _preadv2() -> tuple[PreadV2 | None, int]:
+    """What reads without waiting, and its flag; None where nothing does."""
+    if hasattr(os, "RWF_NOWAIT"):
+        return os.preadv, os.RWF_NOWAIT
+    if _IS_LINUX and ctypes.sizeof(ctypes.c_long) == 8:
+        found = _preadv2_of_libc()
+        return found, _LINUX_NO_WAIT if found is not None else 0
+    return None, 0
+
+
+_read_now, _NO_WAIT = _preadv2()
+
+
+def lacks() -> str:
+    """What this system lacks that a disk which stalls makes matter, in one line; or empty."""
+    if _NO_WAIT or not _IS_LINUX:
+        return ""
+    return (
+        "this Python and its libc have no preadv2: a read that has to wait for a disk holds all "
+        "clients; use a Python for this system's libc (glibc 2.26 or newer)"
+    )
 
 
 # macOS before 11 has neither.
@@ -91,11 +159,11 @@ class OsFile:
 
     def is_resident(self, position: int, length: int) -> bool:
         """By the first and the last byte: the system reads ahead, and drops the oldest first."""
-        if not self._no_wait:
+        if not self._no_wait or _read_now is None:
             return True
         try:
-            os.preadv(self._fd, _PROBE, position, self._no_wait)
-            os.preadv(self._fd, _PROBE, position + length - 1, self._no_wait)
+            _read_now(self._fd, _PROBE, position, self._no_wait)
+            _read_now(self._fd, _PROBE, position + length - 1, self._no_wait)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -103,11 +171,11 @@ class OsFile:
         return True
 
     def read_resident(self, position: int, length: int) -> Buffer | None:
-        if not self._no_wait:
+        if not self._no_wait or _read_now is None:
             return self.read_at(position, length)
         data = bytearray(length)
         try:
-            count = os.preadv(self._fd, (data,), position, self._no_wait)
+            count = _read_now(self._fd, (data,), position, self._no_wait)
         except BlockingIOError:
             return None
         except OSError as error:
@@ -170,7 +238,7 @@ class OsFileSystem:
     def _open(self, path: str, flags: int) -> int:
         while True:
             try:
-                found = os.open(path, flags, 0o644)
+                found = os.open(path, flags, _FILE_MODE)
             except OSError as error:
                 # A log in the middle of a roll must not fail because clients took all descriptors:
                 # the reserve is for that.
@@ -223,9 +291,18 @@ class OsFileSystem:
 
     def make_directories(self, path: str) -> None:
         try:
-            os.mkdir(path)  # nearly always only the last one is missing: one call then
-        except (FileNotFoundError, FileExistsError):
-            os.makedirs(path, exist_ok=True)
+            # Nearly always only the last one is missing: one call then.
+            os.mkdir(path, _DIRECTORY_MODE)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+        except FileNotFoundError:
+            parent = os.path.dirname(path.rstrip("/"))
+            if not parent or os.path.isdir(parent):
+                raise
+            self.make_directories(parent)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, _DIRECTORY_MODE)
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)
@@ -276,7 +353,7 @@ def _sync(fd: int) -> None:
 
 def _lock_open_file(fd: int) -> None:
     """BlockingIOError when another holds it, in this process or in any other."""
-    if _HAS_FILE_LOCKS:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+    if _SET_LOCK is not None:
+        fcntl.fcntl(fd, _SET_LOCK, _WHOLE_FILE)
     else:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

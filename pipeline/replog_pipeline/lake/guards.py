@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from replog_pipeline.columns import Offsets
 from replog_pipeline.errors import PipelineError
 from replog_pipeline.lake.ledger import Ledger
+from replog_pipeline.segments.log_view import UNCOMMITTED
 from replog_pipeline.sources.extents import Extent
 from replog_pipeline.sources.topics import Topics
 
@@ -162,6 +163,20 @@ def check_mode(ledger: Ledger, upsert: bool, place: str) -> None:
     if ledger.batch and upsert and not ledger.upsert:
         raise PipelineError(
             f"--mode upsert: the table {place} holds every record: archive into another table"
+        )
+
+
+def check_isolation(ledger: Ledger, isolation: str, place: str) -> None:
+    """PipelineError where the table's rows were read with another isolation; a ledger that does
+    not say takes this one's.
+    """
+    if ledger.batch and ledger.isolation not in (None, isolation):
+        before, cure = (
+            ("with", "give it") if isolation == UNCOMMITTED else ("without", "leave it out")
+        )
+        raise PipelineError(
+            f"the table {place} was archived {before} --read-committed: {cure} again, or archive "
+            "into another table"
         )
 
 

@@ -31,7 +31,8 @@ class Ledger:
     """`ids`: topic -> topic id as Kafka prints it, None where the source has none.
 
     `next`: the first offset that is not in the table. `decoded`: its rows have their values
-    decoded. `upsert`: it holds the last value of each key, not every record.
+    decoded. `upsert`: it holds the last value of each key, not every record. `isolation`: what its
+    rows were read with; None in a ledger of before this was kept.
     """
 
     batch: int = 0
@@ -40,6 +41,7 @@ class Ledger:
     attempt: str = ""
     decoded: bool = False
     upsert: bool = False
+    isolation: str | None = None
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -74,7 +76,9 @@ class Ledger:
             }
             for topic in self.topics
         }
-        more = {"decoded": True} if self.decoded else {}
+        more: dict[str, object] = {"decoded": True} if self.decoded else {}
+        if self.isolation is not None:
+            more["isolation"] = self.isolation
         return {
             "version": UPSERT_VERSION if self.upsert else VERSION,
             "batch": self.batch,
@@ -110,7 +114,8 @@ def from_text(text: str | None) -> Ledger | None:
         ids = {topic: entry["id"] for topic, entry in topics.items()}
         decoded = body.get("decoded") is True
         upsert = body["version"] == UPSERT_VERSION
-        return Ledger(int(body["batch"]), ids, offsets, body["attempt"], decoded, upsert)
+        isolation = body.get("isolation")
+        return Ledger(int(body["batch"]), ids, offsets, body["attempt"], decoded, upsert, isolation)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             "a ledger without all of its parts: restore it from a copy of the table"

@@ -10,7 +10,12 @@
    partition, and makes a group id for every read. Reads of one `Wanted.run` get one group id, so
    the next takes over what the last left; otherwise each read would leave a consumer per partition
    behind. `POOLS` bounds what idles there. No offset is committed, no group is joined.
-4. A topic that is not there, or a broker that does not answer, is found before Spark plans
+4. The connector takes timestamps for those of Java's old calendar: before 1582-10-15 it changes the
+   instant, and in zones before 1900 too. What is read is turned back (`corrected`), but
+   for one day in each of twelve years before 1582 (the old calendar's 29 February of 100, 200, 300,
+   500 .. 1500), which the connector makes one with the next day, a day later; and, where
+   the JVM's zone is not UTC, for the hours around 1900 in zones that changed then, by minutes.
+5. A topic that is not there, or a broker that does not answer, is found before Spark plans
    anything, and is one line.
 """
 
@@ -21,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from replog_pipeline.columns import COLUMNS, Offsets
-from replog_pipeline.errors import PipelineError
+from replog_pipeline.errors import PipelineError, text_of
 from replog_pipeline.segments.log_view import ISOLATION
 from replog_pipeline.segments.options import ONLY_IN_BATCHES
 from replog_pipeline.sources import kafka_admin
@@ -54,6 +59,16 @@ POOLS = {
 for both; the pool of fetched records has no other bound than the time.
 """
 EARLIEST, LATEST = -2, -1
+OVERFLOW = "long overflow"
+MOST_MS = (2**63 - 1) // 1000
+"""The latest timestamp that Spark holds, in the year 294247."""
+SAME_SINCE = "timestamp_seconds(-2177452800)"
+"""1901: from then on both calendars, and all zones in them, agree."""
+BACK = (
+    "timestamp_micros(bigint(reflect('org.apache.spark.sql.catalyst.util.RebaseDateTime', "
+    "'rebaseGregorianToJulianMicros', unix_micros(timestamp))))"
+)
+"""Spark's own inverse of what the connector does, in the same JVM and zone."""
 
 
 def read(spark: SparkSession, source: KafkaSource, wanted: Wanted) -> DataFrame:
@@ -71,7 +86,7 @@ def read(spark: SparkSession, source: KafkaSource, wanted: Wanted) -> DataFrame:
         reader = reader.option("startingOffsets", offsets_json(known, wanted.start, EARLIEST))
     if "endingOffsets" not in wanted.options and "endingTimestamp" not in wanted.options:
         reader = reader.option("endingOffsets", offsets_json(known, wanted.end, LATEST))
-    return reader.load().select(*wanted.columns)
+    return corrected(reader.load()).select(*wanted.columns)
 
 
 def read_stream(spark: SparkSession, source: KafkaSource, wanted: Wanted) -> DataFrame:
@@ -85,12 +100,20 @@ def read_stream(spark: SparkSession, source: KafkaSource, wanted: Wanted) -> Dat
         if wanted.start
         else "earliest"
     }
-    return (
+    records = (
         spark.readStream.format("kafka")
         .options(**first | POLLING | settings(source, wanted))
         .load()
-        .select(*wanted.columns)
     )
+    return corrected(records).select(*wanted.columns)
+
+
+def corrected(records: DataFrame) -> DataFrame:
+    """The records with the timestamps that they have in the topic."""
+    from pyspark.sql.functions import expr
+
+    right = expr(f"if(timestamp < {SAME_SINCE}, {BACK}, timestamp)")
+    return records.withColumn("timestamp", right)
 
 
 def settings(source: KafkaSource, wanted: Wanted) -> dict[str, str]:
@@ -151,6 +174,29 @@ def named(given: Offsets) -> dict[str, list[int]]:
     for topic, partition in sorted(given):
         found.setdefault(topic, []).append(partition)
     return found
+
+
+def out_of_range(
+    spark: SparkSession, source: KafkaSource, start: Offsets, error: Exception
+) -> PipelineError | None:
+    """The one line of a batch with a timestamp that Spark cannot hold, which the connector calls a
+    `long overflow`; None for any other failure.
+    """
+    if OVERFLOW not in text_of(error):
+        return None
+    found = kafka_admin.beyond(spark, source.cluster, start, MOST_MS + 1)
+    if not found:
+        where = ", ".join(sorted({topic for topic, _ in start}))
+        return PipelineError(
+            f"topic {where}: a record's timestamp is below what a table can hold: archive from "
+            "segments:DIRECTORY, whose error names its offset"
+        )
+    (topic, partition), offset = next(iter(found.items()))
+    return PipelineError(
+        f"{topic}-{partition}: the record at offset {offset} has a timestamp above what a table "
+        f"can hold ({MOST_MS} ms): archive what is before it with --max-records, delete up to it "
+        f"(kafka-delete-records, offset {offset + 1}) and go on with --allow-gaps"
+    )
 
 
 def check(wanted: Wanted) -> None:

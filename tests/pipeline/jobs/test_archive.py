@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from kafka import KafkaAdminClient, TopicPartition
 
 from replog_pipeline import sources
 from replog_pipeline.cli import pipeline
@@ -398,3 +400,74 @@ def test_the_command_prints_its_result_as_json(
     assert "--format delta: the table" in refused(
         "--from", filled, "--to", str(lake), "--format", "delta"
     )
+
+
+def drop(broker: BrokerProcess, topic: str) -> None:
+    """All records of both partitions."""
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    try:
+        admin.delete_records({TopicPartition(topic, number): -1 for number in (0, 1)})
+    finally:
+        admin.close()
+
+
+@pytest.mark.parametrize(
+    ("form", "mode"), [("delta", "append"), ("parquet", "append"), ("delta", "upsert")]
+)
+def test_a_loss_is_told_when_nothing_remains_to_read(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    topic: str,
+    tmp_path: Path,
+    form: str,
+    mode: str,
+) -> None:
+    """By an empty batch, which brings the table past it: told once."""
+    keyed = [Written(number % 2, b"%d" % number, b"v", OLD_MS) for number in range(60)]
+    tables.create(broker.bootstrap, topic, 2)
+    produce(broker.bootstrap, topic, keyed[:40])
+    source, lake = f"kafka://{broker.bootstrap}/{topic}", str(tmp_path / "lake")
+    config = archive.ArchiveConfig(source, lake, form, upsert=mode == "upsert", allow_gaps=True)
+    before = archive.run(spark, config).rows
+    produce(broker.bootstrap, topic, keyed[40:])
+    drop(broker, topic)
+    with pytest.raises(PipelineError, match="--allow-gaps"):
+        archive.run(spark, replace(config, allow_gaps=False))
+    found = archive.run(spark, config)
+    assert (found.rows, found.batches, len(found.findings)) == (0, 1, 2)
+    assert found.ledger.next == {(topic, 0): 30, (topic, 1): 30} and before == 40
+    again = archive.run(spark, config)
+    assert (again.batches, again.findings) == (0, [])
+    produce(broker.bootstrap, topic, [Written(0, b"new", b"v", OLD_MS)])
+    assert archive.run(spark, config).rows == 1
+
+
+def test_a_first_batch_of_what_was_all_deleted_says_so(
+    spark: SparkSession, broker: BrokerProcess, topic: str, filled: str, tmp_path: Path
+) -> None:
+    drop(broker, topic)
+    found = archive.run(spark, archive.ArchiveConfig(filled, str(tmp_path / "lake")))
+    assert (found.rows, found.batches) == (0, 1)
+    assert found.to_json()["deleted_before"] == {topic: {"0": 20, "1": 20}}
+
+
+def test_a_table_keeps_its_isolation(
+    spark: SparkSession, broker: BrokerProcess, topic: str, filled: str, tmp_path: Path
+) -> None:
+    lake = str(tmp_path / "lake")
+    archive.run(spark, archive.ArchiveConfig(filled, lake, isolation="read_committed"))
+    more(broker, topic)
+    assert "--read-committed: give it again" in refused("--from", filled, "--to", lake)
+
+
+def test_a_timestamp_that_no_table_holds_is_named(
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    tables.create(broker.bootstrap, topic, 2, **{"message.timestamp.after.max.ms": str(2**63 - 1)})
+    most = (2**63 - 1) // 1000
+    written = [Written(1, b"k", b"v", at) for at in (OLD_MS, most, most + 1, OLD_MS)]
+    produce(broker.bootstrap, topic, written)
+    source, lake = f"kafka://{broker.bootstrap}/{topic}", str(tmp_path / "lake")
+    said = refused("--from", source, "--to", lake)
+    assert f"{topic}-1: the record at offset 2 has a timestamp above" in said
+    assert "kafka-delete-records, offset 3" in said and "--allow-gaps" in said

@@ -233,6 +233,7 @@ def check(config: ArchiveConfig) -> None:
     ledger = table.check_to(config.to, config.format)
     check_upsert(config, config.format or table.format_here(config.to))
     guards.check_mode(ledger or Ledger(), config.upsert, config.to)
+    guards.check_isolation(ledger or Ledger(), config.isolation, config.to)
     found = extents.check(url)
     value_columns.check_before(config.decoding, found.ids if found else (), ledger, config.to)
     if ledger and ledger.batch and found:

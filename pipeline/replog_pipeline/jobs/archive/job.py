@@ -39,9 +39,11 @@ from replog_pipeline.lake.parquet import NO_UPSERT
 from replog_pipeline.progress import Progress
 from replog_pipeline.sources import (
     KafkaPattern,
+    KafkaSource,
     SegmentsSource,
     Source,
     Wanted,
+    connector,
     extents,
     kafka_admin,
 )
@@ -203,10 +205,11 @@ class Archive:
     def advance(self) -> bool:
         """One batch, where there is one; whether another may follow."""
         extent, plan = self.next_plan()
+        ledger = self.result.ledger
         self.shown(extent.end, plan.start)
         self.goal = self.goal or extent.end
-        if not plan.offsets:
-            return False
+        if not plan.offsets and not plan.gaps and not guards.missed(ledger, plan.start):
+            return False  # a loss is told by a batch of its own, without rows
         try:
             self.batch(extent, plan)
         except AnotherWriterError:
@@ -231,6 +234,7 @@ class Archive:
         """
         self.result.ledger = self.target.ledger()
         guards.check_mode(self.result.ledger, self.config.upsert, self.config.to)
+        guards.check_isolation(self.result.ledger, self.config.isolation, self.config.to)
         extent = extents.extent(self.spark, self.source, self.config.isolation)
         plan = guards.plan(
             self.result.ledger,
@@ -249,6 +253,7 @@ class Archive:
             self.result.ledger.after(extent.ids, plan.end),
             decoded=self.config.decoding is not None,
             upsert=upsert,
+            isolation=self.config.isolation,
         )
         wanted = Wanted(
             COLUMNS,
@@ -271,7 +276,15 @@ class Archive:
         with self.progress.step(
             f"archive: {self.about}batch {after.batch}, {plan.offsets:,} offsets", self.spark
         ):
-            count = self.upsert(rows, after) if upsert else self.append(rows, plan, after)
+            try:
+                count = self.upsert(rows, after) if upsert else self.append(rows, plan, after)
+            except Exception as error:
+                refused = None
+                if isinstance(self.source, KafkaSource):
+                    refused = connector.out_of_range(self.spark, self.source, plan.start, error)
+                if refused is None:
+                    raise
+                raise refused from error
         self.figures.committed(count, time.monotonic() - began)
         self.result.ledger, self.result.gaps = after, [*self.result.gaps, *plan.gaps]
         self.result.missed += missed
@@ -288,7 +301,7 @@ class Archive:
             )
 
         offsets = [plan.end[key] - first for key, first in start.items()]
-        if needs_no_shuffle(offsets, self.config.file_mb, are_of_one_day):
+        if offsets and needs_no_shuffle(offsets, self.config.file_mb, are_of_one_day):
             with sized(self.spark, self.config.file_mb, max(offsets)):
                 return self.target.append(rows, after)
         with sized(self.spark, self.config.file_mb):

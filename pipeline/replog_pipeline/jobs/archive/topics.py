@@ -131,6 +131,7 @@ def check(config: ArchiveConfig) -> None:
     for name, ledger in ledgers.items():
         value_columns.check_before(config.decoding, (), ledger, place_of(config.to, name))
         guards.check_mode(ledger or Ledger(), config.upsert, place_of(config.to, name))
+        guards.check_isolation(ledger or Ledger(), config.isolation, place_of(config.to, name))
 
 
 def check_folder(spark: SparkSession | None, place: str) -> None:

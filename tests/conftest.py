@@ -18,6 +18,8 @@ MARKERS = (
     "clients: starts real processes and stock clients (seconds each)",
     "spark: starts Spark's JVM (seconds each after the first)",
     "long: minutes; run by `make test-long`",
+    "more: what a change must pass beside `make test`; run by `make test-more`",
+    "forked: in a fork of the tests' process (tests/simulation/conftest.py)",
 )
 
 

@@ -126,6 +126,8 @@ def violation_of(seed: int) -> Violation | None:
     return run_seed(seed).violation
 
 
+@pytest.mark.more
+@pytest.mark.forked
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", sorted(RECORDED))
 def test_a_recorded_seed_catches_it(name: str) -> None:
@@ -142,6 +144,7 @@ def test_a_recorded_seed_catches_it(name: str) -> None:
     assert violation_of(seed) is None, "the seed fails without the mutation, too"
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", sorted(BELOW))
 def test_a_test_below_catches_it(name: str) -> None:
     """It passes without the mistake (it is a test of its own), and fails with it."""

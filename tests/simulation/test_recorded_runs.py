@@ -16,6 +16,7 @@ from twisted_broker.testing.sim.scenario_file import RecordedRun
 FILES = sorted((Path(__file__).parent / "recorded").glob("*.json"))
 
 
+@pytest.mark.forked
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_run_that_failed_once(path: Path) -> None:
     """RL 9.1-9.5: its actions are done, and no rule is broken any more."""

@@ -39,7 +39,16 @@ def started(first: int, seeds: int, brokers: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(300)
+def test_eight_seeds() -> None:
+    """A smoke: those of `make test-more` begin with the same."""
+    run = started(0, 8, 3)
+    text = run.communicate(timeout=250)[0]
+    assert text.endswith(conclusion(8, 3)), text
+
+
+@pytest.mark.more
+@pytest.mark.timeout(900)
 def test_a_hundred_seeds() -> None:
     """RL 9.1-9.5: acknowledged records stay; ISR members agree below the high watermark, which
     nobody sees go back; one leader per epoch; clients see no gap, reordering or duplicate, and of a
@@ -48,7 +57,7 @@ def test_a_hundred_seeds() -> None:
     they reach every kind of thing that is to happen (`testing/sim/reach.py`), or the run fails.
     """
     run = started(0, 100, 3)
-    text = run.communicate(timeout=500)[0]
+    text = run.communicate(timeout=800)[0]
     found = re.search(r"^runs what reaches rare kinds: (.+)$", text, re.MULTILINE)
     others = [] if found is None else found[1].split()
     assert text.endswith(conclusion(100 + len([each for each in others if int(each) > 99]), 3)), (
@@ -58,6 +67,8 @@ def test_a_hundred_seeds() -> None:
     assert run.returncode == bool(OPEN[3])
 
 
+@pytest.mark.more
+@pytest.mark.forked
 @pytest.mark.parametrize("seed", sorted(set(RARE.values())))
 def test_what_is_rare_is_reached(seed: int) -> None:
     verdict = run_seed(seed)
@@ -94,6 +105,7 @@ def test_a_kind_that_no_seed_of_the_run_reached_fails_it(monkeypatch: pytest.Mon
         assert text.endswith(f"{ran} passed, 0 failed\n")
 
 
+@pytest.mark.more
 @pytest.mark.timeout(300)
 def test_a_lone_broker() -> None:
     """The same with one broker: recovery, the controller's log, clients that find their way
@@ -115,6 +127,8 @@ FAILED_ONCE += [1031776, 1033570, 1034478, 1060592, 1076734, 1081734, 1092326]
 FAILED_ONCE += [1100559, 1120280, 1122461, 2000471]
 
 
+@pytest.mark.more
+@pytest.mark.forked
 @pytest.mark.parametrize("seed", FAILED_ONCE)
 def test_seeds_that_failed_once(seed: int) -> None:
     """29: a coordinator served what it had read before that was committed; it was lost, and a

@@ -77,6 +77,8 @@ def test_what_makes_two_violations_one() -> None:
     assert rule_of("not healed 120 s: x") == rule_of("not healed 119 s: y")
 
 
+@pytest.mark.more
+@pytest.mark.forked
 @pytest.mark.timeout(600)
 def test_a_planted_mistake_is_a_few_actions(tmp_path: Path) -> None:
     """The file is much shorter than the run, fails by the same rule, and passes without the

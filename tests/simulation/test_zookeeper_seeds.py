@@ -58,6 +58,8 @@ def test_every_mistake_has_a_seed() -> None:
     assert RECORDED.keys() == MUTATIONS.keys()
 
 
+@pytest.mark.more
+@pytest.mark.forked
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "name",
@@ -81,6 +83,8 @@ def test_a_seed_of_protocol_3_9() -> None:
     assert violation_of(5) is None
 
 
+@pytest.mark.more
+@pytest.mark.forked
 @pytest.mark.parametrize("seed", FAILED_ONCE)
 def test_zookeeper_seeds_that_failed_once(seed: int) -> None:
     assert violation_of(seed) is None

@@ -5,6 +5,7 @@ restart, when AlterConfigs changes it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,6 +68,102 @@ OTHERS: dict[str, Callable[[MemoryBroker], Any]] = {
         "transaction.partition.verification.enable"
     ),
 }
+
+
+# Read at the beginning of something long, with the test that changes it in the middle.
+IN_THE_MIDDLE = {
+    "follower.replication.throttled.rate": (
+        "replication/test_replication_quota.py",
+        "test_a_rate_that_is_raised_lets_a_follower_go_on_that_waits",
+    ),
+    "leader.replication.throttled.rate": (
+        "replication/test_replication_quota.py",
+        "test_the_bound_is_read_at_each_look",
+    ),
+    "log.retention.bytes": (
+        "log/test_log_manager.py",
+        "test_retention_that_changes_during_a_walk_counts_for_what_is_left",
+    ),
+    "log.retention.ms": (
+        "log/test_log_manager.py",
+        "test_retention_that_changes_during_a_walk_counts_for_what_is_left",
+    ),
+    "log.segment.delete.delay.ms": (
+        "log/test_log_manager.py",
+        "test_a_shorter_delay_acts_on_what_waits_already",
+    ),
+    "log.cleanup.policy": (
+        "log/cleaner/test_log_cleaner.py",
+        "test_a_topic_that_is_compacted_no_more_ends_its_round",
+    ),
+    # Kafka waits for it, too, one window at most.
+    "max.connection.creation.rate": (
+        "security/quota/test_connection_rates.py",
+        "test_no_wait_is_longer_than_a_window",
+    ),
+    "min.insync.replicas": ("replication/test_partition.py", "test_min_isr_acts_while_running"),
+    "num.replica.fetchers": (
+        "replication/test_fetcher_manager.py",
+        "test_another_number_of_fetchers",
+    ),
+    "producer.id.expiration.ms": (
+        "log/test_log_manager.py",
+        "test_an_expiry_that_changes_during_a_walk_counts_for_what_is_left",
+    ),
+    "replica.alter.log.dirs.io.max.bytes.per.second": (
+        "replication/test_directory_moves.py",
+        "test_a_rate_that_changes_counts_for_a_copy_that_waits",
+    ),
+    "replog.refuse.unclean.truncation": (
+        "replication/test_following.py",
+        "test_a_truncation_that_is_refused_no_more_is_done",
+    ),
+    **dict.fromkeys(
+        (
+            "log.cleaner.backoff.ms",
+            "log.cleaner.dedupe.buffer.size",
+            "log.cleaner.io.buffer.load.factor",
+            "log.cleaner.io.max.bytes.per.second",
+            "log.cleaner.threads",
+        ),
+        (
+            "log/cleaner/test_log_cleaner.py",
+            "test_a_changed_setting_ends_a_round_and_the_next_one_has_it",
+        ),
+    ),
+}
+# Read at each append, request, new connection or new segment, or at the next look of some seconds.
+AT_EACH_USE = frozenset(
+    {
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.type",
+        "compression.zstd.level",
+        "cordoned.log.dirs",
+        "log.cleaner.delete.retention.ms",
+        "log.cleaner.max.compaction.lag.ms",
+        "log.cleaner.min.cleanable.ratio",
+        "log.cleaner.min.compaction.lag.ms",
+        "log.flush.interval.messages",
+        "log.flush.interval.ms",
+        "log.index.interval.bytes",
+        "log.index.size.max.bytes",
+        "log.message.timestamp.after.max.ms",
+        "log.message.timestamp.before.max.ms",
+        "log.message.timestamp.type",
+        "log.preallocate",
+        "log.roll.jitter.ms",
+        "log.roll.ms",
+        "log.segment.bytes",
+        "max.connections",
+        "max.connections.per.ip",
+        "max.connections.per.ip.overrides",
+        "message.max.bytes",
+        "replog.log.dir.free.warn.bytes",
+        "transaction.partition.verification.enable",
+        "unclean.leader.election.enable",
+    }
+)
 
 
 def log_config(house: MemoryBroker) -> Any:
@@ -134,6 +231,14 @@ def test_a_live_setting_reaches_what_obeys_it(house: MemoryBroker, name: str) ->
     alter(house, name, wanted)
     assert house.broker.config[name] == wanted
     assert obeyed(house, name) == wanted != before
+
+
+def test_what_reads_a_live_setting_at_its_beginning_has_a_test_of_a_change() -> None:
+    """A new setting is put into one of the two tables."""
+    live = LIVE_BROKER_SETTINGS - LISTENER_SETTINGS - PER_BROKER_SETTINGS
+    assert sorted(live) == sorted([*IN_THE_MIDDLE, *AT_EACH_USE])
+    for file, name in IN_THE_MIDDLE.values():
+        assert f"\ndef {name}(" in (Path(__file__).parent / file).read_text()
 
 
 def test_a_change_ends_the_pause_of_the_cleaner(house: MemoryBroker) -> None:

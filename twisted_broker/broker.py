@@ -748,7 +748,7 @@ class Broker:
         )
         fetchers = replica_manager.fetchers
         assert fetchers is not None
-        config.subscribe(lambda live: fetchers.resize(live.integer("num.replica.fetchers")))
+        config.subscribe(fetchers.settings_changed)
         forwarding = ForwardingManager(runtime, config.node_id, channel("forwarding"), lifecycle)
         groups, transactions, add_partitions_to_txn = self._make_coordinators(
             replica_manager, observer, forwarding

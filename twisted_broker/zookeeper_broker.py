@@ -217,7 +217,7 @@ class ZooKeeperBroker(Broker):
         )
         fetchers = replica_manager.fetchers
         assert fetchers is not None
-        config.subscribe(lambda live: fetchers.resize(live.integer("num.replica.fetchers")))
+        config.subscribe(fetchers.settings_changed)
         forwarding = ZooKeeperForwarding(
             runtime,
             config.node_id,

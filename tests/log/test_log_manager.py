@@ -8,6 +8,7 @@ import errno
 import posixpath
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from random import Random
@@ -342,6 +343,50 @@ def test_deletion_renames_at_once_and_removes_later() -> None:
         log.append_as_leader(batch(b"x"), 0, NOW_MS)
 
 
+def deleted(world: World) -> list[str]:
+    names = world.files.listdir("/d1")
+    for name in [*names]:
+        if world.files.is_directory(f"/d1/{name}"):
+            names += world.files.listdir(f"/d1/{name}")
+    return [name for name in names if name.endswith(("-delete", ".deleted"))]
+
+
+@pytest.mark.parametrize("of_topic", [True, False])
+def test_a_shorter_delay_acts_on_what_waits_already(of_topic: bool) -> None:
+    """A disk that is full of removed files need not be so for a week."""
+    week_ms = 7 * 86_400_000
+    world = World(log_segment_delete_delay_ms=str(week_ms))
+    manager = world.manager()
+    log = create(manager, file_delete_delay_ms=week_ms, segment_bytes=300, retention_bytes=0)
+    fill(log, 12)
+    log.set_high_watermark(log.log_end_offset)
+    if of_topic:
+        log.delete_old_segments(world.wall_ms())
+    else:
+        manager.delete(A)
+    for _ in range(60):
+        world.clock.advance(60)
+    assert deleted(world)
+    if of_topic:
+        log.update_config(replace(log.config, file_delete_delay_ms=60_000))
+    else:
+        manager.config = BrokerConfig(world.settings | {"log.segment.delete.delay.ms": "60000"})
+    world.clock.advance(60)
+    assert not deleted(world)
+
+
+def test_a_deleted_topic_keeps_the_delay_of_its_own() -> None:
+    world = World(log_segment_delete_delay_ms="60000")
+    manager = world.manager()
+    fill(create(manager, file_delete_delay_ms=200_000), 3)
+    manager.delete(A)
+    for _ in range(3):
+        world.clock.advance(60)
+    assert deleted(world)
+    world.clock.advance(20)
+    assert not deleted(world)
+
+
 def test_a_deletion_that_the_disk_refuses_is_known() -> None:
     """The log is out, its files are where they were: StopReplica answers KAFKA_STORAGE_ERROR."""
     world = World()
@@ -638,6 +683,35 @@ def test_retention_looks_at_a_few_logs_in_a_turn(monkeypatch: pytest.MonkeyPatch
     assert logs[9].log_start_offset == 0 and not manager.upkeep._is_deleting
 
 
+def test_retention_that_changes_during_a_walk_counts_for_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Somebody raises it because too much is being deleted."""
+    monkeypatch.setattr("twisted_broker.log.log_upkeep.RETENTION_PER_STEP", 1)
+    monkeypatch.setattr("twisted_broker.log.log_upkeep.SEGMENTS_PER_STEP", 1)
+    monkeypatch.setattr("twisted_broker.turns.PIECES_PER_TURN", 1)
+    world = World()
+    world.clock = clock = TurnClock()
+    manager = world.manager()
+    logs = [
+        create(manager, TopicPartition("t", number), segment_bytes=300, retention_ms=1000)
+        for number in range(2)
+    ]
+    for log in logs:
+        fill(log, 10)
+        log.set_high_watermark(log.log_end_offset)
+    world.clock.rightNow += 3600
+    manager.upkeep.delete_old_segments()
+    clock.turn()
+    before = [log.log_start_offset for log in logs]
+    assert 0 < before[0] < logs[0].log_end_offset - 1 and before[1] == 0
+    for log in logs:
+        log.update_config(replace(log.config, retention_ms=10**9))
+    while manager.upkeep._is_deleting:
+        clock.turn()
+    assert [log.log_start_offset for log in logs] == before
+
+
 @pytest.mark.parametrize("beside", [False, True])
 def test_a_copy_beside_the_log_that_a_move_replaced_has_its_row(beside: bool) -> None:
     """RL 3.8: moved away and back again before the first move's end. Rows name the partition alone:
@@ -770,6 +844,25 @@ def test_many_producers_of_one_log_expire_a_few_in_a_turn(monkeypatch: pytest.Mo
         clock.turn()
         known.append(len(producers.producers))
     assert known == [9, 5, 1, 1] and list(producers.producers) == [12]
+
+
+def test_an_expiry_that_changes_during_a_walk_counts_for_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("twisted_broker.log.log_upkeep.PRODUCERS_PER_STEP", 4)
+    monkeypatch.setattr("twisted_broker.turns.PIECES_PER_TURN", 1)
+    world = World()
+    world.clock = clock = TurnClock()
+    log = create(manager := world.manager())
+    for producer_id in range(13):
+        log.producers.add_data(producer_id, 0, 0, producer_id, 0, NOW_MS, False)
+    world.clock.rightNow += 10**6
+    manager.upkeep.expire_producers()
+    left = len(log.producers.producers)
+    log.update_config(replace(log.config, producer_id_expiration_ms=2**40))
+    while manager.upkeep._is_expiring:
+        clock.turn()
+    assert len(log.producers.producers) == left == 9
 
 
 def _stop_in_turns(world: World, manager: LogManager, worker: ManualWorker) -> list[int]:

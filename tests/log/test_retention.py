@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -109,8 +110,8 @@ def test_files_are_renamed_and_left_to_the_remover() -> None:
     log = filled(step_ms=1000, retention_ms=4500, file_delete_delay_ms=7000)
     waiting: list[str] = []
 
-    def remove_later(paths: list[str], seconds: float) -> None:
-        assert seconds == 7
+    def remove_later(paths: list[str], delay: Callable[[], float]) -> None:
+        assert delay() == 7
         waiting.extend(paths)
 
     log.segments.attach(remove_later)

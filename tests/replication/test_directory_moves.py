@@ -358,6 +358,18 @@ def test_the_rate_bounds_all_moves_together() -> None:
     assert moving.place == target
 
 
+def test_a_rate_that_changes_counts_for_a_copy_that_waits() -> None:
+    moving = filled(30, replica_alter_log_dirs_io_max_bytes_per_second="1")
+    target, live = moving.other, moving.replicas.config
+    moving.move(target)
+    moving.settle(60)
+    assert moving.place != target
+    fast = {"replica.alter.log.dirs.io.max.bytes.per.second": str(2**40)}
+    live._values |= live.with_dynamic(fast, {})._values
+    moving.settle(3)
+    assert moving.place == target
+
+
 def test_the_windows_of_the_rate_are_settings() -> None:
     """`alter.log.dirs.replication.quota.window.*`: what is copied counts so long, and the
     explanation says that it waits.

@@ -25,6 +25,7 @@ from tests.replication.fixtures import (
     registration,
     tried_again_under,
 )
+from twisted_broker.config import LiveConfig
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.image.metadata_image import MetadataDelta
 from twisted_broker.interfaces import TopicPartition
@@ -42,6 +43,7 @@ from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import fetch as fetch_wire
+from twisted_broker.wire.messages import list_offsets as offsets_wire
 from twisted_broker.wire.records import set_offsets_and_epoch
 
 REPLICAS = (1, 2, 3)
@@ -87,6 +89,12 @@ class Wire:
         self._waiting.pop(0).callback(
             fetch_wire.FetchResponse(session_id=session_id, responses=[topic])
         )
+
+    def answer_offset(self, end: int) -> None:
+        """The leader's log ends there."""
+        partition = offsets_wire.ListOffsetsPartitionResponse(partition_index=0, offset=end)
+        topic = offsets_wire.ListOffsetsTopicResponse(name="t", partitions=[partition])
+        self._waiting.pop(0).callback(offsets_wire.ListOffsetsResponse(topics=[topic]))
 
     def lose(self) -> None:
         """The connection breaks before the answer."""
@@ -221,6 +229,27 @@ def test_a_round_costs_what_changed(monkeypatch) -> None:
     fixture.fetchers.log_start_moved(TopicPartition("another", 4))
     wire.answer_nothing()
     assert looked_at[9:] == [4] and wire.said() == {}, "it begins where it began"
+
+
+def test_a_truncation_that_is_refused_no_more_is_done() -> None:
+    """`replog.refuse.unclean.truncation` is live: a partition that it stopped goes on when it is
+    set to false, without a new leader epoch or a restart.
+    """
+    fixture = FollowerRig(replog_refuse_unclean_truncation="true")
+    fixture.follow()
+    (wire,) = fixture.wires
+    wire.answer(records=sent_by_leader(3), high_watermark=3)
+    wire.answer(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
+    wire.answer_offset(1)
+    fixture.advance(0)
+    assert not fixture.fetched() and fixture.fetchers.failed == {TP}
+    live = fixture.replicas.config = LiveConfig(fixture.replicas.config)
+    live.subscribe(fixture.fetchers.settings_changed)
+    live.replace(live.with_dynamic({"num.replica.fetchers": "2"}, {}))
+    assert fixture.fetchers.failed == {TP}
+    live.replace(live.with_dynamic({"replog.refuse.unclean.truncation": "false"}, {}))
+    fixture.clock.advance(0)
+    assert TP in fixture.fetched() and not fixture.fetchers.failed
 
 
 def test_the_leader_hears_where_the_own_log_starts() -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -304,13 +305,13 @@ def test_what_is_sent_counts_once_and_as_it_is_sent() -> None:
 
 
 def throttled_follower(
-    records: int = 3, replicas: str = "*"
+    records: int = 3, replicas: str = "*", bound: Callable[[], int] = lambda: RATE
 ) -> tuple[Node, Node, ReplicationQuota]:
     """Broker 1 follows broker 2; its throttle's rate is above the bound."""
     a, b = nodes()
     b.lead(1, isr=(2,))
     b.append(records)
-    quota = ReplicationQuota(lambda: RATE)
+    quota = ReplicationQuota(bound)
     quota.set_topic(TP.topic, replicas, a.id)
     a.follow(b, 1)
     assert a.leader is not None
@@ -344,6 +345,18 @@ def test_a_throttled_follower_leaves_lagging_replicas_out() -> None:
     a.round()
     assert fetches(a) == 0
     a.clock.advance(1)
+    a.round()
+    assert (fetches(a), a.content()) == (1, b.content())
+
+
+def test_a_rate_that_is_raised_lets_a_follower_go_on_that_waits() -> None:
+    """At 1 byte a second it would wait for days."""
+    bound = [1]
+    a, b, quota = throttled_follower(bound=lambda: bound[0])
+    quota.record(RATE * 1000, a.now_ms())
+    a.round()
+    assert fetches(a) == 0
+    bound[0] = RATE * 2000
     a.round()
     assert (fetches(a), a.content()) == (1, b.content())
 

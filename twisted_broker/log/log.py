@@ -77,7 +77,7 @@ from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.log.reading import read_segments
 from twisted_broker.log.replicated_batches import Replicated, replicated_batches
 from twisted_broker.log.segment import LogSegment, OpenFiles
-from twisted_broker.log.segments import LogSegments
+from twisted_broker.log.segments import LogSegments, RemoveLater
 from twisted_broker.log.txn_index import AbortedTxn
 from twisted_broker.log.validation import (
     check_header,
@@ -193,7 +193,7 @@ class Log:
     def attach(
         self,
         disk: IDiskWorker,
-        remove_later: Callable[[list[str], float], None] | None,
+        remove_later: RemoveLater | None,
         *,
         on_truncated: Callable[[Log], None] | None = None,
         on_fatal: Callable[[Log], None] | None = None,
@@ -201,8 +201,8 @@ class Log:
         on_short: Callable[[Log, OSError], None] | None = None,
         on_producers_found: Callable[[Log], None] | None = None,
     ) -> None:
-        """Puts the log online: syncs run on `disk` from now on, `remove_later(paths, seconds)`
-        takes the files of removed segments (None: they are removed at once).
+        """Puts the log online: syncs run on `disk` from now on, `remove_later` takes the files of
+        removed segments, as of `Segments.attach`.
 
         `on_truncated(log)` is called after every truncation, `on_fatal(log)` at the first disk
         error, `on_synced(log)` when a sync that was due is done, `on_short(log, error)` when a sync

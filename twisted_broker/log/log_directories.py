@@ -28,12 +28,15 @@ from twisted_broker.log.errors import (
 )
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import LogDirectory
+from twisted_broker.log.segments import RemoveLater
 from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.primitives import NULL_UUID
 
 _logger = Logger()
 # Descriptors come free when clients leave: soon enough for a retry, too often for a line each.
 _AGAIN_SECONDS, _WARN_AGAIN_MS = 1.0, 60_000
+# A delay that was shortened acts after this time at the latest.
+LONGEST_STEP = 60.0
 
 
 class LogDirectories:
@@ -207,6 +210,19 @@ class LogDirectories:
             delay, self._due, self._delayed_count, call
         )
 
+    def call_after(
+        self, delay: Callable[[], float], call: Callable[[], None], waited: float | None = None
+    ) -> None:
+        """As `call_later`; `delay()`, a setting, may change while this waits, as it does since
+        `waited` seconds.
+        """
+        left = delay() - (waited or 0.0)
+        if waited is not None and left <= 0:
+            call()
+            return
+        step = min(max(left, 0.0), LONGEST_STEP)
+        self.call_later(step, lambda: self.call_after(delay, call, (waited or 0.0) + step))
+
     def _due(self, number: int, call: Callable[[], None]) -> None:
         del self._delayed[number]
         call()
@@ -217,15 +233,15 @@ class LogDirectories:
             timer.cancel()
         self._delayed.clear()
 
-    def remover(self, directory: LogDirectory) -> Callable[[list[str], float], None]:
-        """Takes files that are renamed `.deleted`: they go after so many seconds."""
+    def remover(self, directory: LogDirectory) -> RemoveLater:
+        """Takes files that are renamed `.deleted`: they go after a delay."""
 
-        def remove_later(paths: list[str], seconds: float) -> None:
-            self.call_later(seconds, lambda: self._submit_removal(directory, paths))
+        def remove_later(paths: list[str], delay: Callable[[], float]) -> None:
+            self.call_after(delay, lambda: self._submit_removal(directory, paths))
 
         return remove_later
 
-    def remover_at_once(self, directory: LogDirectory) -> Callable[[list[str], float], None]:
+    def remover_at_once(self, directory: LogDirectory) -> RemoveLater:
         """As `remover`, without a delay: of a log that nobody reads, and whose directory gets
         another name.
         """

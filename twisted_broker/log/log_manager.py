@@ -679,10 +679,16 @@ class LogManager:
         log.retire(FileNotFoundError(f"{topic_partition} was deleted"))
         self._checkpoint_soon()
         if suffix == DELETE_SUFFIX:
-            self.directories.call_later(
-                log.config.file_delete_delay_ms / 1000,
-                lambda: self.directories.remove_tree(directory, path),
+            self.directories.call_after(
+                self._delete_delay(log), lambda: self.directories.remove_tree(directory, path)
             )
+
+    def _delete_delay(self, log: Log) -> Callable[[], float]:
+        """In seconds. The broker's where the topic has none of its own: that one may change."""
+        own_ms, of_broker = log.config.file_delete_delay_ms, "log.segment.delete.delay.ms"
+        if own_ms != self.config.integer(of_broker):
+            return lambda: own_ms / 1000
+        return lambda: self.config.integer(of_broker) / 1000
 
     def _checkpoint_soon(self) -> None:
         """The checkpoints without what was taken out: once for all that goes in this turn."""

@@ -27,6 +27,7 @@ from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.segment import LOG, LogSegment, OpenFiles
 
 _INT_MAX = 2**31 - 1
+RemoveLater = Callable[[list[str], Callable[[], float]], None]
 
 
 class LogSegments:
@@ -55,16 +56,16 @@ class LogSegments:
         random: IRandom | None = None,
     ) -> None:
         self.pool, self.directory, self.config, self._random = pool, directory, config, random
-        self._remove_later: Callable[[list[str], float], None] | None = None
+        self._remove_later: RemoveLater | None = None
         self._bases: list[int] = []
         self._all: list[LogSegment] = []
         self.active: LogSegment
         self.log_end_offset = 0
         self._end = LogOffsetMetadata(0)
 
-    def attach(self, remove_later: Callable[[list[str], float], None] | None) -> None:
-        """`remove_later(paths, seconds)` takes renamed files from now on; None: they are removed at
-        once.
+    def attach(self, remove_later: RemoveLater | None) -> None:
+        """`remove_later(paths, delay)` takes renamed files from now on; None: they are removed at
+        once. `delay()` says for how many seconds they stay, as it is set by then.
         """
         self._remove_later = remove_later
 
@@ -292,10 +293,13 @@ class LogSegments:
         paths = segment.mark_deleted()
         segment.close()
         if self._remove_later is not None:
-            self._remove_later(paths, self.config.file_delete_delay_ms / 1000)
+            self._remove_later(paths, self._delete_delay)
         else:
             for path in paths:
                 self.pool.files.remove(path)
+
+    def _delete_delay(self) -> float:
+        return self.config.file_delete_delay_ms / 1000
 
     def move(self, directory: str) -> None:
         self.directory = directory

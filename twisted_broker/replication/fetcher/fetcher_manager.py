@@ -207,6 +207,15 @@ class ReplicaFetcherManager(FetcherManager):
         self._broker_epoch = broker_epoch
         self._connect = connect
         self._endpoint_class = endpoint_class
+        self._refused = self._refuses_unclean()
+
+    def settings_changed(self, config: BrokerConfig) -> None:
+        """Partitions that failed are tried again once nothing refuses to truncate them."""
+        self.resize(config.integer("num.replica.fetchers"))
+        before, self._refused = self._refused, self._refuses_unclean()
+        if before and not self._refused:
+            held = self._replicas.partitions
+            self.follow([held[name] for name in sorted(self.failed) if name in held])
 
     def follow(self, partitions: Iterable[Partition]) -> None:
         """RL 1.4: fetching starts again, at each partition's initial offset."""

@@ -8,12 +8,18 @@ import time
 from pathlib import Path
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from tests.compat.broker_process import BrokerProcess
 from tests.compat.cluster_processes import Cluster, View
 from tests.compat.conftest import BrokerFactory
-from tests.compat.test_admin import create
+from tests.compat.test_admin import create, until
 from twisted_broker.cli.verify import verify_directory
 
 LIMIT_SECONDS = 60
@@ -111,6 +117,31 @@ def test_the_newest_values_are_left(new_broker: BrokerFactory, topic: str) -> No
     assert [offset for offset, _, _ in found] == sorted(offset for offset, _, _ in found)
     broker.stop()
     assert not verify_directory(Path(broker.data)).findings
+
+
+def test_a_rate_that_was_set_by_mistake_is_corrected(new_broker: BrokerFactory, topic: str) -> None:
+    """At ten bytes a second the round would last for hours: the change ends it."""
+    rate = "log.cleaner.io.max.bytes.per.second"
+    broker = new_broker(**{"log.cleaner.backoff.ms": "200", rate: "10"}).start()
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    create(admin, topic, 1, **SETTINGS)
+    produce(broker.bootstrap, topic, 0, 8_000)
+    assert broker.process is not None
+    tasks = Path(f"/proc/{broker.process.pid}/task")
+    until(
+        lambda: not tasks.exists() or any(each.read_text() for each in tasks.glob("*/children")),
+        "a round runs",
+    )
+    change = ConfigResource(
+        ResourceType.BROKER,
+        "1",
+        incremental_configs=[
+            ConfigEntry(rate, "1e12", incremental_operation=AlterConfigOpType.SET)
+        ],
+    )
+    admin.incremental_alter_configs([change])[change].result(LIMIT_SECONDS)
+    found = await_cleaned(broker.bootstrap, topic, 1500)
+    assert values(found) == expected(8_000)
 
 
 class CleanedCluster(Cluster):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Generator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -21,6 +22,29 @@ MARKERS = (
     "more: what a change must pass beside `make test`; run by `make test-more`",
     "forked: in a fork of the tests' process (tests/simulation/conftest.py)",
 )
+
+
+MORE = (
+    "benchmarks",
+    "compare",
+    "compat/test_cluster_moves.py",
+    "compat/test_compaction.py",
+    "compat/test_directory_moves.py",
+    "compat/test_old_protocol.py",
+    "compat/test_operations.py",
+    "faults",
+    "hostile",
+    "mutants",
+)
+"""Of `make test-more`: what takes long, and seldom fails where the rest passes."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    more = [here / name for name in MORE]
+    for item in items:
+        if any(each == item.path or each in item.path.parents for each in more):
+            item.add_marker(pytest.mark.more)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import socket
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -244,6 +243,8 @@ def _check_descriptors(configs: Sequence[BrokerConfig]) -> None:
     """Raises StartError where the process may not open as many files as its nodes need to serve
     anybody.
     """
+    import resource  # not on Windows, of which a line tells
+
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     least = sum(
         _SHARE * (_OF_A_NODE + _OF_A_DIRECTORY * len(config.log_directories)) for config in configs

@@ -135,7 +135,8 @@ def started() -> Iterator[Callable[..., Member | OtherMember]]:
 
 
 def produce(bootstrap: str, topic: str, *values: bytes) -> None:
-    clients.Confluent().produce(bootstrap, topic, "lz4", [(None, each, ()) for each in values])
+    # With keys: without them all of a moment go to one partition.
+    clients.Confluent().produce(bootstrap, topic, "lz4", [(each, each, ()) for each in values])
 
 
 def test_the_pages_program(new_broker: BrokerFactory) -> None:
